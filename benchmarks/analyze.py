@@ -1,0 +1,105 @@
+"""Time and memory of whole processes: `graphflops analyze` beside torch's own counter on the same files.
+
+    python benchmarks/analyze.py [--layers 80] [--repeat 5] [--no-peer]
+
+Needs torch. Exports Llama-shaped decoders on fake tensors and a static ResNet-50-shaped convnet into a temporary folder,
+then runs each command in a process of its own: wall time is the median, memory the peak resident set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from llama import Shape, export
+from resnet import export_resnet50
+
+PEER = """
+import sys, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+program = torch.export.load(sys.argv[1])
+shape = tuple(map(int, sys.argv[2].split(",")))
+with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    module = program.module()
+    fake = lambda t: mode.fake_tensor_converter.from_real_tensor(mode, t) if not hasattr(t, "fake_mode") else t
+    ids = torch.zeros(shape, dtype=torch.int64 if len(shape) == 2 else torch.float32)
+    with FlopCounterMode(display=False) as counter:
+        module(ids)
+print(counter.get_total_flops())
+"""
+
+
+def measured(command: list[str], repeat: int) -> tuple[float, float, str]:
+    """(median wall seconds, peak resident MB, last output) of a command run `repeat` times."""
+    walls, peak, output = [], 0.0, ""
+    for _ in range(repeat):
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        walls.append(time.perf_counter() - start)
+        if status:
+            assert process.stderr is not None
+            output = "failed: " + process.stderr.read().strip().rpartition("\n")[2][:100]
+        peak = max(peak, usage.ru_maxrss / 1024)
+    return statistics.median(walls), peak, output
+
+
+def ours(*arguments: str) -> list[str]:
+    """The command line of this environment's graphflops."""
+    return [str(Path(sys.executable).parent / "graphflops"), *arguments]
+
+
+def main() -> None:
+    """Export, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=80)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--no-peer", action="store_true", help="leave out torch's counter, which takes half a minute")
+    options = parser.parse_args()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}")
+    with tempfile.TemporaryDirectory() as folder:
+        large, small = Path(folder, "large.pt2"), Path(folder, "small.pt2")
+        vision = Path(folder, "resnet50.pt2")
+        export(large, options.layers)
+        export(small, options.layers // 10)
+        export_resnet50(vision)
+        row = "{:44} {:>9} {:>9}   {}".format
+        print(row("command", "wall s", "peak MB", "matrix FLOPs"))
+        wall, peak, _ = measured(ours("--help"), options.repeat)
+        print(row("graphflops --help", f"{wall:.3f}", f"{peak:.0f}", ""))
+        walls = {}
+        for name, path, sizes in (
+            ("large", large, ("--input", "ids=1,2048")),
+            ("large, no sizes given", large, ()),
+            ("small", small, ("--input", "ids=1,2048")),
+            ("resnet50", vision, ()),
+        ):
+            wall, peak, _ = measured(ours("analyze", str(path), *sizes), options.repeat)
+            _, _, report = measured(ours("analyze", str(path), *sizes, "--format", "json"), 1)
+            total = json.loads(report)["totals"]["matrix_flops"]
+            walls[name] = wall
+            print(row(f"graphflops analyze {name}", f"{wall:.3f}", f"{peak:.0f}", total))
+        print(f"closed form, large at (1, 2048): {Shape(layers=options.layers).matrix_flops(1, 2048)}")
+        print(f"{options.layers} layers against {options.layers // 10}: {walls['large'] / walls['small']:.2f} x the time")
+        if not options.no_peer:
+            for name, path, shape in (("large", large, "1,2048"), ("resnet50", vision, "1,3,224,224")):
+                wall, peak, output = measured([sys.executable, "-c", PEER, str(path), shape], 1)
+                total = output.strip().rpartition("\n")[2]
+                print(row(f"torch load + FlopCounterMode {name}", f"{wall:.3f}", f"{peak:.0f}", total))
+                print(f"  graphflops takes 1/{wall / walls[name]:.0f} of that time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What a model costs, from its exported file, before anyone runs it.
+
+    report = graphflops.analyze("model.pt2", dims={"s27": 2048})
+    print(report.total().matrix_flops, report.coverage.unknown_ops)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["analyze", "capture", "load", "rule"]
+
+if TYPE_CHECKING:
+    from graphflops.analyze import analyze
+    from graphflops.exporters import load
+    from graphflops.exporters.live import capture
+    from graphflops.rules import rule
+
+_HOME = {
+    "analyze": "graphflops.analyze",
+    "capture": "graphflops.exporters.live",
+    "load": "graphflops.exporters",
+    "rule": "graphflops.rules",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: `graphflops --help` must not wait for the rules, nor torch be imported."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'graphflops' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

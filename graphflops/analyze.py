@@ -1,0 +1,509 @@
+"""The loop: asks a rule about each call of a graph, compares what it derives with what the file recorded, adds up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphflops.backward import adamw, gradient
+from graphflops.binding import Binding, bind
+from graphflops.cost import Cost, Estimate, RegionRun, Value
+from graphflops.dims import Dim, Expr, differ, symbol
+from graphflops.errors import GraphflopsError, ModelError, RuleError, ShapeError, shown
+from graphflops.graph import Graph, Node, Opaque, Ref
+from graphflops.memory import Event, Peak, SizesKnown, peak_of
+from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, State, Totals, scaled
+from graphflops.rules.registry import Rule, find, functional_name
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+# Keywords that place a tensor or seed it but change neither its type nor the work.
+_PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
+_CUTS_GRADIENT = frozenset({"aten.detach", "aten.detach_", "aten.detach_copy"})
+_PROGRESS_EVERY = 256
+
+
+def analyze(
+    model: object,
+    *,
+    model_name: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    training: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """What a model costs.
+
+    model: path of a `.pt2` file, a `Graph`, or a `torch.export.ExportedProgram`.
+    model_name: which program of an archive that holds several.
+    dims: sizes by symbol (`s27`), or by input axis (`ids[1]`).
+    inputs: whole shapes by input name; a static program is propagated again from them.
+    training: price the backward of every call and an AdamW step too.
+    progress: called now and then with (calls done, calls in all).
+
+    Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
+    """
+    graph = as_graph(model, model_name)
+    return _Analysis(graph, bind(graph, dims or {}, inputs or {}), training, progress).report()
+
+
+def as_graph(model: object, model_name: str | None = None) -> Graph:
+    """The graph of whatever `analyze` accepts."""
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, (str, Path)):
+        from graphflops.exporters import load
+
+        return load(model, model_name)
+    if hasattr(model, "graph_module") and hasattr(model, "graph_signature"):
+        from graphflops.exporters.live import from_exported_program
+
+        return from_exported_program(model)
+    raise ModelError(f"cannot analyze a {type(model).__name__}: give a path, an ExportedProgram or a Graph")
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """What is known of one distinct call (operator, operand types, attributes), however often it occurs."""
+
+    state: State
+    estimate: Estimate
+    cost: Cost
+    gradient: Estimate | None = None
+    gradient_cost: Cost | None = None
+    in_place: bool = False
+    placeholders: frozenset[str] = frozenset()
+    code: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One analysed graph at given operand types; as a `RegionRun` it is what rules of control flow see."""
+
+    name: str
+    out: tuple[Value, ...]
+    cost: Cost
+    backward: Cost
+    rows: tuple[Row, ...]
+    forward_peak: Peak
+    training_peak: Peak
+
+
+@dataclass(frozen=True, eq=False)
+class _Region:
+    """A nested graph bound to the analysis it is part of."""
+
+    graph: Graph
+    analysis: _Analysis
+    runs: dict[tuple[Any, ...], _Run] = field(default_factory=dict)
+
+    def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun:
+        if not gradients:
+            operands = tuple(_without_gradient(operand) for operand in operands)
+        key = (autocast, *map(_key, operands))
+        if key not in self.runs:
+            self.runs[key] = self.analysis.run(self.graph, operands, autocast=autocast)
+        return self.runs[key]
+
+
+class _Analysis:
+    """One walk over one program; holds what is shared by the program and the graphs nested in it."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        binding: Binding,
+        training: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.graph = graph
+        self.binding = binding
+        self.training = training
+        self.progress = progress
+        self.rules: dict[str, tuple[Rule | None, bool]] = {}
+        self.priced: dict[tuple[Any, ...], _Priced] = {}
+        self.regions: dict[Graph, _Region] = {}
+        self.numbers: Counter[str] = Counter()
+        minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
+        self.sizes = SizesKnown(binding.hints, minimums)
+        self.found: dict[tuple[str, str], Diagnostic] = {}
+
+    # Whole program
+
+    def report(self) -> Report:
+        graph = self.graph
+        operands = tuple(self.operand(entry.name, entry.role) for entry in graph.inputs)
+        run = self.run(graph, operands, top=True)
+        parameters = self.inputs_with("parameter")
+        trainable = [entry.type for entry in parameters if entry.type.requires_grad]
+        optimizer = adamw(trainable)
+        by_module: Counter[str] = Counter()
+        for entry in parameters:
+            by_module[entry.name.rpartition(".")[0]] += _number(entry.type.numel)
+        return Report(
+            origin=graph.origin,
+            symbols=self.binding.describe(graph, (run.cost, run.backward)),
+            totals=Totals(run.cost, run.forward_peak.bytes, run.forward_peak.node),
+            parameters=sum(by_module.values()),
+            parameter_bytes=sum(_number(entry.type.nbytes) for entry in parameters),
+            buffer_bytes=sum(_number(e.type.nbytes) for e in self.inputs_with("buffer") + self.inputs_with("constant")),
+            coverage=_coverage(run.rows),
+            rows=run.rows,
+            diagnostics=(*self.binding.diagnostics, *self.found.values()),
+            modules=graph.modules,
+            parameter_modules=dict(by_module),
+            backward=Totals(run.backward, run.training_peak.bytes, run.training_peak.node) if self.training else None,
+            optimizer=Totals(optimizer) if self.training else None,
+        )
+
+    def inputs_with(self, role: str) -> list[Named]:
+        """Inputs of a role that are tensors, each storage once, under the names they bear in the model."""
+        chosen = [entry for entry in self.graph.inputs if entry.role == role and not entry.alias_of]
+        typed = [(entry.target, self.operand(entry.name, role)) for entry in chosen]
+        return [Named(target, value) for target, value in typed if isinstance(value, TensorType)]
+
+    def operand(self, name: str, role: str) -> Value:
+        """The value of a program input: as given, else as recorded."""
+        value = self.binding.value(self.graph, name)
+        if not isinstance(value, TensorType):
+            return value
+        if not self.training or role != "parameter" or not value.dtype.is_floating:
+            return _without_gradient(value)
+        return replace(value, requires_grad=value.requires_grad or self.binding.all_trainable)
+
+    # One graph
+
+    def run(self, graph: Graph, operands: Sequence[Value], *, top: bool = False, autocast: bool = False) -> _Run:
+        """Walk one graph, nested or not, from the values of its inputs."""
+        if len(operands) != len(graph.inputs):
+            raise ShapeError(f"graph {shown(graph.name)} takes {len(graph.inputs)} operands, got {len(operands)}")
+        values: dict[str, Value] = {entry.name: operand for entry, operand in zip(graph.inputs, operands)}
+        rows: list[Row] = []
+        events: list[Event] = []
+        phases = graph.phases if top else {}
+        for done, node in enumerate(graph.nodes):
+            if top and self.progress and done % _PROGRESS_EVERY == 0:
+                self.progress(done, len(graph.nodes))
+            priced = self.price(node, values)
+            if priced.placeholders:
+                priced = self.numbered(node, priced, graph)
+            self.settle(node, priced, values, graph, autocast)
+            row = Row(
+                *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
+                backward=priced.gradient_cost,
+                inputs=_tensors(node.uses(), values),
+                outputs=tuple(
+                    Named(name, value)
+                    for name in node.outputs
+                    if name is not None and isinstance(value := values[name], TensorType)
+                ),
+                matrix_dtype=_matrix_dtype(priced.estimate),
+                phase=phases.get(node.name, "forward"),
+                regions=tuple(RegionUse(run.name, times, run.cost) for run, times in priced.estimate.regions),
+            )
+            rows.append(row)
+            inner = [(run, times) for run, times in priced.estimate.regions if isinstance(run, _Run)]
+            for run, times in inner:
+                rows.extend(_nested(run, times, row))
+            peaks = [run.training_peak if self.training else run.forward_peak for run, times in inner if times != 0]
+            events.append(Event(node, priced.estimate, priced.gradient, tuple(peaks)))
+        resident = [entry.name for entry in graph.inputs if entry.role == "user"] if top else []
+        returned = [name for output in graph.outputs for _, name in Node("", "", (output.value,)).uses()]
+        return _Run(
+            name=graph.name,
+            out=tuple(_flat(self.resolve(output.value, values) for output in graph.outputs)),
+            cost=_sum(row.cost for row in rows),
+            backward=_sum(row.backward for row in rows if row.backward is not None),
+            rows=tuple(rows),
+            forward_peak=peak_of(events, values, resident, returned, self.sizes, training=False),
+            training_peak=peak_of(events, values, resident, returned, self.sizes, training=True)
+            if self.training
+            else Peak(),
+        )
+
+    # One call
+
+    def price(self, node: Node, values: Mapping[str, Value]) -> _Priced:
+        """Ask the rule; equal calls are asked about once."""
+        args = tuple([self.resolve(argument, values) for argument in node.args])
+        kwargs = tuple([(key, self.resolve(value, values)) for key, value in node.kwargs if key not in _PLACEMENT])
+        key = (node.op, _key(args), _key(kwargs))
+        known = self.priced.get(key)
+        if known is None:
+            known = self.priced[key] = self.ask(node, args, kwargs)
+        return known
+
+    def ask(self, node: Node, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> _Priced:
+        rule, in_place = self.rule_of(node.op)
+        if rule is None:
+            return _unknown("GF101", f"no rule for operator {shown(node.op)}: its cost is not in the totals")
+        try:
+            arguments = _bound(rule, args, kwargs)
+            estimate = rule.call(arguments)
+            target = next((a for a in _flat(arguments.values()) if isinstance(a, TensorType)), None)
+            if in_place and target is not None:
+                estimate = replace(estimate, out=(target.view(target.shape), *estimate.out[1:]), alias=True)
+            back = gradient(rule, arguments, estimate) if self.training else None
+            return _Priced(
+                state="free" if _is_free(estimate) else "counted",
+                estimate=_marked(estimate, _flat(arguments.values()), node.op) if self.training else estimate,
+                cost=estimate.cost,
+                gradient=back,
+                gradient_cost=None if back is None else back.cost,
+                in_place=in_place,
+                placeholders=_placeholders(estimate),
+            )
+        except GraphflopsError as error:
+            return _unknown("GF104", str(error))
+        except RecursionError:
+            raise
+        except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up: one call is unknown, not all
+            return _unknown("GF104", f"the rule of {shown(node.op)} does not fit this call: {error!r}")
+
+    def rule_of(self, op: str) -> tuple[Rule | None, bool]:
+        """The rule of an operator, and whether it is the functional rule of an in-place operator."""
+        if op not in self.rules:
+            rule = find(op)
+            base = op.rpartition(".")[0]
+            name = functional_name(base)
+            self.rules[op] = (rule, rule is not None and name is not None and not rule.key.startswith(base))
+        return self.rules[op]
+
+    def resolve(self, argument: Any, values: Mapping[str, Value]) -> Any:
+        kind = type(argument)
+        if kind is Ref:
+            return values[argument.name]
+        if kind is tuple:
+            return tuple([self.resolve(item, values) for item in argument])
+        if kind is Graph:
+            if argument not in self.regions:
+                self.regions[argument] = _Region(argument, self)
+            return self.regions[argument]
+        return argument
+
+    def numbered(self, node: Node, priced: _Priced, graph: Graph) -> _Priced:
+        """Give each size that only data can tell its name: the recorded one where the file has one, else the next number."""
+        names: dict[str, Dim] = {}
+        for name, derived in zip(node.outputs, priced.estimate.out):
+            recorded = self.binding.value(graph, name) if name is not None else None
+            if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
+                for size, known in zip(derived.shape, recorded.shape):
+                    if isinstance(size, Expr) and str(size) in priced.placeholders:
+                        names.setdefault(str(size), known)
+            elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)) and str(derived) in priced.placeholders:
+                names.setdefault(str(derived), recorded)
+        for placeholder in sorted(priced.placeholders - names.keys()):
+            what = placeholder.rstrip("?")
+            names[placeholder] = symbol(f"{what}_{self.numbers[what]}")
+            self.numbers[what] += 1
+        estimate = _substituted(priced.estimate, names)
+        back = None if priced.gradient is None else _substituted(priced.gradient, names)
+        return replace(
+            priced,
+            estimate=estimate,
+            cost=estimate.cost,
+            gradient=back,
+            gradient_cost=None if back is None else back.cost,
+        )
+
+    def settle(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph, autocast: bool) -> None:
+        """Fix the type of each result: the recorded one wins unless sizes were given anew, a disagreement is said."""
+        if priced.problem:
+            if self.binding.moved and priced.code == "GF104":
+                raise ModelError(
+                    f"{_place(node)}: {priced.problem}; a size is fixed in the program: export it with dynamic shapes"
+                )
+            self.say(priced.code, node, priced.problem)
+        derived = priced.estimate.out
+        if priced.state != "unknown" and len(derived) != len(node.outputs):
+            self.say("GF105", node, f"rule gives {len(derived)} results, the file records {len(node.outputs)}")
+        for index, name in enumerate(node.outputs):
+            if name is None:
+                continue
+            ours = derived[index] if index < len(derived) else None
+            recorded = self.binding.value(graph, name)
+            values[name] = self.agreed(node, ours, recorded, autocast) if recorded is not None else ours
+
+    def agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool) -> Value:
+        if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+            return ours if self.binding.moved and ours is not None else recorded
+        if ours.shape == recorded.shape and ours.dtype is recorded.dtype:
+            return ours
+        if self.binding.moved:
+            return ours
+        if len(ours.shape) != len(recorded.shape) or any(map(differ, ours.shape, recorded.shape)):
+            self.say("GF102", node, f"derived {ours}, the file records {recorded}")
+            return replace(recorded, requires_grad=ours.requires_grad)
+        if ours.dtype is not recorded.dtype and not autocast:
+            self.say("GF103", node, f"derived {ours}, the file records {recorded}")
+        return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
+
+    def say(self, code: str, node: Node, message: str) -> None:
+        """Keep a diagnostic; one per operator for the kinds that would repeat at every call of it."""
+        where = node.op if code == "GF101" else node.name
+        self.found.setdefault((code, where), Diagnostic(code, DIAGNOSTICS[code], node.name, message))
+
+
+DIAGNOSTICS = {
+    "GF101": "unknown-operator",
+    "GF102": "shape-mismatch",
+    "GF103": "dtype-mismatch",
+    "GF104": "rule-failed",
+    "GF105": "result-count",
+    "GF106": "size-outside-range",
+    "GF107": "assumed-trainable",
+}
+
+
+def _unknown(code: str, problem: str) -> _Priced:
+    return _Priced("unknown", Estimate(writes=()), Cost(), code=code, problem=problem)
+
+
+def _bound(rule: Rule, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """Arguments by parameter name.
+
+    A keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.6 name every
+    argument and do not say which are positional, and rules may name leading operands as they like.
+    """
+    names = rule.parameters
+    bound: dict[str, Any] = {}
+    spare: list[Any] = []
+    for index, value in enumerate(args):
+        if index < rule.positional:
+            bound[names[index]] = value
+        elif rule.variadic:
+            spare.append(value)
+        else:
+            raise RuleError(f"{rule.key} takes {rule.positional} operands, the call has {len(args)}")
+    for index, (name, value) in enumerate(kwargs, start=len(args)):
+        if name in names and name not in bound:
+            bound[name] = value
+        elif index < rule.positional and names[index] not in bound:
+            bound[names[index]] = value
+        elif rule.open_ended:
+            bound[name] = value
+        else:
+            raise RuleError(f"the rule of {rule.key} has no parameter {shown(name)}")
+    if spare:
+        bound["*"] = tuple(spare)
+    return bound
+
+
+def _key(value: Any) -> Any:
+    """A key under which 2, 2.0 and True differ."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple([_key(item) for item in value])
+    if kind is float or kind is bool or kind is complex:
+        return (kind, value)
+    return value
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _without_gradient(value: Value) -> Value:
+    return replace(value, requires_grad=False) if isinstance(value, TensorType) and value.requires_grad else value
+
+
+def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
+    """Mark floating results of a call on values that want a gradient as wanting one too."""
+    if op.rpartition(".")[0] in _CUTS_GRADIENT:
+        return estimate
+    if not any(isinstance(operand, TensorType) and operand.requires_grad for operand in operands):
+        return estimate
+    out = tuple(
+        replace(value, requires_grad=True) if isinstance(value, TensorType) and value.dtype.is_floating else value
+        for value in estimate.out
+    )
+    return replace(estimate, out=out)
+
+
+def _is_free(estimate: Estimate) -> bool:
+    touches = estimate.reads or estimate.writes is None and any(isinstance(v, TensorType) for v in estimate.out)
+    return not (touches or estimate.writes or estimate.regions or estimate.cost)
+
+
+def _matrix_dtype(estimate: Estimate) -> str:
+    if estimate.matrix_flops == 0:
+        return ""
+    if estimate.matrix_dtype is not None:
+        return estimate.matrix_dtype.name
+    return next((value.dtype.name for value in estimate.reads if isinstance(value, TensorType)), "")
+
+
+def _tensors(uses: Iterator[tuple[str, str]], values: Mapping[str, Value]) -> tuple[Named, ...]:
+    return tuple([Named(name, value) for _, name in uses if isinstance(value := values[name], TensorType)])
+
+
+def _nested(run: _Run, times: Dim, call: Row) -> Iterator[Row]:
+    for row in run.rows:
+        inner = scaled(row, times, call.node)
+        if not inner.module:
+            inner = replace(inner, module=call.module, module_type=call.module_type)
+        yield replace(inner, source=inner.source or call.source, phase=call.phase)
+
+
+def _placeholders(estimate: Estimate) -> frozenset[str]:
+    dims: list[Any] = list(_flat(getattr(estimate.cost, f) for f in Cost.__slots__))
+    for value in estimate.out:
+        dims.extend(value.shape if isinstance(value, TensorType) else (value,))
+    dims.extend(times for _, times in estimate.regions)
+    return frozenset(name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?"))
+
+
+def _substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
+    def settled(value: Any) -> Any:
+        if isinstance(value, Expr):
+            return value.substitute(names)
+        if isinstance(value, TensorType):
+            stored = None if value.stored is None else settled(value.stored)
+            return replace(value, shape=tuple(map(settled, value.shape)), stored=stored)
+        return value
+
+    return replace(
+        estimate,
+        out=tuple(map(settled, estimate.out)),
+        reads=tuple(map(settled, estimate.reads)),
+        writes=None if estimate.writes is None else tuple(map(settled, estimate.writes)),
+        regions=tuple((run, settled(times)) for run, times in estimate.regions),
+        **{
+            name: settled(getattr(estimate, name))
+            for name in ("matrix_flops", "vector_flops", "transcendentals", "masked_flops")
+        },
+    )
+
+
+def _sum(costs: Iterator[Cost]) -> Cost:
+    """Costs of a whole graph: equal calls share one Cost object, so count objects first and add polynomials after."""
+    counted: dict[int, tuple[Cost, int]] = {}
+    for cost in costs:
+        known = counted.get(id(cost))
+        counted[id(cost)] = (cost, 1 if known is None else known[1] + 1)
+    return Cost.sum(cost * times for cost, times in counted.values())
+
+
+def _coverage(rows: Sequence[Row]) -> Coverage:
+    states = Counter(row.state for row in rows)
+    unknown = Counter(row.op for row in rows if row.state == "unknown")
+    return Coverage(states["counted"], states["free"], states["unknown"], dict(unknown.most_common()))
+
+
+def _place(node: Node) -> str:
+    source = f" ({shown(node.source)})" if node.source else ""
+    return f"{shown(node.name)}{source}, {shown(node.op)}"
+
+
+def _number(dim: Dim) -> int:
+    """Sizes of parameters are numbers in every exported program; one that is not counts at its lower bound."""
+    return dim if isinstance(dim, int) else (dim.bounds()[0] or 0)

@@ -1,0 +1,192 @@
+"""Sizes the user gives: which symbols they bind, and which inputs of a static program they change."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, Expr, evaluate
+from graphflops.errors import ModelError, shown
+from graphflops.report import Diagnostic, SymbolInfo
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.cost import Cost, Value
+    from graphflops.graph import Graph
+
+_AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
+_LARGEST_SIZE = 2**48  # elements along one axis; past this a typing error is likelier than a tensor
+
+
+@dataclass
+class Binding:
+    """How recorded values are to be seen in this analysis.
+
+    given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced.
+    """
+
+    given: dict[str, int] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, TensorType] = field(default_factory=dict)
+    all_trainable: bool = False
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    _settled: dict[int, Value] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> bool:
+        """Whether recorded shapes no longer hold, so that derived ones count."""
+        return bool(self.inputs)
+
+    def value(self, graph: Graph, name: str) -> Value:
+        """What the file records of a value, at the sizes given; None where it records nothing."""
+        if name in self.inputs and any(entry.name == name for entry in graph.inputs):
+            return self.inputs[name]
+        recorded = graph.types.get(name)
+        if not self.given or recorded is None:
+            return recorded  # type: ignore[return-value]
+        known = self._settled.get(id(recorded))
+        if known is None:
+            known = self._settled[id(recorded)] = self._substituted(recorded)  # type: ignore[arg-type]
+        return known
+
+    def _substituted(self, value: Value) -> Value:
+        if isinstance(value, Expr):
+            return value.substitute(self.given)
+        if isinstance(value, TensorType):
+            return replace(value, shape=tuple(self.bound(size) for size in value.shape))
+        return value
+
+    def bound(self, dim: Dim) -> Dim:
+        """A size with the given symbols put in."""
+        return dim.substitute(self.given) if isinstance(dim, Expr) and self.given else dim
+
+    def describe(self, graph: Graph, costs: Sequence[Cost]) -> dict[str, SymbolInfo]:
+        """All symbols of the program and of the costs, those that the analysis itself named last."""
+        infos: dict[str, SymbolInfo] = {}
+        for name, entry in graph.symbols.items():
+            value, given_by = (self.given[name], "user") if name in self.given else (entry.hint, "hint")
+            infos[name] = SymbolInfo(
+                value,
+                None if value is None else given_by,  # type: ignore[arg-type]
+                entry.minimum,
+                entry.maximum,
+                entry.where,
+            )
+        for cost in costs:
+            for quantity in (cost.matrix_flops, cost.vector_flops, cost.read_bytes, cost.written_bytes):
+                for name in sorted(quantity.symbols) if isinstance(quantity, Expr) else ():
+                    infos.setdefault(name, SymbolInfo(None, None))
+        return infos
+
+
+def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]]) -> Binding:
+    """Solve the sizes given for the program's symbols.
+
+    dims: by symbol, by scalar input, or by input axis `ids[1]`. inputs: whole shapes. A size that differs from a number the
+    program fixes replaces the input's shape; everything behind it is then derived again.
+    Raises ModelError for names the program lacks, for sizes that contradict one another, and for wrong ranks.
+    """
+    binding = Binding(hints={name: s.hint for name, s in graph.symbols.items() if s.hint is not None})
+    recorded = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
+    axes: dict[tuple[str, int], int] = {}
+    for name, value in dims.items():
+        axis = _AXIS.fullmatch(name)
+        size = recorded.get(name)
+        if name in graph.symbols:
+            _assign(binding, name, value)
+        elif isinstance(size, Expr):
+            _solve(binding, size, value, name)
+        elif axis and isinstance(tensor := recorded.get(axis[1]), TensorType):
+            index = int(axis[2])
+            if index >= tensor.rank:
+                raise ModelError(f"--dim {shown(name)}: {shown(axis[1])} has {tensor.rank} axes, counted from 0")
+            axes[axis[1], index] = value
+        else:
+            raise ModelError(f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}")
+    for name, shape in inputs.items():
+        tensor = recorded.get(name)
+        if not isinstance(tensor, TensorType):
+            names = ", ".join(shown(n) for n, t in recorded.items() if isinstance(t, TensorType)) or "none"
+            raise ModelError(f"--input {shown(name)}: no such input; the program has {names}")
+        if len(shape) != tensor.rank:
+            raise ModelError(f"--input {shown(name)}: {len(shape)} sizes given for {tensor}, which has {tensor.rank}")
+        axes.update({(name, index): size for index, size in enumerate(shape)})
+    fixed = _bind_axes(binding, recorded, axes)  # type: ignore[arg-type]
+    for (name, index), value in fixed.items():
+        tensor = binding.inputs.get(name) or recorded[name]
+        assert isinstance(tensor, TensorType)
+        changed = (*tensor.shape[:index], value, *tensor.shape[index + 1 :])
+        binding.inputs[name] = replace(tensor, shape=changed)
+    binding.inputs = {
+        name: replace(tensor, shape=tuple(binding.bound(size) for size in tensor.shape))
+        for name, tensor in binding.inputs.items()
+    }
+    _say_ranges(binding, graph)
+    _say_trainable(binding, graph)
+    return binding
+
+
+def _bind_axes(
+    binding: Binding, recorded: Mapping[str, TensorType], axes: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """Bind symbols from axis sizes; returns the axes where a fixed size is changed. Bare symbols first: they may settle others."""
+    fixed: dict[tuple[str, int], int] = {}
+    sizes = {axis: recorded[axis[0]].shape[axis[1]] for axis in axes}
+    for axis in sorted(axes, key=lambda axis: (len(str(sizes[axis])), axis)):
+        value, size = axes[axis], binding.bound(sizes[axis])
+        if not 0 <= value <= _LARGEST_SIZE:
+            raise ModelError(f"{shown(axis[0])}[{axis[1]}]: {value} is no size")
+        if isinstance(size, Expr):
+            _solve(binding, size, value, f"{axis[0]}[{axis[1]}]")
+        elif size != value:
+            if isinstance(sizes[axis], Expr):
+                raise ModelError(f"{shown(axis[0])}[{axis[1]}] is {sizes[axis]} = {size} at the sizes given, not {value}")
+            fixed[axis] = value
+    return fixed
+
+
+def _assign(binding: Binding, symbol: str, value: int) -> None:
+    if not 0 <= value <= _LARGEST_SIZE:
+        raise ModelError(f"{shown(symbol)}: {value} is no size")
+    if binding.given.setdefault(symbol, value) != value:
+        raise ModelError(f"{shown(symbol)} is given as {binding.given[symbol]} and as {value}")
+
+
+def _solve(binding: Binding, size: Expr, value: int, where: str) -> None:
+    """Bind the one symbol left in a size that is linear in it."""
+    if len(size.symbols) != 1:
+        raise ModelError(f"{shown(where)} is {size}: bind {', '.join(sorted(size.symbols))} with --dim instead")
+    (symbol,) = size.symbols
+    zero, one = (evaluate(size, {symbol: point}) for point in (0, 1))
+    slope = 0 if zero is None or one is None else one - zero
+    solution = 0 if slope == 0 else (value - (zero or 0)) // slope
+    if evaluate(size, {symbol: solution}) != value or size.degree(symbol) != 1:
+        raise ModelError(f"{shown(where)} is {size}, which {value} does not solve: bind {symbol} with --dim instead")
+    _assign(binding, symbol, solution)
+
+
+def _choices(graph: Graph, recorded: Mapping[str, object]) -> str:
+    axes = [f"{name}[{i}]" for name, tensor in recorded.items() if isinstance(tensor, TensorType) for i in range(tensor.rank)]
+    names = [shown(name) for name in (*graph.symbols, *axes)]
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "none"
+
+
+def _say_ranges(binding: Binding, graph: Graph) -> None:
+    for name, value in binding.given.items():
+        entry = graph.symbols.get(name)
+        if entry is None:
+            continue
+        below = entry.minimum is not None and value < entry.minimum
+        above = entry.maximum is not None and value > entry.maximum
+        if below or above:
+            text = f"{name} = {value} is outside {entry.minimum}..{entry.maximum}, for which the program was exported"
+            binding.diagnostics.append(Diagnostic("GF106", "size-outside-range", "", text))
+
+
+def _say_trainable(binding: Binding, graph: Graph) -> None:
+    """Files of torch 2.4 and 2.5 record no parameter as trainable; a training analysis then takes all of them as such."""
+    parameters = [graph.types.get(entry.name) for entry in graph.inputs if entry.role == "parameter"]
+    binding.all_trainable = not any(isinstance(p, TensorType) and p.requires_grad for p in parameters)

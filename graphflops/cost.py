@@ -1,0 +1,151 @@
+"""What is counted, and in which units.
+
+Conventions, printed in every report:
+
+* FLOPs are floating-point operations; a multiply-add is two. MACs are always FLOPs / 2 of the matrix work.
+* `matrix_flops` are multiply-adds of matrix products, convolutions, attention and recurrences, whatever the element
+  type (an int8 product counts integer operations here, and its row says int8); bias additions are not in them. A complex
+  multiply-add is eight real operations.
+* `vector_flops` are everything else that is arithmetic: one per element and elementary operation (add, multiply, divide,
+  compare, select, convert to another number format), n for a reduction of n elements.
+* `transcendentals` are function evaluations (exp, log, sin, tanh, erf, pow, sqrt, ...), one per element, apart from both.
+* `masked_flops` is the part of `matrix_flops` that a mask known from the program makes needless.
+* Bytes are compulsory traffic: every operand that an operator touches is read once and every result written once; a view
+  is free, a broadcast operand is read at its stored size, a gather reads the rows it returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Protocol, Union
+
+from graphflops.dims import Dim, floor_div, symbol, total
+from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CONVENTIONS = {
+    "flops": "a multiply-add is 2 FLOPs; MACs = matrix FLOPs / 2",
+    "matrix_flops": "products of matrices, convolutions, attention, recurrences; no bias; complex multiply-add = 8",
+    "vector_flops": "one per element and elementary operation; a reduction of n elements is n",
+    "transcendentals": "exp, log, sin, tanh, erf, pow, sqrt, ...: one per element, not in FLOPs",
+    "masked_flops": "part of matrix FLOPs that a known mask makes needless",
+    "backward": "gradients of what wants one; recomputation only where the program itself holds it; optimizer: AdamW",
+    "bytes": "compulsory traffic: operands read once, results written once, views free",
+}
+
+Value = Union[TensorType, Dim, float, bool, str, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one node, module or program costs; every field a `Dim` in the unit of its name."""
+
+    matrix_flops: Dim = 0
+    vector_flops: Dim = 0
+    transcendentals: Dim = 0
+    masked_flops: Dim = 0
+    read_bytes: Dim = 0
+    written_bytes: Dim = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f) + getattr(other, f) for f in QUANTITIES))
+
+    def __mul__(self, times: Dim) -> Cost:
+        return self if times == 1 else Cost(*(getattr(self, f) * times for f in QUANTITIES))
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, f) != 0 for f in QUANTITIES)
+
+    @property
+    def macs(self) -> Dim:
+        """Multiply-adds of the matrix work; exact, since every such operation counts two."""
+        return floor_div(self.matrix_flops, 2)
+
+    @staticmethod
+    def sum(costs: Iterable[Cost]) -> Cost:
+        """The total of many costs, in one pass."""
+        listed = list(costs)
+        return Cost(*(total(getattr(cost, f) for cost in listed) for f in QUANTITIES))
+
+
+QUANTITIES: tuple[str, ...] = tuple(f.name for f in fields(Cost))
+
+
+class RegionRun(Protocol):
+    """One analysed nested graph at given operand types."""
+
+    @property
+    def name(self) -> str:
+        """The graph's name in its file."""
+
+    @property
+    def out(self) -> tuple[Value, ...]:
+        """What it returns, flat."""
+
+    @property
+    def cost(self) -> Cost:
+        """What running it once costs."""
+
+
+class Region(Protocol):
+    """A nested graph as a rule sees it: a function from operand types to what running it once returns and costs.
+
+    gradients: False where the region runs without recording gradients.
+    autocast: True where operators convert their operands on their own, so that recorded element types differ from derived.
+    """
+
+    def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a rule returns: the result types, the work, and the memory touched.
+
+    out: result types, flat and in the operator's order; None for a result that does not exist.
+    reads, writes: tensors touched, or plain byte counts; `writes=None` means each result once.
+    alias: the results share the memory of the first tensor operand (views, in-place writes).
+    matrix_dtype: element type of the matrix arithmetic, where it is not that of the first operand.
+    regions: nested graphs that run, each with how often; their cost comes on top of the estimate's own.
+    """
+
+    out: tuple[Value, ...] = ()
+    matrix_flops: Dim = 0
+    vector_flops: Dim = 0
+    transcendentals: Dim = 0
+    masked_flops: Dim = 0
+    reads: tuple[TensorType | Dim | None, ...] = ()
+    writes: tuple[TensorType | Dim | None, ...] | None = None
+    alias: bool = False
+    matrix_dtype: DType | None = None
+    regions: tuple[tuple[RegionRun, Dim], ...] = field(default=())
+
+    @property
+    def cost(self) -> Cost:
+        """The estimate's own work and traffic, nested graphs apart."""
+        written = self.out if self.writes is None else self.writes
+        return Cost(
+            self.matrix_flops,
+            self.vector_flops,
+            self.transcendentals,
+            self.masked_flops,
+            total(_nbytes(value) for value in self.reads),
+            total(_nbytes(value) for value in written if self.writes is not None or isinstance(value, TensorType)),
+        )
+
+
+def _nbytes(value: Value) -> Dim:
+    if isinstance(value, TensorType):
+        return value.nbytes
+    return 0 if value is None else value  # type: ignore[return-value]
+
+
+def free(*out: Value, alias: bool = True) -> Estimate:
+    """No work and no traffic: views, shape arithmetic, bookkeeping. `alias`: the results share the first operand's memory."""
+    return Estimate(out, writes=(), alias=alias)
+
+
+def data_dependent(what: str) -> Dim:
+    """A size that only data can tell, named after its origin; the analysis numbers it: `nonzero?` becomes `nonzero_0`."""
+    return symbol(f"{what}?")

@@ -1,0 +1,514 @@
+"""Reading sizes from text without executing it; `graphflops.dims.parse_dim` is the way in.
+
+The text goes through `ast.parse`, which only builds a tree, and the tree is walked here with limits on its
+size, its depth and the size of every number. Two spellings are read: the infix one that people and `str`
+write, and the call notation of `sympy.srepr` as PyTorch stores it.
+
+Fractions occur on the way (``floor(s/2 - 1/2)``), so a value being read is a pair of numerator and
+denominator; it becomes an integer at a floor, a ceiling or the top. A top level that is not provably an
+integer is read as a division rounded down: the file claims a size, so the division comes out even.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from graphflops import dims
+from graphflops.dims import Dim, DimError, Expr, symbol
+
+MAX_TEXT = 10_000  # characters
+MAX_DEPTH = 100  # nested calls, parentheses and operators; a chain like a + b + c is one level
+MAX_NODES = 10_000
+MAX_EXPONENT = 16  # of a symbolic base; a number is bounded by its bits instead
+MAX_BITS = 256  # of any integer
+MAX_WORK = 200_000  # term pairs multiplied while reading one text
+
+_Value = tuple[Dim, Dim]  # numerator and nonzero denominator; an integer denominator is positive
+
+_COMPARE_NODES: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_COMPARE_NAMES = {
+    "Eq": "==",
+    "Equality": "==",
+    "Ne": "!=",
+    "Unequality": "!=",
+    "Lt": "<",
+    "StrictLessThan": "<",
+    "Le": "<=",
+    "LessThan": "<=",
+    "Gt": ">",
+    "StrictGreaterThan": ">",
+    "Ge": ">=",
+    "GreaterThan": ">=",
+}
+_ALIASES = {
+    "LShift": "lshift",
+    "RShift": "rshift",
+    **{f"BitwiseFn_bitwise_{kind}": f"bitwise_{kind}" for kind in ("and", "or", "xor")},
+    **{f"OpaqueUnaryFn_{name}": name for name in dims.REAL_FUNCTIONS if name != "truediv"},
+}
+
+
+def parse(text: str) -> Dim:
+    """The dim that the text spells. Raises DimError, with one short message, for anything else."""
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    try:
+        return _parse(text)
+    except DimError as error:
+        raise DimError(f"cannot read the size {shown!r}: {error}") from None
+    except ZeroDivisionError:
+        raise DimError(f"cannot read the size {shown!r}: division by zero") from None
+    except RecursionError:
+        raise DimError(f"cannot read the size {shown!r}: nested too deeply") from None
+
+
+def _parse(text: str) -> Dim:
+    if len(text) > MAX_TEXT:
+        raise DimError(f"longer than {MAX_TEXT} characters")
+    depth = 0
+    for character in text:  # before ast.parse, whose own limits differ between Python versions
+        if character in "([{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise DimError(f"nested more than {MAX_DEPTH} deep")
+        elif character in ")]}":
+            depth -= 1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd escapes and literals, not ours to show
+            tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise DimError("not an expression") from None
+    reader = _Reader()
+    return reader.floor(reader.read(tree.body, 0))
+
+
+class _Reader:
+    """Walks one tree; holds what that walk may still spend."""
+
+    def __init__(self) -> None:
+        self.nodes = 0
+        self.work = 0
+
+    # Values.
+
+    def multiply(self, a: Dim, b: Dim) -> Dim:
+        if isinstance(a, Expr) and isinstance(b, Expr):
+            self.work += len(a.terms) * len(b.terms)
+            if self.work > MAX_WORK:
+                raise DimError("too large when multiplied out")
+        result = a * b
+        for number in result.terms.values() if isinstance(result, Expr) else (result,):
+            if number.bit_length() > MAX_BITS:
+                raise DimError(f"a number of more than {MAX_BITS} bits")
+        return result
+
+    def ratio(self, numerator: Dim, denominator: Dim) -> _Value:
+        """The ratio of the two, with the common integer factor taken out."""
+        if isinstance(denominator, int):
+            if denominator == 0:
+                raise ZeroDivisionError
+            if denominator == 1:
+                return numerator, 1
+            if denominator < 0:
+                numerator, denominator = -numerator, -denominator
+        common = math.gcd(*(n for dim in (numerator, denominator) for n in _coefficients(dim)))
+        if common > 1:
+            return _divided(numerator, common), _divided(denominator, common)
+        return numerator, denominator
+
+    def common(self, values: Sequence[_Value]) -> tuple[list[Dim], Dim]:
+        """The numerators over one common denominator, which is positive."""
+        whole = math.lcm(*(below for _, below in values if isinstance(below, int)))
+        symbolic = list(dict.fromkeys(below for _, below in values if isinstance(below, Expr)))
+        if not all(dims.at_least(below, 0) for below in symbolic):
+            raise DimError("a denominator that may be negative")
+        below: Dim = whole
+        for factor in symbolic:
+            below = self.multiply(below, factor)
+        numerators: list[Dim] = []
+        for above, own in values:
+            rest: Dim = whole // own if isinstance(own, int) else whole
+            for factor in symbolic:
+                if factor is not own:
+                    rest = self.multiply(rest, factor)
+            numerators.append(self.multiply(above, rest))
+        return numerators, below
+
+    def floor(self, value: _Value) -> Dim:
+        above, below = value
+        return dims.floor_div(above, below)
+
+    def ceiling(self, value: _Value) -> Dim:
+        above, below = value
+        return dims.ceil_div(above, below)
+
+    def argument(self, value: _Value) -> Dim:
+        """The value as the argument of an opaque function, which may be a fraction."""
+        above, below = value
+        if below == 1:
+            return above
+        quotient = dims.floor_div(above, below)
+        return quotient if dims.same(quotient * below, above) else dims.call("truediv", above, below)
+
+    def add(self, a: _Value, b: _Value) -> _Value:
+        if a[1] is b[1] or a[1] == b[1]:
+            return self.ratio(a[0] + b[0], a[1])
+        above = self.multiply(a[0], b[1]) + self.multiply(b[0], a[1])
+        return self.ratio(above, self.multiply(a[1], b[1]))
+
+    def times(self, a: _Value, b: _Value) -> _Value:
+        return self.ratio(self.multiply(a[0], b[0]), self.multiply(a[1], b[1]))
+
+    def divided(self, a: _Value, b: _Value) -> _Value:
+        return self.ratio(self.multiply(a[0], b[1]), self.multiply(a[1], b[0]))
+
+    def remainder(self, a: _Value, b: _Value) -> _Value:
+        if a[1] == 1 and b[1] == 1:
+            return dims.mod(a[0], b[0]), 1
+        above, below = self.common((a, b))
+        return self.ratio(dims.mod(*above), below)
+
+    def power(self, base: _Value, exponent: _Value) -> _Value:
+        times, below = exponent
+        if (times, below) == (1, 2):
+            return dims.call("sqrt", self.argument(base)), 1
+        if below != 1:
+            raise DimError("a fractional exponent")
+        if isinstance(times, Expr):
+            return dims.call("pow", self.argument(base), times), 1
+        bits = max(n.bit_length() for dim in base for n in _coefficients(dim))
+        if abs(times) > MAX_EXPONENT and (isinstance(base[0], Expr) or isinstance(base[1], Expr)):
+            raise DimError(f"an exponent above {MAX_EXPONENT}")
+        if abs(times) > MAX_BITS or bits * abs(times) > MAX_BITS + abs(times):
+            raise DimError(f"a number of more than {MAX_BITS} bits")
+        result: _Value = (1, 1)
+        for _ in range(abs(times)):
+            result = self.times(result, base)
+        return result if times >= 0 else self.ratio(result[1], result[0])
+
+    def compare(self, op: str, a: _Value, b: _Value) -> _Value:
+        (left, right), _ = self.common((a, b))
+        return dims.compare(op, left, right), 1
+
+    def extreme(self, name: str, values: Sequence[_Value]) -> _Value:
+        if not values:
+            raise DimError(f"{name} of nothing")
+        above, below = self.common(values)
+        return self.ratio((dims.dim_min if name == "min" else dims.dim_max)(*above), below)
+
+    def truth(self, value: _Value) -> Dim:
+        """0 or 1: the value itself where it can be nothing else, else whether it is nonzero."""
+        above = value[0]
+        if isinstance(above, int):
+            return int(above != 0)
+        return above if above.bounds() == (0, 1) else dims.compare("!=", above, 0)
+
+    def choose(self, condition: _Value, a: _Value, b: _Value) -> _Value:
+        above, below = self.common((a, b))
+        return self.ratio(dims.where(self.truth(condition), *above), below)
+
+    def truncate(self, value: _Value) -> Dim:
+        if isinstance(value[0], int) and isinstance(value[1], int):
+            return math.trunc(Fraction(value[0], value[1]))
+        down = self.floor(value)
+        if dims.at_least(down, 0):
+            return down
+        return dims.where(self.compare(">=", value, (0, 1))[0], down, self.ceiling(value))
+
+    def round(self, value: _Value) -> Dim:
+        if isinstance(value[0], int) and isinstance(value[1], int):
+            return round(Fraction(value[0], value[1]))
+        argument = self.argument(value)
+        integral = isinstance(argument, int) or not any(
+            atom.real for monomial in argument.terms for atom in monomial
+        )
+        return argument if integral else dims.call("round", argument)
+
+    # Nodes.
+
+    def read(self, node: ast.expr, depth: int) -> _Value:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise DimError(f"more than {MAX_NODES} parts")
+        if depth > MAX_DEPTH:
+            raise DimError(f"nested more than {MAX_DEPTH} deep")
+        depth += 1
+        if isinstance(node, ast.Constant):
+            return _number(node.value)
+        if isinstance(node, ast.Name):
+            return self.word(node.id)
+        if isinstance(node, ast.BinOp):
+            return self.chain(node, depth)
+        if isinstance(node, ast.UnaryOp):
+            value = self.read(node.operand, depth)
+            if isinstance(node.op, ast.USub):
+                return -value[0], value[1]
+            if isinstance(node.op, ast.UAdd):
+                return value
+            if isinstance(node.op, ast.Not):
+                return 1 - self.truth(value), 1
+        if isinstance(node, ast.BoolOp):
+            name = "min" if isinstance(node.op, ast.And) else "max"
+            return self.extreme(name, [(self.truth(self.read(part, depth)), 1) for part in node.values])
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE_NODES:
+            left, right = self.read(node.left, depth), self.read(node.comparators[0], depth)
+            return self.compare(_COMPARE_NODES[type(node.ops[0])], left, right)
+        if isinstance(node, ast.Call):
+            return self.call(node, depth)
+        raise DimError(f"{type(node).__name__} is not allowed in a size")
+
+    def word(self, name: str) -> _Value:
+        if name in ("true", "false"):
+            return int(name == "true"), 1
+        if name in dims.RESERVED_WORDS:
+            raise DimError(f"{name} is no size")
+        return symbol(name), 1
+
+    def chain(self, node: ast.BinOp, depth: int) -> _Value:
+        """A left-leaning run such as a + b - c, walked in a loop so that a long sum is not a deep one."""
+        links: list[tuple[ast.operator, ast.expr]] = []
+        first: ast.expr = node
+        while isinstance(first, ast.BinOp):
+            links.append((first.op, first.right))
+            first = first.left
+        value = self.read(first, depth)
+        summands: list[Dim] = []  # added up together: one by one, a long sum would take quadratic time
+        for op, right in reversed(links):
+            operand = self.read(right, depth)
+            if isinstance(op, (ast.Add, ast.Sub)):
+                if isinstance(op, ast.Sub):
+                    operand = -operand[0], operand[1]
+                if operand[1] == 1 and value[1] == 1:
+                    summands.append(operand[0])
+                    continue
+            if summands:
+                value = dims.total([value[0], *summands]), 1
+                summands = []
+            value = self.binary(op, value, operand)
+        return (dims.total([value[0], *summands]), 1) if summands else value
+
+    def binary(self, op: ast.operator, a: _Value, b: _Value) -> _Value:
+        if isinstance(op, (ast.Add, ast.Sub)):  # a subtrahend comes negated
+            return self.add(a, b)
+        if isinstance(op, ast.Mult):
+            return self.times(a, b)
+        if isinstance(op, ast.Div):
+            return self.divided(a, b)
+        if isinstance(op, ast.FloorDiv):
+            return self.floor(self.divided(a, b)), 1
+        if isinstance(op, ast.Mod):
+            return self.remainder(a, b)
+        if isinstance(op, ast.Pow):
+            return self.power(a, b)
+        if isinstance(op, (ast.LShift, ast.RShift)):
+            name = "lshift" if isinstance(op, ast.LShift) else "rshift"
+            return dims.call(name, self.argument(a), self.argument(b)), 1
+        raise DimError(f"{type(op).__name__} is not allowed in a size")
+
+    def call(self, node: ast.Call, depth: int) -> _Value:
+        if isinstance(node.func, ast.Call):  # Function('f')(x): an opaque function by name
+            return self.named_function(node, depth)
+        if not isinstance(node.func, ast.Name):
+            raise DimError("only plain function names are allowed in a size")
+        name = node.func.id
+        if name in ("Symbol", "Dummy"):
+            return symbol(_text_argument(node, name)), 1
+        if name == "Float":
+            return _decimal(_text_argument(node, name))
+        if any(keyword.arg != "evaluate" for keyword in node.keywords):
+            raise DimError(f"{name} with a keyword argument")
+        if name == "Piecewise":
+            return self.piecewise(node, depth)
+        return self.apply(name, [self.read(arg, depth) for arg in node.args])
+
+    def named_function(self, node: ast.Call, depth: int) -> _Value:
+        inner = node.func
+        assert isinstance(inner, ast.Call)
+        if not isinstance(inner.func, ast.Name) or inner.func.id != "Function" or node.keywords:
+            raise DimError("only plain function names are allowed in a size")
+        name = _text_argument(inner, "Function")
+        return dims.call(name, *(self.argument(self.read(arg, depth)) for arg in node.args)), 1
+
+    def piecewise(self, node: ast.Call, depth: int) -> _Value:
+        pairs: list[tuple[_Value, _Value]] = []
+        for arg in node.args:
+            parts: Sequence[ast.expr] = ()
+            if isinstance(arg, ast.Tuple):
+                parts = arg.elts
+            elif isinstance(arg, ast.Call) and ast.unparse(arg.func) == "ExprCondPair":
+                parts = arg.args
+            if len(parts) != 2:
+                raise DimError("Piecewise takes pairs of a value and a condition")
+            pairs.append((self.read(parts[0], depth), self.read(parts[1], depth)))
+        if not pairs:
+            raise DimError("Piecewise takes pairs of a value and a condition")
+        value = pairs[-1][0]  # where no condition holds there is no value, so the last may stand for it
+        for other, condition in reversed(pairs[:-1]):
+            value = self.choose(condition, other, value)
+        return value
+
+    def apply(self, name: str, args: list[_Value]) -> _Value:
+        if name == "Add":
+            value: _Value = (0, 1)
+            if all(below == 1 for _, below in args):
+                return dims.total(above for above, _ in args), 1
+            for arg in args:
+                value = self.add(value, arg)
+            return value
+        if name == "Mul":
+            value = (1, 1)
+            for arg in args:
+                value = self.times(value, arg)
+            return value
+        if name in ("min", "Min", "max", "Max"):
+            return self.extreme(name.lower(), args)
+        if name in ("And", "Or"):
+            return self.extreme("min" if name == "And" else "max", [(self.truth(arg), 1) for arg in args])
+        name = _ALIASES.get(name, name)
+        if name in _COMPARE_NAMES:
+            self.expect(name, args, 2)
+            return self.compare(_COMPARE_NAMES[name], args[0], args[1])
+        if name in _FIXED:
+            count, action = _FIXED[name]
+            self.expect(name, args, count)
+            return action(self, args)
+        if name in dims.FUNCTIONS:
+            self.expect(name, args, dims.function_arity(name))
+            return dims.call(name, *(self.argument(arg) for arg in args)), 1
+        raise DimError(f"unknown function {name}")
+
+    def expect(self, name: str, args: Sequence[_Value], count: int) -> None:
+        if len(args) != count:
+            raise DimError(f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}")
+
+
+_Action = Callable[[_Reader, list[_Value]], _Value]
+
+
+def _identity(reader: _Reader, args: list[_Value]) -> _Value:
+    return args[0]
+
+
+def _divide(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.divided(args[0], args[1])
+
+
+def _floor(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.floor(args[0]), 1
+
+
+def _ceiling(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.ceiling(args[0]), 1
+
+
+def _floor_div(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.floor(reader.divided(args[0], args[1])), 1
+
+
+def _ceil_div(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.ceiling(reader.divided(args[0], args[1])), 1
+
+
+def _mod(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.remainder(args[0], args[1])
+
+
+def _modular_indexing(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.remainder((reader.floor(reader.divided(args[0], args[1])), 1), args[2])
+
+
+def _absolute(reader: _Reader, args: list[_Value]) -> _Value:
+    above, below = args[0]
+    return reader.extreme("max", [(above, below), (-above, below)])
+
+
+def _where(reader: _Reader, args: list[_Value]) -> _Value:
+    return reader.choose(args[0], args[1], args[2])
+
+
+_FIXED: dict[str, tuple[int, _Action]] = {
+    "Integer": (1, _identity),
+    "Identity": (1, _identity),
+    "ToFloat": (1, _identity),
+    "Rational": (2, _divide),
+    "IntTrueDiv": (2, _divide),
+    "FloatTrueDiv": (2, _divide),
+    "floor": (1, _floor),
+    "FloorToInt": (1, _floor),
+    "ceiling": (1, _ceiling),
+    "ceil": (1, _ceiling),
+    "CeilToInt": (1, _ceiling),
+    "FloorDiv": (2, _floor_div),
+    "CleanDiv": (2, _floor_div),
+    "CeilDiv": (2, _ceil_div),
+    "Mod": (2, _mod),
+    "PythonMod": (2, _mod),
+    "ModularIndexing": (3, _modular_indexing),
+    "TruncToInt": (1, lambda reader, args: (reader.truncate(args[0]), 1)),
+    "RoundToInt": (1, lambda reader, args: (reader.round(args[0]), 1)),
+    "round": (1, lambda reader, args: (reader.round(args[0]), 1)),
+    "Pow": (2, lambda reader, args: reader.power(args[0], args[1])),
+    "PowByNatural": (2, lambda reader, args: reader.power(args[0], args[1])),
+    "FloatPow": (2, lambda reader, args: reader.power(args[0], args[1])),
+    "Abs": (1, _absolute),
+    "abs": (1, _absolute),
+    "Not": (1, lambda reader, args: (1 - reader.truth(args[0]), 1)),
+    "Where": (3, _where),
+    "where": (3, _where),
+    "truediv": (2, _divide),
+}
+
+
+def _coefficients(dim: Dim) -> Sequence[int]:
+    return tuple(dim.terms.values()) if isinstance(dim, Expr) else (dim,)
+
+
+def _divided(dim: Dim, common: int) -> Dim:
+    """Divide by what divides every coefficient."""
+    return dims.floor_div(dim, common)
+
+
+def _number(value: object) -> _Value:
+    if isinstance(value, int):  # True and False are 1 and 0 here as well
+        if value.bit_length() > MAX_BITS:
+            raise DimError(f"a number of more than {MAX_BITS} bits")
+        return int(value), 1
+    if isinstance(value, float):
+        return _decimal(repr(value))
+    raise DimError(f"a {type(value).__name__} is not allowed in a size")
+
+
+def _decimal(text: str) -> _Value:
+    """A decimal number as written: 0.1 is one tenth, not the nearest binary fraction."""
+    mantissa, _, exponent = text.lower().partition("e")
+    digits = mantissa.lstrip("+-").replace(".", "", 1)
+    small = len(exponent) <= 4 and (not exponent or exponent.lstrip("+-").isdecimal())
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 80 or not small:
+        raise DimError("a decimal number that is not finite or too long")
+    if exponent and abs(int(exponent)) > 80:
+        raise DimError("a decimal number that is too large or too small")
+    number = Fraction(text)
+    if max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
+        raise DimError(f"a number of more than {MAX_BITS} bits")
+    return number.numerator, number.denominator
+
+
+def _text_argument(node: ast.Call, name: str) -> str:
+    """The one quoted argument of Symbol('s0', integer=True) and the like; constant keywords are remarks."""
+    remarks = all(isinstance(keyword.value, ast.Constant) for keyword in node.keywords)
+    if len(node.args) == 1 and remarks:
+        value = node.args[0]
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
+    raise DimError(f"{name} takes one quoted text")

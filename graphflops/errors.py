@@ -1,0 +1,45 @@
+"""Everything graphflops raises on purpose, in one tree.
+
+    GraphflopsError
+    ├── FileError      the file cannot be read as what it claims to be
+    ├── ModelError     the model contradicts itself or what was asked of it
+    ├── DimError       a size expression is malformed, unsafe or too large
+    ├── ShapeError     a rule proved that operands cannot meet
+    └── RuleError      a rule or its registration is wrong
+
+Each message is one line that says what is wrong, where, and, where we know it, what to do. Only the command line
+catches `GraphflopsError`; the analysis loop catches `ShapeError` to add which node it was.
+"""
+
+
+class GraphflopsError(Exception):
+    """Base of all errors that graphflops raises on purpose."""
+
+
+class FileError(GraphflopsError):
+    """The file cannot be read as what it claims to be."""
+
+
+class ModelError(GraphflopsError):
+    """The model contradicts itself, or what was asked of it."""
+
+
+class DimError(GraphflopsError, ValueError):
+    """A size expression is malformed, unsafe or too large."""
+
+
+class ShapeError(GraphflopsError):
+    """Operands that provably cannot meet; raised by a rule with both offending values."""
+
+
+class RuleError(GraphflopsError):
+    """A rule, or its registration, is wrong."""
+
+
+def shown(name: str, limit: int = 120) -> str:
+    """A name from a file as it can be printed: control characters escaped, long ones cut in the middle."""
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    if len(printable) <= limit:
+        return printable
+    half = (limit - 3) // 2
+    return f"{printable[:half]}...{printable[-half:]}"

@@ -1,0 +1,197 @@
+"""Opening files that others wrote: what a file is, and bounded reading of one member of a zip archive.
+
+A file is judged by its bytes, never by its name. Nothing is trusted: sizes are checked before and while reading, and only
+members that a reader asks for by name are ever opened.
+"""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import BinaryIO
+
+MAX_MEMBER_BYTES = 512 * 2**20  # of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB
+MAX_MEMBERS = 1_000_000
+MAX_DIRECTORY_BYTES = 128 * 2**20
+_BOMB_BYTES = 64 * 2**20  # past this size, and packed tighter than this ratio, a member is taken for a zip bomb
+_BOMB_RATIO = 200
+_CHUNK = 2**20
+
+_TAIL = 65_557  # longest possible end-of-directory record, comment included
+_END, _END64 = b"PK\x05\x06", b"PK\x06\x06"
+
+# What other files start with: (offset, bytes, what it is, what to do about it).
+_MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"version https://git-lfs", "a git-lfs pointer", "fetch the file itself with `git lfs pull`"),
+    (0, b"\x80\x02", "a pickle", "it is not opened; save the program with torch.export.save"),
+    (0, b"\x80\x03", "a pickle", "it is not opened; save the program with torch.export.save"),
+    (0, b"\x80\x04", "a pickle", "it is not opened; save the program with torch.export.save"),
+    (0, b"\x80\x05", "a pickle", "it is not opened; save the program with torch.export.save"),
+    (0, b"GGUF", "a GGUF file: weights without a program", "export the model with torch.export"),
+    (0, b"\x89HDF", "an HDF5 file", "export the model with torch.export"),
+    (0, b"\x7fELF", "a compiled library", "give the .pt2 that torch.export.save wrote"),
+    (0, b"\x1f\x8b", "a gzip file", "unpack it first"),
+    (4, b"ET12", "an ExecuTorch program", "give the .pt2 that it was made from"),
+    (4, b"TFL3", "a TensorFlow Lite model", "export the model with torch.export"),
+    (8, b'{"', "a safetensors file: weights without a program", "export the model with torch.export"),
+    (257, b"ustar", "a tar archive", "unpack it first"),
+)
+_ONNX_FIELDS = frozenset(b"\x12\x1a\x22\x2a\x32\x3a\x42\x72")  # keys that may follow ir_version in a ModelProto
+
+
+def regular_file(path: Path | str) -> Path:
+    """The path, once it is sure that there is something to read; raises FileError for what is missing, empty, or no file."""
+    path = Path(path)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise FileError(f"{shown(str(path))}: no such file") from None
+    except (OSError, ValueError) as error:  # a name that is too long or holds a NUL
+        raise FileError(f"{shown(str(path))}: {reason(error)}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise FileError(f"{shown(str(path))}: is a directory: give the model file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(f"{shown(str(path))}: is a device or a pipe, not a file")
+    if status.st_size == 0:
+        raise FileError(f"{shown(str(path))}: is empty: export or copy it again")
+    return path
+
+
+def reason(error: BaseException) -> str:
+    """The operating system's own words for an error, in one line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return shown(text, 200)
+
+
+def kind_of(head: bytes) -> str:
+    """What a file is by its first bytes: "zip", "onnx", "json", or "" for anything else."""
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    if len(head) > 2 and head[0] == 0x08 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS:
+        return "onnx"
+    return "json" if head.lstrip(b" \t\r\n\xef\xbb\xbf").startswith((b"{", b"[")) else ""
+
+
+def refusal(head: bytes) -> str:
+    """Why a file that starts like this is not a model, and what to do, in one line."""
+    kind = kind_of(head)
+    if kind == "onnx":
+        return "is an ONNX model, which this reader does not read: give a .pt2 that torch.export.save wrote"
+    if kind == "json":
+        return "is JSON, a report perhaps, not a model: give the .pt2 that torch.export.save wrote"
+    for offset, magic, what, advice in _MAGIC:
+        if head[offset:].startswith(magic):
+            return f"is {what}: {advice}"
+    if head.lstrip()[:15].lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "is a web page or XML, perhaps a download that failed: download it again"
+    return "is not a .pt2 (no zip archive): give the file that torch.export.save wrote"
+
+
+class Archive:
+    """A zip archive by the names of its members; a context manager.
+
+    Raises FileError, in one line, for what is not a zip, is damaged, or is built to harm.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = regular_file(path)
+        try:
+            self._file: BinaryIO = self.path.open("rb")
+        except OSError as error:
+            raise FileError(f"{self}: {reason(error)}") from None
+        try:
+            self._zip = self._opened()
+            self.names = self._checked_names()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __str__(self) -> str:
+        return shown(str(self.path))
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._zip.close()
+        self._file.close()
+
+    def size(self, name: str) -> int:
+        """Unpacked size of a member as the archive declares it; 0 for a member that does not exist."""
+        return self._zip.NameToInfo[name].file_size if name in self._zip.NameToInfo else 0
+
+    def read(self, name: str) -> bytes:
+        """Contents of one member, checked against its size and checksum."""
+        info = self._zip.NameToInfo[name]
+        member = f"{self}: member {shown(name)}"
+        if info.flag_bits & 0x1:
+            raise FileError(f"{member} is encrypted: save the program without a password")
+        if info.file_size > MAX_MEMBER_BYTES:
+            raise FileError(f"{member} claims {info.file_size:,} bytes, more than the {MAX_MEMBER_BYTES:,} that are read")
+        if info.file_size > _BOMB_BYTES and info.file_size > _BOMB_RATIO * max(info.compress_size, 1):
+            raise FileError(f"{member} unpacks to {info.file_size // max(info.compress_size, 1):,} times its size: a zip bomb")
+        chunks, size = [], 0
+        try:
+            with self._zip.open(info) as stream:
+                while chunk := stream.read(_CHUNK if size + _CHUNK > info.file_size else info.file_size):
+                    size += len(chunk)
+                    if size > MAX_MEMBER_BYTES:
+                        raise FileError(f"{member} unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
+                    chunks.append(chunk)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+            raise FileError(f"{member} is damaged ({reason(error)}): export or copy the file again") from None
+        except (NotImplementedError, RuntimeError) as error:
+            raise FileError(f"{member} cannot be unpacked ({reason(error)})") from None
+        if size != info.file_size:
+            raise FileError(f"{member} is cut short: export or copy the file again")
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _opened(self) -> zipfile.ZipFile:
+        head = self._file.read(512)
+        if kind_of(head) != "zip":
+            raise FileError(f"{self}: {refusal(head)}")
+        self._check_directory()
+        try:
+            return zipfile.ZipFile(self._file)
+        except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, OverflowError) as error:
+            raise FileError(
+                f"{self}: is a truncated or damaged zip archive ({reason(error)}): export or copy it again"
+            ) from None
+
+    def _check_directory(self) -> None:
+        """Refuse a huge directory before zipfile builds an object for each entry of it."""
+        self._file.seek(0, 2)
+        size = self._file.tell()
+        self._file.seek(max(0, size - _TAIL))
+        tail = self._file.read(_TAIL)
+        at = tail.rfind(_END)
+        declared = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0
+        if declared == 0xFFFFFFFF and (at := tail.rfind(_END64)) >= 0:
+            declared = int.from_bytes(tail[at + 40 : at + 48], "little")
+        if declared > MAX_DIRECTORY_BYTES:
+            raise FileError(f"{self}: lists {declared:,} bytes of member names, too many to be a .pt2")
+        self._file.seek(0)
+
+    def _checked_names(self) -> frozenset[str]:
+        entries = self._zip.infolist()
+        if len(entries) > MAX_MEMBERS:
+            raise FileError(f"{self}: has {len(entries):,} members, too many to be a .pt2")
+        names = [entry.filename for entry in entries]
+        distinct = frozenset(names)
+        if len(distinct) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise FileError(f"{self}: has the member {shown(twice)} more than once: it is damaged or was tampered with")
+        for name in names:
+            if ".." in name and ".." in name.replace("\\", "/").split("/") or name.startswith(("/", "\\")) or name[1:2] == ":":
+                raise FileError(f"{self}: has the member {shown(name)}, which points outside: it was tampered with")
+        return distinct

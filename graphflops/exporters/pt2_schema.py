@@ -1,0 +1,333 @@
+"""The JSON of a `.pt2`, as msgspec types: what PyTorch's export schema (major 5 to 8) writes and graphflops reads.
+
+Fields that say nothing about cost (strides of calls, devices of tensors, pytree specs, guards) are left out, and msgspec
+skips them without building anything. A union is written as an object with one key; here it is one struct whose fields
+are all optional, exactly one of them set. Descriptions of tensors and graphs nested in arguments stay raw text: a large
+model repeats a few dozen descriptions thousands of times, so the reader decodes each distinct one once.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from msgspec import Raw, Struct
+
+OLDEST_MAJOR = 5
+NEWEST_MAJOR = 8
+
+Float = Union[float, str]  # newer releases write infinities and NaN as strings, JSON having none
+
+
+class Hint(Struct, gc=False):
+    """Example value of a symbolic expression."""
+
+    as_int: int | None = None
+    as_bool: bool | None = None
+    as_float: Float | None = None
+
+
+class SymExpr(Struct, gc=False):
+    """A symbolic expression: `2*s0` in the oldest files, sympy's `srepr` since."""
+
+    expr_str: str
+    hint: Hint | None = None
+
+
+class SymInt(Struct, gc=False):
+    """Recorded value of an integer, a size for one."""
+
+    as_int: int | None = None
+    as_expr: SymExpr | None = None
+
+
+class SymFloat(Struct, gc=False):
+    """Recorded value of a floating-point scalar."""
+
+    as_float: Float | None = None
+    as_expr: SymExpr | None = None
+
+
+class SymBool(Struct, gc=False):
+    """Recorded value of a truth value."""
+
+    as_bool: bool | None = None
+    as_expr: SymExpr | None = None
+
+
+class TensorMeta(Struct, gc=False):
+    """Recorded type of a tensor."""
+
+    dtype: int
+    sizes: list[SymInt]
+    requires_grad: bool = False
+    strides: list[SymInt] = []  # noqa: RUF012  msgspec copies an empty list default
+    storage_offset: SymInt | None = None
+
+
+class Named(Struct, gc=False):
+    """A reference to a tensor or a token."""
+
+    name: str
+
+
+class SymArgument(Struct, gc=False):
+    """A scalar that may be symbolic: a reference or a literal."""
+
+    as_name: str | None = None
+    as_int: int | None = None
+    as_float: Float | None = None
+    as_bool: bool | None = None
+
+
+class OptionalTensor(Struct, gc=False):
+    """An item of a list of optional tensors."""
+
+    as_tensor: Named | None = None
+    as_none: object = None
+
+
+class Device(Struct, gc=False):
+    """A device, `cuda:1`."""
+
+    type: str
+    index: int | None = None
+
+
+class CustomObject(Struct, gc=False):
+    """A reference to an object of a class of the user's."""
+
+    name: str
+    class_fqn: str = ""
+
+
+class Complex(Struct, gc=False):
+    """A complex literal."""
+
+    real: Float
+    imag: Float
+
+
+class GraphArgument(Struct, gc=False):
+    """A nested graph, an argument of a higher-order operator."""
+
+    name: str
+    graph: Raw
+
+
+class Argument(Struct, gc=False):
+    """A union: exactly one field is set."""
+
+    as_tensor: Named | None = None
+    as_int: int | None = None
+    as_ints: list[int] | None = None
+    as_sym_int: SymArgument | None = None
+    as_sym_ints: list[SymArgument] | None = None
+    as_none: object = None
+    as_bool: bool | None = None
+    as_float: Float | None = None
+    as_tensors: list[Named] | None = None
+    as_scalar_type: int | None = None
+    as_string: str | None = None
+    as_device: Device | None = None
+    as_optional_tensors: list[OptionalTensor] | None = None
+    as_optional_tensor: OptionalTensor | None = None
+    as_graph: GraphArgument | None = None
+    as_floats: list[Float] | None = None
+    as_bools: list[bool] | None = None
+    as_strings: list[str] | None = None
+    as_sym_bool: SymArgument | None = None
+    as_sym_bools: list[SymArgument] | None = None
+    as_sym_float: SymArgument | None = None
+    as_sym_floats: list[SymArgument] | None = None
+    as_memory_format: int | None = None
+    as_layout: int | None = None
+    as_custom_obj: CustomObject | None = None
+    as_operator: str | None = None
+    as_complex: Complex | None = None
+    as_nested_tensors: list[list[Named]] | None = None
+    as_int_lists: list[list[int]] | None = None
+    as_float_lists: list[list[Float]] | None = None
+    as_string_to_argument: dict[str, Argument] | None = None
+
+
+class NamedArgument(Struct, gc=False):
+    """An operand and the name it has in the operator's schema; `kind` is 1 positional, 2 by keyword, absent before 2.7."""
+
+    name: str
+    arg: Argument
+    kind: int | None = None
+
+
+class Metadata(Struct, gc=False):
+    """Where in the user's code a call was made."""
+
+    nn_module_stack: str = ""
+    stack_trace: str = ""
+
+
+class Node(Struct, gc=False):
+    """One call."""
+
+    target: str
+    inputs: list[NamedArgument]
+    outputs: list[Argument]
+    metadata: Metadata
+    name: str | None = None
+
+
+class Graph(Struct, gc=False):
+    """A program, or a graph nested in one."""
+
+    inputs: list[Argument]
+    outputs: list[Argument]
+    nodes: list[Node]
+    tensor_values: dict[str, Raw]
+    sym_int_values: dict[str, SymInt]
+    sym_bool_values: dict[str, SymBool] = {}  # noqa: RUF012
+    sym_float_values: dict[str, SymFloat] = {}  # noqa: RUF012
+    custom_obj_values: dict[str, CustomObject] = {}  # noqa: RUF012
+
+
+class ArgumentSpec(Struct, gc=False):
+    """An input or output that is the user's."""
+
+    arg: Argument
+
+
+class ParameterSpec(Struct, gc=False):
+    """A parameter as an input, an output that changes it, or the gradient with respect to it."""
+
+    arg: Named
+    parameter_name: str
+
+
+class BufferSpec(Struct, gc=False):
+    """A buffer as an input, or an output that changes it."""
+
+    arg: Named
+    buffer_name: str
+
+
+class ConstantSpec(Struct, gc=False):
+    """A tensor that the program closes over."""
+
+    arg: Named
+    tensor_constant_name: str
+
+
+class ObjectSpec(Struct, gc=False):
+    """An object of a class of the user's that the program closes over."""
+
+    arg: CustomObject
+    custom_obj_name: str
+
+
+class TokenSpec(Struct, gc=False):
+    """An ordering token of calls with side effects."""
+
+    arg: Named
+
+
+class LiteralSpec(Struct, gc=False):
+    """A user input that the export fixed to one value."""
+
+    name: str
+    value: Literal
+
+
+class Literal(Struct, gc=False):
+    """A union: the value of an input that the export fixed."""
+
+    as_none: object = None
+    as_int: int | None = None
+    as_float: Float | None = None
+    as_string: str | None = None
+    as_bool: bool | None = None
+
+
+class UserInputSpec(Struct, gc=False):
+    """An output that belongs to an input of the user's: its gradient, or its changed value."""
+
+    arg: Named
+    user_input_name: str
+
+
+class InputSpec(Struct, gc=False):
+    """A union: the role of one input."""
+
+    parameter: ParameterSpec | None = None
+    buffer: BufferSpec | None = None
+    user_input: ArgumentSpec | None = None
+    tensor_constant: ConstantSpec | None = None
+    custom_obj: ObjectSpec | None = None
+    token: TokenSpec | None = None
+    constant_input: LiteralSpec | None = None
+
+
+class OutputSpec(Struct, gc=False):
+    """A union: the role of one output."""
+
+    user_output: ArgumentSpec | None = None
+    loss_output: TokenSpec | None = None
+    buffer_mutation: BufferSpec | None = None
+    gradient_to_parameter: ParameterSpec | None = None
+    gradient_to_user_input: UserInputSpec | None = None
+    user_input_mutation: UserInputSpec | None = None
+    parameter_mutation: ParameterSpec | None = None
+    token: TokenSpec | None = None
+
+
+class Signature(Struct, gc=False):
+    """Roles of the program's inputs and outputs."""
+
+    input_specs: list[InputSpec]
+    output_specs: list[OutputSpec]
+
+
+class GraphModule(Struct, gc=False):
+    """The program and its signature."""
+
+    graph: Graph
+    signature: Signature
+
+
+class Range(Struct, gc=False):
+    """Inclusive range of a symbol; None means unbounded."""
+
+    min_val: int | None = None
+    max_val: int | None = None
+
+
+class SchemaVersion(Struct, gc=False):
+    """Version of the schema; a change of `major` breaks readers."""
+
+    major: int
+    minor: int = 0
+
+
+class Versioned(Struct, gc=False):
+    """Just enough to tell which schema a file follows, decoded before the rest."""
+
+    schema_version: SchemaVersion
+
+
+class ExportedProgram(Struct, gc=False):
+    """The whole JSON member."""
+
+    graph_module: GraphModule
+    range_constraints: dict[str, Range]
+    schema_version: SchemaVersion
+    torch_version: str = ""
+
+
+class Payload(Struct, gc=False):
+    """Where a weight is stored: weights that share memory share `path_name`."""
+
+    path_name: str
+    tensor_meta: TensorMeta | None = None
+
+
+class PayloadConfig(Struct, gc=False):
+    """The `*_weights_config.json` member, by the weight's qualified name."""
+
+    config: dict[str, Payload]

@@ -1,0 +1,189 @@
+"""A model as a frozen graph of calls: the one shape in which every reader hands a program over.
+
+This is the only file that touches networkx.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Union
+
+from graphflops.dims import Dim
+from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import networkx
+
+InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object"]
+OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
+Phase = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of a value by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An argument that graphflops passes along without looking inside: an operator's name, a custom object, a layout."""
+
+    what: str
+
+
+Scalar = Union[Dim, float, bool, str, complex, None]
+Argument = Union[Ref, "Graph", Opaque, DType, Scalar, "tuple[Argument, ...]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call of an operator.
+
+    op: `aten.conv2d.default`, `onnx.Conv`, `higher_order.cond`, `_operator.mul`.
+    args, kwargs: references, literals, nested graphs, and tuples of these; kwargs bear the operator's own names.
+    outputs: names of the results, flat; None for one that nobody wants.
+    module, module_type: path and type of the innermost module the call was made in; "" for the top level or unknown.
+    source: `file.py:12`, the innermost line of the user's own code; "" where the file records none.
+    """
+
+    name: str
+    op: str
+    args: tuple[Argument, ...] = ()
+    kwargs: tuple[tuple[str, Argument], ...] = ()
+    outputs: tuple[str | None, ...] = ()
+    module: str = ""
+    module_type: str = ""
+    source: str = ""
+
+    def uses(self) -> Iterator[tuple[str, str]]:
+        """(operand slot, value name) of every value the call reads: `0`, `2[1]` for a list's item, `mask` by keyword."""
+        for index, argument in enumerate(self.args):
+            yield from _uses(str(index), argument)
+        for key, argument in self.kwargs:
+            yield from _uses(key, argument)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of the program: `name` is the value's name, `target` what it is called outside (`layers.0.weight`).
+
+    alias_of: the target whose memory this one shares, for tied parameters; "" otherwise.
+    """
+
+    name: str
+    role: InputRole
+    target: str = ""
+    alias_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of the program; `target` names the parameter, buffer or input that a gradient or mutation belongs to."""
+
+    value: Argument
+    role: OutputRole = "user"
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size that is not a number yet: inclusive range, example value if the file has one, input axes it stands at."""
+
+    name: str
+    minimum: int | None = None
+    maximum: int | None = None
+    hint: int | None = None
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a graph came from; sha256 is of the program's own description, weights not included."""
+
+    path: str = ""
+    format: str = ""
+    producer: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program, or a graph nested in one, as recorded.
+
+    nodes: in program order: a value is defined before it is used.
+    types: what the file records of each value by name: a TensorType, or the size or number a scalar stands for.
+    modules: type of each module by path, for the module tree; empty where the file records none.
+    """
+
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType | Scalar]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    symbols: Mapping[str, Symbol] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = Origin()
+    name: str = ""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @cached_property
+    def nx(self) -> networkx.MultiDiGraph:
+        """The graph as a frozen `networkx.MultiDiGraph`: one edge per use of a value, keyed by operand slot.
+
+        A program input is a node named after its value and bears an `Input`; a call is a node named after itself and
+        bears a `Node` (attribute `data` in both); the attribute `value` of an edge names the value used. Built on first
+        use: importing networkx costs a quarter of the time in which a whole analysis is done.
+        """
+        import networkx
+
+        graph = networkx.MultiDiGraph()
+        producer: dict[str, str] = {}
+        for entry in self.inputs:
+            graph.add_node(entry.name, data=entry)
+            producer[entry.name] = entry.name
+        for node in self.nodes:
+            graph.add_node(node.name, data=node)
+            for slot, value in node.uses():
+                graph.add_edge(producer[value], node.name, key=slot, value=value)
+            producer.update((name, node.name) for name in node.outputs if name is not None)
+        frozen: networkx.MultiDiGraph = networkx.freeze(graph)
+        return frozen
+
+    @cached_property
+    def phases(self) -> Mapping[str, Phase]:
+        """For a joint graph, the phase of every node by name; empty for a program without gradients.
+
+        What leads to the loss, a user output or a mutation is forward, the rest backward.
+        """
+        if not any(output.role == "gradient" for output in self.outputs):
+            return {}
+        import networkx
+
+        graph = self.nx
+        producer = {name: node.name for node in self.nodes for name in node.outputs if name is not None}
+        roots = {
+            producer[name]
+            for output in self.outputs
+            if output.role != "gradient"
+            for _, name in _uses("", output.value)
+            if name in producer
+        }
+        forward = roots.union(*(networkx.ancestors(graph, root) for root in roots))
+        return {node.name: "forward" if node.name in forward else "backward" for node in self.nodes}
+
+
+def _uses(slot: str, argument: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(argument, Ref):
+        yield slot, argument.name
+    elif isinstance(argument, tuple):
+        for index, item in enumerate(argument):
+            yield from _uses(f"{slot}[{index}]", item)

@@ -1,0 +1,234 @@
+"""Peak of live activation memory, by liveness over the calls in program order.
+
+A value lives from the call that makes it to its last use; views share the memory of what they look at; inputs the caller
+holds and results of the program live throughout; parameters and buffers are not in it. In training, what a gradient reads
+lives until that gradient is computed, in reverse order, and gradients of parameters live to the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, Expr, at_least, dim_max, evaluate, symbol
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from graphflops.cost import Estimate, Value
+    from graphflops.graph import Node
+
+_MOST_CANDIDATES = 16  # polynomials a symbolic peak is the maximum of; past that the smallest at the hints are dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One call as memory sees it; `peaks` are those of the graphs nested in it."""
+
+    node: Node
+    estimate: Estimate
+    gradient: Estimate | None = None
+    peaks: tuple[Peak, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SizesKnown:
+    """What helps to compare symbolic sizes: example values, and the least value each symbol takes."""
+
+    hints: Mapping[str, int]
+    minimums: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes alive at once, and the call at which they are at the hinted sizes."""
+
+    bytes: Dim = 0
+    node: str = ""
+
+
+def peak_of(
+    events: Sequence[Event],
+    values: Mapping[str, Value],
+    resident: Iterable[str],
+    returned: Iterable[str],
+    sizes_known: SizesKnown,
+    *,
+    training: bool,
+) -> Peak:
+    """The peak of a program's own values.
+
+    resident: inputs counted as live throughout (a nested graph's operands are counted by the graph around it).
+    returned: values that must live to the end.
+    """
+    root = _roots(events, values)
+    sizes = {name: values[name].nbytes for name in root.values() if isinstance(values.get(name), TensorType)}  # type: ignore[union-attr]
+    kept = {root[name] for name in returned if name in root}
+    held = list(dict.fromkeys(resident))
+    meter = _Meter(sizes_known)
+    for name in held:
+        value = values.get(name)
+        if isinstance(value, TensorType):
+            meter.grow(value.nbytes)
+    saved = _saved(events, root, values) if training else {}
+    lasts = _last_uses(events, root)
+    for index, event in enumerate(events):
+        for output in event.node.outputs:
+            if output is not None and root.get(output) == output:
+                meter.grow(sizes.get(output, 0))
+        meter.mark(event.node.name, event.peaks)
+        for name in lasts.get(index, ()):
+            if name not in kept and name not in saved:
+                meter.shrink(sizes.get(name, 0))
+    if training:
+        _backward(events, root, values, sizes, saved, kept, meter)
+    return meter.peak()
+
+
+class _Meter:
+    """A running sum of sizes and its distinct maxima. Sums are memoised: the layers of a model repeat one another."""
+
+    def __init__(self, known: SizesKnown) -> None:
+        self.known = known
+        self.live: Dim = 0
+        self.sums: dict[tuple[Dim, Dim], Dim] = {}
+        self.differences: dict[tuple[Dim, Dim], Dim] = {}
+        self.marks: dict[Dim, str] = {}
+
+    def grow(self, size: Dim) -> None:
+        if size == 0:
+            return
+        key = (self.live, size)
+        if key not in self.sums:
+            self.sums[key] = self.live + size
+        self.live = self.sums[key]
+
+    def shrink(self, size: Dim) -> None:
+        key = (self.live, size)
+        if key not in self.differences:
+            self.differences[key] = self.live - size
+        self.live = self.differences[key]
+
+    def mark(self, node: str, peaks: Sequence[Peak] = ()) -> None:
+        self.marks.setdefault(self.live, node)
+        for peak in peaks:
+            if peak.bytes != 0:
+                self.marks.setdefault(self.live + peak.bytes, f"{node}/{peak.node}")
+
+    def peak(self) -> Peak:
+        """The largest mark; a `max` of those that no other provably covers where sizes are symbolic."""
+        if not self.marks:
+            return Peak(self.live)
+        ranked = sorted(self.marks, key=self._at_hints, reverse=True)
+        best: dict[Dim, Dim] = {}
+        for mark in ranked:
+            shifted = self._from_minimums(mark)
+            if not any(at_least(other, shifted) for other in best.values()):
+                best = {m: other for m, other in best.items() if not at_least(shifted, other)}
+                best[mark] = shifted
+        return Peak(dim_max(*list(best)[:_MOST_CANDIDATES]), self.marks[ranked[0]])
+
+    def _from_minimums(self, mark: Dim) -> Dim:
+        """The mark over symbols counted from their least value: `64*s*t` covers `64*s` once t - 1 is known to be no less than 0."""
+        if isinstance(mark, int):
+            return mark
+        return mark.substitute({name: symbol(name) + self.known.minimums.get(name, 1) for name in mark.symbols})
+
+    def _at_hints(self, mark: Dim) -> int:
+        value = evaluate(mark, self.known.hints)
+        if value is None and isinstance(mark, Expr):
+            # Without an example size, rank at a size large enough for the leading term to decide.
+            value = evaluate(mark, {name: self.known.hints.get(name, 4096) for name in mark.symbols})
+        return value or 0
+
+
+def _roots(events: Sequence[Event], values: Mapping[str, Value]) -> dict[str, str]:
+    """The value whose memory each tensor shares: itself, unless it is a view."""
+    root: dict[str, str] = {}
+    for event in events:
+        owner = None
+        if event.estimate.alias:
+            first = next((name for _, name in event.node.uses() if isinstance(values.get(name), TensorType)), None)
+            owner = None if first is None else root.get(first, first)
+        for output in event.node.outputs:
+            if output is not None and isinstance(values.get(output), TensorType):
+                root[output] = owner or output
+    return root
+
+
+def _last_uses(events: Sequence[Event], root: Mapping[str, str]) -> dict[int, list[str]]:
+    """By index of a call: values of the program's own making that nothing needs after it."""
+    last: dict[str, int] = {}
+    for index, event in enumerate(events):
+        for name in event.node.outputs:
+            if name in root:
+                last[root[name]] = index
+        for _, name in event.node.uses():
+            if name in root:
+                last[root[name]] = index
+    made = {name for name in root if root[name] == name}
+    ends: dict[int, list[str]] = {}
+    for name, index in last.items():
+        if name in made:
+            ends.setdefault(index, []).append(name)
+    return ends
+
+
+def _saved(events: Sequence[Event], root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, int]:
+    """Values that gradients read, by the index of the earliest call whose gradient does.
+
+    A gradient states the types that it reads; each stands for one value of the call, operands before results.
+    """
+    saved: dict[str, int] = {}
+    for index, event in enumerate(events):
+        if event.gradient is None:
+            continue
+        reads = [value for value in event.gradient.reads if isinstance(value, TensorType)]
+        incoming = [v.shape for v in event.estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]
+        for shape in incoming:  # the incoming gradients are read as well; they are not saved
+            match = next((value for value in reads if value.shape == shape), None)
+            if match is not None:
+                reads.remove(match)
+        names = [name for _, name in event.node.uses()] + [name for name in event.node.outputs if name]
+        for name in names:
+            value = values.get(name)
+            match = next((r for r in reads if isinstance(value, TensorType) and r.shape == value.shape), None)
+            if match is not None:
+                reads.remove(match)
+                if name in root:
+                    saved.setdefault(root[name], index)
+    return saved
+
+
+def _backward(
+    events: Sequence[Event],
+    root: Mapping[str, str],
+    values: Mapping[str, Value],
+    sizes: Mapping[str, Dim],
+    saved: Mapping[str, int],
+    kept: set[str],
+    meter: _Meter,
+) -> None:
+    """Run the calls backwards: gradients appear when first written, and go with what they are the gradient of."""
+    gradients: dict[str, Dim] = {}
+    released: dict[int, list[str]] = {}
+    for name, first in saved.items():
+        released.setdefault(first, []).append(name)
+    for index in range(len(events) - 1, -1, -1):
+        event = events[index]
+        if event.gradient is not None:
+            for _, name in event.node.uses():
+                value = values.get(name)
+                if isinstance(value, TensorType) and value.requires_grad and root.get(name, name) not in gradients:
+                    owner = values.get(root.get(name, name))
+                    size = owner.nbytes if isinstance(owner, TensorType) else value.nbytes
+                    gradients[root.get(name, name)] = size
+                    meter.grow(size)
+            meter.mark(event.node.name)
+        for output in event.node.outputs:
+            if output is not None and root.get(output) == output and output in gradients:
+                meter.shrink(gradients[output])
+        for name in released.get(index, ()):
+            if name not in kept:
+                meter.shrink(sizes.get(name, 0))

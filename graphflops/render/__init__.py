@@ -1,0 +1,1 @@
+"""A report as text: one function for each format, all of them pure."""

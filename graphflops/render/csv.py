@@ -1,0 +1,97 @@
+"""A report as comma-separated values: a line a call, or a line a group of calls."""
+
+from __future__ import annotations
+
+import csv as writer
+import io
+from typing import TYPE_CHECKING
+
+from graphflops.cost import QUANTITIES
+from graphflops.render.ledger import Ledger, macs
+from graphflops.render.text import safe
+from graphflops.render.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from graphflops.cost import Cost
+    from graphflops.dims import Dim
+    from graphflops.render.ledger import Group
+    from graphflops.report import Grouping, Report
+
+_STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
+_LONGEST_NAME = 10_000
+
+
+def csv(report: Report, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None) -> str:
+    """One line a call (`by` None), a module with everything in it (down to `depth`), an operator or a source line.
+
+    A quantity is an integer, or its formula where a size has no value. `top` keeps that many lines, the most work first.
+    """
+    ledger = Ledger(report)
+    if by is None:
+        heads, rows = _calls(report, ledger)
+    elif by == "module":
+        heads, rows = _modules(report, ledger, depth)
+    else:
+        groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
+        heads = [by, "calls", "unknown", *_heads(ledger)]
+        rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
+    return listing(heads, rows if top is None else rows[:top])
+
+
+def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
+    """Any table; text is made harmless for terminals and spreadsheets, numbers stay as they are."""
+    file = io.StringIO()
+    out = writer.writer(file, lineterminator="\n")
+    out.writerow(heads)
+    out.writerows([cell if isinstance(cell, int) else _inert(cell) for cell in row] for row in rows)
+    return file.getvalue()
+
+
+def _inert(text: str) -> str:
+    text = safe(text, _LONGEST_NAME)
+    return f"'{text}" if text.startswith(_STARTS_FORMULA) else text
+
+
+def _quantity(quantity: Dim, ledger: Ledger) -> str | int:
+    value = ledger.numbers.value(quantity)
+    return str(quantity) if value is None else value
+
+
+def _costs(cost: Cost, ledger: Ledger) -> list[str | int]:
+    quantities = (cost.matrix_flops, macs(cost), *(getattr(cost, name) for name in QUANTITIES[1:]))
+    return [_quantity(quantity, ledger) for quantity in quantities]
+
+
+def _heads(ledger: Ledger) -> list[str]:
+    names = [QUANTITIES[0], "macs", *QUANTITIES[1:]]
+    return [*names, *(f"backward_{name}" for name in names)] if ledger.phases else names
+
+
+def _work(group: Group, ledger: Ledger) -> list[str | int]:
+    forward = _costs(group.forward, ledger)
+    return [*forward, *_costs(group.backward, ledger)] if ledger.phases else forward
+
+
+def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:
+    heads = ["node", "op", "module", "module_type", "source", "state", "matrix_dtype"]
+    work: dict[int, list[str | int]] = {}
+    rows: list[list[str | int]] = []
+    for row, kind in zip(report.rows, ledger.of):
+        if kind not in work:
+            work[kind] = [*_work(ledger.group({kind: 1}), ledger), str(row.cost.matrix_flops)]
+        empty = [""] * len(work[kind])
+        rows.append(
+            [row.node, row.op, row.module, row.module_type, row.source, row.state, row.matrix_dtype]
+            + (empty if row.state == "unknown" else work[kind])
+        )
+    return [*heads, *_heads(ledger), "matrix_flops_formula"], rows
+
+
+def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[str], list[list[str | int]]]:
+    rows: list[list[str | int]] = []
+    for line in Tree(report, ledger).paths(depth):
+        group = line.group
+        rows.append([line.path, line.type, group.calls, group.unknown, line.parameters, *_work(group, ledger)])
+    return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows

@@ -1,0 +1,32 @@
+"""A report as JSON, safe to print: what a terminal could act on is escaped, which changes nothing for a reader of JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from graphflops.report import Report
+
+_ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def json(report: Report) -> str:
+    """The whole report, one object on one line."""
+    return _inert(report.to_json())
+
+
+def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
+    """Any table, as a list of objects."""
+    return _inert(msgspec.json.encode([dict(zip(heads, row)) for row in rows]))
+
+
+def _inert(data: bytes) -> str:
+    text = data.decode()
+    if not text.isascii() or "\x7f" in text:
+        text = _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text + "\n"

@@ -1,0 +1,164 @@
+"""Adds up a report's rows by whatever key a reader asks for.
+
+A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost first, and the sums are
+made of those few, as plain integers wherever every size has a value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.cost import QUANTITIES, Cost
+from graphflops.dims import floor_div
+from graphflops.render.text import Numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from graphflops.dims import Dim
+    from graphflops.report import Report, Row, State
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What many rows have in common: their state, and work that is equal."""
+
+    state: State
+    forward: Cost
+    backward: Cost
+
+
+Counts = dict[int, int]  # rows by the number of their kind
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows added up: how many, how many of them unknown, and the work of both phases.
+
+    Sums are integers where every size has a value.
+    """
+
+    calls: int
+    unknown: int
+    forward: Cost
+    backward: Cost
+
+    @property
+    def cost(self) -> Cost:
+        """Work of both phases together."""
+        return self.forward + self.backward
+
+
+class Ledger:
+    """The rows of one report, ready to be summed.
+
+    phases: whether anything here is done backward, by a training analysis or in a joint graph.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.numbers = Numbers(report.value)
+        self.kinds: list[Kind] = []
+        self.of: list[int] = []  # the kind of each row
+        by_value: dict[Kind, int] = {}
+        by_object: dict[tuple[str, str, int, int], int] = {}
+        for row in report.rows:
+            seen = (row.state, row.phase, id(row.cost), id(row.backward))
+            kind = by_object.get(seen)
+            if kind is None:
+                made = _kind(row)
+                kind = by_object[seen] = by_value.setdefault(made, len(self.kinds))
+                if kind == len(self.kinds):
+                    self.kinds.append(made)
+            self.of.append(kind)
+        self.phases = report.backward is not None or any(row.phase == "backward" for row in report.rows)
+        self._values = [(self._value(kind.forward), self._value(kind.backward)) for kind in self.kinds]
+
+    def counts(self, key: Callable[[Row], str]) -> dict[str, Counts]:
+        """Rows by key and kind; keys in the order in which the program meets them."""
+        counted = Counter(zip(map(key, self.report.rows), self.of))
+        groups: dict[str, Counts] = {}
+        for (name, kind), times in counted.items():
+            groups.setdefault(name, {})[kind] = times
+        return groups
+
+    def group(self, counts: Mapping[int, int], times: int = 1) -> Group:
+        """Counted rows added up, `times` times."""
+        return Group(
+            calls=times * sum(counts.values()),
+            unknown=times * sum(n for kind, n in counts.items() if self.kinds[kind].state == "unknown"),
+            forward=self._sum(counts, times, backward=False),
+            backward=self._sum(counts, times, backward=True) if self.phases else Cost(),
+        )
+
+    def groups(self, key: Callable[[Row], str]) -> dict[str, Group]:
+        """Rows added up by key, the most work first, then the most traffic."""
+        made = {name: self.group(counts) for name, counts in self.counts(key).items()}
+        return dict(sorted(made.items(), key=lambda item: self.weight(item[1]), reverse=True))
+
+    def rest(self, groups: Iterable[Group]) -> Group:
+        """Several groups as one."""
+        listed = list(groups)
+        return Group(
+            calls=sum(group.calls for group in listed),
+            unknown=sum(group.unknown for group in listed),
+            forward=Cost.sum(group.forward for group in listed),
+            backward=Cost.sum(group.backward for group in listed),
+        )
+
+    def weight(self, group: Group) -> tuple[int, ...]:
+        """What groups are ranked by; one whose work depends on an unknown size is taken at one for each such size."""
+        cost = group.cost
+        return tuple(
+            self._rough(quantity)
+            for quantity in (cost.matrix_flops, cost.read_bytes + cost.written_bytes, cost.vector_flops)
+        )
+
+    def _rough(self, quantity: Dim) -> int:
+        value = self.numbers.value(quantity)
+        if value is not None or isinstance(quantity, int):
+            return value or 0
+        from graphflops.dims import evaluate
+
+        return evaluate(quantity, {**dict.fromkeys(quantity.symbols, 1024), **self.report.values}) or 0
+
+    def _value(self, cost: Cost) -> tuple[int | None, ...]:
+        return tuple(self.numbers.value(getattr(cost, quantity)) for quantity in QUANTITIES)
+
+    def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
+        sums: list[Dim] = []
+        for index, quantity in enumerate(QUANTITIES):
+            exact = 0
+            for kind, n in counts.items():
+                value = self._values[kind][backward][index]
+                if value is None:
+                    break
+                exact += n * value
+            else:
+                sums.append(times * exact)
+                continue
+            symbolic: Dim = 0
+            for kind, n in counts.items():
+                cost = self.kinds[kind].backward if backward else self.kinds[kind].forward
+                symbolic = symbolic + getattr(cost, quantity) * n
+            sums.append(symbolic * times)
+        return Cost(*sums)
+
+
+def macs(cost: Cost) -> Dim:
+    """Multiply-adds of the matrix work of a cost."""
+    return floor_div(cost.matrix_flops, 2)
+
+
+def traffic(cost: Cost) -> Dim:
+    """Bytes read and written together."""
+    return cost.read_bytes + cost.written_bytes
+
+
+def _kind(row: Row) -> Kind:
+    nothing = Cost()
+    if row.phase == "backward":
+        return Kind(row.state, nothing, row.cost)
+    return Kind(row.state, row.cost, row.backward or nothing)

@@ -1,0 +1,189 @@
+"""What every rendering says first: where the program is from, its sizes, its totals and what is not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.render.ledger import Ledger, macs, traffic
+from graphflops.render.text import Numbers, count_of, formula, listed, memory, number, occurrences, safe, short_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.dims import Dim
+    from graphflops.report import Report, SymbolInfo, Totals
+
+_SIZES = 8  # sizes listed
+_PER_CODE = 8  # diagnostics listed of one code
+
+
+class Fact(NamedTuple):
+    """One labelled line. `formula` stands beside the text and may be shortened; `alarming` is shown in red."""
+
+    label: str
+    text: str
+    formula: str = ""
+    alarming: bool = False
+
+
+def title(report: Report) -> str:
+    """The file's name, else the type of the model."""
+    name = report.origin.path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return safe(name or short_type(report.modules.get("", "")) or "program", 80)
+
+
+def headline(report: Report) -> str:
+    """Producer, number of nodes, parameters and their memory."""
+    held = f"{number(report.parameters)} parameters, {memory(report.parameter_bytes)}"
+    bits, odd = divmod(8 * report.parameter_bytes, report.parameters) if report.parameters else (0, 1)
+    parts = [
+        safe(report.origin.producer or report.origin.format, 80),
+        count_of(report.coverage.nodes, "node"),
+        held if odd else f"{held} ({bits}-bit)",
+        f"{memory(report.buffer_bytes)} buffers" if report.buffer_bytes else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def sizes(report: Report) -> list[tuple[str, str]]:
+    """`s27 = 4096` and what is known of it, for each named size."""
+    lines = [(_size(name, info), _about(name, info)) for name, info in report.symbols.items()]
+    if len(lines) <= _SIZES:
+        return lines
+    unset = sum(info.value is None for info in report.symbols.values())
+    rest = f"{len(lines) - _SIZES:,} more sizes"
+    return [*lines[:_SIZES], (f"… {rest}", f"{unset:,} of all without a value" if unset else "")]
+
+
+def _size(name: str, info: SymbolInfo) -> str:
+    return f"{safe(name, 40)} = {'?' if info.value is None else info.value}"
+
+
+def _about(name: str, info: SymbolInfo) -> str:
+    low, high = info.minimum, info.maximum
+    if low is not None and high is not None:
+        span = f"{low}..{high}"
+    else:
+        span = f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
+    given = {"user": "given", "hint": "from the export", None: f"no value: --dim {safe(name, 40)}=N"}[info.given_by]
+    where = listed(safe(axis, 60) for axis in info.where)
+    return ", ".join(part for part in (where, given) if part) + (f" ({span})" if span else "")
+
+
+def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
+    """The totals, line by line."""
+    numbers, cost = ledger.numbers, report.totals.cost
+    least = ">= " if report.coverage.unknown else ""
+    missing = f"   ({count_of(report.coverage.unknown, 'node')} unknown)" if least else ""
+    types = {name: group for name, group in ledger.groups(lambda row: row.matrix_dtype).items() if name}
+    only = f", {safe(next(iter(types)), 20)}" if len(types) == 1 else ""
+    flops = numbers.value(cost.matrix_flops)
+    label = "forward FLOPs" if report.backward is not None else "FLOPs"
+    alarm = bool(least)
+    if flops is not None:
+        together = f"{least}{number(flops)}   ({numbers.count(macs(cost))} MACs{only}){missing}"
+        yield Fact(label, together, _symbolic(cost.matrix_flops), alarm)
+    else:
+        yield Fact(label, f"{least}{missing.strip()}".strip(), formula(cost.matrix_flops), alarm)
+        yield Fact("MACs", least.strip(), formula(macs(cost)), alarm)
+    if len(types) > 1:
+        parts = (f"{numbers.count(group.cost.matrix_flops)} {safe(name, 20)}" for name, group in types.items())
+        yield Fact("in types", ", ".join(parts))
+    if any(row.phase == "backward" for row in report.rows):
+        parts = _by_phase(report, ledger)
+        yield Fact("of these", ", ".join(parts))
+    if cost.masked_flops != 0:
+        seen = numbers.count(cost.matrix_flops - cost.masked_flops)
+        yield Fact("of these", f"{numbers.count(cost.masked_flops)} hidden by masks     visible {seen}")
+    if cost.vector_flops != 0 or cost.transcendentals != 0:
+        vector, functions = numbers.count(cost.vector_flops), numbers.count(cost.transcendentals)
+        yield Fact("other work", f"{least}{vector} vector, {functions} transcendental", "", alarm)
+    moved = f"{least}{numbers.memory(cost.read_bytes)} read, {numbers.memory(cost.written_bytes)} written"
+    yield Fact("bytes", moved + ("" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))), "", alarm)
+    yield Fact("peak memory", _peak(report, numbers))
+    cover = report.coverage
+    yield Fact(
+        "coverage",
+        f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}: "
+        f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown",
+        "",
+        alarm,
+    )
+    if cover.unknown:
+        hint = "their cost is in no total; price them with --rules FILE.py"
+        yield Fact("unknown", f"{occurrences(cover.unknown_ops)}   ({hint})", "", True)
+
+
+def _symbolic(quantity: Dim) -> str:
+    return "" if isinstance(quantity, int) else formula(quantity)
+
+
+def _by_phase(report: Report, ledger: Ledger) -> list[str]:
+    groups = ledger.groups(lambda row: row.phase)
+    return [
+        f"{ledger.numbers.count(groups[phase].cost.matrix_flops)} {phase}"
+        for phase in ("forward", "backward")
+        if phase in groups
+    ]
+
+
+def _intensity(numbers: Numbers, flops: Dim, moved: Dim) -> str:
+    work, through = numbers.value(flops), numbers.value(moved)
+    if not work or not through:
+        return ""
+    ratio = work / through
+    return f"     intensity {ratio:,.0f} FLOP/B" if ratio >= 100 else f"     intensity {ratio:.3g} FLOP/B"
+
+
+def _peak(report: Report, numbers: Numbers) -> str:
+    peak = report.totals
+    parts = [numbers.memory(peak.peak_bytes), f"{memory(report.parameter_bytes)} parameters"]
+    if report.buffer_bytes:
+        parts.append(f"{memory(report.buffer_bytes)} buffers")
+    place = located(report, peak.peak_node)
+    return " + ".join(parts) + (f"    at {place}" if place else "")
+
+
+def located(report: Report, node: str) -> str:
+    """Where the user finds a node: its module and source line, else its own name."""
+    row = next((row for row in report.rows if row.node == node), None) if node else None
+    if row is None:
+        return safe(node, 80)
+    source = safe(row.source, 80)
+    place = safe(row.module, 80) or safe(node, 80)
+    return f"{place} ({source})" if source else place
+
+
+PHASE_HEADS = ("", "FLOPs", "MACs", "vector", "transcendental", "read", "written", "peak memory")
+
+
+def phases(report: Report, numbers: Numbers) -> list[list[str]]:
+    """A training step, one line a phase; empty where none was asked for."""
+    step = report.step()
+    if step is None:
+        return []
+    parts = {"forward": report.totals, "backward": report.backward, "optimizer": report.optimizer, "step": step}
+    return [[name, *_phase(part, numbers)] for name, part in parts.items() if part is not None]
+
+
+def _phase(totals: Totals, numbers: Numbers) -> list[str]:
+    cost = totals.cost
+    counted = (cost.matrix_flops, macs(cost), cost.vector_flops, cost.transcendentals)
+    held = numbers.memory(totals.peak_bytes) if totals.peak_bytes != 0 else ""
+    moved = (cost.read_bytes, cost.written_bytes)
+    return [*(numbers.count(quantity) for quantity in counted), *(numbers.memory(quantity) for quantity in moved), held]
+
+
+def diagnostics(report: Report) -> list[str]:
+    """One line each, a long run of one kind cut short."""
+    by_code: dict[str, list[str]] = {}
+    for found in report.diagnostics:
+        node = f"{safe(found.node, 80)}: " if found.node else ""
+        kind = f"{safe(found.code, 20)} {safe(found.name, 40)}"
+        by_code.setdefault(kind, []).append(f"{kind}  {node}{safe(found.message, 500)}")
+    lines: list[str] = []
+    for kind, listed_ in by_code.items():
+        lines += listed_[:_PER_CODE]
+        if len(listed_) > _PER_CODE:
+            lines.append(f"{kind}  … and {len(listed_) - _PER_CODE:,} more, all in the JSON report")
+    return lines

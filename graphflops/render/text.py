@@ -1,0 +1,177 @@
+"""Numbers, sizes, formulas and other people's names as text: what every renderer shares."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, Expr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
+_EXACT_BELOW = 10_000
+_HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LONGEST = 10_000  # characters of a name looked at, whatever a file holds
+
+
+def safe(text: str, width: int = 200) -> str:
+    r"""A name from a file as harmless text: what is not printable is spelled out (`\x1b`, `\u202e`), the rest is elided."""
+    if len(text) > _LONGEST:
+        text = elided(text, _LONGEST)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return elided(text, width)
+
+
+def elided(text: str, width: int) -> str:
+    """The text in at most `width` characters, the middle left out where it is longer."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def number(count: int) -> str:
+    """Exact below ten thousand, then four significant digits with an SI prefix: `9,999`, `10.00 k`, `1.412 T`."""
+    figure, prefix = _scaled(count)
+    return f"{figure} {prefix}" if prefix else figure
+
+
+def memory(count: int) -> str:
+    """A number of bytes, decimal: `512 B`, `256.6 MB`."""
+    figure, prefix = _scaled(count)
+    return f"{figure} {prefix}B"
+
+
+def _scaled(count: int) -> tuple[str, str]:
+    if count < 0:
+        figure, prefix = _scaled(-count)
+        return f"-{figure}", prefix
+    if count < _EXACT_BELOW:
+        return f"{count:,}", ""
+    if count.bit_length() > _HUGE_BITS:
+        return f"10^{int(count.bit_length() * 0.30103)}", ""
+    length = len(str(count))
+    unit = 10 ** (length - 4)
+    digits = (count + unit // 2) // unit
+    if digits == 10_000:
+        digits, length = 1_000, length + 1
+    thousands, extra = divmod(length - 1, 3)
+    if thousands >= len(_PREFIXES):
+        return f"{digits / 1000:.3f}e{length - 1}", ""
+    text = str(digits)
+    return f"{text[: extra + 1]}.{text[extra + 1 :]}", _PREFIXES[thousands]
+
+
+def percent(part: int, whole: int) -> str:
+    """A share with one decimal; "" where there is nothing to share."""
+    return f"{100 * part / whole:.1f}" if whole else ""
+
+
+def formula(dim: Dim) -> str:
+    """A quantity for people, coefficients rounded: `209.4 k·s23·s27 + 512·s23·s27²`."""
+    if isinstance(dim, int):
+        return number(dim)
+    monomials = sorted(dim.terms, key=lambda atoms: (not atoms, len(atoms), [atom.text for atom in atoms]))
+    text = ""
+    for atoms in monomials:
+        coefficient = dim.terms[atoms]
+        factors = [number(abs(coefficient))] if abs(coefficient) != 1 or not atoms else []
+        for atom in dict.fromkeys(atoms):
+            base = safe(atom.text) if atom.tight else f"({safe(atom.text)})"
+            power = atoms.count(atom)
+            factors.append(base if power == 1 else base + str(power).translate(_SUPERSCRIPT))
+        sign = "-" if coefficient < 0 else "+"
+        text += (f" {sign} " if text else sign.replace("+", "")) + "·".join(factors)
+    return text
+
+
+def shortened(text: str, width: int) -> str:
+    """A formula in at most `width` characters, cut between two terms where that leaves one."""
+    if len(text) <= width:
+        return text
+    cut = max(text.rfind(" + ", 0, width - 1), text.rfind(" - ", 0, width - 1))
+    return f"{text[: cut + 3]}…" if cut > 0 else f"{text[: max(width - 1, 1)]}…"
+
+
+def listed(items: Iterable[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    shown = list(items)
+    rest = len(shown) - most
+    return ", ".join(shown[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def occurrences(counts: Mapping[str, int], most: int = 8) -> str:
+    """`my.op (x2), other.op`."""
+    named = (safe(name, 80) + (f" (x{times:,})" if times > 1 else "") for name, times in counts.items())
+    return listed(named, most)
+
+
+def spans(indices: Iterable[int]) -> str:
+    """Ascending indices: `0-11`, `0-3, 7`, `0, 2, … 26` where there are many."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], index]
+        else:
+            runs.append([index])
+    texts = ["-".join(map(str, run)) for run in runs]
+    return ", ".join(texts) if len(texts) <= 3 else f"{texts[0]}, {texts[1]}, … {texts[-1]}"
+
+
+def short_type(name: str) -> str:
+    """`Linear` of `torch.nn.modules.linear.Linear`."""
+    return name.rpartition(".")[2]
+
+
+def count_of(count: int, noun: str) -> str:
+    """`1 node`, `412 nodes`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+class Numbers:
+    """Quantities as text at known sizes; each distinct one is worked out once."""
+
+    def __init__(self, value: Callable[[Dim], int | None]) -> None:
+        self._value = value
+        self._known: dict[Dim, int | None] = {}
+
+    def value(self, quantity: Dim) -> int | None:
+        """The quantity as a number, or None where a size is not known."""
+        if isinstance(quantity, int):
+            return quantity
+        if quantity not in self._known:
+            self._known[quantity] = self._value(quantity)
+        return self._known[quantity]
+
+    def count(self, quantity: Dim, width: int = 40) -> str:
+        """A number where it is known, else its formula."""
+        value = self.value(quantity)
+        return number(value) if value is not None else shortened(formula(quantity), width)
+
+    def memory(self, quantity: Dim, width: int = 40) -> str:
+        """A number of bytes where it is known, else its formula."""
+        value = self.value(quantity)
+        return memory(value) if value is not None else f"{shortened(formula(quantity), width)} B"
+
+    def share(self, part: Dim, whole: Dim) -> str:
+        """The part in percent of the whole, also of formulas that are multiples of each other; "" where it depends."""
+        values = self.value(part), self.value(whole)
+        if values[0] is not None and values[1] is not None:
+            return percent(values[0], values[1])
+        if part == 0:
+            return percent(0, 1)
+        if not isinstance(part, Expr) or not isinstance(whole, Expr) or part.terms.keys() != whole.terms.keys():
+            return ""
+        monomial = next(iter(whole.terms))
+        one, all_ = part.terms[monomial], whole.terms[monomial]
+        return percent(one, all_) if part * all_ == whole * one else ""
+
+
+def plain_ascii(text: str) -> str:
+    """The same in ASCII, for a terminal or a pipe that takes nothing else."""
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "**" + "".join(str("⁰¹²³⁴⁵⁶⁷⁸⁹".index(c)) for c in found[0]), text)
+    return text.replace("·", "*").replace("…", "...").encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,230 @@
+"""The modules of a report as the lines of a tree: equal siblings folded into one, in program order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.render.ledger import Counts, Group, Ledger
+from graphflops.render.text import short_type, spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.report import Report
+
+LINES = 25  # as deep as fits in about so many lines, where no depth is asked for
+_CHILDREN = 24  # lines under one module, where no number is asked for
+_DEEPEST = 100  # components of a path; what goes on past them counts as the last one
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: a module, or several equal siblings together.
+
+    level: 0 for the program, one more for each step in.
+    label: the last part of the path, with `(x12)` where twelve were folded; not escaped.
+    path: the whole path; `blocks.0-11.attn` for the twelve.
+    """
+
+    level: int
+    label: str
+    path: str
+    type: str
+    parameters: int
+    group: Group
+
+
+@dataclass(eq=False, slots=True)
+class _Module:
+    name: str
+    path: str
+    type: str = ""
+    own: Counts = field(default_factory=dict)
+    parameters: int = 0
+    children: dict[str, _Module] = field(default_factory=dict)
+
+
+class _Shape(NamedTuple):
+    """Modules of one shape look the same from here down: types, names, costs and parameters."""
+
+    type: str
+    own: frozenset[tuple[int, int]]
+    parameters: int
+    children: tuple[tuple[str, int], ...]
+
+
+class _Totals(NamedTuple):
+    counts: Counts
+    parameters: int
+
+
+class _Place(NamedTuple):
+    """A line whose costs are not added up yet; `members` stand side by side and are equal."""
+
+    level: int
+    label: str
+    path: str
+    type: str
+    parameters: int
+    counts: Counts
+    times: int
+
+
+class Tree:
+    """The module tree of one report."""
+
+    def __init__(self, report: Report, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.shapes: dict[_Shape, int] = {}
+        self.totals: list[_Totals] = []  # by number of the shape
+        self.shape_of: dict[_Module, int] = {}
+        self.root = _grown(report, ledger)
+        self.known = self._shape(self.root)
+
+    def lines(self, depth: int | None = None, most: int | None = None) -> list[Line]:
+        """The lines down to a depth (None: as deep as fits in `LINES`), at most `most` under one module."""
+        places = list(self._places(depth, most)) if depth is not None else self._fitting(most)
+        return [
+            Line(p.level, p.label, p.path, p.type, p.parameters, self.ledger.group(p.counts, p.times)) for p in places
+        ]
+
+    def paths(self, depth: int | None = None) -> Iterator[Line]:
+        """Every module by itself, nothing folded, paths of at most `depth` components."""
+
+        def walk(module: _Module, level: int) -> Iterator[Line]:
+            counts, parameters = self.totals[self.shape_of[module]]
+            yield Line(level, module.name, module.path, module.type, parameters, self.ledger.group(counts))
+            if depth is None or level < depth:
+                for child in module.children.values():
+                    yield from walk(child, level + 1)
+
+        return walk(self.root, 0)
+
+    def _fitting(self, most: int | None) -> list[_Place]:
+        depth, places = 1, list(self._places(1, most))
+        while True:
+            depth += 1
+            deeper = list(self._places(depth, most))
+            if len(deeper) > LINES or len(deeper) == len(places):
+                return places
+            places = deeper
+
+    def _shape(self, module: _Module) -> int:
+        """The number of the module's shape, those below it numbered first."""
+        children = tuple((name, self._shape(child)) for name, child in module.children.items())
+        shape = _Shape(module.type, frozenset(module.own.items()), module.parameters, children)
+        number = self.shapes.setdefault(shape, len(self.totals))
+        if number == len(self.totals):
+            counts, parameters = dict(module.own), module.parameters
+            for _, child in children:
+                parameters += self.totals[child].parameters
+                for kind, times in self.totals[child].counts.items():
+                    counts[kind] = counts.get(kind, 0) + times
+            self.totals.append(_Totals(counts, parameters))
+        self.shape_of[module] = number
+        return number
+
+    def _places(self, depth: int, most: int | None) -> Iterator[_Place]:
+        label = short_type(self.root.type) or "(program)"
+        counts, parameters = self.totals[self.known]
+        yield _Place(0, label, "", "", parameters, counts, 1)
+        yield from self._below(self.root, "", 1, 1, depth, most or _CHILDREN)
+
+    def _below(self, module: _Module, path: str, level: int, times: int, depth: int, most: int) -> Iterator[_Place]:
+        if level > depth or not module.children:
+            return
+        groups = self._folded(module)
+        chosen = self._largest(groups, most)
+        if any(self._works(kind) for kind in module.own):
+            yield _Place(level, "(itself)", f"{path}.(itself)" if path else "(itself)", "", 0, module.own, times)
+        for index in chosen:
+            yield from self._line(groups[index], path, level, times, depth, most)
+        rest = [group for index, group in enumerate(groups) if index not in chosen]
+        if rest:
+            counts: Counts = {}
+            parameters = 0
+            for group in rest:
+                total = self.totals[self.shape_of[group[0]]]
+                parameters += total.parameters * len(group)
+                for kind, n in total.counts.items():
+                    counts[kind] = counts.get(kind, 0) + n * len(group)
+            label = f"… {sum(map(len, rest)):,} more"
+            yield _Place(level, label, f"{path}.{label}" if path else label, "", times * parameters, counts, times)
+
+    def _line(
+        self, group: list[_Module], path: str, level: int, times: int, depth: int, most: int
+    ) -> Iterator[_Place]:
+        module = group[0]
+        times *= len(group)
+        name = _span(group)
+        label = name if len(group) == 1 else f"{name} (x{len(group)})"
+        path = f"{path}.{name}" if path else name
+        while True:  # a container that holds one thing only shares a line with it
+            below = self._folded(module) if not module.own and not module.parameters else []
+            if len(below) != 1:
+                break
+            module, inner = below[0][0], len(below[0])
+            name = _span(below[0])
+            label = f"{label} (x{inner})" if inner > 1 else f"{label}.{name}"
+            path = f"{path}.{name}"
+            times *= inner
+        total = self.totals[self.shape_of[module]]
+        yield _Place(level, label, path, module.type, times * total.parameters, total.counts, times)
+        yield from self._below(module, path, level + 1, times, depth, most)
+
+    def _folded(self, module: _Module) -> list[list[_Module]]:
+        """Children by line: numbered ones of equal shape share one."""
+        groups: dict[tuple[int, str | None], list[_Module]] = {}
+        for child in module.children.values():
+            numbered = child.name.isascii() and child.name.isdecimal() and len(child.name) < 10
+            groups.setdefault((self.shape_of[child], None if numbered else child.name), []).append(child)
+        return list(groups.values())
+
+    def _largest(self, groups: list[list[_Module]], most: int) -> list[int]:
+        if len(groups) <= most:
+            return list(range(len(groups)))
+
+        def weight(index: int) -> tuple[int, ...]:
+            group = groups[index]
+            return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[group[0]]].counts, len(group)))
+
+        return sorted(sorted(range(len(groups)), key=weight, reverse=True)[:most])
+
+    def _works(self, kind: int) -> bool:
+        entry = self.ledger.kinds[kind]
+        return entry.state == "unknown" or entry.forward.matrix_flops != 0 or entry.backward.matrix_flops != 0
+
+
+def _span(group: list[_Module]) -> str:
+    return group[0].name if len(group) == 1 else spans(sorted(int(module.name) for module in group))
+
+
+def _grown(report: Report, ledger: Ledger) -> _Module:
+    root = _Module("", "", report.modules.get("", ""))
+    by_path = {"": root}
+
+    def at(path: str) -> _Module:
+        found = by_path.get(path)
+        if found is None:
+            parts = path.split(".", _DEEPEST - 1)
+            found, so_far = root, ""
+            for part in parts:
+                so_far = f"{so_far}.{part}" if so_far else part
+                if part not in found.children:
+                    found.children[part] = _Module(part, so_far, report.modules.get(so_far, ""))
+                found = found.children[part]
+            by_path[path] = found
+        return found
+
+    for path, counts in ledger.counts(lambda row: row.module).items():
+        module = at(path)
+        for kind, times in counts.items():
+            module.own[kind] = module.own.get(kind, 0) + times
+    for row in report.rows:
+        module = by_path[row.module]
+        module.type = module.type or row.module_type
+    for path, parameters in report.parameter_modules.items():
+        at(path).parameters += parameters
+    return root
+

@@ -1,0 +1,392 @@
+"""Scaled dot-product attention: softmax(scale * q @ k.T + mask) @ v, over (..., heads, rows, width).
+
+Work per element of the score tensor: scale 1, mask 1 where there is one, softmax 4 and an exponential,
+dropout 3. The two products are counted dense; what a causal or a windowed structure makes needless is in
+`masked_flops`, exact to the element. Fused operators never store scores. Keys and values are read at their
+own number of heads, however many queries share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, mod, prod, same
+from graphflops.rules.dropout import DROPOUT
+from graphflops.rules.registry import require, rule
+from graphflops.rules.softmax import SOFTMAX
+from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+SCALE = MASK = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention problem, however its operands are laid out in memory.
+
+    rows: query rows over the batch and all query heads.
+    scores: pairs of a query row with a key, over the batch and all query heads.
+    doubled_visible: twice the scores that the structure lets through; None where it hides none.
+    """
+
+    query: TensorType
+    key: TensorType
+    value: TensorType
+    mask: TensorType | None
+    rows: Dim
+    scores: Dim
+    doubled_visible: Dim | None = None
+    dropout: bool = False
+
+    @property
+    def masking(self) -> int:
+        """Operations per score that a mask, given or structural, costs."""
+        return MASK if self.mask is not None or self.doubled_visible is not None else 0
+
+    @property
+    def operands(self) -> tuple[TensorType | None, ...]:
+        """What every pass reads."""
+        return (self.query, self.key, self.value, self.mask)
+
+    def products(self, width: Dim) -> tuple[Dim, Dim]:
+        """FLOPs of products with `width` multiply-adds per score, and the part that is masked away."""
+        dense = 2 * self.scores * width
+        return dense, 0 if self.doubled_visible is None else dense - self.doubled_visible * width
+
+    def forward(self, *out: Value, reads: tuple[TensorType | Dim | None, ...] = ()) -> Estimate:
+        """Both products and the softmax between them; scores stay on chip."""
+        matrix, masked = self.products(self.query.shape[-1] + self.value.shape[-1])
+        return Estimate(
+            out,
+            matrix_flops=matrix,
+            vector_flops=self.scores * (SCALE + self.masking + SOFTMAX + DROPOUT * self.dropout),
+            transcendentals=self.scores,
+            masked_flops=masked,
+            reads=(*self.operands, *reads),
+        )
+
+    def stored(self, *out: Value) -> Estimate:
+        """The same as two products: the first writes the scores, `out`'s last, which the second reads."""
+        return self.forward(*out, reads=(self.probabilities,))
+
+    @property
+    def probabilities(self) -> Dim:
+        """Bytes of a stored score tensor."""
+        return self.scores * (self.query.dtype.bits // 8)
+
+    def backward(self, wants: Container[str], out: TensorType, *, fused: bool = True) -> Estimate:
+        """Gradients of the wanted of query, key, value and mask, None for the others.
+
+        A fused kernel recomputes the scores from the saved row sums: five products for the forward's two.
+        Stored scores make it four. Work per score beside the products: recomputing scale 1, mask 1, subtract
+        1 and an exponential; softmax's gradient 2 (4 where row sums of the gradient are taken over scores),
+        scale 1, dropout 2. The fused kernel takes these row sums from `out`: 2 per element of it.
+        """
+        dk, dv = self.query.shape[-1], self.value.shape[-1]
+        for_query, for_key, for_value, for_mask = (
+            name in wants for name in ("query", "key", "value", "mask")
+        )
+        through = for_query or for_key or for_mask  # the softmax
+        matrix, masked = self.products(dk * (fused + for_query + for_key) + dv * (for_value + through))
+        recomputed = (SCALE + self.masking + 1) * fused
+        per_score = recomputed + (5 - 2 * fused) * through + 2 * self.dropout
+        gradients = tuple(
+            x.like() if x is not None and name in wants else None
+            for name, x in zip(("query", "key", "value", "mask"), self.operands, strict=True)
+        )
+        row_sums = self.rows * (FLOAT32.bits // 8)
+        kept = (self.mask, out, row_sums) if fused else (self.probabilities, self.probabilities)
+        return Estimate(
+            gradients,
+            matrix_flops=matrix,
+            vector_flops=self.scores * per_score + (2 * out.numel if fused and through else 0),
+            transcendentals=self.scores * fused,
+            masked_flops=masked,
+            reads=(self.query, self.key, self.value, out.like(), *kept),
+            writes=gradients if fused else (*gradients, self.probabilities),
+        )
+
+
+def attend(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    mask: TensorType | None = None,
+    *,
+    left: Dim | None = None,
+    right: Dim | None = None,
+    bottom_right: bool = False,
+    dropout: bool = False,
+    grouped: bool = True,
+) -> Attention:
+    """The problem of operands (..., heads, rows, width); a key head may serve several query heads.
+
+    left, right: how far before and behind its own place a query sees, None without limit; causal is
+    `right=0`. The place of the first query is the first key's, with `bottom_right` the one that aligns the
+    last query with the last key.
+    """
+    rows, keys = query.shape[-2], key.shape[-2]
+    widths = query.shape[-1], key.shape[-1]
+    require(not differ(*widths), f"query and key widths differ: {widths[0]} and {widths[1]}")
+    require(not differ(keys, value.shape[-2]), f"{keys} keys but {value.shape[-2]} values")
+    heads = prod(leading_axes(query, key, value, grouped))
+    if mask is not None:
+        broadcast(mask.shape, (*leading_axes(query, key, value, grouped), rows, keys))
+    visible = None
+    if left is not None or right is not None:
+        offset = keys - rows if bottom_right else 0
+        visible = heads * doubled_pairs(rows, keys, left=left, right=right, offset=offset)
+    return Attention(query, key, value, mask, heads * rows, heads * rows * keys, visible, dropout)
+
+
+def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped: bool) -> tuple[Dim, ...]:
+    """Batch axes and query heads of the result."""
+    shapes = [x.shape[:-2] for x in (key, value)]
+    if grouped and min(query.rank, key.rank, value.rank) > 2:
+        heads = query.shape[-3]
+        for shape in shapes:
+            require(
+                not differ(mod(heads, shape[-1]), 0),
+                f"{heads} query heads do not share {shape[-1]} key heads",
+            )
+        shapes = [(*shape[:-1], heads) for shape in shapes]
+    return broadcast(query.shape[:-2], *shapes)
+
+
+def doubled_pairs(
+    rows: Dim, keys: Dim, *, left: Dim | None = None, right: Dim | None = None, offset: Dim = 0
+) -> Dim:
+    """Twice the pairs with -left <= key - row - offset <= right: doubled, for half a square is a fraction."""
+    upper = 2 * rows * keys if right is None else _doubled_below(rows, keys, offset + right)
+    return upper if left is None else upper - _doubled_below(rows, keys, offset - left - 1)
+
+
+def _doubled_below(rows: Dim, keys: Dim, diagonal: Dim) -> Dim:
+    """Twice the pairs with key - row <= diagonal: a staircase, less what sticks out on either side."""
+    inside = _doubled_triangle(rows + diagonal) - _doubled_triangle(diagonal)
+    return inside - _doubled_triangle(rows + diagonal - keys) + _doubled_triangle(diagonal - keys)
+
+
+def _doubled_triangle(side: Dim) -> Dim:
+    side = dim_max(side, 0)
+    return side * (side + 1)
+
+
+@rule("aten.scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_mask: TensorType | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Estimate:
+    """Two products per score, as a fused kernel; `is_causal` aligns the first query with the first key."""
+    problem = dense(query, key, value, attn_mask, dropout_p, is_causal, grouped=enable_gqa)
+    out = (*leading_axes(query, key, value, enable_gqa), query.shape[-2], value.shape[-1])
+    return problem.forward(query.like(out))
+
+
+def dense(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    mask: TensorType | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    grouped: bool = True,
+) -> Attention:
+    """The problem of ATen's dense operators, causal from the top left."""
+    right = 0 if is_causal else None
+    return attend(query, key, value, mask, right=right, dropout=dropout_p > 0, grouped=grouped)
+
+
+@rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
+def attention_math(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_mask: TensorType | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    dropout_mask: TensorType | None = None,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Estimate:
+    """The same two products with the scores written, read and returned."""
+    problem = dense(query, key, value, attn_mask, dropout_p, is_causal, grouped=enable_gqa)
+    problem = replace(problem, dropout=problem.dropout or dropout_mask is not None)
+    rows = (*leading_axes(query, key, value, enable_gqa), query.shape[-2])
+    return problem.stored(query.like((*rows, value.shape[-1])), query.like((*rows, key.shape[-2])))
+
+
+def result_of(query: TensorType, value: TensorType) -> TensorType:
+    """The result beside a query: its shape and type with the values' width; fp8 operands give bfloat16."""
+    return query.like(
+        (*query.shape[:-1], value.shape[-1]), BFLOAT16 if query.dtype.bits == 8 else query.dtype
+    )
+
+
+def philox(query: TensorType) -> tuple[TensorType, TensorType]:
+    """Seed and offset of the random numbers that dropout drew."""
+    return query.like((), INT64), query.like((), INT64)
+
+
+def flash_state(query: TensorType) -> tuple[TensorType, TensorType]:
+    """State of flash attention's random numbers, and an unused result."""
+    return query.like((2,), UINT64), query.like((), UINT64)
+
+
+def flash_debug_mask(query: TensorType, heads_rows: tuple[Dim, ...], keys: Dim, wanted: bool) -> TensorType:
+    """What flash attention returns for debugging, by default nothing; its last size is a number of blocks."""
+    dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
+    if not wanted:
+        return query.like((0,), dtype)
+    block = 128 if not same(dim_max(query.shape[-1], 64), 64) else 256
+    blocks = ceil_div(heads_rows[-1], block)
+    if same(dim_max(keys, 256), 256):
+        blocks = 128 if same(dim_max(keys, 128), 128) else 256
+    return query.like((*heads_rows, blocks), dtype)
+
+
+@rule("aten._scaled_dot_product_flash_attention")
+def flash_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    row_sums = query.like(query.shape[:-1], FLOAT32)
+    debug = flash_debug_mask(query, query.shape[:-1], key.shape[-2], return_debug_mask)
+    sizes = (None, None, query.shape[-2], key.shape[-2])
+    out = (result_of(query, value), row_sums, *sizes, *flash_state(query), debug)
+    return dense(query, key, value, None, dropout_p, is_causal).forward(*out)
+
+
+@rule("aten._scaled_dot_product_flash_attention.quantized")
+def flash_attention_quantized(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    q_descale: TensorType | None,
+    k_descale: TensorType | None,
+    v_descale: TensorType | None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """The same on eight-bit operands, whose scales are read beside them."""
+    estimate = flash_attention(query, key, value, dropout_p, is_causal, return_debug_mask)
+    return replace(estimate, reads=(*estimate.reads, q_descale, k_descale, v_descale))
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu")
+def flash_attention_for_cpu(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: TensorType | None = None,
+    scale: float | None = None,
+) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    row_sums = query.like(query.shape[:-1], FLOAT64 if query.dtype == FLOAT64 else FLOAT32)
+    problem = dense(query, key, value, attn_mask, dropout_p, is_causal)
+    return problem.forward(result_of(query, value), row_sums)
+
+
+@rule("aten._scaled_dot_product_efficient_attention")
+def efficient_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
+    padded = 32 * ceil_div(query.shape[-2], 32) if compute_log_sumexp else 0
+    row_sums = query.like((*query.shape[:-2], padded), FLOAT32)
+    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
+    return problem.forward(result_of(query, value), row_sums, *philox(query))
+
+
+@rule("aten._scaled_dot_product_cudnn_attention")
+def cudnn_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    row_sums = query.like((*query.shape[:-1], 1), FLOAT32)
+    sizes = (None, None, query.shape[-2], key.shape[-2])
+    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
+    return problem.forward(result_of(query, value), row_sums, *sizes, *philox(query), None)
+
+
+@rule("aten._scaled_dot_product_fused_attention_overrideable")
+def overrideable_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    batch = query.shape[:-1] if query.rank > 3 else (1, *query.shape[:-1])
+    sizes = (None, None, query.shape[-2], key.shape[-2])
+    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
+    return problem.forward(result_of(query, value), query.like(batch, FLOAT32), *sizes, *philox(query), None)
+
+
+@rule("aten._triton_scaled_dot_attention")
+def triton_attention(q: TensorType, k: TensorType, v: TensorType, dropout_p: float = 0.0) -> Estimate:
+    """Two products per score."""
+    return dense(q, k, v, None, dropout_p).forward(result_of(q, v))
+
+
+@rule("aten._fused_sdp_choice")
+def fused_sdp_choice(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_mask: TensorType | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Estimate:
+    """Which implementation would run, a number that depends on the machine: free."""
+    return free(data_dependent("sdp_choice"), alias=False)

@@ -1,0 +1,340 @@
+"""Gradients of attention: the operators of a joint graph, and what a forward call's backward would cost.
+
+Fused kernels recompute the scores: five products for the forward's two, 2.5 times its matrix work where keys
+and values are equally wide. Attention that stores its scores needs four, twice the forward's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim
+from graphflops.rules.attention import Attention, dense
+from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
+from graphflops.rules.elementwise import result_of
+from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.tensor import FLOAT32, TensorType
+
+OPERANDS = ("query", "key", "value")
+MASKS = ("attn_mask", "attn_bias", "bias")
+
+
+def priced(problem: Attention, call: ForwardCall, *, fused: bool = True) -> Estimate:
+    """The gradients of a forward call's wanted operands, in the order of its parameters."""
+    wants = {"mask" if name in MASKS else name for name in call.wants}
+    estimate = problem.backward(wants, result_of(call), fused=fused)
+    return replace(estimate, out=tuple(gradient for gradient in estimate.out if gradient is not None))
+
+
+def operand_gradients(problem: Attention, out: TensorType) -> Estimate:
+    """All three operands' gradients, for operators that return these alone."""
+    estimate = problem.backward(OPERANDS, out)
+    return replace(estimate, out=estimate.out[:3])
+
+
+def mask_of(call: ForwardCall) -> TensorType | None:
+    """The mask or bias that is added to the scores, whatever the operator calls it."""
+    masks = (call.arguments.get(name) for name in MASKS)
+    return next((mask for mask in masks if isinstance(mask, TensorType)), None)
+
+
+def dense_problem(call: ForwardCall) -> Attention:
+    """The problem of a dense forward call."""
+    given = call.arguments
+    query, key, value = (given[name] for name in OPERANDS)
+    grouped = given.get("enable_gqa", True)
+    return dense(query, key, value, mask_of(call), given.get("dropout_p", 0.0), given.get("is_causal", False), grouped)
+
+
+@backward(
+    "aten.scaled_dot_product_attention",
+    "aten._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu",
+    "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention",
+    "aten._scaled_dot_product_fused_attention_overrideable",
+)
+def fused_gradients(call: ForwardCall) -> Estimate:
+    """Five products: the scores again, and one for each of the probabilities' and the operands' gradients."""
+    return priced(dense_problem(call), call)
+
+
+@backward("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
+def math_gradients(call: ForwardCall) -> Estimate:
+    """Four products, with the stored probabilities read."""
+    return priced(dense_problem(call), call, fused=False)
+
+
+@backward("aten._flash_attention_forward")
+def flash_gradients(call: ForwardCall) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return priced(flash_problem(**call.arguments), call)
+
+
+@backward("aten._efficient_attention_forward")
+def efficient_gradients(call: ForwardCall) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return priced(efficient_problem(**call.arguments), call)
+
+
+@backward("aten._cudnn_attention_forward")
+def cudnn_gradients(call: ForwardCall) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return priced(cudnn_problem(**call.arguments), call)
+
+
+@backward("torch_attn._varlen_attn")
+def varlen_gradients(call: ForwardCall) -> Estimate:
+    """Five products, the scores being recomputed."""
+    given = call.arguments
+    left, right = given.get("window_size") or (-1, -1)
+    problem = flash_problem(
+        *(given["query"], given["key"], given["value"], given["cu_seq_q"], given["cu_seq_k"], given["max_k"]),
+        is_causal=given.get("is_causal", False),
+        window_size_left=left,
+        window_size_right=right,
+    )
+    return priced(problem, call)
+
+
+@rule("aten._scaled_dot_product_flash_attention_backward")
+def flash_backward(
+    grad_out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    out: TensorType,
+    logsumexp: TensorType,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: TensorType | None,
+    philox_offset: TensorType | None,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return operand_gradients(dense(query, key, value, None, dropout_p, is_causal), out)
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu_backward")
+def flash_for_cpu_backward(
+    grad_out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    out: TensorType,
+    logsumexp: TensorType,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: TensorType | None = None,
+    scale: float | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return operand_gradients(dense(query, key, value, attn_mask, dropout_p, is_causal), out)
+
+
+@rule("aten._scaled_dot_product_cudnn_attention_backward")
+def cudnn_backward(
+    grad_out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    out: TensorType,
+    logsumexp: TensorType,
+    philox_seed: TensorType | None,
+    philox_offset: TensorType | None,
+    attn_bias: TensorType | None,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return operand_gradients(dense(query, key, value, attn_bias, dropout_p, is_causal), out)
+
+
+@rule("aten._scaled_dot_product_efficient_attention_backward")
+def efficient_backward(
+    grad_out_: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None,
+    out: TensorType,
+    logsumexp: TensorType,
+    philox_seed: TensorType | None,
+    philox_offset: TensorType | None,
+    dropout_p: float,
+    grad_input_mask: tuple[bool, ...],
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed; the mask's gradient is found on demand."""
+    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
+    return problem.backward({*OPERANDS, *(("mask",) if grad_input_mask[3] else ())}, out)
+
+
+@rule("aten._scaled_dot_product_fused_attention_overrideable_backward")
+def overrideable_backward(
+    grad_out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None,
+    grad_input_mask: tuple[bool, ...],
+    out: TensorType,
+    logsumexp: TensorType,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: TensorType | None,
+    philox_offset: TensorType | None,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return dense(query, key, value, attn_bias, dropout_p, is_causal).backward({*OPERANDS, "mask"}, out)
+
+
+@rule("aten._flash_attention_backward")
+def packed_flash_backward(
+    grad_out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    out: TensorType,
+    logsumexp: TensorType,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    dropout_p: float,
+    is_causal: bool,
+    rng_state: TensorType | None,
+    unused: TensorType | None,
+    *,
+    scale: float | None = None,
+    window_size_left: Dim | None = None,
+    window_size_right: Dim | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed."""
+    problem = flash_problem(
+        query,
+        key,
+        value,
+        cum_seq_q,
+        cum_seq_k,
+        max_k,
+        dropout_p,
+        is_causal,
+        window_size_left,
+        window_size_right,
+    )
+    return operand_gradients(problem, out)
+
+
+@rule("torch_attn._varlen_attn_backward")
+def varlen_backward(
+    grad_out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    out: TensorType,
+    lse: TensorType,
+    cu_seq_q: TensorType,
+    cu_seq_k: TensorType,
+    max_q: Dim,
+    max_k: Dim,
+    is_causal: bool,
+    rng_state: TensorType,
+    scale: float | None = None,
+    window_size: tuple[Dim, ...] | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed."""
+    left, right = window_size or (-1, -1)
+    problem = flash_problem(query, key, value, cu_seq_q, cu_seq_k, max_k, 0.0, is_causal, left, right)
+    return operand_gradients(problem, out)
+
+
+@rule("aten._efficient_attention_backward")
+def packed_efficient_backward(
+    grad_out_: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    bias: TensorType | None,
+    out: TensorType,
+    cu_seqlens_q: TensorType | None,
+    cu_seqlens_k: TensorType | None,
+    max_seqlen_q: Dim,
+    max_seqlen_k: Dim,
+    logsumexp: TensorType,
+    dropout_p: float,
+    philox_seed: TensorType | None,
+    philox_offset: TensorType | None,
+    custom_mask_type: int,
+    bias_requires_grad: bool,
+    *,
+    scale: float | None = None,
+    num_splits_key: int | None = None,
+    window_size: Dim | None = None,
+    shared_storage_dqdkdv: bool = False,
+) -> Estimate:
+    """Five products, the scores being recomputed; without a bias its gradient is a placeholder."""
+    problem = efficient_problem(
+        *(
+            query,
+            key,
+            value,
+            bias,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_k,
+            dropout_p,
+            custom_mask_type,
+            window_size,
+        )
+    )
+    estimate = problem.backward({*OPERANDS, *(("mask",) if bias_requires_grad else ())}, out)
+    placeholder = query.like((), FLOAT32) if bias is None else bias.like()
+    return replace(estimate, out=(*estimate.out[:3], placeholder))
+
+
+@rule("aten._cudnn_attention_backward")
+def packed_cudnn_backward(
+    grad_out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    out: TensorType,
+    logsumexp: TensorType,
+    philox_seed: TensorType | None,
+    philox_offset: TensorType | None,
+    attn_bias: TensorType | None,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Five products, the scores being recomputed."""
+    return operand_gradients(
+        cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal), out
+    )

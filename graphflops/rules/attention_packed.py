@@ -1,0 +1,369 @@
+"""Attention with rows before heads: (batch, rows, heads, width), or packed (all rows, heads, width).
+
+Packed sequences attend within themselves, so that the work is the sum of the products of their lengths. Where
+the offsets' contents are known it is counted so; where only data can tell, it is bounded by every row meeting
+the longest sequence's keys, and no part of it is called masked. Causal and windowed structures align the last
+row with the last key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, Expr, ceil_div, total
+from graphflops.rules.attention import (
+    Attention,
+    attend,
+    doubled_pairs,
+    flash_debug_mask,
+    flash_state,
+    philox,
+    result_of,
+)
+from graphflops.rules.registry import rule
+from graphflops.tensor import FLOAT32, UINT64, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CAUSAL_BOTTOM_RIGHT = 2  # a `custom_mask_type`; 1 is causal from the top left, 0 none
+
+
+def heads_first(x: TensorType) -> TensorType:
+    """The same memory with the head axis before the row axis."""
+    batch, rows, heads, width = x.shape
+    return x.view((batch, heads, rows, width))
+
+
+def lengths(offsets: TensorType | None) -> list[Dim] | None:
+    """Lengths of the sequences that these offsets delimit, or None where their contents are not known."""
+    if offsets is None or not isinstance(offsets.value, tuple):
+        return None
+    edges = [edge for edge in offsets.value if isinstance(edge, (int, Expr))]
+    return [end - start for start, end in pairwise(edges)]
+
+
+def pack(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    offsets_q: TensorType | None,
+    offsets_k: TensorType | None,
+    max_k: Dim,
+    *,
+    mask: TensorType | None = None,
+    left: Dim | None = None,
+    right: Dim | None = None,
+    bottom_right: bool = True,
+    dropout: bool = False,
+) -> Attention:
+    """The problem of packed operands (all rows, heads, width)."""
+    rows, heads = query.shape[-3], query.shape[-2]
+    lengths_q, lengths_k = lengths(offsets_q), lengths(offsets_k)
+    if lengths_q is None or lengths_k is None:
+        bound = heads * rows * max_k
+        return Attention(query, key, value, mask, heads * rows, bound, None, dropout)
+    sequences = list(zip(lengths_q, lengths_k, strict=True))
+    scores = heads * total(q * k for q, k in sequences)
+    visible = None
+    if left is not None or right is not None:
+        visible = heads * total(
+            doubled_pairs(q, k, left=left, right=right, offset=k - q if bottom_right else 0)
+            for q, k in sequences
+        )
+    return Attention(query, key, value, mask, heads * rows, scores, visible, dropout)
+
+
+def window(size: Dim | None) -> Dim | None:
+    """How far a window reaches; -1 and None are without limit."""
+    return None if size is None or size == -1 else size
+
+
+def flash_problem(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_k: Dim,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    window_size_left: Dim | None = None,
+    window_size_right: Dim | None = None,
+    **others: object,
+) -> Attention:
+    """What flash attention computes, dense without offsets and packed with them."""
+    left, right = window(window_size_left), 0 if is_causal else window(window_size_right)
+    dropout = dropout_p > 0
+    if cum_seq_q is not None:
+        return pack(query, key, value, cum_seq_q, cum_seq_k, max_k, left=left, right=right, dropout=dropout)
+    turned = heads_first(query), heads_first(key), heads_first(value)
+    return attend(*turned, left=left, right=right, bottom_right=True, dropout=dropout)
+
+
+def pages_read(x: TensorType, sequences: Dim, max_k: Dim) -> TensorType:
+    """Of a pool of pages (pages, rows, heads, width) what the longest sequences could touch."""
+    return x.like((sequences, max_k, *x.shape[-2:]))
+
+
+@rule("aten._flash_attention_forward")
+def flash_attention_forward(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    scale: float | None = None,
+    window_size_left: Dim | None = None,
+    window_size_right: Dim | None = None,
+    seqused_k: TensorType | None = None,
+    alibi_slopes: TensorType | None = None,
+    block_table: TensorType | None = None,
+    num_splits: int | None = None,
+) -> Estimate:
+    """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
+    heads = query.shape[-2]
+    if cum_seq_q is None:
+        sequences, rows_each = query.shape[0], query.shape[1]
+        row_sums = query.like((sequences, heads, rows_each), FLOAT32)
+    else:
+        sequences, rows_each = cum_seq_q.numel - 1, max_q
+        row_sums = query.like((heads, query.shape[0]), FLOAT32)
+    if block_table is not None:
+        key, value = (pages_read(x, sequences, max_k) for x in (key, value))
+    longest = max_k if cum_seq_k is not None or block_table is not None else key.shape[1]
+    problem = flash_problem(
+        query,
+        key,
+        value,
+        cum_seq_q,
+        cum_seq_k,
+        max_k,
+        dropout_p,
+        is_causal,
+        window_size_left,
+        window_size_right,
+    )
+    debug = flash_debug_mask(query, (sequences, heads, rows_each), longest, return_debug_mask)
+    reads = (cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, block_table)
+    return problem.forward(result_of(query, value), row_sums, *flash_state(query), debug, reads=reads)
+
+
+@rule("aten._flash_attention_forward.quantized")
+def flash_attention_forward_quantized(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    q_descale: TensorType | None,
+    k_descale: TensorType | None,
+    v_descale: TensorType | None,
+    *,
+    scale: float | None = None,
+    window_size_left: Dim | None = None,
+    window_size_right: Dim | None = None,
+    seqused_k: TensorType | None = None,
+    alibi_slopes: TensorType | None = None,
+) -> Estimate:
+    """The same on eight-bit operands, whose scales are read beside them."""
+    estimate = flash_attention_forward(
+        *(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask),
+        window_size_left=window_size_left,
+        window_size_right=window_size_right,
+        seqused_k=seqused_k,
+        alibi_slopes=alibi_slopes,
+    )
+    return replace(estimate, reads=(*estimate.reads, q_descale, k_descale, v_descale))
+
+
+@rule("aten._flash_attention_forward_no_dropout_inplace")
+def flash_attention_forward_into(
+    out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    *arguments: object,
+    **named: object,
+) -> Estimate:
+    """The same, written into a given result; only the row sums are returned."""
+    estimate = flash_attention_forward(query, key, value, *arguments, **named)  # type: ignore[arg-type]
+    return replace(estimate, out=estimate.out[1:2], writes=(out, *estimate.out[1:2]))  # type: ignore[arg-type]
+
+
+@rule("torch_attn._varlen_attn")
+def varlen_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    cu_seq_q: TensorType,
+    cu_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window_size: Sequence[Dim] | None = None,
+    enable_gqa: bool = False,
+    seqused_k: TensorType | None = None,
+    block_table: TensorType | None = None,
+    num_splits: int | None = None,
+) -> Estimate:
+    """Flash attention over packed sequences."""
+    left, right = window_size or (-1, -1)
+    estimate = flash_attention_forward(
+        *(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, is_causal, False),
+        window_size_left=left,
+        window_size_right=right,
+        seqused_k=seqused_k,
+        block_table=block_table,
+    )
+    return replace(estimate, out=(query.like(), estimate.out[1], query.like((2,), UINT64)))
+
+
+@rule("torch_attn._varlen_attn_out")
+def varlen_attention_into(
+    out: TensorType, query: TensorType, *arguments: object, **named: object
+) -> Estimate:
+    """The same, written into a given result; only the row sums are returned."""
+    estimate = varlen_attention(query, *arguments, **named)  # type: ignore[arg-type]
+    return replace(estimate, out=estimate.out[1:2], writes=(out, *estimate.out[1:2]))  # type: ignore[arg-type]
+
+
+def efficient_problem(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    bias: TensorType | None,
+    cu_seqlens_q: TensorType | None,
+    cu_seqlens_k: TensorType | None,
+    max_seqlen_k: Dim | None,
+    dropout_p: float,
+    custom_mask_type: int,
+    window_size: Dim | None = None,
+    **others: object,
+) -> Attention:
+    """What memory-efficient attention computes; its window counts the row's own place and must be causal."""
+    right = 0 if custom_mask_type else None
+    left = window_size - 1 if custom_mask_type and window_size else None
+    aligned = custom_mask_type == CAUSAL_BOTTOM_RIGHT
+    dropout = dropout_p > 0
+    if cu_seqlens_q is None:
+        turned = heads_first(query), heads_first(key), heads_first(value)
+        return attend(*turned, mask=bias, left=left, right=right, bottom_right=aligned, dropout=dropout)
+    longest = key.shape[1] if max_seqlen_k is None else max_seqlen_k
+    return pack(
+        *(query, key, value, cu_seqlens_q, cu_seqlens_k, longest),
+        mask=bias,
+        left=left,
+        right=right,
+        bottom_right=aligned,
+        dropout=dropout,
+    )
+
+
+@rule("aten._efficient_attention_forward")
+def efficient_attention_forward(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    bias: TensorType | None,
+    cu_seqlens_q: TensorType | None,
+    cu_seqlens_k: TensorType | None,
+    max_seqlen_q: Dim | None,
+    max_seqlen_k: Dim | None,
+    dropout_p: float,
+    custom_mask_type: int,
+    compute_log_sumexp: bool = False,
+    *,
+    scale: float | None = None,
+    seqlen_k: TensorType | None = None,
+    window_size: Dim | None = None,
+) -> Estimate:
+    """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
+    longest_q = query.shape[1] if cu_seqlens_q is None or max_seqlen_q is None else max_seqlen_q
+    longest_k = key.shape[1] if max_seqlen_k is None else max_seqlen_k
+    sequences = query.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    padded = 32 * ceil_div(longest_q, 32) if compute_log_sumexp else 0
+    row_sums = query.like((sequences, query.shape[-2], padded), FLOAT32)
+    problem = efficient_problem(
+        *(
+            query,
+            key,
+            value,
+            bias,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_k,
+            dropout_p,
+            custom_mask_type,
+            window_size,
+        )
+    )
+    reads = (cu_seqlens_q, cu_seqlens_k, seqlen_k)
+    out = (result_of(query, value), row_sums, *philox(query), longest_q, longest_k)
+    return problem.forward(*out, reads=reads)
+
+
+def cudnn_problem(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_k: Dim,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **others: object,
+) -> Attention:
+    """What cuDNN computes, dense with the heads first, packed with them last; causal from the top left."""
+    right, dropout = 0 if is_causal else None, dropout_p > 0
+    if cum_seq_q is None:
+        return attend(query, key, value, attn_bias, right=right, dropout=dropout)
+    return pack(
+        *(query, key, value, cum_seq_q, cum_seq_k, max_k),
+        mask=attn_bias,
+        right=right,
+        bottom_right=False,
+        dropout=dropout,
+    )
+
+
+@rule("aten._cudnn_attention_forward")
+def cudnn_attention_forward(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None,
+    cum_seq_q: TensorType | None,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    problem = cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal)
+    row_sums = query.like((*query.shape[:-1], 1), FLOAT32) if compute_log_sumexp else None
+    sizes = (cum_seq_q, cum_seq_k, max_q, max_k)
+    out = (result_of(query, value), row_sums, *sizes, *philox(query), None)
+    written = (out[0], row_sums)
+    return replace(problem.forward(*out, reads=(cum_seq_q, cum_seq_k)), writes=written)

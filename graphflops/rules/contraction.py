@@ -1,0 +1,345 @@
+"""Sums of products over named axes (einsum, tensordot, bilinear), outer products, distances between rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, broadcast, compare, differ, dim_max, floor_div, prod, where
+from graphflops.rules.axes import axes
+from graphflops.rules.elementwise import elementwise
+from graphflops.rules.matmul import additions, flops_of
+from graphflops.rules.promotion import result_type
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Tensors = tuple[TensorType, ...]
+Sizes = dict[str, Dim]  # size by label; a label of size 1 is left out, for nothing is repeated along it
+
+
+# Einsum.
+
+
+@dataclass(slots=True)
+class Contraction:
+    """Work of a sequence of pairwise contractions, in multiply-adds and vector operations.
+
+    gradient: multiply-adds of the backward pass: a pair's product again for each side that wants a gradient.
+    """
+
+    multiply_adds: Dim = 0
+    vector: Dim = 0
+    gradient: Dim = 0
+
+    def add_sum(self, operand: Sizes, summed: Iterable[str]) -> Sizes:
+        """The operand summed along some labels."""
+        gone = operand.keys() & set(summed)
+        if not gone:
+            return operand
+        self.vector += prod(operand.values())
+        return {label: size for label, size in operand.items() if label not in gone}
+
+    def add_pair(self, a: Sizes, b: Sizes, summed: Iterable[str], wants: int = 0) -> Sizes:
+        """Two operands multiplied and summed, a label that one of them lacks beforehand.
+
+        Without a label to sum that both have it is an elementwise product.
+        """
+        gone = set(summed)
+        a, b = self.add_sum(a, gone & (a.keys() - b.keys())), self.add_sum(b, gone & (b.keys() - a.keys()))
+        product = prod((a | b).values())
+        if gone & a.keys():
+            self.multiply_adds += product
+            self.gradient += wants * product
+        else:
+            self.vector += product
+        return {label: size for label, size in (a | b).items() if label not in gone}
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """An einsum equation read against its operands: labels of each and of the result, size of every label."""
+
+    inputs: list[list[str]]
+    output: list[str]
+    sizes: Sizes = field(default_factory=dict)
+
+    def contract(self, tensors: Tensors, path: Sequence[int] | None) -> Contraction:
+        """Pairs in the path's order, else left to right; a label is summed once no later operand has it."""
+        work = Contraction()
+        operands = [
+            ({label: self.sizes[label] for label in labels if self.sizes[label] != 1}, tensor.requires_grad)
+            for labels, tensor in zip(self.inputs, tensors, strict=True)
+        ]
+        kept = set(self.output)
+        uses = Counter(label for operand, _ in operands for label in operand)
+        steps = iter(path or ())
+        while len(operands) > 1:
+            first, second = sorted((next(steps, 0), next(steps, 1)))
+            b, b_wants = operands.pop(second)
+            a, a_wants = operands.pop(first)
+            done = {label for label in a | b if uses[label] == (label in a) + (label in b)} - kept
+            uses.subtract(a.keys() & b.keys())
+            joined = (work.add_pair(a, b, done, a_wants + b_wants), a_wants or b_wants)
+            operands.insert(len(operands) if path else 0, joined)
+        ((last, _),) = operands
+        work.add_sum(last, {label for label in last if label not in kept})
+        return work
+
+
+def read_equation(equation: str, tensors: Tensors) -> Equation:
+    """The equation's labels; an ellipsis stands for axes named by their place from the right."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    require(len(terms) == len(tensors), f"equation {equation!r} got {len(tensors)} operands")
+    hidden = [t.rank - len(term.replace("...", "")) for term, t in zip(terms, tensors, strict=True)]
+    inputs = [_labels(term, extra) for term, extra in zip(terms, hidden, strict=True)]
+    sizes: Sizes = {}
+    for labels, tensor in zip(inputs, tensors, strict=True):
+        require(len(labels) == tensor.rank, f"equation {equation!r} does not fit {tensor}")
+        for label, size in zip(labels, tensor.shape, strict=True):
+            (sizes[label],) = broadcast((sizes.get(label, 1),), (size,))
+    ellipsis = max((extra for term, extra in zip(terms, hidden, strict=True) if "..." in term), default=0)
+    if arrow:
+        return Equation(inputs, _labels(right, ellipsis), sizes)
+    once = Counter(label for labels in inputs for label in labels if label.isalpha())
+    letters = sorted(label for label, count in once.items() if count == 1)
+    return Equation(inputs, _labels("..." + "".join(letters), ellipsis), sizes)
+
+
+def _labels(term: str, ellipsis: int) -> list[str]:
+    before, dots, after = term.partition("...")
+    return [*before, *(str(place) for place in range(ellipsis, 0, -1) if dots), *after]
+
+
+@rule("aten.einsum")
+def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = None) -> Estimate:
+    """Matrix products of the pairwise contractions as executed: along the path, else left to right.
+
+    Pairs without a summed label are elementwise products. Other counters assume the cheapest order.
+    """
+    read = read_equation(equation, tensors)
+    work = read.contract(tensors, path)
+    out = tensors[0].like([read.sizes[label] for label in read.output], result_type(*tensors))
+    if len(tensors) == 1 and work.vector == 0:
+        return free(tensors[0].view(out.shape))
+    matrix = flops_of(work.multiply_adds, out.dtype)
+    reads = tuple(_diagonal(x, labels) for x, labels in zip(tensors, read.inputs, strict=True))
+    return Estimate((out,), matrix, work.vector, reads=reads, matrix_dtype=out.dtype)
+
+
+def _diagonal(x: TensorType, labels: list[str]) -> TensorType:
+    """The part of an operand that is read: of axes with the same label only the diagonal."""
+    return x if len(set(labels)) == len(labels) else x.like(dict(zip(labels, x.shape, strict=True)).values())
+
+
+@backward("aten.einsum")
+def einsum_backward(call: ForwardCall) -> Estimate:
+    """A pair's product once more for each side that wants a gradient or leads to an operand that does."""
+    tensors: Tensors = call.arguments["tensors"]
+    read = read_equation(call.arguments["equation"], tensors)
+    work = read.contract(tensors, call.arguments.get("path"))
+    wanted = tuple(x.like() for x in tensors if x.requires_grad)
+    matrix, vector = flops_of(work.gradient, tensors[0].dtype), len(wanted) * call.estimate.vector_flops
+    (grad,) = call.estimate.out
+    assert isinstance(grad, TensorType)
+    return Estimate(wanted, matrix, vector, reads=(grad, *tensors))
+
+
+# Other sums of products.
+
+
+@rule("aten.tensordot", product=("a", "b"))
+def tensordot(a: TensorType, b: TensorType, dims_a: tuple[int, ...], dims_b: tuple[int, ...]) -> Estimate:
+    """One matrix product over the listed axes; where one side has size 1 the other is summed first."""
+    axes_a, axes_b = axes(dims_a, a.rank), axes(dims_b, b.rank)
+    inner_size: Dim = 1
+    vector: Dim = 0
+    for i, j in zip(axes_a, axes_b, strict=True):
+        one, other = a.shape[i], b.shape[j]
+        require(1 in (one, other) or not differ(one, other), f"contracted sizes differ: {one} and {other}")
+        if other == 1:
+            vector += a.numel if one != 1 else 0
+        elif one == 1:
+            vector += b.numel
+        else:
+            inner_size *= one
+    free_a = [size for index, size in enumerate(a.shape) if index not in axes_a]
+    free_b = [size for index, size in enumerate(b.shape) if index not in axes_b]
+    out = a.like((*free_a, *free_b))
+
+    return Estimate((out,), flops_of(out.numel * inner_size, a.dtype), vector, reads=(a, b))
+
+
+@rule("aten.inner", product=("a", "b"))
+def inner(a: TensorType, b: TensorType) -> Estimate:
+    """A dot product for every pair of rows; a number only scales."""
+    return tensordot(a, b, (-1,), (-1,)) if a.rank and b.rank else outer_product(a, b, (*a.shape, *b.shape))
+
+
+@rule("aten.outer", "aten.ger")
+def outer(a: TensorType, b: TensorType) -> Estimate:
+    """One multiplication per pair: an elementwise product of a column with a row."""
+    return outer_product(a, b, (*a.shape, *b.shape))
+
+
+@rule("aten.kron")
+def kron(a: TensorType, b: TensorType) -> Estimate:
+    """One multiplication per pair of elements."""
+    rank = max(a.rank, b.rank)
+    padded = [(1,) * (rank - x.rank) + x.shape for x in (a, b)]
+    return outer_product(a, b, [m * n for m, n in zip(*padded, strict=True)])
+
+
+def outer_product(a: TensorType, b: TensorType, shape: Sequence[Dim]) -> Estimate:
+    """Every element of one tensor times every element of another."""
+    dtype = result_type(a, b)
+    flat = elementwise(a.like((a.numel, 1), dtype), b.like((1, b.numel), dtype), flops=1, complex_work=(6, 0))
+    return Estimate((a.like(shape, dtype),), vector_flops=flat.vector_flops, reads=(a, b))
+
+
+@rule("aten._trilinear", product=("a", "b", "c"))
+def trilinear(
+    a: TensorType,
+    b: TensorType,
+    c: TensorType,
+    expand1: tuple[int, ...],
+    expand2: tuple[int, ...],
+    expand3: tuple[int, ...],
+    sumdim: tuple[int, ...],
+    unroll_dim: int = 1,
+) -> Estimate:
+    """The first two contracted along axes that the third lacks, then that with the third, slice by slice."""
+    padded = [_unsqueeze(x, expand) for x, expand in ((a, expand1), (b, expand2), (c, expand3))]
+    full = broadcast(*padded)
+    one, two, three = ({str(i): size for i, size in enumerate(shape) if size != 1} for shape in padded)
+    work, unrolled = Contraction(), str(unroll_dim)
+    shared = {str(i) for i in sumdim if i in expand3} - {unrolled}
+    pair = work.add_pair(one, two, shared)
+    result = work.add_pair(pair, three, {str(i) for i in sumdim} - shared - {unrolled})
+    work.add_sum(result, {unrolled} if unroll_dim in sumdim else ())
+    out = a.like(size for index, size in enumerate(full) if index not in sumdim)
+    return Estimate((out,), flops_of(work.multiply_adds, a.dtype), work.vector, reads=(a, b, c))
+
+
+def _unsqueeze(x: TensorType, places: tuple[int, ...]) -> list[Dim]:
+    sizes = iter(x.shape)
+    return [1 if index in places else next(sizes) for index in range(x.rank + len(places))]
+
+
+@rule("aten.bilinear", product=("a", "b", "weight"))
+def bilinear(a: TensorType, b: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
+    """A @ weight for every output feature, then the dot product of each with b; the bias is vector work."""
+    rows_a, rows_b = a.like((prod(a.shape[:-1]), a.shape[-1])), b.like((prod(b.shape[:-1]), b.shape[-1]))
+    for x, size in ((a, weight.shape[1]), (b, weight.shape[2])):
+        require(not differ(x.shape[-1], size), f"{x.shape[-1]} features, weight takes {size}")
+    product = trilinear(rows_a, weight, rows_b, (1, 3), (0,), (1, 2), (2, 3))
+    out = a.like((*a.shape[:-1], weight.shape[0]))
+    vector = product.vector_flops + (additions(out) if bias else 0)
+    return Estimate((out,), product.matrix_flops, vector, reads=(a, b, weight, bias))
+
+
+# Distances between rows.
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Work of a p-norm of differences: operations and functions per component, functions per distance."""
+
+    vector: int
+    functions: int
+    roots: int
+
+
+def norm_of(p: float) -> Norm:
+    """Subtract, compare with zero or take the absolute value or square it, accumulate; pow for other p."""
+    if p in (0, 1, float("inf")):
+        return Norm(3, 0, 0)
+    return Norm(3, 0, 1) if p == 2 else Norm(3, 1, 1)
+
+
+@rule("aten._euclidean_dist", product=("x1", "x2"))
+def euclidean_dist(x1: TensorType, x2: TensorType) -> Estimate:
+    """|a|^2 + |b|^2 - 2ab: a product of matrices, squared norms, then three operations and a root each.
+
+    ATen multiplies two more columns of norms and ones; they are counted as the additions they stand for.
+    """
+    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
+    pairs = prod(batch) * x1.shape[-2] * x2.shape[-2]
+    out = x1.like((*batch, x1.shape[-2], x2.shape[-2]))
+    vector = 2 * (x1.numel + x2.numel) + 3 * pairs
+    return Estimate((out,), 2 * pairs * x1.shape[-1], vector, pairs, reads=(x1, x2))
+
+
+def direct_distances(x1: TensorType, x2: TensorType, p: float) -> Estimate:
+    """Every pair of rows by the defining formula, which is vector work."""
+    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
+    out, norm = x1.like((*batch, x1.shape[-2], x2.shape[-2])), norm_of(p)
+    components = out.numel * x1.shape[-1]
+    functions = norm.functions * components + norm.roots * out.numel
+    return Estimate((out,), 0, norm.vector * components, functions, reads=(x1, x2))
+
+
+@rule("aten.cdist", "aten._cdist_forward", product=("x1", "x2"))
+def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | None = None) -> Estimate:
+    """Euclidean distances by a product of matrices past 25 rows or on demand, as ATen; others directly."""
+    require(
+        not differ(x1.shape[-1], x2.shape[-1]),
+        f"rows of {x1.shape[-1]} and {x2.shape[-1]} components have no distance",
+    )
+    direct = direct_distances(x1, x2, p)
+    many = compare(">", dim_max(x1.shape[-2], x2.shape[-2]), 25)
+    use_product = 0 if p != 2 or compute_mode == 2 else 1 if compute_mode == 1 else many
+    product = euclidean_dist(x1, x2)
+    return Estimate(
+        direct.out,
+        where(use_product, product.matrix_flops, 0),
+        where(use_product, product.vector_flops, direct.vector_flops),
+        where(use_product, product.transcendentals, direct.transcendentals),
+        reads=(x1, x2),
+    )
+
+
+@rule("aten._cdist_backward")
+def cdist_backward(
+    grad: TensorType, x1: TensorType, x2: TensorType, p: float, distances: TensorType
+) -> Estimate:
+    """The gradient of x1: per component of every pair subtract, scale, accumulate; pow for other p."""
+    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
+    out = x1.like((*batch, *x1.shape[-2:]))
+    components = out.numel * x2.shape[-2]
+    functions = norm_of(p).functions * components
+    return Estimate((out,), 0, 3 * components + grad.numel, functions, reads=(grad, x1, x2, distances))
+
+
+@rule("aten.pdist", "aten._pdist_forward")
+def pdist(x: TensorType, p: float = 2.0) -> Estimate:
+    """Every unordered pair of rows, directly."""
+    rows, size = x.shape
+    pairs, norm = floor_div(rows * (rows - 1), 2), norm_of(p)
+    functions = norm.functions * pairs * size + norm.roots * pairs
+    return Estimate((x.like((pairs,)),), 0, norm.vector * pairs * size, functions, reads=(x,))
+
+
+@rule("aten._pdist_backward")
+def pdist_backward(grad: TensorType, x: TensorType, p: float, distances: TensorType) -> Estimate:
+    """Per component of every pair subtract, scale, and accumulate into both rows."""
+    components = grad.numel * x.shape[-1]
+    functions = norm_of(p).functions * components
+    return Estimate((x.like(),), 0, 4 * components + grad.numel, functions, reads=(grad, x, distances))
+
+
+@rule("aten.pairwise_distance")
+def pairwise_distance(
+    x1: TensorType, x2: TensorType, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Estimate:
+    """The norm of each row's difference: as a distance, and epsilon added to every component."""
+    shape, norm = broadcast(x1.shape, x2.shape), norm_of(p)
+    components, rows = prod(shape), prod(shape[:-1])
+    out = x1.like((*shape[:-1], *(1,) * keepdim), result_type(x1, x2))
+    functions = norm.functions * components + norm.roots * rows
+    return Estimate((out,), 0, (norm.vector + 1) * components, functions, reads=(x1, x2))

@@ -1,0 +1,177 @@
+"""Higher-order operators: graphs that run inside a call, once, as often as a loop turns, or one of two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphflops.cost import QUANTITIES, Cost, Estimate, Region, RegionRun, Value, data_dependent
+from graphflops.dims import Dim, at_least, dim_max, evaluate
+from graphflops.graph import Opaque
+from graphflops.rules.registry import find, require, rule
+from graphflops.tensor import TensorType
+
+_PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown in full where neither is provably dearer
+
+
+@rule("higher_order.cond")
+def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, ...] = ()) -> Estimate:
+    """The dearer branch, as an upper bound; the call itself bears what the other branch may exceed it by."""
+    return either(true(*operands), false(*operands))
+
+
+def either(first: RegionRun, second: RegionRun) -> Estimate:
+    """One of two graphs runs: the dearer by matrix work, then vector work, then bytes, is the one that is counted."""
+    taken, other = (first, second) if _weight(first.cost) >= _weight(second.cost) else (second, first)
+    matrix, vector, functions, masked, read, written = (
+        _excess(getattr(other.cost, name), getattr(taken.cost, name)) for name in QUANTITIES
+    )
+    out = tuple(_either_type(a, b) for a, b in zip(first.out, second.out))
+    regions = ((taken, 1), (other, 0))
+    return Estimate(out, matrix, vector, functions, masked, reads=(read,), writes=(written,), regions=regions)
+
+
+@rule("higher_order.while_loop", "higher_order.while_loop_stack_output")
+def while_loop(
+    condition: Region, body: Region, carried: tuple[Value, ...], additional_inputs: tuple[Value, ...] = ()
+) -> Estimate:
+    """The body once per turn, a number that only data can tell; the condition once more than that."""
+    operands = (*carried, *additional_inputs)
+    trips = data_dependent("while_loop_trips")
+    turn = body(*operands)
+    return Estimate(turn.out, writes=(), regions=((turn, trips), (condition(*operands), trips + 1)))
+
+
+@rule("higher_order.scan")
+def scan(
+    combine: Region, init: tuple[Value, ...], xs: tuple[TensorType, ...], additional_inputs: tuple[Value, ...] = ()
+) -> Estimate:
+    """The body once per slice of the first axis; results of each turn are stacked."""
+    require(bool(xs) and xs[0].rank > 0, "scan needs something to scan over")
+    length = xs[0].shape[0]
+    turn = combine(*init, *(_first(x) for x in xs), *additional_inputs)
+    carried, stacked = turn.out[: len(init)], turn.out[len(init) :]
+    return Estimate((*carried, *(_stacked(value, length) for value in stacked)), writes=(), regions=((turn, length),))
+
+
+@rule("higher_order.associative_scan")
+def associative_scan(combine: Region, xs: tuple[TensorType, ...], additional_inputs: tuple[Value, ...] = ()) -> Estimate:
+    """One combination per slice but the first: the work of a sequential scan, whichever tree a device runs."""
+    require(bool(xs) and xs[0].rank > 0, "associative_scan needs something to scan over")
+    slices = tuple(_first(x) for x in xs)
+    turn = combine(*slices, *slices, *additional_inputs)
+    return Estimate(tuple(x.like() for x in xs), writes=(), regions=((turn, xs[0].shape[0] - 1),))
+
+
+@rule("higher_order.map_impl", "higher_order.map")
+def map_impl(body: Region, xs: tuple[TensorType, ...], operands: tuple[Value, ...] = ()) -> Estimate:
+    """The body once per slice of the first axis."""
+    require(bool(xs) and xs[0].rank > 0, "map needs something to map over")
+    length = xs[0].shape[0]
+    turn = body(*(_first(x) for x in xs), *operands)
+    return Estimate(tuple(_stacked(value, length) for value in turn.out), writes=(), regions=((turn, length),))
+
+
+@rule("higher_order.wrap_with_set_grad_enabled")
+def wrap_with_set_grad_enabled(enabled: bool, region: Region, *operands: Value) -> Estimate:
+    """The graph once; nothing in it wants a gradient where they are switched off."""
+    return once(region(*operands, gradients=bool(enabled)))
+
+
+@rule("higher_order.wrap_with_autocast")
+def wrap_with_autocast(
+    device_type: str, dtype: Value, enabled: bool, cache_enabled: Value, region: Region, *operands: Value
+) -> Estimate:
+    """The graph once; the file records the element types that autocasting gave its calls."""
+    return once(region(*operands, autocast=True))
+
+
+@rule("higher_order.invoke_subgraph")
+def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywords: Value) -> Estimate:
+    """The graph once."""
+    return once(region(*operands))
+
+
+@rule(
+    "higher_order.wrap",
+    "higher_order.wrap_activation_checkpoint",
+    "higher_order.tag_activation_checkpoint",
+    "higher_order.local_map_hop",
+)
+def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
+    """The graph once; what a checkpoint runs again belongs to the backward."""
+    return once(region(*operands))
+
+
+@rule("higher_order.hints_wrapper")
+def hints_wrapper(region: Region, operands: tuple[Value, ...], kwargs: Value = None, hints: Value = None) -> Estimate:
+    """The graph once."""
+    return once(region(*operands))
+
+
+@rule("higher_order.strict_mode", "higher_order.foreach_map")
+def strict_mode(region: Region, operands: tuple[Value, ...]) -> Estimate:
+    """The graph once."""
+    return once(region(*operands))
+
+
+@rule("higher_order.with_effects")
+def with_effects(token: Value, operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
+    """The operator it orders; the token is the first result."""
+    inner = _operator(operator).function(*operands, **keywords)
+    return Estimate(
+        (None, *inner.out),
+        *(inner.matrix_flops, inner.vector_flops, inner.transcendentals, inner.masked_flops, inner.reads),
+        writes=inner.out if inner.writes is None else inner.writes,
+        matrix_dtype=inner.matrix_dtype,
+        regions=inner.regions,
+    )
+
+
+@rule("higher_order.print", "higher_order._export_tracepoint")
+def effect_only(*operands: Value, **keywords: Value) -> Estimate:
+    """Nothing is computed."""
+    return Estimate(tuple(operands), writes=())
+
+
+def once(run: RegionRun) -> Estimate:
+    """A graph that runs exactly once, its results handed on."""
+    return Estimate(run.out, writes=(), regions=((run, 1),))
+
+
+def _operator(operator: Opaque) -> Any:
+    name = operator.what.removeprefix("torch.ops.")
+    found = find(name)
+    require(found is not None, f"no rule for the wrapped operator {name}")
+    return found
+
+
+def _weight(cost: Cost) -> tuple[int, ...]:
+    return tuple(
+        _plausible(quantity)
+        for quantity in (cost.matrix_flops, cost.vector_flops + cost.transcendentals, cost.read_bytes + cost.written_bytes)
+    )
+
+
+def _plausible(quantity: Dim) -> int:
+    if isinstance(quantity, int):
+        return quantity
+    return evaluate(quantity, dict.fromkeys(quantity.symbols, _PLAUSIBLE_SIZE)) or 0
+
+
+def _excess(other: Dim, taken: Dim) -> Dim:
+    return 0 if at_least(taken, other) else dim_max(0, other - taken)
+
+
+def _either_type(a: Value, b: Value) -> Value:
+    """Branches may return different sizes along an axis: then only data can tell."""
+    if isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank == b.rank:
+        return a.like(x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape))
+    return a
+
+
+def _first(x: TensorType) -> TensorType:
+    return x.view(x.shape[1:])
+
+
+def _stacked(value: Value, length: Dim) -> Value:
+    return value.like((length, *value.shape)) if isinstance(value, TensorType) else value

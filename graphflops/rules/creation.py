@@ -1,0 +1,311 @@
+"""Tensors made from nothing: written once, read from nowhere.
+
+A fill and a progression of whole numbers are no arithmetic; a progression of real numbers is a multiplication and an
+addition per element.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent, free
+from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
+from graphflops.rules.axes import axis
+from graphflops.rules.promotion import DEFAULT_FLOAT, float_result, result_type
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import tensors_of
+from graphflops.tensor import INT64, Contents, DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.cost import Value
+
+SMALL = 64  # elements up to which the contents of an integer tensor are followed
+
+
+def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
+    """A tensor of one value everywhere, its contents known where it is small and holds whole numbers."""
+    out = TensorType(tuple(shape), dtype)
+    known = isinstance(fill, (int, Expr)) and not dtype.is_floating and isinstance(out.numel, int)
+    if not known or out.numel > SMALL:  # type: ignore[operator]
+        return out
+    contents: Contents = fill if isinstance(fill, Expr) else int(fill)  # type: ignore[call-overload]
+    for size in reversed(out.shape):
+        contents = (contents,) * size  # type: ignore[operator]
+    return replace(out, value=contents)
+
+
+# Fills.
+
+
+@rule("aten.zeros", "aten._efficientzerotensor")
+def zeros(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
+    """Zeros written."""
+    return Estimate((filled(size, dtype or DEFAULT_FLOAT, 0),))
+
+
+@rule("aten.ones")
+def ones(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
+    """Ones written."""
+    return Estimate((filled(size, dtype or DEFAULT_FLOAT, 1),))
+
+
+@rule("aten.full")
+def full(size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None) -> Estimate:
+    """One value written everywhere, whose own type decides where none is given."""
+    return Estimate((filled(size, dtype or result_type(fill_value), fill_value),))
+
+
+@rule("aten.scalar_tensor")
+def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
+    """One element written, of the default type where none is given."""
+    return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
+
+
+@rule("aten.empty", "aten.empty_strided", "aten.empty_permuted")
+def empty(size: Sequence[Dim], layout: object = None, *, dtype: DType | None = None) -> Estimate:
+    """Memory set aside, nothing written; a second argument orders it and changes no size."""
+    return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT), alias=False)
+
+
+@rule("aten.zeros_like", "aten.zero")
+def zeros_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
+    """Zeros written; the tensor itself is not read."""
+    return Estimate((filled(x.shape, dtype or x.dtype, 0),))
+
+
+@rule("aten.ones_like")
+def ones_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
+    """Ones written; the tensor itself is not read."""
+    return Estimate((filled(x.shape, dtype or x.dtype, 1),))
+
+
+@rule("aten.full_like")
+def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
+    """One value written everywhere; the tensor itself is not read."""
+    return Estimate((filled(x.shape, dtype or x.dtype, fill_value),))
+
+
+@rule("aten.empty_like")
+def empty_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
+    """Memory set aside, nothing written."""
+    return free(x.like(dtype=dtype), alias=False)
+
+
+@rule("aten.new_zeros")
+def new_zeros(x: TensorType, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
+    """Zeros written, of the tensor's type."""
+    return Estimate((filled(size, dtype or x.dtype, 0),))
+
+
+@rule("aten._new_zeros_with_same_feature_meta")
+def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
+    """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
+    return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
+
+
+@rule("aten.new_ones")
+def new_ones(x: TensorType, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
+    """Ones written, of the tensor's type."""
+    return Estimate((filled(size, dtype or x.dtype, 1),))
+
+
+@rule("aten.new_full")
+def new_full(
+    x: TensorType, size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None
+) -> Estimate:
+    """One value written everywhere, of the tensor's type."""
+    return Estimate((filled(size, dtype or x.dtype, fill_value),))
+
+
+@rule("aten.new_empty", "aten.new_empty_strided")
+def new_empty(
+    x: TensorType, size: Sequence[Dim], stride: Sequence[Dim] = (), *, dtype: DType | None = None
+) -> Estimate:
+    """Memory set aside, nothing written."""
+    return free(x.like(size, dtype), alias=False)
+
+
+@rule("aten.fill")
+def fill(x: TensorType, value: Value) -> Estimate:
+    """One value written everywhere; what was there is not read."""
+    if not isinstance(value, TensorType):
+        return Estimate((filled(x.shape, x.dtype, value),))
+    require(value.rank == 0, f"a fill value has no axes, but this one is {value}")
+    return Estimate((filled(x.shape, x.dtype, value.value),), reads=(value,))
+
+
+@rule("aten.eye")
+def eye(n: Dim, m: Dim | None = None, *, dtype: DType | None = None) -> Estimate:
+    """Ones on the diagonal, zeros elsewhere."""
+    return Estimate((TensorType((n, n if m is None else m), dtype or DEFAULT_FLOAT),))
+
+
+@rule("aten.from_file")
+def from_file(
+    filename: str, shared: bool | None = None, size: Dim = 0, *, dtype: DType | None = None
+) -> Estimate:
+    """A file read into memory, or mapped there."""
+    return Estimate((TensorType((size,), dtype or DEFAULT_FLOAT),))
+
+
+# Progressions.
+
+
+def progression(n: Dim, dtype: DType, flops: int = 2, transcendentals: int = 0) -> Estimate:
+    """So many elements in a row; whole numbers count up without arithmetic."""
+    work = flops if dtype.is_floating else 0
+    return Estimate((TensorType((n,), dtype),), vector_flops=work * n, transcendentals=transcendentals * n)
+
+
+def steps_between(start: Value, end: Value, step: Value) -> Dim:
+    """How many steps fit into [start, end)."""
+    first, last, by = map(_whole, (start, end, step))
+    require(by != 0, "a progression needs a step that is not zero")
+    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
+        if isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr):
+            return data_dependent("steps")
+        return max(math.ceil((last - first) / by), 0)
+    steps = ceil_div(last - first, by)
+    return max(steps, 0) if isinstance(steps, int) else steps
+
+
+def _whole(number: Value) -> Dim | float:
+    if isinstance(number, TensorType):
+        return number.value if isinstance(number.value, (int, Expr)) else data_dependent("steps")
+    assert isinstance(number, (int, float, Expr))
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+@rule("aten.arange")
+def arange(end: Value, *, dtype: DType | None = None) -> Estimate:
+    """The numbers from 0 to below `end`."""
+    return arange_steps(0, end, dtype=dtype)
+
+
+@rule("aten.arange.start", "aten.arange.start_step")
+def arange_steps(start: Value, end: Value, step: Value = 1, *, dtype: DType | None = None) -> Estimate:
+    """The numbers from `start` to below `end`."""
+    estimate = progression(steps_between(start, end, step), dtype or result_type(start, end, step))
+    out = estimate.out[0]
+    numbers = [x for x in (start, end, step) if isinstance(x, int)]
+    if (
+        len(numbers) < 3
+        or not isinstance(out, TensorType)
+        or out.dtype.is_floating
+        or len(range(*numbers)) > SMALL
+    ):
+        return estimate
+    return replace(estimate, out=(replace(out, value=tuple(range(*numbers))),))
+
+
+@rule("aten.range")
+def closed_range(start: Value, end: Value, step: Value = 1, *, dtype: DType | None = None) -> Estimate:
+    """The numbers from `start` to `end`, both included."""
+    first, last, by = map(_whole, (start, end, step))
+    whole = not any(isinstance(number, float) for number in (first, last, by))
+    steps = floor_div(last - first, by) if whole else math.floor((last - first) / by)  # type: ignore
+    return progression(steps + 1, dtype or DEFAULT_FLOAT)
+
+
+@rule("aten._dim_arange")
+def dim_arange(like: TensorType, dim: int) -> Estimate:
+    """The positions along an axis."""
+    return progression(like.shape[axis(dim, like.rank)], INT64)
+
+
+@rule("aten.linspace")
+def linspace(start: Value, end: Value, steps: Dim, *, dtype: DType | None = None) -> Estimate:
+    """Evenly spaced numbers: a multiplication and an addition each."""
+    estimate = progression(steps, dtype or float_result(start, end))
+    return replace(estimate, reads=tensors_of((start, end)))
+
+
+@rule("aten.logspace")
+def logspace(
+    start: Value, end: Value, steps: Dim, base: float = 10.0, *, dtype: DType | None = None
+) -> Estimate:
+    """Powers of evenly spaced exponents: a power each besides the exponent."""
+    return replace(linspace(start, end, steps, dtype=dtype), transcendentals=steps)
+
+
+@rule("aten.vander")
+def vander(x: TensorType, N: Dim | None = None, increasing: bool = False) -> Estimate:
+    """Powers of each number side by side: one multiplication for each after the first two."""
+    columns = x.shape[-1] if N is None else N
+    dtype = x.dtype if x.dtype.is_floating else INT64
+    work = columns - 2 if at_least(columns, 2) or isinstance(columns, Expr) else 0
+    return Estimate((x.like((*x.shape, columns), dtype),), vector_flops=work * x.numel, reads=(x,))
+
+
+@rule("aten.linalg_vander")
+def linalg_vander(x: TensorType, *, N: Dim | None = None) -> Estimate:
+    """As `vander`, of each row of a batch."""
+    return vander(x, N)
+
+
+@rule("aten._shape_as_tensor")
+def shape_as_tensor(x: TensorType) -> Estimate:
+    """The sizes of a tensor, written as numbers."""
+    return Estimate((TensorType((x.rank,), INT64, value=x.shape),))
+
+
+def triangle(rows: Dim, columns: Dim, offset: Dim) -> Dim:
+    """Elements of a matrix on and below a diagonal."""
+
+    def up_to(n: Dim) -> Dim:  # 1 + 2 + ... + n
+        last = dim_max(n, 0)
+        return floor_div(last * (last + 1), 2)
+
+    return up_to(rows + offset) - up_to(offset) - up_to(rows + offset - columns) + up_to(offset - columns)
+
+
+@rule("aten.tril_indices")
+def tril_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = None) -> Estimate:
+    """Row and column of every element on and below a diagonal."""
+    return Estimate((TensorType((2, triangle(row, col, offset)), dtype or INT64),))
+
+
+@rule("aten.triu_indices")
+def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = None) -> Estimate:
+    """Row and column of every element on and above a diagonal."""
+    return Estimate((TensorType((2, row * col - triangle(row, col, offset - 1)), dtype or INT64),))
+
+
+# Windows: their argument, formula and functions per element.
+
+
+@rule("aten.bartlett_window")
+def bartlett_window(window_length: Dim, periodic: bool = True, *, dtype: DType | None = None) -> Estimate:
+    """A triangle: a multiplication and a subtraction per element."""
+    return progression(window_length, dtype or DEFAULT_FLOAT)
+
+
+@rule("aten.hann_window", "aten.hamming_window")
+def hann_window(
+    window_length: Dim,
+    periodic: bool = True,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+    *,
+    dtype: DType | None = None,
+) -> Estimate:
+    """alpha - beta * cos(2 pi i / n)."""
+    return progression(window_length, dtype or DEFAULT_FLOAT, flops=3, transcendentals=1)
+
+
+@rule("aten.blackman_window")
+def blackman_window(window_length: Dim, periodic: bool = True, *, dtype: DType | None = None) -> Estimate:
+    """A constant and two cosines, each with its argument and its factor."""
+    return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)
+
+
+@rule("aten.kaiser_window")
+def kaiser_window(
+    window_length: Dim, periodic: bool = True, beta: float = 12.0, *, dtype: DType | None = None
+) -> Estimate:
+    """I0(beta * sqrt(1 - ((i - half) / half)^2)) / I0(beta): six operations, a square root and a Bessel function."""
+    return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)

@@ -1,0 +1,173 @@
+"""Operators that run along an axis and keep every step: cumulative sums, differences, trapezoids, slopes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, Expr, broadcast, dim_max, prod, total
+from graphflops.rules.axes import axes, axis, reduced
+from graphflops.rules.promotion import float_result, result_type
+from graphflops.rules.reduce import (
+    Axes,
+    accumulated,
+    indexed,
+    operand_gradient,
+    parts,
+    saved,
+    selected_indices,
+)
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.tensor import DType, TensorType
+
+
+def running(x: TensorType, dim: int, dtype: DType | None = None, each: int = 1) -> Estimate:
+    """One result per element, at so many operations on real numbers."""
+    axis(dim, x.rank)
+    return Estimate((x.like(dtype=dtype),), vector_flops=each * x.numel, reads=(x,))
+
+
+@rule("aten.cumsum")
+def cumsum(x: TensorType, dim: int, *, dtype: DType | None = None) -> Estimate:
+    """One addition per element."""
+    estimate = running(x, dim, dtype or accumulated(x.dtype), each=parts(x))
+    (out,) = estimate.out
+    assert isinstance(out, TensorType)
+    if not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
+        return estimate
+    sums = accumulate(value for value in x.value if isinstance(value, (int, Expr)))
+    return replace(estimate, out=(replace(out, value=tuple(sums)),))
+
+
+@rule("aten.cumprod")
+def cumprod(x: TensorType, dim: int, *, dtype: DType | None = None) -> Estimate:
+    """One multiplication per element, a complex one being six operations."""
+    return running(x, dim, dtype or accumulated(x.dtype), each=6 if x.dtype.kind == "complex" else 1)
+
+
+@rule("aten.cummax", "aten.cummin")
+def cummax(x: TensorType, dim: int) -> Estimate:
+    """One comparison per element."""
+    return indexed(running(x, dim))
+
+
+@rule("aten._cummax_helper", "aten._cummin_helper")
+def cummax_helper(x: TensorType, values: TensorType, indices: TensorType, dim: int) -> Estimate:
+    """One comparison per element, written into the two tensors given."""
+    return Estimate(vector_flops=x.numel, reads=(x,), writes=(values, indices))
+
+
+@rule("aten.logcumsumexp", "aten._logcumsumexp")
+def logcumsumexp(x: TensorType, dim: int) -> Estimate:
+    """A running log-add-exp: maximum, difference and sum, an exponential and a logarithm per element."""
+    return replace(running(x, dim, each=3 * parts(x)), transcendentals=2 * x.numel)
+
+
+@rule("aten.cummaxmin_backward")
+def cummaxmin_backward(grad: TensorType, x: TensorType, indices: TensorType, dim: int) -> Estimate:
+    """Each gradient is added where its value came from."""
+    return Estimate((x.like(dtype=grad.dtype),), vector_flops=grad.numel, reads=(grad, indices))
+
+
+@rule("aten.cumprod_backward")
+def cumprod_backward(grad: TensorType, x: TensorType, dim: int, output: TensorType) -> Estimate:
+    """Gradient times output, summed from the end, over the operand: three operations per element."""
+    out = x.like(dtype=result_type(grad, output))
+    return Estimate((out,), vector_flops=3 * parts(x) * x.numel, reads=(grad, x, output))
+
+
+@backward("aten.cumprod")
+def cumprod_gradient(call: ForwardCall) -> Estimate:
+    """Gradient times output, summed from the end, over the operand: three operations per element."""
+    return operand_gradient(call, each=3, saved=saved(call))
+
+
+@backward("aten.cummax", "aten.cummin")
+def cummax_gradient(call: ForwardCall) -> Estimate:
+    """Each gradient is added where its value came from."""
+    return operand_gradient(call, each=1, saved=selected_indices(call))
+
+
+def resized(shape: tuple[Dim, ...], place: int, size: Dim) -> tuple[Dim, ...]:
+    """The shape with another size at one place."""
+    return (*shape[:place], size, *shape[place + 1 :])
+
+
+@rule("aten.diff")
+def diff(
+    x: TensorType,
+    n: int = 1,
+    dim: int = -1,
+    prepend: TensorType | None = None,
+    append: TensorType | None = None,
+) -> Estimate:
+    """One subtraction per element of each of the n differences taken one after another."""
+    require(x.rank > 0, "differences need at least one axis, of a tensor with none")
+    if n == 0:
+        return Estimate((x.like(),), reads=(x,))
+    place = axis(dim, x.rank)
+    pieces = tuple(piece for piece in (prepend, x, append) if piece is not None)
+    length = total(piece.shape[place] for piece in pieces)
+    out = x.like(resized(x.shape, place, dim_max(length - n, 0)), result_type(*pieces))
+    steps = total(dim_max(length - step, 0) for step in range(1, n + 1))
+    return Estimate((out,), vector_flops=parts(out) * steps * prod(reduced(x.shape, place)), reads=pieces)
+
+
+def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[tuple[Dim, ...], int, DType]:
+    """The shape of the intervals between samples, the axis they lie along and the type to work in."""
+    place = axis(dim, y.rank)
+    shape = resized(y.shape, place, dim_max(y.shape[place] - 1, 0))
+    if x is not None and x.rank > 1:  # one position per sample; a single axis of them serves every lane
+        require(x.rank == y.rank, f"positions have {x.rank} axes, samples {y.rank}")
+        shape = broadcast(shape, resized(x.shape, place, dim_max(x.shape[place] - 1, 0)))
+    return shape, place, float_result(y) if x is None else float_result(y, x)
+
+
+@rule("aten.trapezoid.dx", "aten.trapz.dx")
+def trapezoid(y: TensorType, *, dx: float = 1, dim: int = -1) -> Estimate:
+    """One addition per sample; both ends, the halving and the step are three operations per result."""
+    out = y.like(reduced(y.shape, dim), float_result(y))
+    return Estimate((out,), vector_flops=parts(y) * (y.numel + 3 * out.numel), reads=(y,))
+
+
+@rule("aten.trapezoid.x", "aten.trapz.x")
+def trapezoid_x(y: TensorType, x: TensorType, *, dim: int = -1) -> Estimate:
+    """Per interval both ends added, times the width, summed; the widths once, a halving per result."""
+    shape, place, dtype = intervals(y, x, dim)
+    out = y.like(reduced(shape, place), dtype)
+    return Estimate((out,), vector_flops=parts(y) * (3 * prod(shape) + x.numel + out.numel), reads=(y, x))
+
+
+@rule("aten.cumulative_trapezoid.dx")
+def cumulative_trapezoid(y: TensorType, *, dx: float = 1, dim: int = -1) -> Estimate:
+    """Per interval both ends added, times half the step, summed up."""
+    shape, _, dtype = intervals(y, None, dim)
+    return Estimate((y.like(shape, dtype),), vector_flops=3 * parts(y) * prod(shape), reads=(y,))
+
+
+@rule("aten.cumulative_trapezoid.x")
+def cumulative_trapezoid_x(y: TensorType, x: TensorType, *, dim: int = -1) -> Estimate:
+    """Per interval both ends added, times the width, summed up and halved; the widths once."""
+    shape, _, dtype = intervals(y, x, dim)
+    work = parts(y) * (4 * prod(shape) + x.numel)
+    return Estimate((y.like(shape, dtype),), vector_flops=work, reads=(y, x))
+
+
+@rule("aten.gradient")
+def gradient(
+    x: TensorType,
+    *,
+    spacing: float | tuple[float, ...] | tuple[TensorType, ...] | None = None,
+    dim: Axes = None,
+    edge_order: int = 1,
+) -> Estimate:
+    """Per element and axis a difference of neighbours over their distance; with positions five operations."""
+    positions = (
+        tuple(at for at in spacing if isinstance(at, TensorType)) if isinstance(spacing, tuple) else ()
+    )
+    count = len(axes(dim, x.rank))
+    work = (5 if positions else 2) * parts(x) * count * x.numel
+    return Estimate(
+        (x.like(dtype=float_result(x, *positions)),) * count, vector_flops=work, reads=(x, *positions)
+    )

@@ -1,0 +1,94 @@
+"""Dropout: in training elements are zeroed at random and the others scaled up; in inference nothing happens.
+
+Work per element: the draw compared with the rate 1, the selection 1, the scale 1. Drawing itself is not
+counted.
+"""
+
+from __future__ import annotations
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, prod
+from graphflops.rules.elementwise import result_of
+from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.tensor import BOOL, UINT8, TensorType
+
+DROPOUT = 3  # compare 1, select 1, scale 1
+UNDROP = 2  # select 1, scale 1
+AFFINE_DRAW = 5  # alpha dropout, per draw: compare 1, and a scale and a shift that keep mean and variance 4
+AFFINE = 2  # multiply 1, add 1
+
+
+def drop(x: TensorType, p: float, train: bool, per_draw: int, per_element: int, draws: Dim) -> Estimate:
+    """`x` with `draws` random decisions applied to it, or `x` itself where none is taken."""
+    if not train or p == 0 or x.numel == 0:
+        return free(x.view(x.shape))
+    return Estimate((x.like(),), vector_flops=per_draw * draws + per_element * x.numel, reads=(x,))
+
+
+def channels(x: TensorType) -> Dim:
+    """How many whole feature maps a batch has."""
+    return prod(x.shape[:2])
+
+
+@rule("aten.dropout")
+def dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """Three operations per element."""
+    return drop(x, p, train, per_draw=DROPOUT, per_element=0, draws=x.numel)
+
+
+@rule("aten.feature_dropout")
+def feature_dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """One decision and one scale per channel, one product per element."""
+    return drop(x, p, train, per_draw=2, per_element=1, draws=channels(x))
+
+
+@rule("aten.alpha_dropout")
+def alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """A decision, its scale and shift and their application per element."""
+    return drop(x, p, train, per_draw=AFFINE_DRAW, per_element=AFFINE, draws=x.numel)
+
+
+@rule("aten.feature_alpha_dropout")
+def feature_alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """A decision with its scale and shift per channel, their application per element."""
+    return drop(x, p, train, per_draw=AFFINE_DRAW, per_element=AFFINE, draws=channels(x))
+
+
+@rule("aten.native_dropout")
+def native_dropout(x: TensorType, p: float, train: bool | None) -> Estimate:
+    """Three operations per element and a stored mask; in inference only a mask of ones is written."""
+    mask = x.like(dtype=BOOL)
+    if train is False:
+        return Estimate((x, mask), writes=(mask,), alias=True)
+    return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
+
+
+@rule("aten._fused_dropout")
+def fused_dropout(x: TensorType, p: float, generator: None = None) -> Estimate:
+    """Three operations per element and a stored mask; `p` is the share kept."""
+    return Estimate((x.like(), x.like(dtype=UINT8)), vector_flops=DROPOUT * x.numel, reads=(x,))
+
+
+@rule("aten.native_dropout_backward", "aten._masked_scale")
+def native_dropout_backward(grad_output: TensorType, mask: TensorType, scale: float) -> Estimate:
+    """A selection by the mask and a scale per element."""
+    return Estimate((grad_output.like(),), vector_flops=UNDROP * grad_output.numel, reads=(grad_output, mask))
+
+
+@backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout", "aten.alpha_dropout")
+def dropout_backward(call: ForwardCall) -> Estimate:
+    """The gradient selected by the kept mask and scaled; where nothing was dropped, the gradient itself."""
+    grad = result_of(call)
+    if call.estimate.alias:
+        return free(grad)
+    return native_dropout_backward(grad.like(), grad.like(dtype=BOOL), 1.0)
+
+
+@backward("aten.feature_dropout", "aten.feature_alpha_dropout")
+def feature_dropout_backward(call: ForwardCall) -> Estimate:
+    """The gradient times what its channel was multiplied with."""
+    grad = result_of(call)
+    if call.estimate.alias:
+        return free(grad)
+    noise = channels(grad) * (grad.dtype.bits // 8)
+    return Estimate((grad.like(),), vector_flops=grad.numel, reads=(grad.like(), noise))

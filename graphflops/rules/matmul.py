@@ -1,0 +1,310 @@
+"""Products of matrices and vectors, plain, fused with an addition, grouped, in chains."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, broadcast, differ, dim_min, prod
+from graphflops.rules.activation import gelu_work
+from graphflops.rules.promotion import result_type
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Tensors = tuple[TensorType, ...]
+Number = Dim | float | complex
+Mask = tuple[bool, ...]  # which results of a backward operator are wanted
+
+
+def flops_of(multiply_adds: Dim, dtype: DType) -> Dim:
+    """FLOPs of that many multiply-adds: 2 each, 8 between complex numbers."""
+    return (8 if dtype.kind == "complex" else 2) * multiply_adds
+
+
+def additions(out: TensorType) -> Dim:
+    """Vector work of adding something to every element: one operation each, two for complex numbers."""
+    return (2 if out.dtype.kind == "complex" else 1) * out.numel
+
+
+@rule(
+    *("aten.mm", "aten.bmm", "aten.matmul", "aten.linalg_matmul", "aten.mv", "aten.dot", "aten.vdot"),
+    product=("a", "b"),
+)
+def matmul(a: TensorType, b: TensorType) -> Estimate:
+    """Batched matrix product; a vector operand borrows an axis of length one."""
+    require(a.rank > 0 and b.rank > 0, f"a product of matrices needs axes: {a} and {b}")
+    *batch_a, m, k = a.shape if a.rank > 1 else (1, *a.shape)
+    *batch_b, inner, n = b.shape if b.rank > 1 else (*b.shape, 1)
+    require(not differ(k, inner), f"inner dimensions differ: {k} and {inner}")
+    batch = broadcast(batch_a, batch_b)
+    kept = (m,) * (a.rank > 1) + (n,) * (b.rank > 1)
+    out = a.like((*batch, *kept))
+    return Estimate((out,), matrix_flops=flops_of(prod(batch) * m * k * n, a.dtype), reads=(a, b))
+
+
+@rule("aten.mm.dtype", "aten.bmm.dtype", product=("a", "b"))
+def matmul_into(a: TensorType, b: TensorType, out_dtype: DType) -> Estimate:
+    """Matrix product accumulated and returned in another element type."""
+    product = matmul(a, b)
+    return Estimate((only_result(product).like(dtype=out_dtype),), product.matrix_flops, reads=(a, b))
+
+
+@rule("aten.linalg_vecdot", product=("x", "y"))
+def vecdot(x: TensorType, y: TensorType, *, dim: int = -1) -> Estimate:
+    """One dot product per position of the other axes."""
+    shape = broadcast(x.shape, y.shape)
+    require(-len(shape) <= dim < len(shape), f"axis {dim} does not exist in shape {shape}")
+    kept = [size for index, size in enumerate(shape) if index != dim % len(shape)]
+    out = x.like(kept, result_type(x, y))
+    return Estimate((out,), matrix_flops=flops_of(prod(shape), out.dtype), reads=(x, y))
+
+
+@rule("aten.linear", "aten.mkldnn_linear", product=("x", "weight"))
+def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
+    """Product of every row with a weight stored as (out, in); the bias is one vector addition per result."""
+    features, expected = x.shape[-1], weight.shape[-1]
+    require(not differ(features, expected), f"{features} features meet a weight for {expected}")
+    out = x.like((*x.shape[:-1], *weight.shape[:-1]))
+    flops = flops_of(prod(x.shape[:-1]) * weight.numel, x.dtype)
+    return Estimate((out,), flops, vector_flops=additions(out) if bias else 0, reads=(x, weight, bias))
+
+
+# Products added to something.
+
+
+@rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
+def addmm(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
+    """The product, and vector work for what is left of beta * base + alpha * (a @ b)."""
+    return add_product(base, matmul(a, b), beta, alpha)
+
+
+@rule("aten.addmm.dtype", "aten.baddbmm.dtype", product=("a", "b"))
+def addmm_into(
+    base: TensorType, a: TensorType, b: TensorType, out_dtype: DType, *, beta: Number = 1, alpha: Number = 1
+) -> Estimate:
+    """As addmm, in another element type."""
+    return add_product(base, matmul_into(a, b, out_dtype), beta, alpha)
+
+
+@rule("aten._addmm_activation", product=("a", "b"))
+def addmm_activation(
+    base: TensorType,
+    a: TensorType,
+    b: TensorType,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+    use_gelu: bool = False,
+) -> Estimate:
+    """As addmm, followed by relu, one comparison, or gelu."""
+    product = matmul(a, b)
+    vector, functions = gelu_work("none") if use_gelu else (1, 0)
+    n = only_result(product).numel
+    return add_product(base, product, beta, alpha, vector * n, functions * n)
+
+
+@rule("aten.addbmm", product=("a", "b"))
+def addbmm(
+    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
+) -> Estimate:
+    """As addmm with the batch of products summed: the sum over the batch is part of the accumulation."""
+    product = matmul(a, b)
+    out = only_result(product)
+    summed = Estimate((out.like(out.shape[1:]),), product.matrix_flops, reads=product.reads)
+    return add_product(base, summed, beta, alpha)
+
+
+@rule("aten.addr", product=("a", "b"))
+def addr(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
+    """As addmm for a column times a row."""
+    out = TensorType((*a.shape, *b.shape), result_type(base, a, b))
+    product = Estimate((out,), flops_of(out.numel, out.dtype), reads=(a, b))
+    return add_product(base, product, beta, alpha)
+
+
+def add_product(
+    base: TensorType, product: Estimate, beta: Number, alpha: Number, vector: Dim = 0, functions: Dim = 0
+) -> Estimate:
+    """The product and what is left of beta * base + alpha * product; with beta 0 the base is not even read."""
+    out = only_result(product)
+    require(broadcast(base.shape, out.shape) == out.shape, f"cannot add {base} to a product {out}")
+    operations = (beta != 0) + (beta not in (0, 1)) + (alpha != 1)
+    factor = product.reads[0]
+    return Estimate(
+        product.out,
+        product.matrix_flops,
+        vector_flops=operations * additions(out) + vector,
+        transcendentals=functions,
+        reads=(base if beta != 0 else None, *product.reads),
+        matrix_dtype=factor.dtype if isinstance(factor, TensorType) else None,
+    )
+
+
+# Grouped products.
+
+
+@rule("aten._grouped_mm", product=("a", "b"))
+def grouped_mm(
+    a: TensorType,
+    b: TensorType,
+    offs: TensorType | None = None,
+    bias: TensorType | None = None,
+    out_dtype: DType | None = None,
+) -> Estimate:
+    """One product per group: offsets split the rows, columns or inner axis, whose total length counts once.
+
+    Of the matrices that groups of rows select, no more are read than there are rows.
+    """
+    m, n = a.shape[-2], b.shape[-1]
+    require(not differ(a.shape[-1], b.shape[-2]), f"inner dimensions differ: {a.shape[-1]} and {b.shape[-2]}")
+    shape: tuple[Dim, ...] = (m, n)
+    multiply_adds = prod((m, a.shape[-1], n))
+    read_a, read_b = a, b
+    if a.rank == b.rank:
+        groups = a.shape[0] if a.rank == 3 else _groups(offs)
+        shape = (groups, m, n)
+        multiply_adds *= groups if a.rank == 3 else 1
+    elif a.rank == 3:
+        read_a = a.like((dim_min(a.shape[0], n), *a.shape[1:]))
+    else:
+        read_b = b.like((dim_min(b.shape[0], m), *b.shape[1:]))
+    out = a.like(shape, out_dtype)
+    vector = out.numel if bias else 0
+    return Estimate((out,), flops_of(multiply_adds, a.dtype), vector, reads=(read_a, read_b, offs, bias))
+
+
+def _groups(offs: TensorType | None) -> Dim:
+    require(offs is not None, "a grouped product of two matrices needs the groups' ends")
+    assert offs is not None
+    return offs.shape[0]
+
+
+def only_result(product: Estimate) -> TensorType:
+    """The one tensor that an estimate returns."""
+    (out,) = product.out
+    assert isinstance(out, TensorType)
+    return out
+
+
+# Products of several matrices.
+
+
+@rule("aten.linalg_multi_dot", "aten.chain_matmul")
+def multi_dot(matrices: Tensors) -> Estimate:
+    """The cheapest order of multiplying the chain, as executed; the ends may be vectors."""
+    first, last = matrices[0], matrices[-1]
+    matrix = flops_of(cheapest_chain(_chain(matrices)), first.dtype)
+    out = first.like(first.shape[:-1] * (first.rank > 1) + last.shape[1:] * (last.rank > 1))
+    return Estimate((out,), matrix, reads=matrices, matrix_dtype=first.dtype)
+
+
+@backward("aten.linalg_multi_dot", "aten.chain_matmul")
+def multi_dot_backward(call: ForwardCall) -> Estimate:
+    """Each product once more for each side; both sides are taken to want it once two of the matrices do."""
+    wanted = tuple(x.like() for x in call.arguments["matrices"] if x.requires_grad)
+    grad = only_result(call.estimate)
+    times = min(len(wanted), 2)
+    return Estimate(wanted, times * call.estimate.matrix_flops, reads=(grad, *call.arguments["matrices"]))
+
+
+def _chain(matrices: Tensors) -> list[Dim]:
+    """Rows of the first matrix, then columns of each."""
+    shapes = [x.shape for x in matrices]
+    shapes[0] = (1, *shapes[0]) if matrices[0].rank == 1 else shapes[0]
+    shapes[-1] = (*shapes[-1], 1) if len(shapes) > 1 and matrices[-1].rank == 1 else shapes[-1]
+    for (_, columns), (rows, _) in pairwise(shapes):
+        require(not differ(columns, rows), f"inner dimensions differ: {columns} and {rows}")
+    return [shapes[0][0], *(columns for _, columns in shapes)]
+
+
+def cheapest_chain(sizes: Sequence[Dim]) -> Dim:
+    """Multiply-adds of a chain of matrices (sizes[i], sizes[i+1]) in its cheapest order."""
+    count = len(sizes) - 1
+    best: dict[tuple[int, int], Dim] = {(i, i + 1): 0 for i in range(count)}
+    for span in range(2, count + 1):
+        for i in range(count - span + 1):
+            k = i + span
+            splits = (best[i, j] + best[j, k] + prod((sizes[i], sizes[j], sizes[k])) for j in range(i + 1, k))
+            best[i, k] = dim_min(*splits)
+    return best[0, count]
+
+
+@rule("aten.linalg_matrix_power", "aten.matrix_power")
+def matrix_power(x: TensorType, n: int) -> Estimate:
+    """Products of repeated squaring; a negative exponent inverts first, 2n^3 operations as vector work."""
+    size = x.shape[-1]
+    require(not differ(x.shape[-2], size), f"a power needs a square matrix, got {x.shape[-2]} by {size}")
+    power = abs(n)
+    products = power.bit_length() - 1 + bin(power).count("1") - 1 if power else 0
+    multiply_adds = prod(x.shape) * size
+    return Estimate(
+        (x.like(),),
+        matrix_flops=products * flops_of(multiply_adds, x.dtype),
+        vector_flops=flops_of(multiply_adds, x.dtype) if n < 0 else 0,
+        reads=(x,) if n else (),
+    )
+
+
+@backward("aten.linalg_matrix_power", "aten.matrix_power")
+def matrix_power_backward(call: ForwardCall) -> Estimate:
+    """Two products for each of the forward's; the gradient of an inverse is two products more."""
+    x, n = call.arguments["x"], call.arguments["n"]
+    inverse = 2 * flops_of(prod(x.shape) * x.shape[-1], x.dtype) if n < 0 else 0
+    return Estimate((x.like(),), 2 * call.estimate.matrix_flops + inverse, reads=(x.like(), x))
+
+
+@rule("aten._compute_linear_combination")
+def linear_combination(x: TensorType, coefficients: TensorType) -> Estimate:
+    """A matrix of coefficients times the items along the first axis."""
+    out = x.like((coefficients.shape[0], *x.shape[1:]))
+    return Estimate((out,), flops_of(coefficients.shape[0] * x.numel, x.dtype), reads=(x, coefficients))
+
+
+# Backward operators.
+
+
+@rule("aten.linear_backward", "aten.mkldnn_linear_backward")
+def linear_backward(x: TensorType, grad: TensorType, weight: TensorType, output_mask: Mask) -> Estimate:
+    """The forward's product for the input and for the weight, a sum over rows for the bias."""
+    wants_x, wants_weight, wants_bias = output_mask
+    product = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
+    return Estimate(
+        (
+            grad.like(x.shape) if wants_x else None,
+            grad.like(weight.shape) if wants_weight else None,
+            grad.like(grad.shape[-1:]) if wants_bias else None,
+        ),
+        matrix_flops=product * (wants_x + wants_weight),
+        vector_flops=additions(grad) if wants_bias else 0,
+        reads=(grad, weight if wants_x else None, x if wants_weight else None),
+    )
+
+
+@rule("aten.mkldnn_linear_backward_input")
+def linear_backward_input(input_size: tuple[Dim, ...], grad: TensorType, weight: TensorType) -> Estimate:
+    """The gradient of linear's input alone."""
+    flops = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
+    return Estimate((grad.like(input_size),), flops, reads=(grad, weight))
+
+
+@rule("aten.mkldnn_linear_backward_weights")
+def linear_backward_weights(
+    grad: TensorType, x: TensorType, weight: TensorType, bias_defined: bool
+) -> Estimate:
+    """The gradients of linear's weight and bias."""
+    both = linear_backward(x, grad, weight, (False, True, bias_defined))
+    return Estimate(both.out[1:], both.matrix_flops, both.vector_flops, reads=both.reads)
+
+
+@rule("aten.matmul_backward")
+def matmul_backward(grad: TensorType, a: TensorType, b: TensorType, mask: Mask) -> Estimate:
+    """Gradients of matmul: the forward's product for each wanted operand."""
+    return Estimate(
+        (a.like() if mask[0] else None, b.like() if mask[1] else None),
+        matrix_flops=matmul(a, b).matrix_flops * (mask[0] + mask[1]),
+        reads=(grad, b if mask[0] else None, a if mask[1] else None),
+    )

@@ -1,0 +1,179 @@
+"""Parts of tensors: slices, single positions, splits and diagonals, all views."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent, free
+from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, total
+from graphflops.rules.axes import axis
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import kept_by_slice, replaced, shown, tensors_of
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@rule("aten.select")
+def select(x: TensorType, dim: int, index: Dim) -> Estimate:
+    """One position of an axis."""
+    require(x.rank > 0, "a tensor without axes has no position to select")
+    place = axis(dim, x.rank)
+    size = x.shape[place]
+    inside = not (at_least(index, size) or at_least(-1 - size, index))
+    require(inside, f"index {index} is outside axis {place} of length {size}")
+    out = x.view(replaced(x.shape, place))
+    if place == 0 and isinstance(index, int) and isinstance(x.value, tuple):
+        out = replace(out, value=x.value[index])
+    return free(out)
+
+
+@rule("aten.slice")
+def slice_(
+    x: TensorType, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: Dim = 1
+) -> Estimate:
+    """A range of an axis."""
+    place = axis(dim, x.rank)
+    out = x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
+    literal = not any(isinstance(bound, Expr) for bound in (start, end, step))
+    if place == 0 and literal and isinstance(x.value, tuple):
+        out = replace(out, value=x.value[slice(start, end, step)])  # type: ignore[arg-type]
+    return free(out)
+
+
+@rule("aten.slice_inverse")
+def slice_inverse(
+    x: TensorType,
+    src: TensorType,
+    dim: int = 0,
+    start: Dim | None = None,
+    end: Dim | None = None,
+    step: Dim = 1,
+) -> Estimate:
+    """The whole that a slice was cut from."""
+    return free(x.like())
+
+
+@rule("aten.narrow")
+def narrow(x: TensorType, dim: int, start: Dim | TensorType, length: Dim) -> Estimate:
+    """A range of an axis, by its length."""
+    place = axis(dim, x.rank)
+    size = x.shape[place]
+    require(not at_least(length, size + 1), f"{length} positions do not fit axis {place} of length {size}")
+    return free(x.view(replaced(x.shape, place, length)))
+
+
+def pieces(x: TensorType, sizes: Iterable[Dim], dim: int) -> Estimate:
+    """One view per size, along an axis."""
+    place = axis(dim, x.rank)
+    return free(*(x.view(replaced(x.shape, place, size)) for size in sizes))
+
+
+def in_steps(size: Dim, step: Dim, count: Dim) -> tuple[Dim, ...]:
+    """The size cut into `count` pieces of `step`, the last one shorter; none where the count is not known."""
+    if isinstance(count, Expr):
+        return ()
+    return (*(step,) * (count - 1), size - step * (count - 1))
+
+
+@rule("aten.split", "aten.unsafe_split")
+def split(x: TensorType, split_size: Dim | Sequence[Dim], dim: int = 0) -> Estimate:
+    """Pieces of one size, or of the sizes given."""
+    if not isinstance(split_size, (int, Expr)):
+        return split_with_sizes(x, split_size, dim)
+    size = x.shape[axis(dim, x.rank)]
+    return pieces(x, in_steps(size, split_size, 1 if size == 0 else ceil_div(size, split_size)), dim)
+
+
+@rule("aten.split_with_sizes", "aten.unsafe_split_with_sizes")
+def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) -> Estimate:
+    """Pieces of the sizes given."""
+    size = x.shape[axis(dim, x.rank)]
+    require(not differ(total(split_sizes), size), f"{shown(split_sizes)} do not add up to {size}")
+    return pieces(x, split_sizes, dim)
+
+
+@rule("aten.chunk", "aten.unsafe_chunk")
+def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
+    """At most so many equal pieces; all of them where the size is not known."""
+    size = x.shape[axis(dim, x.rank)]
+    step = ceil_div(size, chunks)
+    count = ceil_div(size, step) if isinstance(step, int) and step and isinstance(size, int) else chunks
+    return pieces(x, in_steps(size, step, count), dim)
+
+
+@rule("aten.tensor_split")
+def tensor_split(x: TensorType, cuts: Dim | Sequence[Dim] | TensorType, dim: int = 0) -> Estimate:
+    """So many pieces of nearly equal size, or pieces cut at the positions given."""
+    size = x.shape[axis(dim, x.rank)]
+    where = cuts.value if isinstance(cuts, TensorType) else cuts
+    if where is None and isinstance(cuts, TensorType) and cuts.rank and isinstance(cuts.shape[0], int):
+        return pieces(x, (data_dependent(f"piece_{place}") for place in range(cuts.shape[0] + 1)), dim)
+    if where is None or isinstance(where, Expr):  # how many pieces there are is not known
+        return free()
+    if isinstance(where, int):
+        return pieces(x, (floor_div(size + where - 1 - place, where) for place in range(where)), dim)
+    bounds = pairwise((0, *where, None))
+    return pieces(x, (kept_by_slice(size, start, end) for start, end in bounds), dim)
+
+
+@rule("aten.hsplit")
+def hsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
+    """`tensor_split` along the second axis, or the only one."""
+    return tensor_split(x, cuts, 1 if x.rank > 1 else 0)
+
+
+@rule("aten.vsplit")
+def vsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
+    """`tensor_split` along the first axis."""
+    return tensor_split(x, cuts, 0)
+
+
+@rule("aten.dsplit")
+def dsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
+    """`tensor_split` along the third axis."""
+    return tensor_split(x, cuts, 2)
+
+
+@rule("aten.unbind")
+def unbind(x: TensorType, dim: int = 0) -> Estimate:
+    """Every position of an axis by itself."""
+    place = axis(dim, x.rank)
+    count = x.shape[place]
+    return free(*(x.view(replaced(x.shape, place)),) * (count if isinstance(count, int) else 0))
+
+
+def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
+    """Elements on a diagonal of a matrix."""
+    shortest = dim_min(rows + min(offset, 0), columns - max(offset, 0))
+    return shortest if rows is columns and isinstance(rows, Expr) else dim_max(0, shortest)
+
+
+@rule("aten.diagonal")
+def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Estimate:
+    """The diagonal of two axes, as a last axis."""
+    a, b = axis(dim1, x.rank), axis(dim2, x.rank)
+    require(a != b, f"axis {dim1} and axis {dim2} of a diagonal are the same")
+    others = (size for place, size in enumerate(x.shape) if place not in (a, b))
+    return free(x.view((*others, diagonal_length(x.shape[a], x.shape[b], offset))))
+
+
+@backward(
+    *(
+        f"aten.{name}"
+        for name in ("select", "slice", "narrow", "diagonal", "split", "split_with_sizes", "chunk")
+    )
+)
+@backward(
+    *(f"aten.{name}" for name in ("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "tensor_split"))
+)
+@backward(*(f"aten.{name}" for name in ("hsplit", "vsplit", "dsplit", "unbind", "unbind_copy", "split_copy")))
+@backward(*(f"aten.{name}" for name in ("select_copy", "slice_copy", "narrow_copy", "split_with_sizes_copy")))
+def part_backward(call: ForwardCall) -> Estimate:
+    """The gradients of the parts, written into a gradient of the whole that is zero elsewhere."""
+    return Estimate(
+        (call.arguments["x"].like(),), reads=tuple(x.like() for x in tensors_of(call.estimate.out))
+    )

@@ -1,0 +1,223 @@
+"""Primitives that decomposed programs are left with: elementwise ones never promote, shapes are explicit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.dims import Dim, floor_div, prod
+from graphflops.rules.axes import axes, axis, reduced
+from graphflops.rules.elementwise import elementwise, pointwise, to_bool, to_real
+from graphflops.rules.pointwise import COMPLEX_PRODUCT, COMPLEX_QUOTIENT
+from graphflops.rules.promotion import result_type
+from graphflops.rules.registry import rule
+from graphflops.tensor import FLOAT32, INT64, DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+for names, flops, transcendentals in (
+    ("neg ceil floor round trunc sign bitwise_not reciprocal", 1, 0),
+    ("acos acosh asin asinh atan atanh cbrt cos cosh sin sinh tan tanh", 0, 1),
+    ("exp exp2 expm1 log log10 log1p log2 sqrt rsqrt", 0, 1),
+    ("erf erfc erfcx erf_inv ndtri digamma lgamma", 0, 1),
+    ("bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 spherical_bessel_j0", 0, 1),
+):
+    pointwise(names, flops, transcendentals, namespace="prims")
+pointwise("abs", 1, result=to_real, complex_work=(3, 1), namespace="prims")
+pointwise("isfinite signbit", 1, result=to_bool, namespace="prims")
+pointwise("conj_physical", 0, complex_work=(1, 0), namespace="prims")
+
+for names, flops, transcendentals in (
+    ("add sub maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor nextafter", 1, 0),
+    ("shift_left shift_right_arithmetic shift_right_logical", 1, 0),
+    ("fmod remainder", 4, 0),
+    ("hypot", 3, 1),
+    ("atan2 gcd igamma igammac pow zeta", 0, 1),
+):
+    pointwise(names, flops, transcendentals, arity=2, namespace="prims")
+pointwise("mul", 1, arity=2, complex_work=COMPLEX_PRODUCT, namespace="prims")
+pointwise("div", 1, arity=2, complex_work=COMPLEX_QUOTIENT, namespace="prims")
+pointwise("eq ne lt le gt ge", 1, arity=2, result=to_bool, namespace="prims")
+
+
+@rule("prims.where")
+def select(condition: TensorType, a: Value, b: Value) -> Estimate:
+    """One selection per element."""
+    return elementwise(condition, a, b, flops=1, result=lambda _, *chosen: result_type(*chosen))
+
+
+@rule("prims.convert_element_type")
+def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
+    """One conversion per element; a copy where the type stays."""
+    return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
+
+
+# Traffic only.
+
+
+@rule("prims.clone")
+def copied(a: TensorType) -> Estimate:
+    """Every element read and written."""
+    return Estimate((a.like(),), reads=(a,))
+
+
+@rule("prims.device_put")
+def device_put(a: TensorType, device: Value = None, non_blocking: bool = False) -> Estimate:
+    """Every element read and written, on whichever device."""
+    return copied(a)
+
+
+@rule("prims.copy_to")
+def copy_to(a: TensorType, b: TensorType) -> Estimate:
+    """The second operand read, the first overwritten."""
+    return Estimate((a,), vector_flops=b.numel if a.dtype != b.dtype else 0, reads=(b,), writes=(a,), alias=True)
+
+
+@rule("prims.copy_strided")
+def copy_strided(a: TensorType, stride: Sequence[Dim]) -> Estimate:
+    """Every element read and written, into another order."""
+    return copied(a)
+
+
+@rule("prims.rev")
+def rev(a: TensorType, dims: Sequence[int]) -> Estimate:
+    """Every element read and written."""
+    return copied(a)
+
+
+@rule("prims.fill")
+def fill(a: TensorType, value: Value) -> Estimate:
+    """Every element written."""
+    return Estimate((a.like(),))
+
+
+@rule("prims.cat")
+def cat(tensors: Sequence[TensorType], dim: int) -> Estimate:
+    """Every operand read, the result written."""
+    first, place = tensors[0], axis(dim, tensors[0].rank)
+    joined: Dim = 0
+    for x in tensors:
+        joined = joined + x.shape[place]
+    out = first.like((*first.shape[:place], joined, *first.shape[place + 1 :]), result_type(*tensors))
+    return Estimate((out,), reads=tuple(tensors))
+
+
+# Views.
+
+
+@rule("prims.broadcast_in_dim")
+def broadcast_in_dim(a: TensorType, shape: Sequence[Dim], broadcast_dimensions: Sequence[int]) -> Estimate:
+    """Repeats without storing them."""
+    out, stored = a.like(shape), a.numel if a.stored is None else a.stored
+    return free(out if same(stored, out.numel) else replace(out, stored=stored))
+
+
+@rule("prims.transpose")
+def transpose(a: TensorType, permutation: Sequence[int]) -> Estimate:
+    """Axes in the order given."""
+    return free(a.view(a.shape[place] for place in axes(permutation, a.rank)))
+
+
+@rule("prims.squeeze")
+def squeeze(a: TensorType, dimensions: Sequence[int]) -> Estimate:
+    """The axes named, all of length one, left out."""
+    return free(a.view(reduced(a.shape, tuple(dimensions)) if dimensions else a.shape))
+
+
+@rule("prims.split_dim")
+def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
+    """One axis seen as two."""
+    inner = floor_div(a.shape[dim], outer_length)
+    return free(a.view((*a.shape[:dim], outer_length, inner, *a.shape[dim + 1 :])))
+
+
+@rule("prims.collapse", "prims.collapse_view")
+def collapse(a: TensorType, start: int, end: int) -> Estimate:
+    """Neighbouring axes, the last one included, seen as one."""
+    return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
+
+
+@rule("prims.reshape", "prims.resize")
+def reshape(a: TensorType, shape: Sequence[Dim]) -> Estimate:
+    """The same elements in another shape."""
+    return free(a.view(shape))
+
+
+@rule("prims.as_strided")
+def as_strided(a: TensorType, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim) -> Estimate:
+    """A window onto the same memory."""
+    return free(a.view(size))
+
+
+@rule("prims.real", "prims.imag")
+def part(a: TensorType) -> Estimate:
+    """One of both parts of every element."""
+    return free(a.view(a.shape, to_real(a)))
+
+
+@rule("prims.view_of_dtype")
+def view_of_dtype(a: TensorType, dtype: DType) -> Estimate:
+    """The same bytes read as another type of the same width."""
+    return free(a.view(a.shape, dtype))
+
+
+# Fresh tensors.
+
+
+@rule("prims.empty", "prims.empty_strided", "prims.empty_permuted")
+def empty(shape: Sequence[Dim], *order: Value, dtype: DType, requires_grad: bool = False) -> Estimate:
+    """Memory that nobody writes yet."""
+    return free(TensorType(tuple(shape), dtype), alias=False)
+
+
+@rule("prims.full")
+def full(shape: Sequence[Dim], fill_value: Value, *, dtype: DType, requires_grad: bool = False) -> Estimate:
+    """Every element written."""
+    return Estimate((TensorType(tuple(shape), dtype),))
+
+
+@rule("prims.full_like")
+def full_like(a: TensorType, fill_value: Value, *, dtype: DType, requires_grad: bool = False) -> Estimate:
+    """Every element written, none read."""
+    return Estimate((a.like(dtype=dtype),))
+
+
+@rule("prims.iota")
+def iota(length: Dim, *, start: Dim, step: Dim, dtype: DType, requires_grad: bool = False) -> Estimate:
+    """Every element written."""
+    return Estimate((TensorType((length,), dtype),))
+
+
+@rule("prims.scalar_tensor")
+def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
+    """One element written."""
+    return Estimate((TensorType((), dtype or result_type(s)),))
+
+
+@rule("prims.uniform", "prims.normal")
+def drawn(shape: Sequence[Dim], *, dtype: DType, **distribution: Value) -> Estimate:
+    """Every element written; scaled and shifted from what was drawn."""
+    out = TensorType(tuple(shape), dtype)
+    return Estimate((out,), vector_flops=2 * out.numel)
+
+
+# Bookkeeping.
+
+
+@rule("prims._make_token")
+def make_token() -> Estimate:
+    """An empty tensor that puts effects in order."""
+    return free(TensorType((0,), FLOAT32), alias=False)
+
+
+@rule("prims._sink_tokens")
+def sink_tokens(tokens: Sequence[TensorType]) -> Estimate:
+    """Nothing: keeps the effects alive."""
+    return free()
+
+
+@rule("prims.item")
+def item(a: TensorType) -> Estimate:
+    """A number read from the only element, whatever it holds."""
+    return Estimate((a.value if isinstance(a.value, (int, Expr)) else data_dependent("item"),), reads=(a,))

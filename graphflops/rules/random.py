@@ -1,0 +1,189 @@
+"""Random numbers. Drawing bits is not arithmetic; what turns them into a distribution is.
+
+A normal number costs two function evaluations and a product (Box and Muller: a logarithm, a root, a sine and a cosine
+make two of them); a distribution that is drawn by rejection counts as one evaluation per element.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value
+from graphflops.dims import Dim, broadcast, prod
+from graphflops.rules.promotion import DEFAULT_FLOAT
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import INT64, UINT64, DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NORMAL = (1, 2)
+UNIFORM = (0, 0)
+SCALED = 2  # the product and sum that move a standard distribution
+
+
+def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType) -> Estimate:
+    """A result of that type, each element drawn independently."""
+    n = out.numel
+    return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=reads)
+
+
+def _sized(size: Sequence[Dim], dtype: DType | None) -> TensorType:
+    return TensorType(tuple(size), dtype or DEFAULT_FLOAT)
+
+
+@rule("aten.rand")
+def rand(size: Sequence[Dim], *, dtype: DType | None = None, names: Value = None) -> Estimate:
+    """Uniform numbers, written."""
+    return drawn(_sized(size, dtype), *UNIFORM)
+
+
+@rule("aten.randn")
+def randn(size: Sequence[Dim], *, dtype: DType | None = None, names: Value = None) -> Estimate:
+    """Normal numbers, written."""
+    return drawn(_sized(size, dtype), *NORMAL)
+
+
+@rule("aten.randint")
+def randint(high: Dim, size: Sequence[Dim], *, dtype: DType | None = INT64) -> Estimate:
+    """Integers, written."""
+    return drawn(_sized(size, dtype or INT64), *UNIFORM)
+
+
+@rule("aten.randint.low", "aten.randint.low_generator")
+def randint_between(low: Dim, high: Dim, size: Sequence[Dim], *, dtype: DType | None = INT64) -> Estimate:
+    """Integers, written."""
+    return randint(high, size, dtype=dtype)
+
+
+@rule("aten.rand_like", "aten.randint_like")
+def rand_like(a: TensorType, *bounds: Value, dtype: DType | None = None) -> Estimate:
+    """Uniform numbers or integers of another tensor's shape, which is not read."""
+    return drawn(a.like(dtype=dtype), *UNIFORM, *_tensors(*bounds))
+
+
+@rule("aten.randn_like")
+def randn_like(a: TensorType, *, dtype: DType | None = None) -> Estimate:
+    """Normal numbers of another tensor's shape, which is not read."""
+    return drawn(a.like(dtype=dtype), *NORMAL)
+
+
+@rule("aten.randperm")
+def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
+    """Positions in random order, written."""
+    return Estimate((TensorType((n,), dtype or INT64),))
+
+
+# Filling a tensor: its shape and type count, its contents do not.
+
+
+@rule("aten.random", "aten.uniform", "aten._philox_uniform")
+def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
+    """Uniform numbers or integers; moving them to bounds is not counted apart."""
+    return drawn(a.like(), *UNIFORM, *_tensors(*bounds))
+
+
+@rule("aten.normal_functional", "aten.normal_", "aten._philox_normal")
+def normal_like(a: TensorType, *parameters: Value, mean: float = 0.0, std: float = 1.0) -> Estimate:
+    """Normal numbers, scaled and shifted."""
+    return drawn(a.like(), NORMAL[0] + SCALED, NORMAL[1], *_tensors(*parameters))
+
+
+@rule("aten.log_normal")
+def log_normal(a: TensorType, mean: float = 1.0, std: float = 2.0) -> Estimate:
+    """The exponential of normal numbers."""
+    return drawn(a.like(), NORMAL[0] + SCALED, NORMAL[1] + 1)
+
+
+@rule("aten.exponential", "aten.cauchy", "aten.geometric")
+def inverted(a: TensorType, *parameters: Value, **named: Value) -> Estimate:
+    """One evaluation of the distribution's inverse per element, scaled and shifted."""
+    return drawn(a.like(), SCALED, 1)
+
+
+# Parameters that are tensors.
+
+
+@rule("aten.bernoulli")
+def bernoulli(a: TensorType) -> Estimate:
+    """One comparison with its own probability per element."""
+    return drawn(a.like(), 1, 0, a)
+
+
+@rule("aten.bernoulli.p", "aten.bernoulli_.float", "aten.bernoulli.Tensor")
+def bernoulli_like(a: TensorType, p: Value = 0.5) -> Estimate:
+    """One comparison per element; only probabilities that are a tensor are read."""
+    return drawn(a.like(), 1, 0, *_tensors(p))
+
+
+@rule("aten.normal")
+def normal(mean: Value, std: Value = 1.0) -> Estimate:
+    """Normal numbers, scaled and shifted by tensors that are read."""
+    given = _tensors(mean, std)
+    out = given[0].like(broadcast(*(x.shape for x in given)))
+    return drawn(out, NORMAL[0] + SCALED, NORMAL[1], *given)
+
+
+@rule("aten.normal.float_float")
+def normal_sized(mean: float, std: float, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
+    """Normal numbers, scaled and shifted."""
+    return drawn(_sized(size, dtype), NORMAL[0] + SCALED, NORMAL[1])
+
+
+@rule("aten.poisson", "aten._standard_gamma")
+def rejected(a: TensorType) -> Estimate:
+    """One evaluation per element."""
+    return drawn(a.like(), 0, 1, a)
+
+
+@rule("aten.binomial")
+def binomial(count: TensorType, prob: TensorType) -> Estimate:
+    """One evaluation per element."""
+    return drawn(count.like(), 0, 1, count, prob)
+
+
+@rule("aten._sample_dirichlet")
+def sample_dirichlet(a: TensorType) -> Estimate:
+    """A gamma number per element, their sum and the division by it."""
+    return drawn(a.like(), 2, 1, a)
+
+
+@rule("aten._standard_gamma_grad")
+def standard_gamma_grad(a: TensorType, output: TensorType) -> Estimate:
+    """One evaluation per element of the sample's derivative by its parameter."""
+    return drawn(a.like(), 0, 1, a, output)
+
+
+@rule("aten._dirichlet_grad")
+def dirichlet_grad(x: TensorType, alpha: TensorType, total: TensorType) -> Estimate:
+    """One evaluation per element of the sample's derivative by its parameter."""
+    return drawn(x.like(), 0, 1, x, alpha, total)
+
+
+@rule("aten.multinomial")
+def multinomial(a: TensorType, num_samples: Dim, replacement: bool = False) -> Estimate:
+    """Without replacement an exponential number, a division and a comparison per weight; with it the running sums."""
+    out = a.like((*a.shape[:-1], num_samples), INT64)
+    if replacement:
+        return Estimate((out,), vector_flops=3 * a.numel, reads=(a,))
+    return Estimate((out,), vector_flops=4 * a.numel, transcendentals=a.numel, reads=(a,))
+
+
+# Generators that count: the state is an operand.
+
+
+@rule("rngprims.philox_rand")
+def philox_rand(
+    size: Sequence[Dim],
+    seed: TensorType,
+    offset: TensorType,
+    stride: Sequence[Dim] | None = None,
+    device: Value = None,
+    dtype: DType | None = None,
+) -> Estimate:
+    """Uniform numbers, and the offset that the next draw begins at."""
+    return Estimate((_sized(size, dtype), offset.like((), INT64)), reads=(seed, offset))
+
+
+def _tensors(*operands: Value) -> tuple[TensorType, ...]:
+    return tuple(x for x in operands if isinstance(x, TensorType))

@@ -1,0 +1,315 @@
+"""Reductions: sums, means, extremes, variances, counts. A reduction of n elements is n operations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
+from graphflops.rules.axes import reduced
+from graphflops.rules.promotion import DEFAULT_FLOAT, real_of
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Axes = int | tuple[int, ...] | None
+
+
+def accumulated(dtype: DType) -> DType:
+    """The type that ATen adds and multiplies up in: every integer type becomes int64."""
+    return dtype if dtype.kind in ("float", "complex", "other") else INT64
+
+
+def parts(x: TensorType) -> int:
+    """Real numbers per element: complex arithmetic counts both."""
+    return 2 if x.dtype.kind == "complex" else 1
+
+
+def reduction(
+    x: TensorType,
+    dim: Axes,
+    keepdim: bool = False,
+    dtype: DType | None = None,
+    each: int = 1,
+    final: int = 0,
+    evaluated: int = 0,
+    evaluated_final: int = 0,
+) -> Estimate:
+    """`each` operations and `evaluated` functions per element, `final` and `evaluated_final` per result."""
+    out = x.like(reduced(x.shape, dim, keepdim), dtype)
+    return Estimate(
+        (out,),
+        vector_flops=parts(x) * (each * x.numel + final * out.numel),
+        transcendentals=evaluated * x.numel + evaluated_final * out.numel,
+        reads=(x,),
+    )
+
+
+def indexed(estimate: Estimate) -> Estimate:
+    """The same with where each result was found as a second result."""
+    (values,) = estimate.out
+    assert isinstance(values, TensorType)
+    return replace(estimate, out=(values, values.like(dtype=INT64)))
+
+
+def with_contents(estimate: Estimate, x: TensorType, fold: Callable[[Iterable[Dim]], Dim]) -> Estimate:
+    """The same, its contents known where those of the one reduced axis are."""
+    (out,) = estimate.out
+    assert isinstance(out, TensorType)
+    if not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
+        return estimate
+    folded = fold(value for value in x.value if isinstance(value, (int, Expr)))
+    return replace(estimate, out=(replace(out, value=(folded,) if out.rank else folded),))
+
+
+@rule("aten.sum")
+def sum_of(x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None) -> Estimate:
+    """One addition per element."""
+    return with_contents(reduction(x, dim, keepdim, dtype or accumulated(x.dtype)), x, total)
+
+
+@rule("aten.prod")
+def product_of(
+    x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Estimate:
+    """One multiplication per element, a complex one being six operations."""
+    each = 3 if x.dtype.kind == "complex" else 1
+    return with_contents(reduction(x, dim, keepdim, dtype or accumulated(x.dtype), each), x, prod)
+
+
+@rule("aten.nansum")
+def nansum(x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None) -> Estimate:
+    """A comparison, a selection and an addition per element."""
+    return reduction(x, dim, keepdim, dtype or accumulated(x.dtype), each=3)
+
+
+@rule("aten.mean")
+def mean(x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None) -> Estimate:
+    """One addition per element and one division per result."""
+    return reduction(x, dim, keepdim, dtype, final=1)
+
+
+@rule("aten.nanmean")
+def nanmean(
+    x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Estimate:
+    """A comparison, a selection, an addition and a count per element, a division per result."""
+    return reduction(x, dim, keepdim, dtype, each=4, final=1)
+
+
+@rule("aten.amax")
+def amax(x: TensorType, dim: Axes = (), keepdim: bool = False) -> Estimate:
+    """One comparison per element."""
+    return with_contents(reduction(x, dim, keepdim), x, lambda values: dim_max(*values))
+
+
+@rule("aten.amin")
+def amin(x: TensorType, dim: Axes = (), keepdim: bool = False) -> Estimate:
+    """One comparison per element."""
+    return with_contents(reduction(x, dim, keepdim), x, lambda values: dim_min(*values))
+
+
+@rule("aten.max")
+def max_of(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
+    """One comparison per element; along one axis also where each extreme was found."""
+    return amax(x) if dim is None else indexed(reduction(x, dim, keepdim))
+
+
+@rule("aten.min")
+def min_of(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
+    """One comparison per element; along one axis also where each extreme was found."""
+    return amin(x) if dim is None else indexed(reduction(x, dim, keepdim))
+
+
+@rule("aten._aminmax", "aten.aminmax")
+def aminmax(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
+    """Two comparisons per element, one for each extreme."""
+    estimate = reduction(x, dim, keepdim, each=2)
+    return replace(estimate, out=estimate.out * 2)
+
+
+@rule("aten.argmax", "aten.argmin")
+def argmax(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
+    """One comparison per element."""
+    return reduction(x, dim, keepdim, INT64)
+
+
+@rule("aten.all", "aten.any")
+def any_of(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimate:
+    """One logical operation per element."""
+    return reduction(x, dim, keepdim, UINT8 if x.dtype == UINT8 else BOOL)
+
+
+@rule("aten.all.dims", "aten.any.dims")
+def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimate:
+    """One logical operation per element; an empty list of axes reduces none, unlike in other reductions."""
+    if dim == ():
+        out = x.like(dtype=UINT8 if x.dtype == UINT8 else BOOL)
+        return Estimate((out,), vector_flops=x.numel, reads=(x,))
+    return any_of(x, dim, keepdim)
+
+
+@rule("aten._is_all_true", "aten._is_any_true")
+def is_all_true(x: TensorType) -> Estimate:
+    """One logical operation per element."""
+    return any_of(x)
+
+
+@rule("aten.count_nonzero")
+def count_nonzero(x: TensorType, dim: Axes = None) -> Estimate:
+    """A comparison and an addition per element."""
+    return reduction(x, dim, dtype=INT64, each=2)
+
+
+@rule("aten.hash_tensor")
+def hash_tensor(x: TensorType, dim: Axes = (), *, keepdim: bool = False, mode: int = 0) -> Estimate:
+    """One exclusive or per element."""
+    return reduction(x, dim, keepdim, UINT64)
+
+
+def spread_rules(root: bool, with_mean: bool) -> dict[str, Callable[..., Estimate]]:
+    """The three signatures of a variance or standard deviation, alone or followed by the mean."""
+
+    def along(x: TensorType, dim: Axes, unbiased: bool = True, keepdim: bool = False) -> Estimate:
+        """The mean, then the squared distances: four operations per element, two divisions per result."""
+        out = x.like(reduced(x.shape, dim, keepdim), real_of(x.dtype))
+        return Estimate(
+            (out, out.like(dtype=x.dtype)) if with_mean else (out,),
+            vector_flops=parts(x) * (4 * x.numel + 2 * out.numel),
+            transcendentals=out.numel if root else 0,
+            reads=(x,),
+        )
+
+    def whole(x: TensorType, unbiased: bool = True) -> Estimate:
+        return along(x, None)
+
+    def corrected(
+        x: TensorType, dim: Axes = None, *, correction: float | None = None, keepdim: bool = False
+    ) -> Estimate:
+        return along(x, dim, keepdim=keepdim)
+
+    return {"": whole, ".dim": along, ".correction": corrected}
+
+
+for _name, _root, _with_mean in (
+    ("var", False, False),
+    ("std", True, False),
+    ("var_mean", False, True),
+    ("std_mean", True, True),
+):
+    for _form, _function in spread_rules(_root, _with_mean).items():
+        rule(f"aten.{_name}{_form}")(_function)
+
+
+@rule("aten.logsumexp", "aten.special_logsumexp")
+def logsumexp(x: TensorType, dim: Axes, keepdim: bool = False) -> Estimate:
+    """Maximum, difference, exponential and sum per element; a logarithm and an addition per result."""
+    dtype = x.dtype if x.dtype.is_floating else DEFAULT_FLOAT
+    return reduction(x, dim, keepdim, dtype, each=3, final=1, evaluated=1, evaluated_final=1)
+
+
+@rule("aten.sum_to_size")
+def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
+    """One addition per element; where nothing is left to add up, the tensor itself."""
+    require(len(size) <= x.rank, f"{x.rank} axes do not sum to {len(size)}")
+    if len(size) == x.rank and all(same(a, b) for a, b in zip(x.shape, size, strict=True)):
+        return free(x.view(size))
+    return Estimate((x.like(size, accumulated(x.dtype)),), vector_flops=parts(x) * x.numel, reads=(x,))
+
+
+@rule("aten.value_selecting_reduction_backward")
+def value_selecting_reduction_backward(
+    grad: TensorType, dim: int, indices: TensorType, sizes: tuple[Dim, ...], keepdim: bool
+) -> Estimate:
+    """Gradients put where the values came from, zeros elsewhere: no arithmetic."""
+    return Estimate((grad.like(sizes),), reads=(grad, indices))
+
+
+@rule("prims.sum", "prims.prod", "prims.amax", "prims.amin", "prims.xor_sum")
+def prims_reduction(x: TensorType, dims: Axes, *, output_dtype: DType | None = None) -> Estimate:
+    """One operation per element."""
+    return reduction(x, dims, dtype=output_dtype)
+
+
+@rule("prims.var")
+def prims_var(
+    x: TensorType, dims: Axes, correction: float | None = 1, *, output_dtype: DType | None = None
+) -> Estimate:
+    """As `aten.var`."""
+    out = x.like(reduced(x.shape, dims), output_dtype or real_of(x.dtype))
+    return Estimate((out,), vector_flops=parts(x) * (4 * x.numel + 2 * out.numel), reads=(x,))
+
+
+def operand_gradient(
+    call: ForwardCall, each: int = 0, evaluated: int = 0, saved: tuple[TensorType, ...] = ()
+) -> Estimate:
+    """The gradient for `x` from the first result's, at so many operations and functions per element."""
+    x, result = call.arguments["x"], call.estimate.out[0]
+    assert isinstance(x, TensorType) and isinstance(result, TensorType)
+    return Estimate(
+        (x.like(),),
+        vector_flops=parts(x) * each * x.numel,
+        transcendentals=evaluated * x.numel,
+        reads=(result, *saved),
+    )
+
+
+def saved(call: ForwardCall) -> tuple[TensorType, ...]:
+    """What the gradient of an extreme, a product or a log-sum needs: the operand and the result."""
+    x, result = call.arguments["x"], call.estimate.out[0]
+    assert isinstance(x, TensorType) and isinstance(result, TensorType)
+    return x, result
+
+
+@backward("aten.sum")
+def sum_backward(call: ForwardCall) -> Estimate:
+    """The result's gradient, repeated by a view."""
+    x, result = saved(call)
+    return free(replace(x.like(), stored=result.numel))
+
+
+@backward("aten.mean")
+def mean_backward(call: ForwardCall) -> Estimate:
+    """One division per element."""
+    return operand_gradient(call, each=1)
+
+
+@backward("aten.prod")
+def prod_backward(call: ForwardCall) -> Estimate:
+    """The gradient times the product over the element: two operations per element."""
+    return operand_gradient(call, each=2, saved=saved(call))
+
+
+@backward("aten.amax", "aten.amin", "aten.max", "aten.min")
+def amax_backward(call: ForwardCall) -> Estimate:
+    """Along one axis a scatter; else equal extremes are found, counted and given their share."""
+    if len(call.estimate.out) == 2:
+        return selected_backward(call)
+    return operand_gradient(call, each=3, saved=saved(call))
+
+
+def selected_backward(call: ForwardCall) -> Estimate:
+    """Gradients put where the values came from: no arithmetic."""
+    return operand_gradient(call, saved=selected_indices(call))
+
+
+def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
+    """Where the forward call found its results."""
+    indices = call.estimate.out[1]
+    assert isinstance(indices, TensorType)
+    return (indices,)
+
+
+@backward("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
+def var_backward(call: ForwardCall) -> Estimate:
+    """The mean again, the difference from it and its product with the scaled gradient."""
+    return operand_gradient(call, each=3, saved=saved(call)[:1])
+
+
+@backward("aten.logsumexp", "aten.special_logsumexp")
+def logsumexp_backward(call: ForwardCall) -> Estimate:
+    """The difference from the result, its exponential and a product per element."""
+    return operand_gradient(call, each=2, evaluated=1, saved=saved(call))

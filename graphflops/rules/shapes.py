@@ -1,0 +1,116 @@
+"""How shapes change: sizes worked out, axes replaced, slices measured, repeats unstored, contents kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_min, floor_div, mod, prod, same
+from graphflops.rules.registry import require
+from graphflops.tensor import Contents, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Shape = tuple[Dim, ...]
+END = 2**31  # a slice bound past any size means "to the end"; exporters write 2**63 - 1
+
+
+def shown(shape: Iterable[Dim]) -> str:
+    """A shape as messages print it."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
+    """The sizes asked for, with a -1 worked out; raises ShapeError where the elements provably do not fit."""
+    holes = [place for place, wanted in enumerate(size) if isinstance(wanted, int) and wanted == -1]
+    require(len(holes) <= 1, f"only one size can be -1 in {shown(size)}")
+    known = prod(wanted for place, wanted in enumerate(size) if place not in holes)
+    mismatch = f"{shown(x.shape)} holds {x.numel} elements, which do not fit {shown(size)}"
+    if not holes:
+        require(not differ(known, x.numel), mismatch)
+        return tuple(size)
+    require(known != 0, mismatch)
+    rest = mod(x.numel, known)
+    require(isinstance(rest, Expr) or rest == 0, mismatch)
+    return (*size[: holes[0]], floor_div(x.numel, known), *size[holes[0] + 1 :])
+
+
+def replaced(shape: Shape, place: int, *sizes: Dim) -> Shape:
+    """The shape with the axis at `place` replaced by any number of sizes."""
+    return (*shape[:place], *sizes, *shape[place + 1 :])
+
+
+def kept_by_slice(size: Dim, start: Dim | None, end: Dim | None, step: Dim = 1) -> Dim:
+    """How many positions a slice keeps.
+
+    A bound is taken to lie within a size that is not known, but a literal end past 1 may lie behind it.
+    """
+    first = 0 if start is None else _bound(size, start)
+    last = size if end is None else _bound(size, end)
+    if isinstance(last, int) and last > 1 and isinstance(size, Expr):
+        last = dim_min(last, size)
+    length = last - first
+    return 0 if at_least(0, length) else ceil_div(length, step)
+
+
+def _bound(size: Dim, at: Dim) -> Dim:
+    """A slice's bound counted from the front and brought inside the size where that is decided."""
+    if isinstance(at, int) and at >= END:
+        return size
+    counted = size + at if at_least(-1, at) or (isinstance(at, Expr) and at_least(0, at)) else at
+    if at_least(counted, size):
+        return size
+    return 0 if at_least(0, counted) else counted
+
+
+def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
+    """The tensor repeated to a larger shape without storing the repeats."""
+    missing = len(shape) - x.rank
+    require(missing >= 0, f"{shown(x.shape)} has more axes than {shown(shape)}")
+    own = (*(1,) * missing, *x.shape)
+    sizes = tuple(
+        mine if isinstance(size, int) and size == -1 else size for mine, size in zip(own, shape, strict=True)
+    )
+    for mine, size in zip(own, sizes, strict=True):
+        require(
+            not (differ(mine, 1) and differ(mine, size)),
+            f"{shown(x.shape)} does not expand to {shown(shape)}",
+        )
+    out = x.like(sizes)
+    stored = x.numel if x.stored is None else x.stored
+    return out if same(stored, out.numel) else replace(out, stored=stored)
+
+
+def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
+    """The tensor under other sizes, in the same row-major order; known contents go along."""
+    out = x.view(shape)
+    if x.value is None or any(isinstance(size, Expr) for size in out.shape):
+        return out
+    return replace(out, value=_nested(_flat(x.value), out.shape))
+
+
+def _flat(contents: Contents) -> Iterator[Dim]:
+    if isinstance(contents, tuple):
+        for part in contents:
+            yield from _flat(part)
+    else:
+        yield contents
+
+
+def _nested(elements: Iterator[Dim], shape: Shape) -> Contents:
+    if not shape:
+        return next(elements)
+    return tuple(_nested(elements, shape[1:]) for _ in range(shape[0]))  # type: ignore[arg-type]
+
+
+def overlapping(x: TensorType, shape: Sequence[Dim]) -> TensorType:
+    """A view that may show elements more than once: never more memory than the tensor it looks at."""
+    whole = replace(x, stored=x.numel) if x.stored is None else x
+    seen = whole.view(shape)
+    return seen if seen.stored is None or not same(seen.stored, seen.numel) else replace(seen, stored=None)
+
+
+def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
+    """The tensors among the values."""
+    return tuple(value for value in values if isinstance(value, TensorType))

@@ -1,0 +1,288 @@
+"""Order statistics, histograms, covariances and other summaries of data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, broadcast, dim_min, prod, total
+from graphflops.errors import ShapeError
+from graphflops.rules.axes import reduced
+from graphflops.rules.counts import halvings
+from graphflops.rules.promotion import float_result
+from graphflops.rules.reduce import (
+    accumulated,
+    indexed,
+    operand_gradient,
+    parts,
+    reduction,
+    selected_backward,
+)
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.sort import comparisons
+from graphflops.rules.vector_norm import of_vectors
+from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
+
+
+@rule("aten.median", "aten.nanmedian")
+def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
+    """Selection in linear time: one comparison per element."""
+    found = reduction(x, dim, keepdim)
+    return found if dim is None else indexed(found)
+
+
+@rule("aten.kthvalue")
+def kthvalue(x: TensorType, k: Dim, dim: int = -1, keepdim: bool = False) -> Estimate:
+    """Selection in linear time: one comparison per element."""
+    return indexed(reduction(x, dim, keepdim))
+
+
+@rule("aten.mode")
+def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
+    """Each lane sorted, then one comparison per element to count the runs."""
+    found = reduction(x, dim, keepdim)
+    return indexed(replace(found, vector_flops=comparisons(x, dim) + x.numel))
+
+
+backward("aten.median", "aten.nanmedian", "aten.kthvalue", "aten.mode")(selected_backward)
+
+
+@rule("aten.quantile", "aten.nanquantile")
+def quantile(
+    x: TensorType,
+    q: TensorType | float,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Estimate:
+    """Each lane sorted, then three operations per result to interpolate."""
+    queries = q if isinstance(q, TensorType) else None
+    out = x.like((*(queries.shape if queries else ()), *reduced(x.shape, dim, keepdim)))
+    return Estimate((out,), vector_flops=comparisons(x, dim) + 3 * out.numel, reads=(x, queries))
+
+
+@rule("aten.histc")
+def histc(x: TensorType, bins: int = 100, min: float = 0, max: float = 0) -> Estimate:
+    """Each element shifted, scaled, rounded to its bin and added there: four operations."""
+    return Estimate((x.like((bins,)),), vector_flops=4 * x.numel, reads=(x,))
+
+
+@rule("aten.histogram.bin_ct")
+def histogram(
+    x: TensorType,
+    bins: int = 100,
+    *,
+    range: tuple[float, float] | None = None,
+    weight: TensorType | None = None,
+    density: bool = False,
+) -> Estimate:
+    """Each element shifted, scaled, rounded to its bin and added there: four operations."""
+    out = (x.like((bins,)), x.like((bins + 1,)))
+    return Estimate(out, vector_flops=4 * x.numel + normalising(out[0], density), reads=(x, weight))
+
+
+@rule("aten.histogram.bins_tensor")
+def histogram_bins(
+    x: TensorType, bins: TensorType, *, weight: TensorType | None = None, density: bool = False
+) -> Estimate:
+    """A binary search among the edges and an addition per element."""
+    (edges,) = bins.shape
+    out = (x.like((edges - 1,)), bins.like())
+    work = (halvings(edges) + 1) * x.numel + normalising(out[0], density)
+    return Estimate(out, vector_flops=work, reads=(x, bins, weight))
+
+
+def normalising(counts: TensorType, density: bool) -> Dim:
+    """The sum of the counts and two divisions each, where densities are asked for."""
+    return 3 * counts.numel if density else 0
+
+
+def whole(size: Dim, of: str) -> int:
+    """The size as a number; raises ShapeError where it is not known, since it says how many results there are."""
+    if isinstance(size, int):
+        return size
+    raise ShapeError(f"the number of {of} must be known, not {size}")
+
+
+@rule("aten._histogramdd_bin_edges")
+def histogramdd_bin_edges(
+    x: TensorType,
+    bins: tuple[Dim, ...],
+    *,
+    range: tuple[float, ...] | None = None,
+    weight: TensorType | None = None,
+    density: bool = False,
+) -> Estimate:
+    """Both extremes of each coordinate, unless given: two comparisons per element."""
+    out = tuple(x.like((count + 1,)) for count in bins)
+    return Estimate(out, vector_flops=0 if range else 2 * x.numel, reads=() if range else (x,))
+
+
+@rule("aten._histogramdd_from_bin_cts")
+def histogramdd_from_bin_cts(
+    x: TensorType,
+    bins: tuple[Dim, ...],
+    *,
+    range: tuple[float, ...] | None = None,
+    weight: TensorType | None = None,
+    density: bool = False,
+) -> Estimate:
+    """Each coordinate shifted, scaled and rounded to its bin, and one addition per point."""
+    out = x.like(bins)
+    work = 3 * x.numel + prod(x.shape[:-1]) + normalising(out, density)
+    return Estimate((out,), vector_flops=work, reads=(x, weight))
+
+
+@rule("aten._histogramdd_from_bin_tensors")
+def histogramdd_from_bin_tensors(
+    x: TensorType, bins: tuple[TensorType, ...], *, weight: TensorType | None = None, density: bool = False
+) -> Estimate:
+    """A binary search among the edges per coordinate, and one addition per point."""
+    edges = [axis_edges.shape[0] for axis_edges in bins]
+    out, points = x.like(count - 1 for count in edges), prod(x.shape[:-1])
+    work = points * (total(halvings(count) for count in edges) + 1) + normalising(out, density)
+    return Estimate((out,), vector_flops=work, reads=(x, *bins, weight))
+
+
+@rule("aten.histogramdd")
+def histogramdd(
+    x: TensorType,
+    bins: int | tuple[Dim, ...],
+    range: tuple[float, ...] | None = None,
+    weight: TensorType | None = None,
+    density: bool = False,
+) -> Estimate:
+    """As `histogram` for points of several coordinates, which lie in the last axis."""
+    counts = bins if isinstance(bins, tuple) else (bins,) * whole(x.shape[-1], "coordinates")
+    edges = histogramdd_bin_edges(x, counts, range=range)
+    filled = histogramdd_from_bin_cts(x, counts, weight=weight, density=density)
+    return replace(filled, out=filled.out + edges.out, vector_flops=filled.vector_flops + edges.vector_flops)
+
+
+@rule("aten.histogramdd.TensorList_bins")
+def histogramdd_edges(
+    x: TensorType,
+    bins: tuple[TensorType, ...],
+    range: tuple[float, ...] | None = None,
+    weight: TensorType | None = None,
+    density: bool = False,
+) -> Estimate:
+    """A binary search among the edges per coordinate, and one addition per point."""
+    filled = histogramdd_from_bin_tensors(x, bins, weight=weight, density=density)
+    return replace(filled, out=(*filled.out, *(edges.like() for edges in bins)))
+
+
+@rule("aten.bincount")
+def bincount(x: TensorType, weights: TensorType | None = None, minlength: Dim = 0) -> Estimate:
+    """One addition per element, into as many bins as the largest value asks for."""
+    dtype = INT64 if weights is None else FLOAT32 if weights.dtype == FLOAT32 else FLOAT64
+    out = x.like((data_dependent("bincount"),), dtype)
+    return Estimate((out,), vector_flops=2 * x.numel, reads=(x, weights))
+
+
+@rule("aten.cov")
+def cov(
+    x: TensorType,
+    *,
+    correction: int = 1,
+    fweights: TensorType | None = None,
+    aweights: TensorType | None = None,
+) -> Estimate:
+    """The centred variables' matrix times its transpose; a mean and a difference per element before it."""
+    variables, samples = x.shape if x.rank == 2 else (1, x.numel)
+    out = x.like((variables, variables) if x.rank == 2 else (), float_result(x, aweights))
+    weighted = 2 if fweights is not None or aweights is not None else 0  # in the mean and in the product
+    real = parts(out)
+    return Estimate(
+        (out,),
+        matrix_flops=2 * real * real * variables * variables * samples,
+        vector_flops=real * ((2 + weighted) * x.numel + out.numel),
+        reads=(x, fweights, aweights),
+    )
+
+
+@rule("aten.corrcoef")
+def corrcoef(x: TensorType) -> Estimate:
+    """As `cov`; a root per variable, then each result divided by two of them and clipped to -1 and 1."""
+    covariance = cov(x)
+    (out,) = covariance.out
+    assert isinstance(out, TensorType)
+    return replace(
+        covariance,
+        vector_flops=covariance.vector_flops + 4 * parts(out) * out.numel,
+        transcendentals=x.shape[0] if x.rank == 2 else 0,
+    )
+
+
+@rule("aten.segment_reduce")
+def segment_reduce(
+    data: TensorType,
+    reduce: str,
+    *,
+    lengths: TensorType | None = None,
+    indices: TensorType | None = None,
+    offsets: TensorType | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: float | None = None,
+) -> Estimate:
+    """One operation per element, and a division per result for means."""
+    if lengths is not None:
+        segments = lengths.shape
+    else:
+        require(offsets is not None, "segments need lengths or offsets, and neither is given")
+        assert offsets is not None
+        segments = (*offsets.shape[:-1], offsets.shape[-1] - 1)
+    out = data.like((*segments, *data.shape[axis + 1 :]))
+    work = data.numel + (out.numel if reduce == "mean" else 0)
+    return Estimate((out,), vector_flops=work, reads=(data, lengths, offsets))
+
+
+@rule("aten._segment_reduce_backward")
+def segment_reduce_backward(
+    grad: TensorType,
+    output: TensorType,
+    data: TensorType,
+    reduce: str,
+    *,
+    lengths: TensorType | None = None,
+    offsets: TensorType | None = None,
+    axis: int = 0,
+    initial: float | None = None,
+) -> Estimate:
+    """Sums repeat the gradient; other reductions take one operation per element."""
+    if reduce == "sum":
+        return Estimate((data.like(),), reads=(grad, lengths, offsets))
+    return Estimate((data.like(),), vector_flops=data.numel, reads=(grad, output, data, lengths, offsets))
+
+
+@rule("aten.dist")
+def dist(a: TensorType, b: TensorType, p: float = 2) -> Estimate:
+    """The norm of the difference: a subtraction, a magnitude and an addition per element."""
+    dtype = float_result(a, b)
+    difference = a.like(broadcast(a.shape, b.shape), dtype)
+    length = of_vectors(difference, p, None, keepdim=False, dtype=None)
+    subtractions = parts(difference) * difference.numel
+    return replace(length, vector_flops=length.vector_flops + subtractions, reads=(a, b))
+
+
+@rule("aten.trace")
+def trace(x: TensorType) -> Estimate:
+    """One addition per element of the diagonal, which is all that is read."""
+    require(x.rank == 2, f"a matrix has two axes, not {x.rank}")
+    diagonal = x.like((dim_min(*x.shape),))
+    out = x.like((), accumulated(x.dtype))
+    return Estimate((out,), vector_flops=parts(x) * diagonal.numel, reads=(diagonal,))
+
+
+@rule("aten.trace_backward")
+def trace_backward(grad: TensorType, sizes: tuple[Dim, ...]) -> Estimate:
+    """The gradient on the diagonal, zeros elsewhere."""
+    return Estimate((grad.like(sizes),), reads=(grad,))
+
+
+@backward("aten.trace")
+def trace_gradient(call: ForwardCall) -> Estimate:
+    """The gradient on the diagonal, zeros elsewhere."""
+    return operand_gradient(call)

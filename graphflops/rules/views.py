@@ -1,0 +1,314 @@
+"""Views of whole tensors: other sizes, other orders, unstored repeats, all free of work and traffic.
+
+Strides are not known here, so `reshape` and `flatten` are taken to be the views they are wherever strides
+allow; where a program had to copy, its decomposed form says so with a `clone` of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, Expr, at_least, broadcast, differ, floor_div, mod, prod, same, total
+from graphflops.rules.axes import axes, axis
+from graphflops.rules.promotion import complex_of, real_of
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import (
+    expanded,
+    overlapping,
+    replaced,
+    resolved,
+    same_elements,
+    shown,
+    tensors_of,
+)
+from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The same elements under other sizes.
+
+
+@rule("aten.view", "aten._unsafe_view", "aten.reshape")
+def view(x: TensorType, size: Sequence[Dim]) -> Estimate:
+    """A look under other sizes."""
+    return free(same_elements(x, resolved(x, size)))
+
+
+@rule("aten.view.dtype")
+def view_dtype(x: TensorType, dtype: DType) -> Estimate:
+    """The same bytes read as another element type; the last axis takes up the difference in width."""
+    old, new = x.dtype.bits, dtype.bits
+    if old == new:
+        return free(x.view(x.shape, dtype))
+    require(x.rank > 0, f"a tensor without axes cannot be viewed as {dtype}, of another width than {x.dtype}")
+    last = x.shape[-1] * old
+    require(
+        mod(last, new) == 0 or isinstance(last, Expr),
+        f"{x.shape[-1]} elements of {x.dtype} are no whole {dtype}",
+    )
+    out = x.like((*x.shape[:-1], floor_div(last, new)), dtype)
+    return free(out if x.stored is None else replace(out, stored=floor_div(x.stored * old, new)))
+
+
+@rule("aten._reshape_alias", "aten._mkldnn_reshape")
+def reshape_alias(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim] = ()) -> Estimate:
+    """A look under other sizes, strides given."""
+    return free(same_elements(x, resolved(x, size)))
+
+
+@rule("aten.view_as", "aten.reshape_as")
+def view_as(x: TensorType, other: TensorType) -> Estimate:
+    """A look under the sizes of another tensor."""
+    return free(same_elements(x, resolved(x, other.shape)))
+
+
+@rule("aten.flatten")
+def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
+    """Neighbouring axes seen as one."""
+    first, last = axis(start_dim, x.rank), axis(end_dim, x.rank)
+    require(first <= last, f"flatten from axis {start_dim} to axis {end_dim} goes backwards")
+    return free(same_elements(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])))
+
+
+@rule("aten.ravel")
+def ravel(x: TensorType) -> Estimate:
+    """All elements in one axis."""
+    return free(same_elements(x, (x.numel,)))
+
+
+@rule("aten.unflatten")
+def unflatten(x: TensorType, dim: int, sizes: Sequence[Dim]) -> Estimate:
+    """One axis seen as several."""
+    place = axis(dim, x.rank)
+    return free(x.view(replaced(x.shape, place, *resolved(x.like((x.shape[place],)), sizes))))
+
+
+@rule("aten.squeeze")
+def squeeze(x: TensorType, dim: int | Sequence[int] | None = None) -> Estimate:
+    """Axes known to be of length one left out."""
+    chosen = axes(dim, x.rank)
+    kept = (size for place, size in enumerate(x.shape) if place not in chosen or size != 1)
+    return free(same_elements(x, kept))
+
+
+@rule("aten.unsqueeze")
+def unsqueeze(x: TensorType, dim: int) -> Estimate:
+    """A new axis of length one."""
+    place = axis(dim, x.rank + 1)
+    return free(same_elements(x, (*x.shape[:place], 1, *x.shape[place:])))
+
+
+@rule(
+    "aten.alias",
+    "aten.data",
+    "aten.lift",
+    "aten.lift_fresh",
+    "aten._lazy_clone",
+    "aten._fw_primal",
+    "aten._make_dual",
+)
+def alias(x: TensorType, *unused: object) -> Estimate:
+    """The tensor itself."""
+    return free(x)
+
+
+@rule("aten.detach")
+def detach(x: TensorType) -> Estimate:
+    """The tensor itself, which asks for no gradient."""
+    return free(replace(x, requires_grad=False))
+
+
+@rule("aten.requires_grad_")
+def set_requires_grad(x: TensorType, requires_grad: bool = True) -> Estimate:
+    """The tensor itself, which asks for a gradient."""
+    return free(replace(x, requires_grad=requires_grad))
+
+
+@rule("aten.view_as_real")
+def view_as_real(x: TensorType) -> Estimate:
+    """Complex numbers seen as pairs of real ones."""
+    out = x.like((*x.shape, 2), real_of(x.dtype))
+    return free(out if x.stored is None else replace(out, stored=2 * x.stored))
+
+
+@rule("aten.view_as_complex")
+def view_as_complex(x: TensorType) -> Estimate:
+    """Pairs of real numbers seen as complex ones."""
+    require(x.rank > 0 and not differ(x.shape[-1], 2), f"the last axis of {shown(x.shape)} holds no pairs")
+    return free(x.view(x.shape[:-1], complex_of(x.dtype)))
+
+
+@rule("aten.real", "aten.imag")
+def part(x: TensorType) -> Estimate:
+    """The real or imaginary parts of every element."""
+    return free(x.view(x.shape, real_of(x.dtype)))
+
+
+# Axes in another order.
+
+
+@rule("aten.permute")
+def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
+    """Axes in the order given."""
+    order = axes(dims, x.rank)
+    require(
+        sorted(order) == list(range(x.rank)), f"{shown(dims)} is no order of the axes of {shown(x.shape)}"
+    )
+    return free(x.view(x.shape[place] for place in order))
+
+
+@rule("aten.transpose", "aten.swapaxes", "aten.swapdims", "aten._mkldnn_transpose")
+def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
+    """Two axes swapped."""
+    shape, a, b = list(x.shape), axis(dim0, x.rank), axis(dim1, x.rank)
+    if shape:
+        shape[a], shape[b] = shape[b], shape[a]
+    return free(x.view(shape))
+
+
+@rule("aten.t", "aten.mT", "aten.mH", "aten.adjoint", "aten.matrix_H")
+def transpose_matrix(x: TensorType) -> Estimate:
+    """The last two axes swapped, if there are two."""
+    return free(x.view((*x.shape[:-2], *x.shape[:-3:-1]) if x.rank > 1 else x.shape))
+
+
+@rule("aten.numpy_T")
+def reverse_axes(x: TensorType) -> Estimate:
+    """All axes in reverse order."""
+    return free(x.view(x.shape[::-1]))
+
+
+@rule("aten.movedim", "aten.moveaxis")
+def movedim(x: TensorType, source: int | Sequence[int], destination: int | Sequence[int]) -> Estimate:
+    """Chosen axes moved to chosen places, the others in order around them."""
+    moved = dict(zip(axes(destination, x.rank), axes(source, x.rank), strict=True))
+    others = iter([place for place in range(x.rank) if place not in moved.values()])
+    order = [moved[place] if place in moved else next(others) for place in range(x.rank)]
+    return free(x.view(x.shape[place] for place in order))
+
+
+# Repeats that are not stored.
+
+
+@rule("aten.expand")
+def expand(x: TensorType, size: Sequence[Dim], *, implicit: bool = False) -> Estimate:
+    """Repeats without storing them: who reads the result reads the operand once."""
+    return free(expanded(x, size))
+
+
+@rule("aten.broadcast_to", "aten._sparse_broadcast_to")
+def broadcast_to(x: TensorType, size: Sequence[Dim]) -> Estimate:
+    """Repeats without storing them."""
+    return free(expanded(x, size))
+
+
+@rule("aten.expand_as")
+def expand_as(x: TensorType, other: TensorType) -> Estimate:
+    """Repeats up to the shape of another tensor."""
+    return free(expanded(x, other.shape))
+
+
+@rule("aten.broadcast_tensors")
+def broadcast_tensors(tensors: Sequence[TensorType]) -> Estimate:
+    """Every tensor repeated to the shape they share."""
+    shape = broadcast(*(x.shape for x in tensors))
+    return free(*(expanded(x, shape) for x in tensors))
+
+
+@rule("aten.meshgrid")
+def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate:
+    """Every vector repeated along the axes of the others."""
+    shape: list[Dim] = [x.numel for x in tensors]
+    places = list(range(len(tensors)))
+    if indexing == "xy" and len(shape) > 1:
+        shape[:2], places[:2] = shape[1::-1], [1, 0]
+    ones = (1,) * len(shape)
+    return free(
+        *(expanded(x.view(replaced(ones, p, x.numel)), shape) for p, x in zip(places, tensors, strict=True))
+    )
+
+
+@rule("aten.as_strided")
+def as_strided(
+    x: TensorType, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim | None = None
+) -> Estimate:
+    """Any pattern over the memory of a tensor."""
+    return free(overlapping(x, size))
+
+
+@rule("aten.unfold")
+def unfold(x: TensorType, dimension: int, size: Dim, step: Dim) -> Estimate:
+    """Every window of an axis, the positions inside a window as a last axis."""
+    if x.rank == 0:
+        return free(overlapping(x, (size,)))
+    place = axis(dimension, x.rank)
+    require(
+        not at_least(size, x.shape[place] + 1), f"a window of {size} does not fit {x.shape[place]} positions"
+    )
+    windows = floor_div(x.shape[place] - size, step) + 1
+    return free(overlapping(x, (*replaced(x.shape, place, windows), size)))
+
+
+def at_least_1d(x: TensorType) -> TensorType:
+    """A number becomes a vector of one."""
+    return x if x.rank else same_elements(x, (1,))
+
+
+def at_least_2d(x: TensorType) -> TensorType:
+    """A number or vector becomes a matrix of one row."""
+    return x if x.rank > 1 else x.view((1, *at_least_1d(x).shape))
+
+
+def at_least_3d(x: TensorType) -> TensorType:
+    """A matrix gets a last axis of one, a vector lies in the middle of three axes."""
+    return x if x.rank > 2 else x.view((*at_least_2d(x).shape, 1))
+
+
+@rule("aten.atleast_1d")
+def atleast_1d(tensors: TensorType | Sequence[TensorType]) -> Estimate:
+    """One axis or more."""
+    return free(*map(at_least_1d, (tensors,) if isinstance(tensors, TensorType) else tensors))
+
+
+@rule("aten.atleast_2d")
+def atleast_2d(tensors: TensorType | Sequence[TensorType]) -> Estimate:
+    """Two axes or more."""
+    return free(*map(at_least_2d, (tensors,) if isinstance(tensors, TensorType) else tensors))
+
+
+@rule("aten.atleast_3d")
+def atleast_3d(tensors: TensorType | Sequence[TensorType]) -> Estimate:
+    """Three axes or more."""
+    return free(*map(at_least_3d, (tensors,) if isinstance(tensors, TensorType) else tensors))
+
+
+@rule("aten.unflatten_dense_tensors")
+def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> Estimate:
+    """One vector seen as many tensors."""
+    return free(*(flat.view(x.shape) for x in tensors))
+
+
+@backward(
+    "aten.expand", "aten.expand_copy", "aten.expand_as", "aten.broadcast_to", "aten.unfold", "aten.as_strided"
+)
+def repeat_backward(call: ForwardCall) -> Estimate:
+    """The gradients of the repeats of each element, summed; nothing where nothing is repeated."""
+    x: TensorType = call.arguments["x"]
+    (out,) = tensors_of(call.estimate.out)
+    if same(out.numel, x.numel):
+        return free(x.like())
+    return Estimate((x.like(),), vector_flops=out.numel, reads=(out.like(),))
+
+
+@backward("aten.broadcast_tensors", "aten.meshgrid")
+def repeats_backward(call: ForwardCall) -> Estimate:
+    """The gradients of the repeats of each tensor's elements, summed."""
+    tensors = tensors_of(call.arguments["tensors"])
+    grads = [out.like() for out in tensors_of(call.estimate.out)]
+    summed = [grad for grad, x in zip(grads, tensors, strict=True) if not same(grad.numel, x.numel)]
+    results = tuple(x.like() for x in tensors)
+    written = tuple(x for grad, x in zip(grads, results, strict=True) if grad in summed)
+    return Estimate(results, vector_flops=total(x.numel for x in summed), reads=tuple(summed), writes=written)

@@ -1,0 +1,127 @@
+"""What is known of a value before anything runs: element type, shape and, for small integer tensors, contents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Union
+
+from graphflops.dims import Dim, prod
+from graphflops.errors import DimError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Kind = Literal["bool", "uint", "int", "float", "complex", "other"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """An element type, one object per type so that comparing is cheap. `bits` is its packed width: two int4 share a byte."""
+
+    name: str
+    kind: Kind
+    bits: int
+
+    @property
+    def is_floating(self) -> bool:
+        """True for real and complex floating point, the types that can carry a gradient."""
+        return self.kind in ("float", "complex")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BOOL = DType("bool", "bool", 8)
+UINT4 = DType("uint4", "uint", 4)
+UINT8 = DType("uint8", "uint", 8)
+UINT16 = DType("uint16", "uint", 16)
+UINT32 = DType("uint32", "uint", 32)
+UINT64 = DType("uint64", "uint", 64)
+INT4 = DType("int4", "int", 4)
+INT8 = DType("int8", "int", 8)
+INT16 = DType("int16", "int", 16)
+INT32 = DType("int32", "int", 32)
+INT64 = DType("int64", "int", 64)
+FLOAT16 = DType("float16", "float", 16)
+BFLOAT16 = DType("bfloat16", "float", 16)
+FLOAT32 = DType("float32", "float", 32)
+FLOAT64 = DType("float64", "float", 64)
+COMPLEX32 = DType("complex32", "complex", 32)
+COMPLEX64 = DType("complex64", "complex", 64)
+COMPLEX128 = DType("complex128", "complex", 128)
+FLOAT8 = tuple(
+    DType(name, "float", 8)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+)
+
+DTYPES: dict[str, DType] = {
+    dtype.name: dtype
+    for dtype in (
+        *(BOOL, UINT4, UINT8, UINT16, UINT32, UINT64, INT4, INT8, INT16, INT32, INT64),
+        *(FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX32, COMPLEX64, COMPLEX128),
+        *FLOAT8,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The type of one tensor.
+
+    shape: sizes, each an int or an `Expr` over the program's symbols.
+    stored: elements really held in memory where that is fewer than `numel`, as behind `expand`; None means all of them.
+    value: contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None.
+    requires_grad: whether a training step wants the gradient of this value.
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: DType
+    stored: Dim | None = None
+    value: Contents | None = None
+    requires_grad: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Dim:
+        """Number of elements, repeats behind a broadcast view included."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> Dim:
+        """Bytes of memory behind the tensor: repeats of a broadcast view are not counted, sub-byte types are packed."""
+        bits = self.dtype.bits * (self.numel if self.stored is None else self.stored)
+        return bits // 8 if self.dtype.bits % 8 == 0 else -((-bits) // 8)
+
+    def like(self, shape: Iterable[Dim] | None = None, dtype: DType | None = None) -> TensorType:
+        """A fresh, fully stored tensor of this one's shape and element type, except where given."""
+        return TensorType(self.shape if shape is None else tuple(shape), dtype or self.dtype)
+
+    def view(self, shape: Iterable[Dim], dtype: DType | None = None) -> TensorType:
+        """Another look at the same memory; what stays a broadcast stays one."""
+        out = self.like(shape, dtype)
+        return out if self.stored is None else replace(out, stored=_smaller(self.stored, out.numel))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+Contents = Union[Dim, "tuple[Contents, ...]"]
+
+
+def _smaller(a: Dim, b: Dim) -> Dim:
+    """The provably smaller of two sizes; `a` where neither is provable, so that formulas stay polynomials."""
+    from graphflops.dims import at_least
+
+    return b if at_least(a, b) else a
+
+
+def dtype_named(name: str) -> DType:
+    """The element type of that name; raises DimError for a name we do not know."""
+    try:
+        return DTYPES[name]
+    except KeyError:
+        raise DimError(f"unknown element type {name!r}") from None

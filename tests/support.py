@@ -1,0 +1,28 @@
+"""Short spellings for tests: `t(4, 64)` is a float32 tensor type, `price(op, ...)` runs the operator's rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, symbol
+from graphflops.rules import find
+from graphflops.tensor import FLOAT32, DType, TensorType, dtype_named
+
+
+def t(*shape: Dim | str, dtype: DType | str = FLOAT32, **fields: Any) -> TensorType:
+    """A tensor type; a size given as a string is a symbol."""
+    sizes = tuple(symbol(size) if isinstance(size, str) else size for size in shape)
+    return TensorType(sizes, dtype_named(dtype) if isinstance(dtype, str) else dtype, **fields)
+
+
+def price(op: str, *args: Any, **kwargs: Any) -> Estimate:
+    """What the rule of `op` says of a call with these operands."""
+    found = find(op)
+    assert found is not None, f"no rule for {op}"
+    return found.function(*args, **kwargs)
+
+
+def shapes(estimate: Estimate) -> list[tuple[Dim, ...]]:
+    """Shapes of the results that are tensors."""
+    return [value.shape for value in estimate.out if isinstance(value, TensorType)]

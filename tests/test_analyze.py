@@ -1,0 +1,260 @@
+"""The loop over a graph: pricing, nested graphs, sizes, gradients, memory. Graphs here are written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.analyze import analyze
+from graphflops.dims import parse_dim, symbol
+from graphflops.errors import ModelError
+from graphflops.graph import Graph, Input, Node, Output, Ref, Symbol
+from graphflops.report import Report
+from graphflops.tensor import BOOL, TensorType
+from tests.support import t
+
+
+def graph(nodes, types, inputs, outputs, **fields):
+    roles = {"w": "parameter", "b": "buffer"}
+    entries = tuple(Input(name, roles.get(name[0], "user"), f"layer.{name}") for name in inputs)
+    returned = tuple(Output(Ref(name)) for name in outputs)
+    return Graph(tuple(nodes), types, entries, returned, **fields)
+
+
+def two_products(batch="n"):
+    """(n, 8) @ (8, 16) @ (16, 4)."""
+    n = symbol(batch) if isinstance(batch, str) else batch
+    return graph(
+        [
+            Node("hidden", "aten.mm.default", (Ref("x"), Ref("w1")), outputs=("hidden",), module="layer", source="m.py:1"),
+            Node("y", "aten.mm.default", (Ref("hidden"), Ref("w2")), outputs=("y",), module="layer", source="m.py:2"),
+        ],
+        {"x": t(n, 8), "w1": t(8, 16), "w2": t(16, 4), "hidden": t(n, 16), "y": t(n, 4)},
+        ["x", "w1", "w2"],
+        ["y"],
+        symbols={"n": Symbol("n", 2, 64, hint=4, where=("x[0]",))} if isinstance(batch, str) else {},
+    )
+
+
+def test_totals_are_formulas_first_and_numbers_second():
+    report = analyze(two_products())
+    assert report.total().matrix_flops == parse_dim("2*n*8*16 + 2*n*16*4")
+    assert report.value(report.total().matrix_flops) == 2 * 4 * 8 * 16 + 2 * 4 * 16 * 4
+    assert report.parameters == 8 * 16 + 16 * 4
+    assert report.parameter_bytes == 4 * (8 * 16 + 16 * 4)
+
+
+def test_a_bound_size_is_a_number_everywhere():
+    report = analyze(two_products(), dims={"n": 10})
+    assert report.total().matrix_flops == 2 * 10 * 8 * 16 + 2 * 10 * 16 * 4
+    assert report.rows[0].outputs[0].type.shape == (10, 16)
+    assert report.symbols["n"].given_by == "user"
+
+
+@pytest.mark.parametrize("given", [{"dims": {"x[0]": 10}}, {"inputs": {"x": (10, 8)}}])
+def test_a_symbol_can_be_bound_through_the_input_axis_where_it_stands(given):
+    assert analyze(two_products(), **given).symbols["n"].value == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dims": {"m": 3}}, "no such size; the program has n, x\\[0\\], x\\[1\\]"),
+        ({"dims": {"x[2]": 3}}, "x has 2 axes"),
+        ({"dims": {"n": 3, "x[0]": 4}}, "x\\[0\\] is n = 3 at the sizes given, not 4"),
+        ({"dims": {"n": -1}}, "n: -1 is no size"),
+        ({"inputs": {"z": (1,)}}, "no such input; the program has x"),
+        ({"inputs": {"x": (1,)}}, "1 sizes given"),
+    ],
+)
+def test_a_wrong_size_is_refused_with_what_there_is(given, message):
+    with pytest.raises(ModelError, match=message):
+        analyze(two_products(), **given)
+
+
+def test_a_size_outside_the_exported_range_is_said():
+    assert [d.code for d in analyze(two_products(), dims={"n": 65}).diagnostics] == ["GF106"]
+
+
+def test_a_static_program_is_propagated_again_from_a_new_shape():
+    report = analyze(two_products(batch=4), inputs={"x": (6, 8)})
+    assert report.total().matrix_flops == 2 * 6 * 8 * 16 + 2 * 6 * 16 * 4
+    assert report.rows[1].outputs[0].type.shape == (6, 4)
+
+
+def test_a_size_fixed_in_the_program_contradicts_a_new_shape_and_is_placed():
+    with pytest.raises(ModelError, match=r"hidden \(m.py:1\), aten.mm.default: .*export it with dynamic shapes"):
+        analyze(two_products(batch=4), inputs={"x": (4, 9)})
+
+
+def test_an_unknown_operator_is_listed_and_not_free():
+    nodes = [Node("y", "mine.magic.default", (Ref("x"),), outputs=("y",))]
+    report = analyze(graph(nodes, {"x": t(4), "y": t(4)}, ["x"], ["y"]))
+    assert report.rows[0].state == "unknown"
+    assert report.coverage.unknown_ops == {"mine.magic.default": 1}
+    assert [d.code for d in report.diagnostics] == ["GF101"]
+
+
+def test_a_rule_that_fails_leaves_one_call_unknown_and_the_rest_counted():
+    nodes = [
+        Node("bad", "aten.mm.default", (Ref("x"), Ref("x")), outputs=("bad",)),
+        Node("y", "aten.mm.default", (Ref("x"), Ref("w")), outputs=("y",)),
+    ]
+    report = analyze(graph(nodes, {"x": t(4, 8), "w": t(8, 2), "bad": t(4, 8), "y": t(4, 2)}, ["x", "w"], ["bad", "y"]))
+    assert [row.state for row in report.rows] == ["unknown", "counted"]
+    assert report.diagnostics[0].code == "GF104"
+    assert report.total().matrix_flops == 2 * 4 * 8 * 2
+
+
+def test_the_recorded_shape_wins_and_the_disagreement_is_said():
+    nodes = [Node("y", "aten.mm.default", (Ref("x"), Ref("w")), outputs=("y",))]
+    report = analyze(graph(nodes, {"x": t(4, 8), "w": t(8, 2), "y": t(4, 3)}, ["x", "w"], ["y"]))
+    assert report.rows[0].outputs[0].type.shape == (4, 3)
+    assert [d.code for d in report.diagnostics] == ["GF102"]
+
+
+def test_arguments_without_kind_are_bound_by_name_or_place():
+    kwargs = (("self", Ref("x")), ("mat2", Ref("w")))
+    nodes = [Node("y", "aten.mm.default", kwargs=kwargs, outputs=("y",))]
+    report = analyze(graph(nodes, {"x": t(4, 8), "w": t(8, 2), "y": t(4, 2)}, ["x", "w"], ["y"]))
+    assert report.total().matrix_flops == 2 * 4 * 8 * 2
+
+
+# Nested graphs
+
+
+def branch(name, *products):
+    """A graph of one input x (16, 16) that multiplies it by itself as often as `products` says."""
+    nodes = [Node(f"{name}_{i}", "aten.mm.default", (Ref("x"), Ref("x")), outputs=(f"{name}_{i}",)) for i in range(*products)]
+    types = {"x": t(16, 16), **{node.name: t(16, 16) for node in nodes}}
+    return graph(nodes, types, ["x"], [nodes[-1].name], name=name)
+
+
+def control(op, args, out=t(16, 16)):
+    nodes = [Node("call", op, args, outputs=("y",), module="layer")]
+    types = {"x": t(16, 16), "p": t(dtype=BOOL), "xs": t(5, 16, 16), "y": out}
+    return graph(nodes, types, ["x", "p", "xs"], ["y"])
+
+
+def test_trap_45_cond_costs_the_dearer_branch_and_lists_both():
+    args = (Ref("p"), branch("yes", 1), branch("no", 2), (Ref("x"),))
+    report = analyze(control("higher_order.cond", args))
+    one_product = 2 * 16 * 16 * 16
+    assert report.total().matrix_flops == 2 * one_product
+    assert {(use.name, use.times, use.cost.matrix_flops) for use in report.rows[0].regions} == {
+        ("no", 1, 2 * one_product),
+        ("yes", 0, one_product),
+    }
+
+
+def test_trap_46_work_around_a_cond_is_added_once():
+    program = control("higher_order.cond", (Ref("p"), branch("yes", 1), branch("no", 2), (Ref("x"),)))
+    outer = Node("z", "aten.mm.default", (Ref("y"), Ref("x")), outputs=("z",))
+    program = graph([*program.nodes, outer], {**program.types, "z": t(16, 16)}, ["x", "p", "xs"], ["z"])
+    assert analyze(program).total().matrix_flops == (2 + 1) * 2 * 16 * 16 * 16
+
+
+def test_trap_47_scan_runs_its_body_once_per_slice():
+    nodes = [Node("m", "aten.mm.default", (Ref("c"), Ref("x")), outputs=("m",))]
+    types = {"c": t(8, 8), "x": t(8, 8), "m": t(8, 8)}
+    body = graph(nodes, types, ["c", "x"], ["m", "m"], name="body")
+    call = Node("call", "higher_order.scan", (body, (Ref("c0"),), (Ref("xs"),), ()), outputs=("c1", "ys"))
+    types = {"c0": t(8, 8), "xs": t(5, 8, 8), "c1": t(8, 8), "ys": t(5, 8, 8)}
+    report = analyze(graph([call], types, ["c0", "xs"], ["c1", "ys"]))
+    assert report.total().matrix_flops == 5 * 2 * 8 * 8 * 8
+    assert not report.diagnostics
+    assert [(row.node, row.times) for row in report.rows] == [("call", 1), ("call/m", 5)]
+
+
+def test_trap_48_while_loop_turns_a_named_number_of_times():
+    nodes = [Node("go", "aten.any.default", (Ref("x"),), outputs=("go",))]
+    condition = graph(nodes, {"x": t(8, 8), "go": t(dtype=BOOL)}, ["x"], ["go"], name="cond")
+    nodes = [Node("m", "aten.mm.default", (Ref("x"), Ref("x")), outputs=("m",))]
+    body = graph(nodes, {"x": t(8, 8), "m": t(8, 8)}, ["x"], ["m"], name="body")
+    call = Node("call", "higher_order.while_loop", (condition, body, (Ref("x"),), ()), outputs=("y",))
+    report = analyze(graph([call], {"x": t(8, 8), "y": t(8, 8)}, ["x"], ["y"]))
+    assert str(report.total().matrix_flops) == f"{2 * 8 * 8 * 8}*while_loop_trips_0"
+    assert report.value(report.total().matrix_flops) is None
+    assert report.symbols["while_loop_trips_0"].value is None
+
+
+def test_trap_49_regions_without_gradients_or_with_autocast_are_entered():
+    for op, head in (
+        ("higher_order.wrap_with_set_grad_enabled", (False,)),
+        ("higher_order.wrap_with_autocast", ("cuda", None, True, None)),
+    ):
+        report = analyze(control(op, (*head, branch("body", 1), Ref("x"))))
+        assert report.total().matrix_flops == 2 * 16 * 16 * 16
+        assert report.rows[1].module == "layer"
+
+
+# Training
+
+
+def trainable(*frozen):
+    program = two_products(batch=4)
+    types = {
+        name: TensorType(value.shape, value.dtype, requires_grad=name.startswith("w") and name not in frozen)
+        for name, value in program.types.items()
+    }
+    return Graph(program.nodes, types, program.inputs, program.outputs)
+
+
+def test_trap_26_the_input_of_the_first_layer_wants_no_gradient():
+    report = analyze(trainable(), training=True)
+    first, second = 2 * 4 * 8 * 16, 2 * 4 * 16 * 4
+    assert report.backward.cost.matrix_flops == first + 2 * second
+
+
+def test_trap_27_a_frozen_first_layer_needs_one_gradient_product_only():
+    report = analyze(trainable("w1"), training=True)
+    assert report.backward.cost.matrix_flops == 2 * 4 * 16 * 4
+
+
+def test_a_step_is_forward_backward_and_optimizer():
+    report = analyze(trainable(), training=True)
+    step = report.step()
+    assert step.cost.matrix_flops == report.total().matrix_flops + report.backward.cost.matrix_flops
+    assert step.cost.written_bytes > report.total().written_bytes + 3 * report.parameter_bytes
+
+
+def test_a_file_that_records_no_trainable_parameter_trains_all_of_them():
+    report = analyze(trainable("w1", "w2"), training=True)
+    assert report.backward.cost.matrix_flops > 0
+
+
+# Memory
+
+
+def test_peak_memory_counts_what_is_alive_together():
+    report = analyze(two_products(batch=4))
+    # x is the caller's; hidden and y are alive together at the second product
+    assert report.totals.peak_bytes == 4 * (4 * 8 + 4 * 16 + 4 * 4)
+    assert report.totals.peak_node == "y"
+
+
+def test_a_value_is_freed_after_its_last_use():
+    chain = [Node(f"h{i}", "aten.mm.default", (Ref("x" if i == 0 else f"h{i - 1}"), Ref("w")), outputs=(f"h{i}",)) for i in range(5)]
+    types = {"x": t(4, 16), "w": t(16, 16), **{node.name: t(4, 16) for node in chain}}
+    assert analyze(graph(chain, types, ["x", "w"], ["h4"])).totals.peak_bytes == 4 * (3 * 4 * 16)
+
+
+def test_trap_58_a_symbolic_peak_is_the_maximum_of_polynomials():
+    n = symbol("n")
+    nodes = [
+        Node("wide", "aten.mm.default", (Ref("x"), Ref("w1")), outputs=("wide",)),
+        Node("thin", "aten.mm.default", (Ref("wide"), Ref("w2")), outputs=("thin",)),
+        Node("square", "aten.mm.default", (Ref("thin"), Ref("bt")), outputs=("square",)),
+    ]
+    types = {
+        **{"x": t(n, 1), "w1": t(1, 100), "w2": t(100, 1), "bt": t(1, n)},
+        **{"wide": t(n, 100), "thin": t(n, 1), "square": t(n, n)},
+    }
+    peak = analyze(graph(nodes, types, ["x", "w1", "w2", "bt"], ["square"])).totals.peak_bytes
+    # x, wide, thin against x, thin, square: they cross at n = 100
+    for size in (10, 99, 100, 101, 1000):
+        assert peak.substitute({"n": size}) == 4 * max(size + 100 * size + size, size + size + size * size)
+
+
+def test_a_report_survives_json():
+    report = analyze(two_products(), training=True)
+    assert Report.from_json(report.to_json()).to_json() == report.to_json()
