@@ -1,21 +1,24 @@
-"""A Llama-shaped decoder on fake tensors, exported to a `.pt2`: 70 billion parameters in a few hundred megabytes.
+"""A Llama-shaped decoder on fake tensors, exported to a `.pt2`: 70 billion parameters on a small machine.
 
     python benchmarks/llama.py OUT.pt2 [LAYERS]
 
-Needs torch. The file holds the program and no weights: every parameter is fake, so the archive stays as small as the
-graph.
+Needs torch. The file holds the program and no weights: every parameter is fake, so the archive stays as small
+as the graph.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Shape:
         return self.layers * layer + self.hidden + 2 * self.vocabulary * self.hidden
 
     def matrix_flops(self, batch: int, time: int) -> int:
-        """Multiply-adds of one forward pass, two FLOPs each, every key attended to (no credit for the causal mask)."""
+        """Multiply-adds of one forward pass, two FLOPs each, no credit for the causal mask."""
         norms = self.hidden * (2 * self.layers + 1)
         weights = self.parameters - norms - self.vocabulary * self.hidden
         attention = 4 * self.layers * batch * self.heads * time * time * self.head

@@ -19,7 +19,7 @@ from graphflops.rules.registry import Rule, find, functional_name
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
@@ -193,10 +193,11 @@ class _Analysis:
             if priced.placeholders:
                 priced = self.numbered(node, priced, graph)
             self.settle(node, priced, values, graph, autocast)
+            uses = tuple([name for _, name in node.uses()])
             row = Row(
                 *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
                 backward=priced.gradient_cost,
-                inputs=_tensors(node.uses(), values),
+                inputs=_tensors(uses, values),
                 outputs=tuple(
                     Named(name, value)
                     for name in node.outputs
@@ -211,7 +212,7 @@ class _Analysis:
             for run, times in inner:
                 rows.extend(_nested(run, times, row))
             peaks = [run.training_peak if self.training else run.forward_peak for run, times in inner if times != 0]
-            events.append(Event(node, priced.estimate, priced.gradient, tuple(peaks)))
+            events.append(Event(node, uses, priced.estimate, priced.gradient, tuple(peaks)))
         resident = [entry.name for entry in graph.inputs if entry.role == "user"] if top else []
         returned = [name for output in graph.outputs for _, name in Node("", "", (output.value,)).uses()]
         return _Run(
@@ -327,19 +328,25 @@ class _Analysis:
                 continue
             ours = derived[index] if index < len(derived) else None
             recorded = self.binding.value(graph, name)
-            values[name] = self.agreed(node, ours, recorded, autocast) if recorded is not None else ours
+            if recorded is None or _is_same(ours, recorded):
+                values[name] = ours
+            else:
+                values[name] = self.agreed(node, ours, recorded, autocast or name not in graph.used)
 
-    def agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool) -> Value:
+    def agreed(self, node: Node, ours: Value, recorded: Value, any_dtype: bool) -> Value:
+        """Which of two types to go on with; `any_dtype`: not to mind the element type, as where autocasting chose it.
+
+        Nor is it minded in a result that nobody uses: statistics that kernels of one device keep in float32 and those of
+        another do not.
+        """
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             return ours if self.binding.moved and ours is not None else recorded
-        if ours.shape == recorded.shape and ours.dtype is recorded.dtype:
-            return ours
         if self.binding.moved:
             return ours
         if len(ours.shape) != len(recorded.shape) or any(map(differ, ours.shape, recorded.shape)):
             self.say("GF102", node, f"derived {ours}, the file records {recorded}")
             return replace(recorded, requires_grad=ours.requires_grad)
-        if ours.dtype is not recorded.dtype and not autocast:
+        if ours.dtype is not recorded.dtype and not any_dtype:
             self.say("GF103", node, f"derived {ours}, the file records {recorded}")
         return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
 
@@ -429,6 +436,15 @@ def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
     return replace(estimate, out=out)
 
 
+def _is_same(ours: Value, recorded: Value) -> bool:
+    return (
+        isinstance(ours, TensorType)
+        and isinstance(recorded, TensorType)
+        and ours.shape == recorded.shape
+        and ours.dtype is recorded.dtype
+    )
+
+
 def _is_free(estimate: Estimate) -> bool:
     touches = estimate.reads or estimate.writes is None and any(isinstance(v, TensorType) for v in estimate.out)
     return not (touches or estimate.writes or estimate.regions or estimate.cost)
@@ -442,8 +458,8 @@ def _matrix_dtype(estimate: Estimate) -> str:
     return next((value.dtype.name for value in estimate.reads if isinstance(value, TensorType)), "")
 
 
-def _tensors(uses: Iterator[tuple[str, str]], values: Mapping[str, Value]) -> tuple[Named, ...]:
-    return tuple([Named(name, value) for _, name in uses if isinstance(value := values[name], TensorType)])
+def _tensors(uses: Sequence[str], values: Mapping[str, Value]) -> tuple[Named, ...]:
+    return tuple([Named(name, value) for name in uses if isinstance(value := values[name], TensorType)])
 
 
 def _nested(run: _Run, times: Dim, call: Row) -> Iterator[Row]:
@@ -484,7 +500,7 @@ def _substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
     )
 
 
-def _sum(costs: Iterator[Cost]) -> Cost:
+def _sum(costs: Iterable[Cost]) -> Cost:
     """Costs of a whole graph: equal calls share one Cost object, so count objects first and add polynomials after."""
     counted: dict[int, tuple[Cost, int]] = {}
     for cost in costs:

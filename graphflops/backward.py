@@ -24,7 +24,8 @@ def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Es
     work once per wanted operand; a view's gradient is a view.
     """
     wanted = {name: tensors for name, value in arguments.items() if (tensors := _wanting(value))}
-    if not wanted:
+    results = [value for value in estimate.out if isinstance(value, TensorType)]
+    if not wanted or (results and not any(value.dtype.is_floating for value in results)):
         return None
     own = find_backward(rule.key)
     if own is not None:

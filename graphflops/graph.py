@@ -159,6 +159,13 @@ class Graph:
         return frozen
 
     @cached_property
+    def used(self) -> frozenset[str]:
+        """Names of the values that some call or the program's outputs use."""
+        used = {name for node in self.nodes for _, name in node.uses()}
+        used.update(name for output in self.outputs for _, name in _uses("", output.value))
+        return frozenset(used)
+
+    @cached_property
     def phases(self) -> Mapping[str, Phase]:
         """For a joint graph, the phase of every node by name; empty for a program without gradients.
 

@@ -24,9 +24,10 @@ _MOST_CANDIDATES = 16  # polynomials a symbolic peak is the maximum of; past tha
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One call as memory sees it; `peaks` are those of the graphs nested in it."""
+    """One call as memory sees it; `uses` are the names of the values it reads, `peaks` those of the graphs nested in it."""
 
     node: Node
+    uses: tuple[str, ...]
     estimate: Estimate
     gradient: Estimate | None = None
     peaks: tuple[Peak, ...] = ()
@@ -63,7 +64,7 @@ def peak_of(
     returned: values that must live to the end.
     """
     root = _roots(events, values)
-    sizes = {name: values[name].nbytes for name in root.values() if isinstance(values.get(name), TensorType)}  # type: ignore[union-attr]
+    sizes = _sizes(root, values)
     kept = {root[name] for name in returned if name in root}
     held = list(dict.fromkeys(resident))
     meter = _Meter(sizes_known)
@@ -149,12 +150,25 @@ def _roots(events: Sequence[Event], values: Mapping[str, Value]) -> dict[str, st
     for event in events:
         owner = None
         if event.estimate.alias:
-            first = next((name for _, name in event.node.uses() if isinstance(values.get(name), TensorType)), None)
+            first = next((name for name in event.uses if isinstance(values.get(name), TensorType)), None)
             owner = None if first is None else root.get(first, first)
         for output in event.node.outputs:
             if output is not None and isinstance(values.get(output), TensorType):
                 root[output] = owner or output
     return root
+
+
+def _sizes(root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Dim]:
+    """Bytes of each value that owns memory; equal types are measured once, the layers of a model share theirs."""
+    measured: dict[int, Dim] = {}
+    sizes: dict[str, Dim] = {}
+    for name, owner in root.items():
+        value = values[name]
+        if name == owner and isinstance(value, TensorType):
+            if id(value) not in measured:
+                measured[id(value)] = value.nbytes
+            sizes[name] = measured[id(value)]
+    return sizes
 
 
 def _last_uses(events: Sequence[Event], root: Mapping[str, str]) -> dict[int, list[str]]:
@@ -164,7 +178,7 @@ def _last_uses(events: Sequence[Event], root: Mapping[str, str]) -> dict[int, li
         for name in event.node.outputs:
             if name in root:
                 last[root[name]] = index
-        for _, name in event.node.uses():
+        for name in event.uses:
             if name in root:
                 last[root[name]] = index
     made = {name for name in root if root[name] == name}
@@ -190,7 +204,7 @@ def _saved(events: Sequence[Event], root: Mapping[str, str], values: Mapping[str
             match = next((value for value in reads if value.shape == shape), None)
             if match is not None:
                 reads.remove(match)
-        names = [name for _, name in event.node.uses()] + [name for name in event.node.outputs if name]
+        names = [*event.uses, *(name for name in event.node.outputs if name is not None)]
         for name in names:
             value = values.get(name)
             match = next((r for r in reads if isinstance(value, TensorType) and r.shape == value.shape), None)
@@ -218,7 +232,7 @@ def _backward(
     for index in range(len(events) - 1, -1, -1):
         event = events[index]
         if event.gradient is not None:
-            for _, name in event.node.uses():
+            for name in event.uses:
                 value = values.get(name)
                 if isinstance(value, TensorType) and value.requires_grad and root.get(name, name) not in gradients:
                     owner = values.get(root.get(name, name))

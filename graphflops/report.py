@@ -339,7 +339,7 @@ def _to_wire(report: Report) -> _WireReport:
     return _WireReport(
         schema=SCHEMA,
         tool=_WireTool("graphflops", __version__),
-        origin=_WireOrigin(*(getattr(report.origin, f.name) for f in fields(Origin))),
+        origin=_WireOrigin(*(_utf8(getattr(report.origin, f.name)) for f in fields(Origin))),
         symbols={
             name: _WireSymbol(info.value, info.given_by, (info.minimum, info.maximum), list(info.where))
             for name, info in report.symbols.items()
@@ -359,6 +359,11 @@ def _to_wire(report: Report) -> _WireReport:
         rows=[row(entry) for entry in report.rows],
         diagnostics=[_WireDiagnostic(d.code, d.name, d.node, d.message) for d in report.diagnostics],
     )
+
+
+def _utf8(text: str) -> str:
+    """The text as UTF-8 can hold it: a file's name need not be any text."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _from_wire(wire: _WireReport) -> Report:

@@ -1,7 +1,7 @@
 """Opening files that others wrote: what a file is, and bounded reading of one member of a zip archive.
 
-A file is judged by its bytes, never by its name. Nothing is trusted: sizes are checked before and while reading, and only
-members that a reader asks for by name are ever opened.
+A file is judged by its bytes, never by its name. Nothing is trusted: sizes are checked before and while
+reading, and only members that a reader asks for by name are ever opened.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO
 
-MAX_MEMBER_BYTES = 512 * 2**20  # of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB
+MAX_MEMBER_BYTES = (
+    512 * 2**20
+)  # of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB
 MAX_MEMBERS = 1_000_000
 MAX_DIRECTORY_BYTES = 128 * 2**20
-_BOMB_BYTES = 64 * 2**20  # past this size, and packed tighter than this ratio, a member is taken for a zip bomb
+_BOMB_BYTES = (
+    64 * 2**20
+)  # past this size, and packed tighter than this ratio, a member is taken for a zip bomb
 _BOMB_RATIO = 200
-_CHUNK = 2**20
 
 _TAIL = 65_557  # longest possible end-of-directory record, comment included
 _END, _END64 = b"PK\x05\x06", b"PK\x06\x06"
@@ -44,11 +47,13 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (8, b'{"', "a safetensors file: weights without a program", "export the model with torch.export"),
     (257, b"ustar", "a tar archive", "unpack it first"),
 )
-_ONNX_FIELDS = frozenset(b"\x12\x1a\x22\x2a\x32\x3a\x42\x72")  # keys that may follow ir_version in a ModelProto
+_ONNX_FIELDS = frozenset(
+    b"\x12\x1a\x22\x2a\x32\x3a\x42\x72"
+)  # keys that may follow ir_version in a ModelProto
 
 
 def regular_file(path: Path | str) -> Path:
-    """The path, once it is sure that there is something to read; raises FileError for what is missing, empty, or no file."""
+    """The path, once it is sure that there is something to read; raises FileError where there is not."""
     path = Path(path)
     try:
         status = path.stat()
@@ -136,25 +141,24 @@ class Archive:
         member = f"{self}: member {shown(name)}"
         if info.flag_bits & 0x1:
             raise FileError(f"{member} is encrypted: save the program without a password")
-        if info.file_size > MAX_MEMBER_BYTES:
-            raise FileError(f"{member} claims {info.file_size:,} bytes, more than the {MAX_MEMBER_BYTES:,} that are read")
-        if info.file_size > _BOMB_BYTES and info.file_size > _BOMB_RATIO * max(info.compress_size, 1):
-            raise FileError(f"{member} unpacks to {info.file_size // max(info.compress_size, 1):,} times its size: a zip bomb")
-        chunks, size = [], 0
+        claimed = info.file_size
+        if claimed > MAX_MEMBER_BYTES:
+            raise FileError(
+                f"{member} claims {claimed:,} bytes, more than the {MAX_MEMBER_BYTES:,} that are read"
+            )
+        if claimed > _BOMB_BYTES and claimed > _BOMB_RATIO * max(info.compress_size, 1):
+            raise FileError(f"{member} unpacks to more than {_BOMB_RATIO} times its size: a zip bomb")
         try:
             with self._zip.open(info) as stream:
-                while chunk := stream.read(_CHUNK if size + _CHUNK > info.file_size else info.file_size):
-                    size += len(chunk)
-                    if size > MAX_MEMBER_BYTES:
-                        raise FileError(f"{member} unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
-                    chunks.append(chunk)
+                # zipfile stops at the size claimed, whatever the packed data go on to, and checks the sum.
+                data = stream.read(claimed)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
             raise FileError(f"{member} is damaged ({reason(error)}): export or copy the file again") from None
         except (NotImplementedError, RuntimeError) as error:
             raise FileError(f"{member} cannot be unpacked ({reason(error)})") from None
-        if size != info.file_size:
+        if len(data) != claimed:
             raise FileError(f"{member} is cut short: export or copy the file again")
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return data
 
     def _opened(self) -> zipfile.ZipFile:
         head = self._file.read(512)
@@ -186,12 +190,19 @@ class Archive:
         entries = self._zip.infolist()
         if len(entries) > MAX_MEMBERS:
             raise FileError(f"{self}: has {len(entries):,} members, too many to be a .pt2")
-        names = [entry.filename for entry in entries]
-        distinct = frozenset(names)
-        if len(distinct) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise FileError(f"{self}: has the member {shown(twice)} more than once: it is damaged or was tampered with")
-        for name in names:
-            if ".." in name and ".." in name.replace("\\", "/").split("/") or name.startswith(("/", "\\")) or name[1:2] == ":":
-                raise FileError(f"{self}: has the member {shown(name)}, which points outside: it was tampered with")
-        return distinct
+        if entries and min(entry.header_offset for entry in entries) > 0:
+            # What zipfile found is the directory of an archive stored inside this one, whose own is cut off.
+            raise FileError(f"{self}: is a truncated or damaged zip archive: export or copy it again")
+        names: set[str] = set()
+        for entry in entries:
+            name = entry.filename
+            if name in names:
+                raise FileError(
+                    f"{self}: has the member {shown(name)} more than once: it is damaged or was tampered with"
+                )
+            if ".." in name.replace("\\", "/").split("/") or name.startswith(("/", "\\")) or name[1:2] == ":":
+                raise FileError(
+                    f"{self}: has the member {shown(name)}, which points outside: it was tampered with"
+                )
+            names.add(name)
+        return frozenset(names)

@@ -1,8 +1,8 @@
-"""Which module a call belongs to, where an export does not say: joint forward-backward graphs carry no module stack.
+"""Which module a call belongs to, where an export does not say: joint graphs of forward and backward.
 
-A parameter's name tells its module (`blocks.0.fc.weight`), and so do a call that uses it and one that computes its
-gradient. Every other call follows the data: forward, the module that produced its latest operand; backward, the module
-whose activation it takes the gradient of.
+They carry no module stack. But a parameter's name tells its module (`blocks.0.fc.weight`), and so do a call
+that uses it and one that computes its gradient. Every other call follows the data: forward, the module that
+produced its latest operand; backward, the module whose activation it takes the gradient of.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from graphflops.graph import Input, Node, Output
 
 
-def with_modules(nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]) -> tuple[Node, ...]:
-    """The calls, each with the module it belongs to; the nodes as they are unless the program computes gradients."""
+def with_modules(
+    nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
+) -> tuple[Node, ...]:
+    """The calls, each with its module; as they are where the file names modules or computes no gradients."""
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return tuple(nodes)
-    owners = {e.name: e.target.rpartition(".")[0] for e in inputs if e.role in ("parameter", "buffer") and e.target}
+    owners = {
+        e.name: e.target.rpartition(".")[0] for e in inputs if e.role in ("parameter", "buffer") and e.target
+    }
     operands = {node.name: [name for _, name in node.uses()] for node in nodes}
     flow = _Flow(owners, _forward(nodes, operands, outputs))
     leads = _leads(nodes, operands, outputs)
@@ -58,14 +62,16 @@ class _Flow:
         return module
 
     def inherited(self, node: Node, operands: Sequence[str]) -> str:
-        """Module of the latest operand; a backward call's forward operand, an activation kept for it, goes first."""
-        known = [self.produced[name] for name in operands if name in self.produced]
+        """Module of the latest operand; a backward call's forward operand, a kept activation, goes first."""
+        known = [self.produced[name] for name in operands if name in self.produced and self.produced[name][2]]
         if node.name not in self.forward:
             known = [entry for entry in known if entry[1]] or known
         return max(known)[2] if known else ""
 
 
-def _forward(nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]) -> frozenset[str]:
+def _forward(
+    nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
+) -> frozenset[str]:
     """Names of the calls that lead to the loss, a user output or a mutation."""
     wanted = {name for output in outputs if output.role != "gradient" for name in _names(output)}
     forward = set()
@@ -79,7 +85,7 @@ def _forward(nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outpu
 def _leads(
     nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
 ) -> dict[str, str]:
-    """Module by call, for calls whose results serve the gradients of one module's parameters and nothing else."""
+    """Module by call, for calls that serve the gradients of one module's parameters and nothing else."""
     serves: dict[str, set[str]] = {}  # by value: modules served; "" stands for anything else
     for output in outputs:
         module = output.target.rpartition(".")[0] if output.role == "gradient" else ""

@@ -1,9 +1,10 @@
-"""The JSON of a `.pt2`, as msgspec types: what PyTorch's export schema (major 5 to 8) writes and graphflops reads.
+"""The JSON of a `.pt2` as msgspec types: what of PyTorch's export schema (major 5 to 8) graphflops reads.
 
-Fields that say nothing about cost (strides of calls, devices of tensors, pytree specs, guards) are left out, and msgspec
-skips them without building anything. A union is written as an object with one key; here it is one struct whose fields
-are all optional, exactly one of them set. Descriptions of tensors and graphs nested in arguments stay raw text: a large
-model repeats a few dozen descriptions thousands of times, so the reader decodes each distinct one once.
+Fields that say nothing about cost (devices of tensors, pytree specs, guards) are left out, and msgspec skips
+them without building anything. A union is written as an object with one key; here it is one struct whose
+fields are all optional, exactly one of them set. Descriptions of tensors and graphs nested in arguments stay
+raw text: a large model repeats a few dozen descriptions thousands of times, so the reader decodes each
+distinct one once.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class TensorMeta(Struct, gc=False):
     dtype: int
     sizes: list[SymInt]
     requires_grad: bool = False
-    strides: list[SymInt] = []  # noqa: RUF012  msgspec copies an empty list default
+    strides: list[SymInt] = []  # msgspec makes a new list each time
     storage_offset: SymInt | None = None
 
 
@@ -151,7 +152,7 @@ class Argument(Struct, gc=False):
 
 
 class NamedArgument(Struct, gc=False):
-    """An operand and the name it has in the operator's schema; `kind` is 1 positional, 2 by keyword, absent before 2.7."""
+    """An operand and its name in the operator's schema; kind: 1 positional, 2 keyword, None in old files."""
 
     name: str
     arg: Argument
@@ -183,9 +184,9 @@ class Graph(Struct, gc=False):
     nodes: list[Node]
     tensor_values: dict[str, Raw]
     sym_int_values: dict[str, SymInt]
-    sym_bool_values: dict[str, SymBool] = {}  # noqa: RUF012
-    sym_float_values: dict[str, SymFloat] = {}  # noqa: RUF012
-    custom_obj_values: dict[str, CustomObject] = {}  # noqa: RUF012
+    sym_bool_values: dict[str, SymBool] = {}
+    sym_float_values: dict[str, SymFloat] = {}
+    custom_obj_values: dict[str, CustomObject] = {}
 
 
 class ArgumentSpec(Struct, gc=False):

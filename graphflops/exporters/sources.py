@@ -1,11 +1,11 @@
-"""Where in the user's code a call was made: the module it belongs to and the source line, from what an export records."""
+"""Where in the user's code a call was made: its module and source line, from what an export records."""
 
 from __future__ import annotations
 
 import re
 
 _FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+)', re.MULTILINE)
-# Not the user's: torch (installed, or a checkout in a directory of its name), Python's own library, generated code.
+# Not the user's: torch (installed, or a checkout in a directory of its name), Python's library, generated.
 _FOREIGN = re.compile(
     r"(?:^|/(?:site|dist)-packages/|/pytorch/)(?:torch|functorch)/"
     r"|/lib/python\d+\.\d+/(?!(?:site|dist)-packages/)"
@@ -35,8 +35,8 @@ class Sources:
     def line(self, trace: str) -> str:
         """The innermost line of the user's own code, `model.py:17`; "" where the trace names none.
 
-        A path inside an installed package is kept from the package on, any other absolute path is cut to the file's
-        name: directories of the machine that exported say nothing about the model.
+        A path inside an installed package is kept from the package on, any other absolute path is cut to the
+        file's name: directories of the machine that exported say nothing about the model.
         """
         known = self._lines.get(trace)
         if known is None:
@@ -44,7 +44,7 @@ class Sources:
         return known
 
     def place(self, stack: str) -> tuple[str, str]:
-        """Path and type of the innermost module of a recorded stack: entries `key,path,type` separated by `;`."""
+        """Path and type of the innermost module of a stack: entries `key,path,type` separated by `;`."""
         known = self._places.get(stack)
         if known is None:
             known = self._places[stack] = self._innermost_module(stack)
@@ -63,10 +63,12 @@ class Sources:
 
 
 def module_path(recorded: str) -> str:
-    """`blocks.0.fc` from any spelling: `L['self'].blocks[0].fc`, `blocks.0.fc@1` for a second call of a shared module."""
+    """`blocks.0.fc` from any spelling: `L['self'].blocks[0].fc`; `blocks.0.fc@1`, its second call."""
     path = recorded
     if "[" in path:
-        path = _ITEM.sub(lambda item: f".{item[1] or item[2] or item[3] or ''}", _ROOT.sub("", path)).lstrip(".")
+        path = _ITEM.sub(lambda item: f".{item[1] or item[2] or item[3] or ''}", _ROOT.sub("", path)).lstrip(
+            "."
+        )
     if "@" in path:
         path = _CALL_NUMBER.sub("", path)
     return _EXPORT_ROOT.sub("", path) if path.startswith("_export_root") else path

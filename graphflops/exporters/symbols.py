@@ -1,4 +1,4 @@
-"""The symbols of a program: ranges and example values from what an export records, and the input axes they stand at."""
+"""The symbols of a program: recorded ranges and example values, and the input axes they stand at."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def collect(
 ) -> dict[str, Symbol]:
     """Every symbol in a range or a size, those of the inputs first and in their order.
 
-    ranges: inclusive ranges by symbol; entries for expressions (`2*s5`) say nothing that the symbol's own does not.
-    hints: example values of sizes; sizes: every distinct size of the program.
+    ranges: inclusive ranges by symbol; one for an expression (`2*s5`) says nothing that its symbol's does
+    not. hints: example values of sizes; sizes: every distinct size of the program.
     """
     bare, within = _axes(inputs, types)
     names = {name: None for axes in (bare, within) for name in axes}
@@ -44,7 +44,7 @@ def collect(
             minimum=None if low is None or low <= -_UNBOUNDED else low,
             maximum=None if high is None or high >= _UNBOUNDED else high,
             hint=examples.get(name),
-            where=tuple(bare.get(name) or within.get(name, ())),
+            where=tuple(bare.get(name) or within.get(name) or ()),
         )
     return symbols
 
@@ -62,7 +62,11 @@ def _axes(
         if isinstance(recorded, Expr):
             places = [(entry.name, recorded)]
         elif isinstance(recorded, TensorType):
-            places = [(f"{entry.name}[{axis}]", size) for axis, size in enumerate(recorded.shape) if isinstance(size, Expr)]
+            places = [
+                (f"{entry.name}[{axis}]", size)
+                for axis, size in enumerate(recorded.shape)
+                if isinstance(size, Expr)
+            ]
         else:
             continue
         for place, size in places:
@@ -72,7 +76,7 @@ def _axes(
 
 
 def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
-    """Example values of symbols: as recorded where one stands alone, solved from `2*s5 = 8` where none does."""
+    """Example values of symbols: as recorded where one stands alone, else solved from `2*s5 = 8`."""
     examples: dict[str, int] = {}
     mixed: list[tuple[Expr, int]] = []
     for size, hint in hints.items():

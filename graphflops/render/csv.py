@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from graphflops.render.ledger import Group
     from graphflops.report import Grouping, Report
 
-_STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
+_STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _LONGEST_NAME = 10_000
 
 
-def csv(report: Report, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None) -> str:
-    """One line a call (`by` None), a module with everything in it (down to `depth`), an operator or a source line.
+def csv(
+    report: Report, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None
+) -> str:
+    """One line a call (`by` None), a module with everything in it, an operator or a source line.
 
-    A quantity is an integer, or its formula where a size has no value. `top` keeps that many lines, the most work first.
+    A quantity is an integer, or its formula where a size has no value.
+    depth: components of a module's path.
+    top: lines kept, from the first.
     """
     ledger = Ledger(report)
     if by is None:
@@ -78,20 +82,20 @@ def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | i
     heads = ["node", "op", "module", "module_type", "source", "state", "matrix_dtype"]
     work: dict[int, list[str | int]] = {}
     rows: list[list[str | int]] = []
-    for row, kind in zip(report.rows, ledger.of):
+    for row, kind in zip(report.rows, ledger.of, strict=True):
         if kind not in work:
             work[kind] = [*_work(ledger.group({kind: 1}), ledger), str(row.cost.matrix_flops)]
-        empty = [""] * len(work[kind])
-        rows.append(
-            [row.node, row.op, row.module, row.module_type, row.source, row.state, row.matrix_dtype]
-            + (empty if row.state == "unknown" else work[kind])
-        )
+        figures = [""] * len(work[kind]) if row.state == "unknown" else work[kind]
+        place = (row.module, row.module_type, row.source)
+        rows.append([row.node, row.op, *place, row.state, row.matrix_dtype, *figures])
     return [*heads, *_heads(ledger), "matrix_flops_formula"], rows
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[str], list[list[str | int]]]:
     rows: list[list[str | int]] = []
-    for line in Tree(report, ledger).paths(depth):
+    for line in Tree(report, ledger, idle=True).paths(depth):
         group = line.group
-        rows.append([line.path, line.type, group.calls, group.unknown, line.parameters, *_work(group, ledger)])
+        rows.append(
+            [line.path, line.type, group.calls, group.unknown, line.parameters, *_work(group, ledger)]
+        )
     return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows

@@ -1,4 +1,4 @@
-"""A report as JSON, safe to print: what a terminal could act on is escaped, which changes nothing for a reader of JSON."""
+"""A report as JSON, safe to print: characters that a terminal could act on are escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def json(report: Report) -> str:
 
 def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
     """Any table, as a list of objects."""
-    return _inert(msgspec.json.encode([dict(zip(heads, row)) for row in rows]))
+    return _inert(msgspec.json.encode([dict(zip(heads, row, strict=True)) for row in rows]))
 
 
 def _inert(data: bytes) -> str:

@@ -1,7 +1,7 @@
 """Adds up a report's rows by whatever key a reader asks for.
 
-A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost first, and the sums are
-made of those few, as plain integers wherever every size has a value.
+A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost first, and
+sums are made of those few, as plain integers wherever every size has a value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import floor_div
+from graphflops.dims import evaluate, floor_div
 from graphflops.render.text import Numbers
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from graphflops.dims import Dim
     from graphflops.report import Report, Row, State
+
+_RANKED_AT = 1024  # what a size without a value counts as where groups are ranked
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ class Ledger:
     phases: whether anything here is done backward, by a training analysis or in a joint graph.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, formula_width: int = 40) -> None:
         self.report = report
-        self.numbers = Numbers(report.value)
+        self.numbers = Numbers(report.value, formula_width)
         self.kinds: list[Kind] = []
         self.of: list[int] = []  # the kind of each row
         by_value: dict[Kind, int] = {}
@@ -78,7 +80,7 @@ class Ledger:
 
     def counts(self, key: Callable[[Row], str]) -> dict[str, Counts]:
         """Rows by key and kind; keys in the order in which the program meets them."""
-        counted = Counter(zip(map(key, self.report.rows), self.of))
+        counted = Counter(zip(map(key, self.report.rows), self.of, strict=True))
         groups: dict[str, Counts] = {}
         for (name, kind), times in counted.items():
             groups.setdefault(name, {})[kind] = times
@@ -109,7 +111,7 @@ class Ledger:
         )
 
     def weight(self, group: Group) -> tuple[int, ...]:
-        """What groups are ranked by; one whose work depends on an unknown size is taken at one for each such size."""
+        """What groups are ranked by; sizes without a value are all taken to be the same."""
         cost = group.cost
         return tuple(
             self._rough(quantity)
@@ -120,9 +122,7 @@ class Ledger:
         value = self.numbers.value(quantity)
         if value is not None or isinstance(quantity, int):
             return value or 0
-        from graphflops.dims import evaluate
-
-        return evaluate(quantity, {**dict.fromkeys(quantity.symbols, 1024), **self.report.values}) or 0
+        return evaluate(quantity, {**dict.fromkeys(quantity.symbols, _RANKED_AT), **self.report.values}) or 0
 
     def _value(self, cost: Cost) -> tuple[int | None, ...]:
         return tuple(self.numbers.value(getattr(cost, quantity)) for quantity in QUANTITIES)

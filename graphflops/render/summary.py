@@ -5,20 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.render.ledger import Ledger, macs, traffic
-from graphflops.render.text import Numbers, count_of, formula, listed, memory, number, occurrences, safe, short_type
+from graphflops.render.text import (
+    Numbers,
+    count_of,
+    formula,
+    listed,
+    memory,
+    number,
+    occurrences,
+    safe,
+    short_type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from graphflops.dims import Dim
-    from graphflops.report import Report, SymbolInfo, Totals
+    from graphflops.report import Report, SymbolInfo
 
 _SIZES = 8  # sizes listed
 _PER_CODE = 8  # diagnostics listed of one code
+_FORMULA = 60  # characters of a formula in the middle of a line
 
 
 class Fact(NamedTuple):
-    """One labelled line. `formula` stands beside the text and may be shortened; `alarming` is shown in red."""
+    """One labelled line. `formula` stands beside the text and may be shortened; `alarming` turns it red."""
 
     label: str
     text: str
@@ -39,7 +50,7 @@ def headline(report: Report) -> str:
     parts = [
         safe(report.origin.producer or report.origin.format, 80),
         count_of(report.coverage.nodes, "node"),
-        held if odd else f"{held} ({bits}-bit)",
+        held if odd or not bits else f"{held} ({bits}-bit)",
         f"{memory(report.buffer_bytes)} buffers" if report.buffer_bytes else "",
     ]
     return " · ".join(part for part in parts if part)
@@ -65,14 +76,16 @@ def _about(name: str, info: SymbolInfo) -> str:
         span = f"{low}..{high}"
     else:
         span = f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
-    given = {"user": "given", "hint": "from the export", None: f"no value: --dim {safe(name, 40)}=N"}[info.given_by]
+    given = {"user": "given", "hint": "from the export", None: f"no value: --dim {safe(name, 40)}=N"}[
+        info.given_by
+    ]
     where = listed(safe(axis, 60) for axis in info.where)
     return ", ".join(part for part in (where, given) if part) + (f" ({span})" if span else "")
 
 
 def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     """The totals, line by line."""
-    numbers, cost = ledger.numbers, report.totals.cost
+    numbers, cost = Numbers(report.value, _FORMULA), report.totals.cost
     least = ">= " if report.coverage.unknown else ""
     missing = f"   ({count_of(report.coverage.unknown, 'node')} unknown)" if least else ""
     types = {name: group for name, group in ledger.groups(lambda row: row.matrix_dtype).items() if name}
@@ -87,19 +100,25 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
         yield Fact(label, f"{least}{missing.strip()}".strip(), formula(cost.matrix_flops), alarm)
         yield Fact("MACs", least.strip(), formula(macs(cost)), alarm)
     if len(types) > 1:
-        parts = (f"{numbers.count(group.cost.matrix_flops)} {safe(name, 20)}" for name, group in types.items())
+        parts = (
+            f"{numbers.count(group.cost.matrix_flops)} {safe(name, 20)}" for name, group in types.items()
+        )
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
-        parts = _by_phase(report, ledger)
-        yield Fact("of these", ", ".join(parts))
+        yield Fact("by phase", ", ".join(_by_phase(ledger)))
     if cost.masked_flops != 0:
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
         yield Fact("of these", f"{numbers.count(cost.masked_flops)} hidden by masks     visible {seen}")
     if cost.vector_flops != 0 or cost.transcendentals != 0:
-        vector, functions = numbers.count(cost.vector_flops), numbers.count(cost.transcendentals)
-        yield Fact("other work", f"{least}{vector} vector, {functions} transcendental", "", alarm)
+        work = [
+            f"{numbers.count(cost.vector_flops)} vector",
+            f"{numbers.count(cost.transcendentals)} transcendental",
+        ]
+        yield Fact("other work", least + ", ".join(work[: 1 if cost.transcendentals == 0 else 2]), "", alarm)
     moved = f"{least}{numbers.memory(cost.read_bytes)} read, {numbers.memory(cost.written_bytes)} written"
-    yield Fact("bytes", moved + ("" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))), "", alarm)
+    yield Fact(
+        "bytes", moved + ("" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))), "", alarm
+    )
     yield Fact("peak memory", _peak(report, numbers))
     cover = report.coverage
     yield Fact(
@@ -118,7 +137,7 @@ def _symbolic(quantity: Dim) -> str:
     return "" if isinstance(quantity, int) else formula(quantity)
 
 
-def _by_phase(report: Report, ledger: Ledger) -> list[str]:
+def _by_phase(ledger: Ledger) -> list[str]:
     groups = ledger.groups(lambda row: row.phase)
     return [
         f"{ledger.numbers.count(groups[phase].cost.matrix_flops)} {phase}"
@@ -154,24 +173,11 @@ def located(report: Report, node: str) -> str:
     return f"{place} ({source})" if source else place
 
 
-PHASE_HEADS = ("", "FLOPs", "MACs", "vector", "transcendental", "read", "written", "peak memory")
-
-
-def phases(report: Report, numbers: Numbers) -> list[list[str]]:
-    """A training step, one line a phase; empty where none was asked for."""
-    step = report.step()
-    if step is None:
-        return []
-    parts = {"forward": report.totals, "backward": report.backward, "optimizer": report.optimizer, "step": step}
-    return [[name, *_phase(part, numbers)] for name, part in parts.items() if part is not None]
-
-
-def _phase(totals: Totals, numbers: Numbers) -> list[str]:
-    cost = totals.cost
-    counted = (cost.matrix_flops, macs(cost), cost.vector_flops, cost.transcendentals)
-    held = numbers.memory(totals.peak_bytes) if totals.peak_bytes != 0 else ""
-    moved = (cost.read_bytes, cost.written_bytes)
-    return [*(numbers.count(quantity) for quantity in counted), *(numbers.memory(quantity) for quantity in moved), held]
+def unknown(report: Report) -> str:
+    """What is unknown, for one line."""
+    cover = report.coverage
+    nodes = count_of(cover.unknown, "node")
+    return f"{nodes} unknown: {occurrences(cover.unknown_ops)}; price them with --rules FILE.py"
 
 
 def diagnostics(report: Report) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr
+from graphflops.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -13,16 +14,17 @@ if TYPE_CHECKING:
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 _EXACT_BELOW = 10_000
 _HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
-_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+_SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
 
 
 def safe(text: str, width: int = 200) -> str:
-    r"""A name from a file as harmless text: what is not printable is spelled out (`\x1b`, `\u202e`), the rest is elided."""
+    r"""A name from a file as harmless text: what is not printable spelled out (`\x1b`), the rest elided."""
     if len(text) > _LONGEST:
         text = elided(text, _LONGEST)
     if not text.isprintable():
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        text = shown(text, limit=_LONGEST * len("\\U0010ffff"))
     return elided(text, width)
 
 
@@ -35,7 +37,7 @@ def elided(text: str, width: int) -> str:
 
 
 def number(count: int) -> str:
-    """Exact below ten thousand, then four significant digits with an SI prefix: `9,999`, `10.00 k`, `1.412 T`."""
+    """Exact below ten thousand, then four digits and an SI prefix: `9,999`, `10.00 k`, `1.412 T`."""
     figure, prefix = _scaled(count)
     return f"{figure} {prefix}" if prefix else figure
 
@@ -99,9 +101,9 @@ def shortened(text: str, width: int) -> str:
 
 def listed(items: Iterable[str], most: int = 3) -> str:
     """`a, b, c and 4 more`."""
-    shown = list(items)
-    rest = len(shown) - most
-    return ", ".join(shown[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+    every = list(items)
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def occurrences(counts: Mapping[str, int], most: int = 8) -> str:
@@ -133,10 +135,11 @@ def count_of(count: int, noun: str) -> str:
 
 
 class Numbers:
-    """Quantities as text at known sizes; each distinct one is worked out once."""
+    """Quantities as text at known sizes, else as formulas; each distinct one is worked out once."""
 
-    def __init__(self, value: Callable[[Dim], int | None]) -> None:
+    def __init__(self, value: Callable[[Dim], int | None], formula_width: int) -> None:
         self._value = value
+        self._width = formula_width
         self._known: dict[Dim, int | None] = {}
 
     def value(self, quantity: Dim) -> int | None:
@@ -147,24 +150,31 @@ class Numbers:
             self._known[quantity] = self._value(quantity)
         return self._known[quantity]
 
-    def count(self, quantity: Dim, width: int = 40) -> str:
+    def count(self, quantity: Dim) -> str:
         """A number where it is known, else its formula."""
         value = self.value(quantity)
-        return number(value) if value is not None else shortened(formula(quantity), width)
+        return number(value) if value is not None else shortened(formula(quantity), self._width)
 
-    def memory(self, quantity: Dim, width: int = 40) -> str:
+    def memory(self, quantity: Dim) -> str:
         """A number of bytes where it is known, else its formula."""
         value = self.value(quantity)
-        return memory(value) if value is not None else f"{shortened(formula(quantity), width)} B"
+        if value is not None:
+            return memory(value)
+        text = shortened(formula(quantity), self._width)
+        return f"({text}) B" if " + " in text or " - " in text else f"{text} B"
 
     def share(self, part: Dim, whole: Dim) -> str:
-        """The part in percent of the whole, also of formulas that are multiples of each other; "" where it depends."""
+        """The part in percent of the whole; "" where that depends on a size without a value."""
         values = self.value(part), self.value(whole)
         if values[0] is not None and values[1] is not None:
             return percent(values[0], values[1])
         if part == 0:
             return percent(0, 1)
-        if not isinstance(part, Expr) or not isinstance(whole, Expr) or part.terms.keys() != whole.terms.keys():
+        if (
+            not isinstance(part, Expr)
+            or not isinstance(whole, Expr)
+            or part.terms.keys() != whole.terms.keys()
+        ):
             return ""
         monomial = next(iter(whole.terms))
         one, all_ = part.terms[monomial], whole.terms[monomial]
@@ -173,5 +183,7 @@ class Numbers:
 
 def plain_ascii(text: str) -> str:
     """The same in ASCII, for a terminal or a pipe that takes nothing else."""
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "**" + "".join(str("⁰¹²³⁴⁵⁶⁷⁸⁹".index(c)) for c in found[0]), text)
+    text = re.sub(
+        f"[{_RAISED}]+", lambda power: "**" + "".join(str(_RAISED.index(c)) for c in power[0]), text
+    )
     return text.replace("·", "*").replace("…", "...").encode("ascii", "backslashreplace").decode()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.render.ledger import Counts, Group, Ledger
 from graphflops.render.text import short_type, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from graphflops.render.ledger import Counts, Group, Ledger
     from graphflops.report import Report
 
 LINES = 25  # as deep as fits in about so many lines, where no depth is asked for
@@ -72,21 +72,25 @@ class _Place(NamedTuple):
 
 
 class Tree:
-    """The module tree of one report."""
+    """The module tree of one report.
 
-    def __init__(self, report: Report, ledger: Ledger) -> None:
+    Calls that cost nothing are left out unless `idle`: one view more does not make a layer another one.
+    """
+
+    def __init__(self, report: Report, ledger: Ledger, *, idle: bool = False) -> None:
         self.ledger = ledger
         self.shapes: dict[_Shape, int] = {}
         self.totals: list[_Totals] = []  # by number of the shape
         self.shape_of: dict[_Module, int] = {}
-        self.root = _grown(report, ledger)
+        self.root = _grown(report, ledger, idle)
         self.known = self._shape(self.root)
 
     def lines(self, depth: int | None = None, most: int | None = None) -> list[Line]:
         """The lines down to a depth (None: as deep as fits in `LINES`), at most `most` under one module."""
         places = list(self._places(depth, most)) if depth is not None else self._fitting(most)
         return [
-            Line(p.level, p.label, p.path, p.type, p.parameters, self.ledger.group(p.counts, p.times)) for p in places
+            Line(p.level, p.label, p.path, p.type, p.parameters, self.ledger.group(p.counts, p.times))
+            for p in places
         ]
 
     def paths(self, depth: int | None = None) -> Iterator[Line]:
@@ -131,13 +135,17 @@ class Tree:
         yield _Place(0, label, "", "", parameters, counts, 1)
         yield from self._below(self.root, "", 1, 1, depth, most or _CHILDREN)
 
-    def _below(self, module: _Module, path: str, level: int, times: int, depth: int, most: int) -> Iterator[_Place]:
+    def _below(
+        self, module: _Module, path: str, level: int, times: int, depth: int, most: int
+    ) -> Iterator[_Place]:
         if level > depth or not module.children:
             return
         groups = self._folded(module)
         chosen = self._largest(groups, most)
         if any(self._works(kind) for kind in module.own):
-            yield _Place(level, "(itself)", f"{path}.(itself)" if path else "(itself)", "", 0, module.own, times)
+            yield _Place(
+                level, "(itself)", f"{path}.(itself)" if path else "(itself)", "", 0, module.own, times
+            )
         for index in chosen:
             yield from self._line(groups[index], path, level, times, depth, most)
         rest = [group for index, group in enumerate(groups) if index not in chosen]
@@ -150,7 +158,9 @@ class Tree:
                 for kind, n in total.counts.items():
                     counts[kind] = counts.get(kind, 0) + n * len(group)
             label = f"… {sum(map(len, rest)):,} more"
-            yield _Place(level, label, f"{path}.{label}" if path else label, "", times * parameters, counts, times)
+            yield _Place(
+                level, label, f"{path}.{label}" if path else label, "", times * parameters, counts, times
+            )
 
     def _line(
         self, group: list[_Module], path: str, level: int, times: int, depth: int, most: int
@@ -187,7 +197,9 @@ class Tree:
 
         def weight(index: int) -> tuple[int, ...]:
             group = groups[index]
-            return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[group[0]]].counts, len(group)))
+            return self.ledger.weight(
+                self.ledger.group(self.totals[self.shape_of[group[0]]].counts, len(group))
+            )
 
         return sorted(sorted(range(len(groups)), key=weight, reverse=True)[:most])
 
@@ -200,7 +212,7 @@ def _span(group: list[_Module]) -> str:
     return group[0].name if len(group) == 1 else spans(sorted(int(module.name) for module in group))
 
 
-def _grown(report: Report, ledger: Ledger) -> _Module:
+def _grown(report: Report, ledger: Ledger, idle: bool) -> _Module:
     root = _Module("", "", report.modules.get("", ""))
     by_path = {"": root}
 
@@ -217,14 +229,17 @@ def _grown(report: Report, ledger: Ledger) -> _Module:
             by_path[path] = found
         return found
 
+    works = [
+        idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward) for kind in ledger.kinds
+    ]
     for path, counts in ledger.counts(lambda row: row.module).items():
         module = at(path)
         for kind, times in counts.items():
-            module.own[kind] = module.own.get(kind, 0) + times
+            if works[kind]:
+                module.own[kind] = module.own.get(kind, 0) + times
     for row in report.rows:
         module = by_path[row.module]
         module.type = module.type or row.module_type
     for path, parameters in report.parameter_modules.items():
         at(path).parameters += parameters
     return root
-

@@ -1,26 +1,37 @@
-"""Activation functions, with the work of each one's gradient, whether or not a program spells it as an operator."""
+"""Activation functions, with the work of each one's gradient, whether an operator of its own or not."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, mod
 from graphflops.rules.axes import axis
-from graphflops.rules.elementwise import Gradient, differentiate, elementwise, gradients_of, pointwise, result_of
+from graphflops.rules.elementwise import (
+    Gradient,
+    differentiate,
+    elementwise,
+    gradients_of,
+    pointwise,
+    result_of,
+)
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.tensor import TensorType
 
 
 def activation(names: str, flops: int, transcendentals: int, gradient: Gradient) -> None:
-    """Register activations by their work per element, and where ATen has them their `_backward(grad, self)` operators."""
+    """Register activations by work per element, and the `_backward(grad, self)` operators ATen has."""
     pointwise(names, flops, transcendentals, gradients=(gradient,))
-    spelled_out = " ".join(f"{name}_backward" for name in names.split() if name in BACKWARD_OPERATORS)
+    spelled_out = " ".join(f"{name}_backward" for name in names.split() if name in BACKWARD_OPERATORS.split())
     if spelled_out:
         pointwise(spelled_out, gradient.flops, gradient.transcendentals, arity=2)
 
 
-BACKWARD_OPERATORS = frozenset(
-    "hardtanh hardsigmoid hardswish leaky_relu threshold hardshrink softshrink softplus mish silu".split()
-)
+BACKWARD_OPERATORS = """hardtanh hardsigmoid hardswish leaky_relu threshold hardshrink softshrink softplus
+mish silu"""
 
 # Pieces of straight lines.
 activation("relu", 1, 0, Gradient(1, reads="out"))
@@ -48,12 +59,12 @@ pointwise("logit_backward", 3, arity=2)
 
 
 def gelu_work(approximate: str) -> tuple[int, int]:
-    """x / 2 * (1 + erf(x / sqrt 2)), or x / 2 * (1 + tanh(k * (x + c * x ** 3)))."""
+    """X / 2 * (1 + erf(x / sqrt 2)), or x / 2 * (1 + tanh(k * (x + c * x ** 3)))."""
     return (4, 1) if approximate == "none" else (9, 1)
 
 
 def gelu_gradient(approximate: str) -> Gradient:
-    """grad * (cdf(x) + x * pdf(x)), or the tanh form's product rule with x * x and 1 + tanh reused."""
+    """Grad * (cdf(x) + x * pdf(x)), or the tanh form's product rule with x * x and 1 + tanh reused."""
     return Gradient(9, 2, reads="a") if approximate == "none" else Gradient(17, 1, reads="a")
 
 
@@ -79,7 +90,7 @@ def gelu_backward(grad: TensorType, a: TensorType, *, approximate: str = "none")
 
 @rule("aten.elu")
 def elu(a: TensorType, alpha: Value = 1, scale: Value = 1, input_scale: Value = 1) -> Estimate:
-    """One expm1, one product and one choice per element, and a product more for each scale that is not one."""
+    """One expm1, one product and one choice per element, one product more for each scale that is not one."""
     return elementwise(a, flops=2 + (scale != 1) + (input_scale != 1), transcendentals=1)
 
 
@@ -95,7 +106,7 @@ def elu_backward(
     is_result: bool,
     self_or_result: TensorType,
 ) -> Estimate:
-    """grad * alpha * exp(x) below zero; from the result, grad * (y + alpha) needs no exponential."""
+    """Grad * alpha * exp(x) below zero; from the result, grad * (y + alpha) needs no exponential."""
     return elementwise(grad, self_or_result, flops=3, transcendentals=0 if is_result else 1)
 
 
@@ -108,7 +119,7 @@ def log_sigmoid_forward(a: TensorType) -> Estimate:
 @rule("aten.log_sigmoid_backward")
 def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> Estimate:
     """Two choices and five operations per element; the exponential is the kept one."""
-    return Estimate((a.like(),), vector_flops=7 * a.numel, reads=(grad, a, kept))
+    return replace(elementwise(grad, a, flops=7), reads=(grad, a, kept))
 
 
 def _halved(a: TensorType, dim: int) -> TensorType:
@@ -126,38 +137,47 @@ def glu(a: TensorType, dim: int = -1) -> Estimate:
 
 @rule("aten.glu_backward")
 def glu_backward(grad: TensorType, a: TensorType, dim: int) -> Estimate:
-    """grad * s for one half, grad * a * s * (1 - s) for the other."""
+    """Grad * s for one half, grad * a * s * (1 - s) for the other."""
     return Estimate((a.like(),), vector_flops=5 * grad.numel, transcendentals=grad.numel, reads=(grad, a))
 
 
 @backward("aten.glu")
 def glu_backward_of(call: ForwardCall) -> Estimate:
     """As the operator `glu_backward`."""
-    return glu_backward(result_of(call), call.arguments["a"], call.arguments["dim"])
+    return glu_backward(result_of(call), call.arguments["a"], call.arguments.get("dim", -1))
 
 
-@rule("aten.prelu", "aten._prelu_kernel")
+@rule("aten.prelu")
 def prelu(a: TensorType, weight: TensorType) -> Estimate:
     """One product and one choice per element."""
     return Estimate((a.like(),), vector_flops=2 * a.numel, reads=(a, weight))
 
 
-@backward("aten.prelu", "aten._prelu_kernel")
+@backward("aten.prelu")
 def prelu_backward_of(call: ForwardCall) -> Estimate:
     """A product and a choice for each operand, and the sum over the elements that share a weight."""
     chosen = Gradient(2, reads="a weight")
     return gradients_of(call, {"a": chosen, "weight": chosen})
 
 
+pointwise("_prelu_kernel", 2, arity=2, gradients=(Gradient(2, reads="a b"), Gradient(2, reads="a b")))
+
+
 @rule("aten._prelu_kernel_backward")
 def prelu_backward(grad: TensorType, a: TensorType, weight: TensorType) -> Estimate:
-    """A product and a choice per element, for each of the two; summing over a shared weight is left to the caller."""
-    return Estimate((a.like(), a.like(dtype=weight.dtype)), vector_flops=4 * a.numel, reads=(grad, a, weight))
+    """A product and a choice per element, for both; a shared weight's sum is left to the caller."""
+    each = elementwise(grad, a, weight, flops=4)
+    return replace(each, out=each.out * 2)
 
 
 @rule("aten.rrelu_with_noise")
 def rrelu_with_noise(
-    a: TensorType, noise: TensorType, lower: Value = 1 / 8, upper: Value = 1 / 3, training: bool = False
+    a: TensorType,
+    noise: TensorType,
+    lower: Value = 1 / 8,
+    upper: Value = 1 / 3,
+    training: bool = False,
+    generator: Value = None,
 ) -> Estimate:
     """One product and one choice per element; training also writes down the slopes that it drew."""
     out = a.like()
@@ -166,7 +186,12 @@ def rrelu_with_noise(
 
 @rule("aten.rrelu_with_noise_functional")
 def rrelu_with_noise_functional(
-    a: TensorType, noise: TensorType, lower: Value = 1 / 8, upper: Value = 1 / 3, training: bool = False
+    a: TensorType,
+    noise: TensorType,
+    lower: Value = 1 / 8,
+    upper: Value = 1 / 3,
+    training: bool = False,
+    generator: Value = None,
 ) -> Estimate:
     """As above, with the slopes for a second result."""
     return Estimate((a.like(), noise.like()), vector_flops=2 * a.numel, reads=(a,))
@@ -176,4 +201,4 @@ backward("aten.rrelu_with_noise", "aten.rrelu_with_noise_functional")(
     differentiate({"a": Gradient(1, reads="noise")})
 )
 # grad * noise, or the slope's choice between bounds
-pointwise("rrelu_with_noise_backward", 2, arity=2)
+pointwise("rrelu_with_noise_backward", 2, arity=3)

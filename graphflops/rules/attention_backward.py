@@ -44,7 +44,9 @@ def dense_problem(call: ForwardCall) -> Attention:
     given = call.arguments
     query, key, value = (given[name] for name in OPERANDS)
     grouped = given.get("enable_gqa", True)
-    return dense(query, key, value, mask_of(call), given.get("dropout_p", 0.0), given.get("is_causal", False), grouped)
+    return dense(
+        query, key, value, mask_of(call), given.get("dropout_p", 0.0), given.get("is_causal", False), grouped
+    )
 
 
 @backward(

@@ -101,7 +101,8 @@ def flash_problem(
     if cum_seq_q is not None:
         return pack(query, key, value, cum_seq_q, cum_seq_k, max_k, left=left, right=right, dropout=dropout)
     turned = heads_first(query), heads_first(key), heads_first(value)
-    return attend(*turned, left=left, right=right, bottom_right=True, dropout=dropout)
+    problem = attend(*turned, left=left, right=right, bottom_right=True, dropout=dropout)
+    return replace(problem, query=query, key=key, value=value)
 
 
 def pages_read(x: TensorType, sequences: Dim, max_k: Dim) -> TensorType:
@@ -263,7 +264,8 @@ def efficient_problem(
     dropout = dropout_p > 0
     if cu_seqlens_q is None:
         turned = heads_first(query), heads_first(key), heads_first(value)
-        return attend(*turned, mask=bias, left=left, right=right, bottom_right=aligned, dropout=dropout)
+        problem = attend(*turned, mask=bias, left=left, right=right, bottom_right=aligned, dropout=dropout)
+        return replace(problem, query=query, key=key, value=value)
     longest = key.shape[1] if max_seqlen_k is None else max_seqlen_k
     return pack(
         *(query, key, value, cu_seqlens_q, cu_seqlens_k, longest),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Value
 from graphflops.dims import Dim, Expr, prod
 from graphflops.errors import DimError
 from graphflops.tensor import Contents, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from graphflops.cost import Value
 
     Fold = Callable[..., Dim]
 

@@ -71,10 +71,8 @@ class Equation:
     def contract(self, tensors: Tensors, path: Sequence[int] | None) -> Contraction:
         """Pairs in the path's order, else left to right; a label is summed once no later operand has it."""
         work = Contraction()
-        operands = [
-            ({label: self.sizes[label] for label in labels if self.sizes[label] != 1}, tensor.requires_grad)
-            for labels, tensor in zip(self.inputs, tensors, strict=True)
-        ]
+        pairs = zip(self.inputs, tensors, strict=True)
+        operands = [(_sizes(labels, tensor.shape), tensor.requires_grad) for labels, tensor in pairs]
         kept = set(self.output)
         uses = Counter(label for operand, _ in operands for label in operand)
         steps = iter(path or ())
@@ -109,6 +107,10 @@ def read_equation(equation: str, tensors: Tensors) -> Equation:
     once = Counter(label for labels in inputs for label in labels if label.isalpha())
     letters = sorted(label for label, count in once.items() if count == 1)
     return Equation(inputs, _labels("..." + "".join(letters), ellipsis), sizes)
+
+
+def _sizes(labels: list[str], shape: Sequence[Dim]) -> Sizes:
+    return {label: size for label, size in zip(labels, shape, strict=True) if size != 1}
 
 
 def _labels(term: str, ellipsis: int) -> list[str]:
@@ -262,7 +264,7 @@ def norm_of(p: float) -> Norm:
     return Norm(3, 0, 1) if p == 2 else Norm(3, 1, 1)
 
 
-@rule("aten._euclidean_dist", product=("x1", "x2"))
+@rule("aten._euclidean_dist")
 def euclidean_dist(x1: TensorType, x2: TensorType) -> Estimate:
     """|a|^2 + |b|^2 - 2ab: a product of matrices, squared norms, then three operations and a root each.
 
@@ -284,7 +286,7 @@ def direct_distances(x1: TensorType, x2: TensorType, p: float) -> Estimate:
     return Estimate((out,), 0, norm.vector * components, functions, reads=(x1, x2))
 
 
-@rule("aten.cdist", "aten._cdist_forward", product=("x1", "x2"))
+@rule("aten.cdist", "aten._cdist_forward")
 def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | None = None) -> Estimate:
     """Euclidean distances by a product of matrices past 25 rows or on demand, as ATen; others directly."""
     require(

@@ -1,20 +1,20 @@
-"""Convolutions, transposed ones and their gradients.
+"""Convolutions and transposed convolutions.
 
-Multiply-adds are dense: taps that fall on padding count like the others, as every library's own arithmetic has it.
+Multiply-adds are dense: taps that fall on padding count like the others.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, prod
-from graphflops.rules.matmul import Mask, Number, additions, flops_of
+from graphflops.rules.matmul import Number, additions, flops_of, only_result
 from graphflops.rules.registry import require, rule
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from graphflops.tensor import TensorType
 
 Shape = tuple[Dim, ...]
 PerAxis = Dim | tuple[Dim, ...]  # one value for all spatial axes, or one for each
@@ -31,17 +31,15 @@ def convolve(
     *,
     transposed: bool = False,
     output_padding: PerAxis = 0,
-    kernel: Shape | None = None,
 ) -> Estimate:
-    """Multiply-adds of every output position with the weight, for a transposed convolution of every input position.
+    """Multiply-adds of every output position, in a transposed convolution every input position.
 
-    The weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel); `kernel` where it comes flat.
+    The weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel).
     """
-    kernel = weight.shape[2:] if kernel is None else kernel
-    spatial = len(kernel)
+    kernel, spatial = weight.shape[2:], weight.rank - 2
     require(x.rank in (spatial + 1, spatial + 2), f"a convolution over {spatial} axes cannot take {x}")
     batch, channels, sizes = x.shape[: -spatial - 1], x.shape[-spatial - 1], x.shape[-spatial:]
-    expected = weight.shape[0] if transposed else prod(weight.shape[1:]) // prod(kernel) * groups
+    expected = weight.shape[0] if transposed else weight.shape[1] * groups
     require(not differ(channels, expected), f"{channels} channels meet a weight for {expected}")
     window = (kernel, _each(stride, spatial), _each(dilation, spatial))
     if transposed:
@@ -49,7 +47,8 @@ def convolve(
         out_sizes = upsampled(sizes, *window, _each(padding, spatial), _each(output_padding, spatial))
     else:
         filters = weight.shape[0]
-        out_sizes = downsampled(sizes, *window, padding if isinstance(padding, str) else _each(padding, spatial))
+        ends = padding if isinstance(padding, str) else _each(padding, spatial)
+        out_sizes = downsampled(sizes, *window, ends)
     out = x.like((*batch, filters, *out_sizes))
     return Estimate(
         (out,),
@@ -74,7 +73,7 @@ def downsampled(
     result = []
     for size, k, s, d, end in zip(sizes, kernel, stride, dilation, ends, strict=True):
         room = size + 2 * end - d * (k - 1) - 1
-        require(not at_least(-1, room), f"a kernel of {d * (k - 1) + 1} is larger than its input of {size + 2 * end}")
+        require(not at_least(-1, room), f"kernel {d * (k - 1) + 1} exceeds input {size + 2 * end}")
         result.append(floor_div(room, s) + 1)
     return result
 
@@ -97,7 +96,7 @@ def _each(value: PerAxis | str, count: int) -> Shape:
 # The spellings of convolution.
 
 
-@rule("aten.conv1d", "aten.conv2d", "aten.conv3d", product=("x", "weight"))
+@rule("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten._convolution_mode", product=("x", "weight"))
 def conv(
     x: TensorType,
     weight: TensorType,
@@ -111,15 +110,227 @@ def conv(
     return convolve(x, weight, bias, stride, padding, dilation, groups)
 
 
-@rule("aten._convolution_mode", "aten.cudnn_convolution_relu", "aten.miopen_convolution_relu", product=("x", "weight"))
-def conv_required(
+@rule("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d", product=("x", "weight"))
+def conv_transpose(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None = None,
+    stride: PerAxis = 1,
+    padding: PerAxis = 0,
+    output_padding: PerAxis = 0,
+    groups: Dim = 1,
+    dilation: PerAxis = 1,
+) -> Estimate:
+    """Every input position times the whole kernel, per group. Counting output positions would be too much."""
+    geometry = (stride, padding, dilation, groups)
+    return convolve(x, weight, bias, *geometry, transposed=True, output_padding=output_padding)
+
+
+@rule("aten.convolution", "aten.convolution_overrideable", "aten._convolution", product=("x", "weight"))
+def convolution(
     x: TensorType,
     weight: TensorType,
     bias: TensorType | None,
     stride: PerAxis,
-    padding: PerAxis | str,
+    padding: PerAxis,
+    dilation: PerAxis,
+    transposed: bool,
+    output_padding: PerAxis,
+    groups: Dim,
+    benchmark: bool = False,
+    deterministic: bool = False,
+    cudnn_enabled: bool = True,
+    allow_tf32: bool = True,
+) -> Estimate:
+    """Either kind of convolution."""
+    geometry = (stride, padding, dilation, groups)
+    return convolve(x, weight, bias, *geometry, transposed=transposed, output_padding=output_padding)
+
+
+@rule(
+    *("aten.mkldnn_convolution", "aten.miopen_convolution", "aten.miopen_depthwise_convolution"),
+    product=("x", "weight"),
+)
+def conv_padding_first(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    padding: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    groups: Dim,
+    benchmark: bool = False,
+    deterministic: bool = False,
+) -> Estimate:
+    """As conv2d, in the argument order of the libraries behind it."""
+    return convolve(x, weight, bias, stride, padding, dilation, groups)
+
+
+@rule("aten.cudnn_convolution", product=("x", "weight"))
+def cudnn_convolution(
+    x: TensorType,
+    weight: TensorType,
+    padding: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    groups: Dim,
+    benchmark: bool,
+    deterministic: bool,
+    allow_tf32: bool,
+) -> Estimate:
+    """As conv2d without a bias."""
+    return convolve(x, weight, None, stride, padding, dilation, groups)
+
+
+@rule("aten.cudnn_convolution_transpose", product=("x", "weight"))
+def cudnn_convolution_transpose(
+    x: TensorType,
+    weight: TensorType,
+    padding: PerAxis,
+    output_padding: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    groups: Dim,
+    benchmark: bool,
+    deterministic: bool,
+    allow_tf32: bool,
+) -> Estimate:
+    """As conv_transpose2d without a bias."""
+    return conv_transpose(x, weight, None, stride, padding, output_padding, groups, dilation)
+
+
+@rule("aten.miopen_convolution_transpose", product=("x", "weight"))
+def miopen_convolution_transpose(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    padding: PerAxis,
+    output_padding: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    groups: Dim,
+    benchmark: bool,
+    deterministic: bool,
+) -> Estimate:
+    """As conv_transpose2d."""
+    return conv_transpose(x, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+@rule("aten.cudnn_convolution_relu", "aten.miopen_convolution_relu", product=("x", "weight"))
+def conv_relu(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    stride: PerAxis,
+    padding: PerAxis,
     dilation: PerAxis,
     groups: Dim,
 ) -> Estimate:
+    """A convolution and one comparison per result."""
+    return _followed(convolve(x, weight, bias, stride, padding, dilation, groups), 1)
+
+
+@rule("aten.cudnn_convolution_add_relu", "aten.miopen_convolution_add_relu", product=("x", "weight"))
+def conv_add_relu(
+    x: TensorType,
+    weight: TensorType,
+    z: TensorType,
+    alpha: Number | None,
+    bias: TensorType | None,
+    stride: PerAxis,
+    padding: PerAxis,
+    dilation: PerAxis,
+    groups: Dim,
+) -> Estimate:
+    """A convolution, alpha * z added to it, and one comparison per result."""
+    product = convolve(x, weight, bias, stride, padding, dilation, groups)
+    return _followed(product, 2 + (alpha not in (None, 1)), z)
+
+
+def _followed(product: Estimate, operations: int, *more: TensorType) -> Estimate:
+    """The convolution with so many operations on each result, which read more."""
+    vector = product.vector_flops + operations * only_result(product).numel
+    return replace(product, vector_flops=vector, reads=(*product.reads, *more))
+
+
+@rule("aten._conv_depthwise2d", "aten.conv_depthwise3d", product=("x", "weight"))
+def conv_depthwise(
+    x: TensorType,
+    weight: TensorType,
+    kernel_size: PerAxis,
+    bias: TensorType | None,
+    stride: PerAxis,
+    padding: PerAxis,
+    dilation: PerAxis,
+) -> Estimate:
+    """One group per input channel."""
+    return convolve(x, weight, bias, stride, padding, dilation, groups=x.shape[1 - weight.rank])
+
+
+@rule(
+    *("aten.thnn_conv2d", "aten._slow_conv2d_forward", "aten.slow_conv3d", "aten.slow_conv3d_forward"),
+    *("aten.slow_conv_dilated2d", "aten.slow_conv_dilated3d"),
+    product=("x", "weight"),
+)
+def slow_conv(
+    x: TensorType,
+    weight: TensorType,
+    kernel_size: Shape,
+    bias: TensorType | None = None,
+    stride: PerAxis = 1,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+) -> Estimate:
+    """One group; the weight may come as a matrix."""
+    return convolve(x, _unflattened(x, weight, kernel_size), bias, stride, padding, dilation)
+
+
+@rule("aten.slow_conv_transpose2d", "aten.slow_conv_transpose3d", product=("x", "weight"))
+def slow_conv_transpose(
+    x: TensorType,
+    weight: TensorType,
+    kernel_size: Shape,
+    bias: TensorType | None = None,
+    stride: PerAxis = 1,
+    padding: PerAxis = 0,
+    output_padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+) -> Estimate:
+    """As conv_transpose2d with one group."""
+    return conv_transpose(x, weight, bias, stride, padding, output_padding, 1, dilation)
+
+
+@rule("aten._nnpack_spatial_convolution", product=("x", "weight"))
+def nnpack_convolution(
+    x: TensorType, weight: TensorType, bias: TensorType | None, padding: PerAxis, stride: PerAxis = 1
+) -> Estimate:
     """As conv2d."""
-    return convolve(x, weight, bias, stride, padding, dilation, groups)
+    return convolve(x, weight, bias, stride, padding)
+
+
+def _unflattened(x: TensorType, weight: TensorType, kernel: Shape) -> TensorType:
+    return weight.view((weight.shape[0], x.shape[-len(kernel) - 1], *kernel))
+
+
+@rule("aten.conv_tbc", product=("x", "weight"))
+def conv_tbc(x: TensorType, weight: TensorType, bias: TensorType, pad: Dim = 0) -> Estimate:
+    """A convolution along time of (time, batch, channel), with a weight (kernel, in, out)."""
+    time, batch, channels = x.shape
+    kernel, expected, filters = weight.shape
+    require(not differ(channels, expected), f"{channels} channels meet a weight for {expected}")
+    out = x.like((*downsampled((time,), (kernel,), (1,), (1,), (pad,)), batch, filters))
+    flops = flops_of(out.numel * kernel * channels, x.dtype)
+    return Estimate((out,), flops, additions(out), reads=(x, weight, bias))
+
+
+@rule("aten.mkldnn_reorder_conv2d_weight", "aten.mkldnn_reorder_conv3d_weight")
+def reorder_weight(
+    weight: TensorType,
+    padding: PerAxis = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    groups: Dim = 1,
+    input_size: Shape | None = None,
+) -> Estimate:
+    """A copy in another layout."""
+    return Estimate((weight.like(),), reads=(weight,))

@@ -8,7 +8,7 @@ from graphflops.dims import Dim, call, floor_div
 
 
 def n_log_n(n: Dim, times: int = 1) -> Dim:
-    """times * n * log2(n), rounded down; exact where n is a power of two, 0 for n below two."""
+    """`times` times n*log2(n), rounded down; exact where n is a power of two, 0 for n below two."""
     if isinstance(n, int):
         return math.floor(times * n * math.log2(n)) if n > 1 else 0
     return floor_div(times * n * call("log2", n), 1)

@@ -1,7 +1,7 @@
 """Tensors made from nothing: written once, read from nowhere.
 
-A fill and a progression of whole numbers are no arithmetic; a progression of real numbers is a multiplication and an
-addition per element.
+A fill and a progression of whole numbers are no arithmetic; a progression of real numbers is a multiplication
+and an addition per element.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from graphflops.rules.axes import axis
 from graphflops.rules.promotion import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
+from graphflops.rules.views import at_least_1d
 from graphflops.tensor import INT64, Contents, DType, TensorType
 
 if TYPE_CHECKING:
@@ -206,9 +207,11 @@ def arange_steps(start: Value, end: Value, step: Value = 1, *, dtype: DType | No
 def closed_range(start: Value, end: Value, step: Value = 1, *, dtype: DType | None = None) -> Estimate:
     """The numbers from `start` to `end`, both included."""
     first, last, by = map(_whole, (start, end, step))
-    whole = not any(isinstance(number, float) for number in (first, last, by))
-    steps = floor_div(last - first, by) if whole else math.floor((last - first) / by)  # type: ignore
-    return progression(steps + 1, dtype or DEFAULT_FLOAT)
+    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
+        if isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr):
+            return progression(data_dependent("steps"), dtype or DEFAULT_FLOAT)
+        return progression(math.floor((last - first) / by) + 1, dtype or DEFAULT_FLOAT)
+    return progression(floor_div(last - first, by) + 1, dtype or DEFAULT_FLOAT)
 
 
 @rule("aten._dim_arange")
@@ -244,7 +247,7 @@ def vander(x: TensorType, N: Dim | None = None, increasing: bool = False) -> Est
 @rule("aten.linalg_vander")
 def linalg_vander(x: TensorType, *, N: Dim | None = None) -> Estimate:
     """As `vander`, of each row of a batch."""
-    return vander(x, N)
+    return vander(at_least_1d(x), N)
 
 
 @rule("aten._shape_as_tensor")
@@ -307,5 +310,5 @@ def blackman_window(window_length: Dim, periodic: bool = True, *, dtype: DType |
 def kaiser_window(
     window_length: Dim, periodic: bool = True, beta: float = 12.0, *, dtype: DType | None = None
 ) -> Estimate:
-    """I0(beta * sqrt(1 - ((i - half) / half)^2)) / I0(beta): six operations, a square root and a Bessel function."""
+    """I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta): six operations, a square root, a Bessel function."""
     return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)

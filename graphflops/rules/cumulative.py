@@ -15,10 +15,11 @@ from graphflops.rules.reduce import (
     indexed,
     operand_gradient,
     parts,
-    saved,
     selected_indices,
+    x_and_result,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import replaced
 from graphflops.tensor import DType, TensorType
 
 
@@ -80,18 +81,13 @@ def cumprod_backward(grad: TensorType, x: TensorType, dim: int, output: TensorTy
 @backward("aten.cumprod")
 def cumprod_gradient(call: ForwardCall) -> Estimate:
     """Gradient times output, summed from the end, over the operand: three operations per element."""
-    return operand_gradient(call, each=3, saved=saved(call))
+    return operand_gradient(call, each=3, saved=x_and_result(call))
 
 
 @backward("aten.cummax", "aten.cummin")
 def cummax_gradient(call: ForwardCall) -> Estimate:
     """Each gradient is added where its value came from."""
     return operand_gradient(call, each=1, saved=selected_indices(call))
-
-
-def resized(shape: tuple[Dim, ...], place: int, size: Dim) -> tuple[Dim, ...]:
-    """The shape with another size at one place."""
-    return (*shape[:place], size, *shape[place + 1 :])
 
 
 @rule("aten.diff")
@@ -109,7 +105,7 @@ def diff(
     place = axis(dim, x.rank)
     pieces = tuple(piece for piece in (prepend, x, append) if piece is not None)
     length = total(piece.shape[place] for piece in pieces)
-    out = x.like(resized(x.shape, place, dim_max(length - n, 0)), result_type(*pieces))
+    out = x.like(replaced(x.shape, place, dim_max(length - n, 0)), result_type(*pieces))
     steps = total(dim_max(length - step, 0) for step in range(1, n + 1))
     return Estimate((out,), vector_flops=parts(out) * steps * prod(reduced(x.shape, place)), reads=pieces)
 
@@ -117,10 +113,10 @@ def diff(
 def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[tuple[Dim, ...], int, DType]:
     """The shape of the intervals between samples, the axis they lie along and the type to work in."""
     place = axis(dim, y.rank)
-    shape = resized(y.shape, place, dim_max(y.shape[place] - 1, 0))
+    shape = replaced(y.shape, place, dim_max(y.shape[place] - 1, 0))
     if x is not None and x.rank > 1:  # one position per sample; a single axis of them serves every lane
         require(x.rank == y.rank, f"positions have {x.rank} axes, samples {y.rank}")
-        shape = broadcast(shape, resized(x.shape, place, dim_max(x.shape[place] - 1, 0)))
+        shape = broadcast(shape, replaced(x.shape, place, dim_max(x.shape[place] - 1, 0)))
     return shape, place, float_result(y) if x is None else float_result(y, x)
 
 

@@ -1,11 +1,13 @@
-"""What all elementwise operators share: broadcasting, promotion, work per element, gradients and known contents.
+"""What all elementwise operators share: broadcasting, promotion, work per element, gradients, known contents.
 
-Work is that of the operator's defining formula; guards against special values (nan, infinity, a zero argument) are not
-counted. Complex arithmetic counts both parts, and products by their real operations.
+Work is that of the operator's defining formula; guards against special values (nan, infinity, a zero
+argument) are not counted, and a choice between two values by one comparison is one operation. Complex
+arithmetic counts both parts, and products by their real operations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,11 +19,11 @@ from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import BOOL, DType, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from graphflops.rules.contents import Fold
 
-    Promotion = Callable[..., DType]
+Promotion = Callable[..., DType]  # from the operands to the result's element type
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def elementwise(
     out = TensorType(broadcast(*(x.shape for x in tensors)), dtype)
     if fold is not None and not dtype.is_floating:
         out = replace(out, value=combine(fold, out.shape, operands))
-    if any(x.dtype.kind == "complex" for x in tensors):
+    if result_type(*operands).kind == "complex":
         flops, transcendentals = complex_work or (2 * flops, 2 * transcendentals)
     n = out.numel
     return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=tensors)
@@ -92,9 +94,9 @@ def pointwise(
     gradients: tuple[Gradient | None, ...] = (),
     namespace: str = "aten",
 ) -> None:
-    """Register elementwise operators: work per element, the rule for the result's type, gradients in operand order.
+    """Register elementwise operators: work per element, how the result's type is found, gradients by operand.
 
-    Of a call's arguments the first `arity` are operands; the others are attributes, which change neither type nor work.
+    The first `arity` arguments are operands, the others attributes that change neither type nor work.
     """
 
     def estimate(*operands: Value) -> Estimate:
@@ -167,4 +169,6 @@ def result_of(call: ForwardCall) -> TensorType:
 
 def wanted(call: ForwardCall) -> list[tuple[str, TensorType]]:
     """The operands that want a gradient, by name, in the order of the parameters."""
-    return [(name, x) for name, x in call.arguments.items() if name in call.wants and isinstance(x, TensorType)]
+    return [
+        (name, x) for name, x in call.arguments.items() if name in call.wants and isinstance(x, TensorType)
+    ]

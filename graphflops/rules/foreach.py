@@ -1,24 +1,23 @@
-"""Lists of tensors at once: `_foreach_` operators apply the rule of the single operator to each item; fused optimizers."""
+"""Lists of tensors at once: `_foreach_` operators apply the single operator's rule to each; optimizers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Union
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import total
+from graphflops.dims import Dim, total
 from graphflops.errors import RuleError
 from graphflops.rules.registry import find, require, rule
 from graphflops.tensor import TensorType
 
-Item = Union[Value, Sequence[Value]]  # a list with an entry for each item, or what all items share
+Item: TypeAlias = "Value | Sequence[Value]"  # a list with an entry for each item, or what all items share
 Tensors = Sequence[TensorType]
 
-ELEMENTWISE = (
-    *("abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg".split()),
-    *("reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc".split()),
-    *("add sub mul div pow maximum minimum clamp_max clamp_min lerp".split()),
-)
+ITEMWISE = """abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg
+reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc
+add sub mul div pow maximum minimum clamp_max clamp_min lerp max clone zero mm"""
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
@@ -33,7 +32,7 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
     )
 
 
-def _written(estimate: Estimate) -> tuple[TensorType | Value, ...]:
+def _written(estimate: Estimate) -> tuple[TensorType | Dim | None, ...]:
     if estimate.writes is not None:
         return estimate.writes
     return tuple(x for x in estimate.out if isinstance(x, TensorType))
@@ -68,25 +67,28 @@ def foreach(name: str, single: str) -> None:
         return for_each(single, *operands, **named)
 
 
-for name in (*ELEMENTWISE, "max", "clone", "zero", "mm"):
+for name in ITEMWISE.split():
     foreach(name, f"aten.{name}")
 
 
 @rule("aten._foreach_copy")
 def foreach_copy(targets: Tensors, sources: Tensors, non_blocking: bool = False) -> Estimate:
     """Each source read, each target written."""
-    return for_each("aten.copy", targets, sources)
+    converted = total(x.numel for x, y in zip(targets, sources, strict=True) if x.dtype != y.dtype)
+    return Estimate(
+        tuple(x.like() for x in targets), vector_flops=converted, reads=tuple(sources), writes=tuple(targets)
+    )
 
 
 @rule("aten._foreach_addcmul")
 def foreach_addcmul(a: Tensors, b: Tensors, c: Tensors, value: Item = 1) -> Estimate:
-    """addcmul for each item; the scale is shared, one per item, or a tensor of all."""
+    """Addcmul for each item; the scale is shared, one per item, or a tensor of all."""
     return for_each("aten.addcmul", a, b, c, value=value)
 
 
 @rule("aten._foreach_addcdiv")
 def foreach_addcdiv(a: Tensors, b: Tensors, c: Tensors, value: Item = 1) -> Estimate:
-    """addcdiv for each item; the scale is shared, one per item, or a tensor of all."""
+    """Addcdiv for each item; the scale is shared, one per item, or a tensor of all."""
     return for_each("aten.addcdiv", a, b, c, value=value)
 
 
@@ -131,10 +133,133 @@ def update_scale(
 
 
 def update(
-    states: Sequence[Tensors], grads: Tensors, scalars: Sequence[Item], flops: int, roots: int, *, rescaled: bool = False
+    parameters: Tensors,
+    grads: Tensors,
+    states: Sequence[Tensors],
+    shared: Sequence[Item],
+    *,
+    flops: int,
+    roots: int = 0,
+    grad_scale: TensorType | None = None,
 ) -> Estimate:
-    """An update of parameters (the first states) and what the optimizer keeps: each read and written once, gradients read.
+    """Work per parameter; parameters and states are read and written, gradients read.
 
-    Gradients are written too where they are rescaled; they are the second list of the functional form's results.
+    Where a scale is to be taken off the gradients, that is one division more, and they are written back.
     """
-    ...
+    kept = [x for state in states for x in state]
+    n = _elements(parameters)
+    return Estimate(
+        tuple(x.like() for x in (*parameters, *grads, *kept)),
+        vector_flops=(flops + (grad_scale is not None)) * n,
+        transcendentals=roots * n,
+        reads=(*parameters, *grads, *kept, *_tensors(*shared, grad_scale)),
+        writes=(*parameters, *(() if grad_scale is None else grads), *kept),
+    )
+
+
+@rule("aten._fused_sgd")
+def fused_sgd(
+    parameters: Tensors,
+    grads: Tensors,
+    momentum_buffer_list: Tensors,
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Value,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: TensorType | None = None,
+    found_inf: TensorType | None = None,
+) -> Estimate:
+    """P -= lr * g; momentum is a product and a scaled sum more, and a first step only copies the gradient."""
+    flops = 2 + maximize + 2 * (weight_decay != 0)
+    if momentum != 0:
+        flops += (0 if is_first_step else 2 + (dampening != 0)) + 2 * nesterov
+    return update(
+        parameters, grads, (momentum_buffer_list,), (lr, found_inf), flops=flops, grad_scale=grad_scale
+    )
+
+
+def adam(decoupled: bool, *keys: str) -> None:
+    """Register Adam, which decays weights by the gradient (two operations), or AdamW, by a scale (one)."""
+
+    @rule(*keys)
+    def priced(
+        parameters: Tensors,
+        grads: Tensors,
+        exp_avgs: Tensors,
+        exp_avg_sqs: Tensors,
+        max_exp_avg_sqs: Tensors,
+        state_steps: Tensors,
+        *,
+        lr: Value,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: TensorType | None = None,
+        found_inf: TensorType | None = None,
+    ) -> Estimate:
+        """A root and 12 operations: 3 for the mean, 4 for the mean square, 5 for the step."""
+        decay = (1 if decoupled else 2) if weight_decay != 0 else 0
+        return update(
+            parameters,
+            grads,
+            (exp_avgs, exp_avg_sqs, max_exp_avg_sqs),
+            (*state_steps, lr, found_inf),
+            flops=12 + decay + amsgrad + maximize,
+            roots=1,
+            grad_scale=grad_scale,
+        )
+
+
+adam(False, "aten._fused_adam")
+adam(True, "aten._fused_adamw")
+
+
+@rule("aten._fused_adagrad_", "aten._fused_adagrad.tensor_lr")
+def fused_adagrad(
+    parameters: Tensors,
+    grads: Tensors,
+    state_sums: Tensors,
+    state_steps: Tensors,
+    *,
+    lr: Value,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    grad_scale: TensorType | None = None,
+    found_inf: TensorType | None = None,
+) -> Estimate:
+    """A root and 6 operations: 2 for the sum of squares, 4 for the step."""
+    return update(
+        parameters,
+        grads,
+        (state_sums,),
+        (*state_steps, lr, found_inf),
+        flops=6 + 2 * (weight_decay != 0) + maximize,
+        roots=1,
+        grad_scale=grad_scale,
+    )
+
+
+@rule("aten._fused_adagrad")
+def fused_adagrad_functional(
+    parameters: Tensors, grads: Tensors, state_sums: Tensors, state_steps: Tensors, **options: Any
+) -> Estimate:
+    """As above, with the step counts among the results."""
+    estimate = fused_adagrad(parameters, grads, state_sums, state_steps, **options)
+    return replace(estimate, out=(*estimate.out, *(x.like() for x in state_steps)))
+
+
+def _elements(tensors: Tensors) -> Dim:
+    return total(x.numel for x in tensors)
+
+
+def _tensors(*operands: Item) -> tuple[TensorType, ...]:
+    return tuple(x for x in operands if isinstance(x, TensorType))

@@ -129,7 +129,7 @@ def addr(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, al
 def add_product(
     base: TensorType, product: Estimate, beta: Number, alpha: Number, vector: Dim = 0, functions: Dim = 0
 ) -> Estimate:
-    """The product and what is left of beta * base + alpha * product; with beta 0 the base is not even read."""
+    """The product and what is left of beta * base + alpha * product; with beta 0 the base is not read."""
     out = only_result(product)
     require(broadcast(base.shape, out.shape) == out.shape, f"cannot add {base} to a product {out}")
     operations = (beta != 0) + (beta not in (0, 1)) + (alpha != 1)
@@ -270,17 +270,20 @@ def linear_combination(x: TensorType, coefficients: TensorType) -> Estimate:
 @rule("aten.linear_backward", "aten.mkldnn_linear_backward")
 def linear_backward(x: TensorType, grad: TensorType, weight: TensorType, output_mask: Mask) -> Estimate:
     """The forward's product for the input and for the weight, a sum over rows for the bias."""
-    wants_x, wants_weight, wants_bias = output_mask
+    wants_x, wants_rest = (
+        output_mask[0],
+        output_mask[1] or output_mask[2],
+    )  # made together
     product = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
     return Estimate(
         (
             grad.like(x.shape) if wants_x else None,
-            grad.like(weight.shape) if wants_weight else None,
-            grad.like(grad.shape[-1:]) if wants_bias else None,
+            grad.like(weight.shape) if wants_rest else None,
+            grad.like(grad.shape[-1:]) if wants_rest else None,
         ),
-        matrix_flops=product * (wants_x + wants_weight),
-        vector_flops=additions(grad) if wants_bias else 0,
-        reads=(grad, weight if wants_x else None, x if wants_weight else None),
+        matrix_flops=product * (wants_x + wants_rest),
+        vector_flops=additions(grad) if wants_rest else 0,
+        reads=(grad, weight if wants_x else None, x if wants_rest else None),
     )
 
 

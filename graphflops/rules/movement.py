@@ -1,4 +1,4 @@
-"""Copies, conversions, fills, repeats and rearrangements of one tensor: what is read once and written once.
+"""Copies, conversions and fills: what is read once and written once.
 
 Converting an element to another type is one operation; moving it is none.
 """
@@ -9,42 +9,264 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, Expr, broadcast, differ, floor_div, mod, prod, same, total
-from graphflops.rules.axes import axes, axis
-from graphflops.rules.parts import diagonal, diagonal_length
+from graphflops.dims import Dim, broadcast, dim_min
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import replaced, resolved, same_elements, shown, tensors_of
-from graphflops.rules.view_copies import copied
-from graphflops.tensor import COMPLEX32, DTYPES, FLOAT32, DType, TensorType
+from graphflops.rules.shapes import expanded, shown
+from graphflops.rules.view_copies import copied_back
+from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.dims import Dim as Size
-
 # Copies and conversions.
 
 
-def converted(x: TensorType, dtype: DType | None) -> Estimate:
-    """A copy in another element type: one operation per element that changes its type."""
+def converted(x: TensorType, dtype: DType | None = None) -> Estimate:
+    """A copy in another element type: one operation per element whose type changes."""
     out = x.like(dtype=dtype)
-    kept = x.value if not out.dtype.is_floating and not x.dtype.is_floating and out.dtype.kind != "bool" else None
+    same_contents = out.dtype == x.dtype or not (
+        out.dtype.is_floating or x.dtype.is_floating or out.dtype == BOOL
+    )
     work = 0 if out.dtype == x.dtype else x.numel
-    return Estimate((replace(out, value=kept),), vector_flops=work, reads=(x,))
+    return Estimate((replace(out, value=x.value if same_contents else None),), vector_flops=work, reads=(x,))
 
 
-def moved(x: TensorType, dtype: DType | None, copy: bool) -> Estimate:
-    """The tensor itself where the type is the same and no copy is asked for."""
+def moved(x: TensorType, dtype: DType | None, copy: bool | None) -> Estimate:
+    """The tensor itself where neither another type nor a copy is asked for."""
     return converted(x, dtype) if copy or dtype not in (None, x.dtype) else free(x)
 
 
 @rule("aten.clone", "aten.contiguous", "aten.lift_fresh_copy", "aten.pin_memory", "aten._pin_memory")
 def clone(x: TensorType, *unused: Value) -> Estimate:
     """A copy; `contiguous` is taken to be one, since strides are not known."""
-    return converted(x, None)
+    return converted(x)
 
 
-@rule("aten.to.dtype_layout", "aten._to_copy")
-def to_options(x: TensorType, *, dtype: DType | None = None, copy: bool | None = None) -> Estimate:
-    """A conversion to another type or device."""
-    return moved(x, dtype, bool(copy))
+@rule("aten._to_copy")
+def to_copy(x: TensorType, *, dtype: DType | None = None) -> Estimate:
+    """A copy, in another element type where one is given."""
+    return converted(x, dtype)
+
+
+@rule("aten.to.dtype")
+def to_dtype(
+    x: TensorType, dtype: DType, non_blocking: bool = False, copy: bool = False, *unused: Value
+) -> Estimate:
+    """A conversion to another element type; nothing where it has that type already."""
+    return moved(x, dtype, copy)
+
+
+@rule("aten.to.dtype_layout")
+def to_options(x: TensorType, *, dtype: DType | None = None, copy: bool = False) -> Estimate:
+    """A conversion to another element type; a move to another device is taken to be none."""
+    return moved(x, dtype, copy)
+
+
+@rule("aten.to.device")
+def to_device(
+    x: TensorType,
+    device: object,
+    dtype: DType,
+    non_blocking: bool = False,
+    copy: bool = False,
+    *unused: Value,
+) -> Estimate:
+    """A conversion to another element type; a move to another device is taken to be none."""
+    return moved(x, dtype, copy)
+
+
+@rule("aten.to.prim_Device")
+def to_prim_device(
+    x: TensorType, device: object, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False
+) -> Estimate:
+    """A conversion to another element type; a move to another device is taken to be none."""
+    return moved(x, dtype, copy)
+
+
+@rule("aten.to.prim_dtype")
+def to_prim_dtype(
+    x: TensorType, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False
+) -> Estimate:
+    """A conversion to another element type; nothing where it has that type already."""
+    return moved(x, dtype, copy)
+
+
+@rule("aten.to.other", "aten.to.prim_other", "aten.type_as")
+def to_other(
+    x: TensorType, other: TensorType, non_blocking: bool = False, copy: bool = False, *unused: Value
+) -> Estimate:
+    """A conversion to the element type of another tensor."""
+    return moved(x, other.dtype, copy)
+
+
+def _register_cast(name: str, dtype: DType) -> None:
+    @rule(f"aten._cast_{name}")
+    def cast(x: TensorType, non_blocking: bool = False) -> Estimate:
+        """A conversion to the type in the operator's name."""
+        return moved(x, dtype, copy=False)
+
+
+_CASTS = {"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64"}
+for _name, _dtype in {**_CASTS, "Half": "float16", "Float": "float32", "Double": "float64"}.items():
+    _register_cast(_name, DTYPES[_dtype])
+
+
+@rule("aten.chalf")
+def chalf(x: TensorType) -> Estimate:
+    """A conversion to complex numbers of half precision."""
+    return moved(x, COMPLEX32, copy=False)
+
+
+@rule("aten._autocast_to_reduced_precision")
+def to_reduced_precision(
+    x: TensorType, cuda_enabled: bool, cpu_enabled: bool, cuda_dtype: DType, cpu_dtype: DType
+) -> Estimate:
+    """A conversion to the type that autocasting computes in, where it is on."""
+    lowers = x.dtype == FLOAT32 and (cuda_enabled or cpu_enabled)
+    return moved(x, (cuda_dtype if cuda_enabled else cpu_dtype) if lowers else None, copy=False)
+
+
+@rule("aten._autocast_to_full_precision")
+def to_full_precision(x: TensorType, cuda_enabled: bool, cpu_enabled: bool) -> Estimate:
+    """A conversion back to single precision, where autocasting is on."""
+    raises = x.dtype.name in ("float16", "bfloat16") and (cuda_enabled or cpu_enabled)
+    return moved(x, FLOAT32 if raises else None, copy=False)
+
+
+@rule("aten._to_cpu")
+def to_cpu(tensors: Sequence[TensorType]) -> Estimate:
+    """A copy of each tensor."""
+    return Estimate(tuple(x.like() for x in tensors), reads=tuple(tensors))
+
+
+@rule("aten.copy")
+def copy(x: TensorType, src: TensorType, non_blocking: bool = False) -> Estimate:
+    """The source written over the tensor, which is not read; one operation per element whose type changes."""
+    source = expanded(src, x.shape)
+    return Estimate((x.like(),), vector_flops=0 if x.dtype == src.dtype else x.numel, reads=(source,))
+
+
+@rule("aten._copy_from", "aten._copy_from_and_resize")
+def copy_from(src: TensorType, x: TensorType, non_blocking: bool = False) -> Estimate:
+    """As `copy`, the source first."""
+    return copy(x.like(src.shape), src)
+
+
+# Memory set aside or exchanged.
+
+
+@rule("aten.resize")
+def resize(x: TensorType, size: Sequence[Dim]) -> Estimate:
+    """A copy of as many elements as both sizes hold."""
+    kept = x.like((dim_min(x.numel, x.like(size).numel),))
+    return Estimate((x.like(size),), reads=(kept,), writes=(kept,))
+
+
+@rule("aten.resize_", "aten._resize_output_", "aten.sparse_resize_")
+def resize_in_place(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
+    """Other sizes over the same memory, which may grow."""
+    return free(x.like(size))
+
+
+@rule("aten._resize_output")
+def resize_output(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
+    """Memory of that size set aside."""
+    return free(x.like(size), alias=False)
+
+
+@rule("aten.resize_as_")
+def resize_as_in_place(x: TensorType, the_template: TensorType) -> Estimate:
+    """The sizes of another tensor over the same memory, which may grow."""
+    return free(x.like(the_template.shape))
+
+
+@rule("aten.resize_as")
+def resize_as(x: TensorType, the_template: TensorType) -> Estimate:
+    """As `resize`, to the sizes of another tensor."""
+    return resize(x, the_template.shape)
+
+
+@rule("aten.set", "aten.set_", "aten.set_data")
+def set_(
+    x: TensorType,
+    source: object = None,
+    storage_offset: Dim = 0,
+    size: Sequence[Dim] | None = None,
+    stride: Sequence[Dim] = (),
+) -> Estimate:
+    """Another tensor's memory taken over, or none."""
+    if size is not None:
+        return free(x.like(size))
+    return free(source if isinstance(source, TensorType) else x.like((0,)))
+
+
+@rule("aten.fill_diagonal_")
+def fill_diagonal_(x: TensorType, fill_value: Value, wrap: bool = False) -> Estimate:
+    """The diagonal written; the rest is neither read nor written."""
+    require(x.rank > 1, f"{shown(x.shape)} has no diagonal")
+    return Estimate((x.like(),), writes=(x.like((dim_min(*x.shape),)),), alias=True)
+
+
+# Elements under a mask.
+
+
+@rule("aten.masked_select")
+def masked_select(x: TensorType, mask: TensorType) -> Estimate:
+    """The elements that a mask marks, as many as the data says: both are read in full."""
+    broadcast(x.shape, mask.shape)
+    return Estimate((x.like((data_dependent("masked_select"),)),), reads=(x, mask))
+
+
+@rule("aten.masked_select_backward")
+def masked_select_backward(grad: TensorType, x: TensorType, mask: TensorType) -> Estimate:
+    """The gradients written back to where their elements came from, zero elsewhere."""
+    return Estimate((x.like(),), reads=(grad, mask))
+
+
+@backward("aten.masked_select")
+def masked_select_gradient(call: ForwardCall) -> Estimate:
+    """As `masked_select_backward`."""
+    (out,) = call.estimate.out
+    assert isinstance(out, TensorType)
+    return masked_select_backward(out, call.arguments["x"], call.arguments["mask"])
+
+
+@rule("aten.masked_scatter")
+def masked_scatter(x: TensorType, mask: TensorType, source: TensorType) -> Estimate:
+    """Marked elements replaced by those of a source in turn: each result is read from one of the two."""
+    out = x.like(broadcast(x.shape, mask.shape))
+    return Estimate((out,), reads=(out, mask))
+
+
+@rule("aten.masked_scatter_")
+def masked_scatter_(x: TensorType, mask: TensorType, source: TensorType) -> Estimate:
+    """The mask read, and as many elements read and written as it marks."""
+    marked = x.like((data_dependent("masked_scatter"),))
+    return Estimate((x.like(),), reads=(mask, marked), writes=(marked,), alias=True)
+
+
+@rule("aten.masked_scatter_backward")
+def masked_scatter_backward(grad_output: TensorType, mask: TensorType, sizes: Sequence[Dim]) -> Estimate:
+    """The source's gradient: the marked elements of the result's, zero behind them."""
+    return Estimate((grad_output.like(sizes),), reads=(grad_output, mask))
+
+
+# Gradients.
+
+
+@backward("aten.clone", "aten.contiguous", "aten.lift_fresh_copy", "aten.pin_memory", "aten._pin_memory")
+def clone_backward(call: ForwardCall) -> Estimate:
+    """The result's gradient is the operand's."""
+    return free(call.arguments["x"].like())
+
+
+@backward(
+    "aten._to_copy", "aten.chalf", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other"
+)
+@backward("aten.to.prim_Device", "aten.to.prim_dtype", "aten.to.prim_other", "aten.type_as")
+@backward("aten._autocast_to_reduced_precision", "aten._autocast_to_full_precision")
+def conversion_backward(call: ForwardCall) -> Estimate:
+    """The result's gradient converted back; where nothing was converted it is the operand's."""
+    (out,) = call.estimate.out
+    assert isinstance(out, TensorType)
+    return clone_backward(call) if out.dtype == call.arguments["x"].dtype else copied_back(call)

@@ -161,10 +161,25 @@ def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Es
     return free(x.view((*others, diagonal_length(x.shape[a], x.shape[b], offset))))
 
 
+@rule("aten.linalg_diagonal")
+def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Estimate:
+    """The diagonals of a batch of matrices."""
+    return diagonal(x, offset, dim1, dim2)
+
+
 @backward(
     *(
         f"aten.{name}"
-        for name in ("select", "slice", "narrow", "diagonal", "split", "split_with_sizes", "chunk")
+        for name in (
+            "select",
+            "slice",
+            "narrow",
+            "diagonal",
+            "linalg_diagonal",
+            "split",
+            "split_with_sizes",
+            "chunk",
+        )
     )
 )
 @backward(

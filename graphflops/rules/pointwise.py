@@ -1,8 +1,9 @@
-"""Elementwise arithmetic: sums, products, comparisons, selections, powers, rounding, bits, complex numbers."""
+"""Elementwise arithmetic: sums, products, comparisons, selections, powers, rounding, bits, complex parts."""
 
 from __future__ import annotations
 
 import operator
+from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
@@ -10,6 +11,7 @@ from graphflops.rules.elementwise import (
     PASS,
     ZERO,
     Gradient,
+    Promotion,
     differentiate,
     elementwise,
     gradients_of,
@@ -32,7 +34,7 @@ pointwise("floor ceil trunc fix sign", 1, gradients=(ZERO,))
 pointwise("sgn", 1, complex_work=(5, 1), gradients=(ZERO,))
 pointwise("frac", 2, gradients=(PASS,))
 pointwise("reciprocal", 1, result=float_result, complex_work=(6, 0), gradients=(Gradient(3, reads="out"),))
-pointwise("nan_to_num", 3, gradients=(Gradient(3, reads="a"),))
+pointwise("nan_to_num", 3, gradients=(Gradient(1, reads="a"),))
 pointwise("deg2rad rad2deg", 1, result=float_result, gradients=(Gradient(1),))
 pointwise("bitwise_not", 1)
 pointwise("logical_not", 1, result=to_bool, fold=lambda a: compare("==", a, 0))
@@ -42,7 +44,7 @@ pointwise("_conj_copy _neg_view_copy", 1)
 # Two operands.
 pointwise(
     "mul multiply",
-    *(1, 0),
+    flops=1,
     arity=2,
     complex_work=COMPLEX_PRODUCT,
     fold=operator.mul,
@@ -50,7 +52,7 @@ pointwise(
 )
 pointwise(
     "div divide true_divide",
-    *(1, 0),
+    flops=1,
     arity=2,
     result=float_result,
     complex_work=COMPLEX_QUOTIENT,
@@ -60,7 +62,8 @@ pointwise("floor_divide", 2, arity=2, fold=floor_div, gradients=(ZERO, ZERO))
 TO_DIVISOR = Gradient(4, reads="a b")
 pointwise("remainder", 4, arity=2, fold=mod, gradients=(PASS, TO_DIVISOR))
 pointwise("fmod", 4, arity=2, gradients=(PASS, TO_DIVISOR))
-EITHER = (Gradient(2, reads="a b"), Gradient(2, reads="a b"))  # the gradient goes to the operand that was chosen
+# The gradient goes to the operand that was chosen.
+EITHER = (Gradient(1, reads="a b"), Gradient(1, reads="a b"))
 pointwise("maximum max.other", 1, arity=2, fold=dim_max, gradients=EITHER)
 pointwise("minimum min.other", 1, arity=2, fold=dim_min, gradients=EITHER)
 pointwise("fmax fmin", 1, arity=2, gradients=EITHER)
@@ -72,7 +75,7 @@ for symbol, names in {
     ">": "gt greater",
     ">=": "ge greater_equal",
 }.items():
-    pointwise(names, 1, arity=2, result=to_bool, fold=lambda a, b, op=symbol: compare(op, a, b))
+    pointwise(names, 1, arity=2, result=to_bool, fold=partial(compare, symbol))
 pointwise("logical_and logical_or logical_xor", 1, arity=2, result=to_bool)
 pointwise("bitwise_and bitwise_or bitwise_xor", 1, arity=2)
 pointwise("__and__ __or__ __xor__ __iand__ __ior__ __ixor__", 1, arity=2)
@@ -86,7 +89,7 @@ pointwise("lcm", 3, 1, arity=2)
 pointwise("hypot", 3, 1, arity=2, gradients=(Gradient(2, reads="a out"), Gradient(2, reads="b out")))
 pointwise(
     "atan2 arctan2",
-    *(0, 1),
+    transcendentals=1,
     arity=2,
     result=float_result,
     gradients=(Gradient(5, reads="a b"), Gradient(6, reads="a b")),
@@ -96,7 +99,13 @@ pointwise("isclose", 6, arity=2, result=to_bool)
 pointwise("_add_relu", 2, arity=2)
 
 # Three operands.
-pointwise("lerp", 3, arity=3, gradients=(Gradient(2, reads="c"), Gradient(1, reads="c"), Gradient(2, reads="a b")))
+pointwise(
+    "lerp",
+    flops=3,
+    arity=3,
+    result=lambda a, b, weight: result_type(a, b),
+    gradients=(Gradient(2, reads="c"), Gradient(1, reads="c"), Gradient(2, reads="a b")),
+)
 
 
 def _scaled(alpha: Value) -> int:
@@ -106,19 +115,19 @@ def _scaled(alpha: Value) -> int:
 
 @rule("aten.add")
 def add(a: Value, b: Value, alpha: Value = 1) -> Estimate:
-    """a + alpha * b."""
+    """A + alpha * b."""
     return elementwise(a, b, flops=_scaled(alpha), fold=lambda x, y: x + alpha * y)
 
 
 @rule("aten.sub", "aten.subtract")
 def sub(a: Value, b: Value, alpha: Value = 1) -> Estimate:
-    """a - alpha * b."""
+    """A - alpha * b."""
     return elementwise(a, b, flops=_scaled(alpha), fold=lambda x, y: x - alpha * y)
 
 
 @rule("aten.rsub")
 def rsub(a: Value, b: Value, alpha: Value = 1) -> Estimate:
-    """b - alpha * a."""
+    """B - alpha * a."""
     return elementwise(a, b, flops=_scaled(alpha), fold=lambda x, y: y - alpha * x)
 
 
@@ -127,9 +136,10 @@ backward("aten.sub", "aten.subtract")(differentiate({"a": PASS, "b": Gradient(1)
 backward("aten.rsub")(differentiate({"a": Gradient(1), "b": PASS}))
 
 
-@rule(
-    *(f"aten.{name}.{overload}_mode" for name in ("div", "divide") for overload in ("Tensor", "Scalar")),
-)
+ROUNDING = [f"aten.{name}.{overload}_mode" for name in ("div", "divide") for overload in ("Tensor", "Scalar")]
+
+
+@rule(*ROUNDING)
 def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None) -> Estimate:
     """A division, and its rounding."""
     if rounding_mode is None:
@@ -137,12 +147,10 @@ def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None
     return elementwise(a, b, flops=2, fold=floor_div)
 
 
-@backward(
-    *(f"aten.{name}.{overload}_mode" for name in ("div", "divide") for overload in ("Tensor", "Scalar")),
-)
+@backward(*ROUNDING)
 def divide_rounding_backward(call: ForwardCall) -> Estimate:
     """Zero behind a rounding, otherwise that of a division."""
-    if call.arguments["rounding_mode"] is not None:
+    if call.arguments.get("rounding_mode") is not None:
         return gradients_of(call, {"a": ZERO, "b": ZERO})
     return gradients_of(call, {"a": Gradient(1, reads="b"), "b": Gradient(3, reads="b out")})
 
@@ -163,7 +171,9 @@ def addcmul(a: TensorType, b: TensorType, c: TensorType, *, value: Value = 1) ->
 
 
 backward("aten.addcmul")(differentiate({"a": PASS, "b": Gradient(1, reads="c"), "c": Gradient(1, reads="b")}))
-backward("aten.addcdiv")(differentiate({"a": PASS, "b": Gradient(1, reads="c"), "c": Gradient(4, reads="b c")}))
+backward("aten.addcdiv")(
+    differentiate({"a": PASS, "b": Gradient(1, reads="c"), "c": Gradient(4, reads="b c")})
+)
 
 
 @rule("aten.clamp", "aten.clip")
@@ -188,7 +198,7 @@ def clamp_max(a: TensorType, max: Value) -> Estimate:
 def clamp_backward(call: ForwardCall) -> Estimate:
     """For each operand: where it was chosen, told by the same comparisons, the gradient is selected."""
     bounds = [name for name in ("min", "max") if call.arguments.get(name) is not None]
-    chosen = Gradient(len(bounds) + 1, reads=" ".join(("a", *bounds)))
+    chosen = Gradient(len(bounds), reads=" ".join(("a", *bounds)))
     return gradients_of(call, dict.fromkeys(("a", "min", "max"), chosen))
 
 
@@ -219,20 +229,28 @@ backward("aten.masked_fill")(differentiate(dict.fromkeys(("a", "value"), Gradien
 
 
 def power_work(exponent: Value) -> tuple[int, int]:
-    """Vector FLOPs and function evaluations of x ** exponent, with the exponents that are products or roots."""
+    """Vector FLOPs and function evaluations of x ** exponent; some exponents are products or roots."""
     known = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (2, 0), -1: (1, 0), -2: (2, 0), 0.5: (0, 1), -0.5: (0, 1)}
     return known.get(exponent, (0, 1)) if isinstance(exponent, (int, float)) else (0, 1)
 
 
-def _double(*operands: Value) -> DType:
-    return COMPLEX128 if result_type(*operands).kind == "complex" else FLOAT64
+def raised(a: Value, exponent: Value, result: Promotion) -> Estimate:
+    """A ** exponent; complex products are counted in real operations."""
+    flops, evaluations = power_work(exponent)
+    return elementwise(
+        a,
+        exponent,
+        flops=flops,
+        transcendentals=evaluations,
+        result=result,
+        complex_work=(COMPLEX_PRODUCT[0] * flops, 2 * evaluations),
+    )
 
 
 @rule("aten.pow")
 def power(a: Value, exponent: Value) -> Estimate:
     """A function evaluation per element, or the products that a small constant exponent stands for."""
-    flops, transcendentals = power_work(exponent)
-    return elementwise(a, exponent, flops=flops, transcendentals=transcendentals)
+    return raised(a, exponent, result_type)
 
 
 @rule("aten.square")
@@ -244,8 +262,11 @@ def square(a: TensorType) -> Estimate:
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
     """As a power, in double precision."""
-    flops, transcendentals = power_work(exponent)
-    return elementwise(a, exponent, flops=flops, transcendentals=transcendentals, result=_double)
+    return raised(a, exponent, _double)
+
+
+def _double(*operands: Value) -> DType:
+    return COMPLEX128 if result_type(*operands).kind == "complex" else FLOAT64
 
 
 @backward("aten.pow", "aten.square", "aten.float_power")
@@ -253,7 +274,9 @@ def power_backward(call: ForwardCall) -> Estimate:
     """The base's is exponent * base ** (exponent - 1), the exponent's the result times log(base)."""
     exponent = call.arguments.get("exponent", 2)
     flops, transcendentals = power_work(exponent - 1) if isinstance(exponent, (int, float)) else (1, 1)
-    to_base = Gradient(flops + 2, transcendentals, reads="a exponent" if "exponent" in call.arguments else "a")
+    to_base = Gradient(
+        flops + 2, transcendentals, reads="a exponent" if "exponent" in call.arguments else "a"
+    )
     return gradients_of(call, {"a": to_base, "exponent": Gradient(2, 1, reads="a out")})
 
 
@@ -313,7 +336,9 @@ def equal(a: TensorType, b: TensorType) -> Estimate:
 
 
 @rule("aten.allclose")
-def allclose(a: TensorType, b: TensorType, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Estimate:
+def allclose(
+    a: TensorType, b: TensorType, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Estimate:
     """|a - b| <= atol + rtol * |b| per element, of which one answer is left."""
     n = prod(broadcast(a.shape, b.shape))
     return Estimate((data_dependent("allclose"),), vector_flops=6 * n, reads=(a, b))

@@ -1,17 +1,19 @@
-"""Primitives that decomposed programs are left with: elementwise ones never promote, shapes are explicit."""
+"""Primitives that decomposed programs are left with: nothing is promoted, and shapes are explicit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, floor_div, prod
-from graphflops.rules.axes import axes, axis, reduced
-from graphflops.rules.elementwise import elementwise, pointwise, to_bool, to_real
+from graphflops.dims import Dim, Expr, floor_div, prod, same
+from graphflops.rules import creation, joining, movement, rearrange, views
+from graphflops.rules import pointwise as pointwise_rules
+from graphflops.rules.elementwise import pointwise, to_bool, to_real
 from graphflops.rules.pointwise import COMPLEX_PRODUCT, COMPLEX_QUOTIENT
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import rule
-from graphflops.tensor import FLOAT32, INT64, DType, TensorType
+from graphflops.tensor import FLOAT32, DType, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,7 @@ pointwise("conj_physical", 0, complex_work=(1, 0), namespace="prims")
 
 for names, flops, transcendentals in (
     ("add sub maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor nextafter", 1, 0),
-    ("shift_left shift_right_arithmetic shift_right_logical", 1, 0),
+    ("shift_left shift_right_arithmetic", 1, 0),
     ("fmod remainder", 4, 0),
     ("hypot", 3, 1),
     ("atan2 gcd igamma igammac pow zeta", 0, 1),
@@ -41,66 +43,26 @@ pointwise("div", 1, arity=2, complex_work=COMPLEX_QUOTIENT, namespace="prims")
 pointwise("eq ne lt le gt ge", 1, arity=2, result=to_bool, namespace="prims")
 
 
-@rule("prims.where")
-def select(condition: TensorType, a: Value, b: Value) -> Estimate:
-    """One selection per element."""
-    return elementwise(condition, a, b, flops=1, result=lambda _, *chosen: result_type(*chosen))
+# The same as an ATen operator, under the same signature.
+rule("prims.where")(pointwise_rules.select)
+rule("prims.clone", "prims.copy_strided", "prims.device_put")(movement.clone)
+rule("prims.copy_to")(movement.copy)
+rule("prims.fill")(creation.fill)
+rule("prims.cat")(joining.cat)
+rule("prims.rev")(rearrange.flip)
+rule("prims.reshape", "prims.resize")(views.view)
+rule("prims.transpose")(views.permute)
+rule("prims.squeeze")(views.squeeze)
+rule("prims.as_strided")(views.as_strided)
+rule("prims.as_strided_scatter")(rearrange.as_strided_scatter)
+rule("prims.real", "prims.imag")(views.part)
+rule("prims.view_of_dtype")(views.view_dtype)
 
 
 @rule("prims.convert_element_type")
 def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
     """One conversion per element; a copy where the type stays."""
     return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
-
-
-# Traffic only.
-
-
-@rule("prims.clone")
-def copied(a: TensorType) -> Estimate:
-    """Every element read and written."""
-    return Estimate((a.like(),), reads=(a,))
-
-
-@rule("prims.device_put")
-def device_put(a: TensorType, device: Value = None, non_blocking: bool = False) -> Estimate:
-    """Every element read and written, on whichever device."""
-    return copied(a)
-
-
-@rule("prims.copy_to")
-def copy_to(a: TensorType, b: TensorType) -> Estimate:
-    """The second operand read, the first overwritten."""
-    return Estimate((a,), vector_flops=b.numel if a.dtype != b.dtype else 0, reads=(b,), writes=(a,), alias=True)
-
-
-@rule("prims.copy_strided")
-def copy_strided(a: TensorType, stride: Sequence[Dim]) -> Estimate:
-    """Every element read and written, into another order."""
-    return copied(a)
-
-
-@rule("prims.rev")
-def rev(a: TensorType, dims: Sequence[int]) -> Estimate:
-    """Every element read and written."""
-    return copied(a)
-
-
-@rule("prims.fill")
-def fill(a: TensorType, value: Value) -> Estimate:
-    """Every element written."""
-    return Estimate((a.like(),))
-
-
-@rule("prims.cat")
-def cat(tensors: Sequence[TensorType], dim: int) -> Estimate:
-    """Every operand read, the result written."""
-    first, place = tensors[0], axis(dim, tensors[0].rank)
-    joined: Dim = 0
-    for x in tensors:
-        joined = joined + x.shape[place]
-    out = first.like((*first.shape[:place], joined, *first.shape[place + 1 :]), result_type(*tensors))
-    return Estimate((out,), reads=tuple(tensors))
 
 
 # Views.
@@ -111,18 +73,6 @@ def broadcast_in_dim(a: TensorType, shape: Sequence[Dim], broadcast_dimensions: 
     """Repeats without storing them."""
     out, stored = a.like(shape), a.numel if a.stored is None else a.stored
     return free(out if same(stored, out.numel) else replace(out, stored=stored))
-
-
-@rule("prims.transpose")
-def transpose(a: TensorType, permutation: Sequence[int]) -> Estimate:
-    """Axes in the order given."""
-    return free(a.view(a.shape[place] for place in axes(permutation, a.rank)))
-
-
-@rule("prims.squeeze")
-def squeeze(a: TensorType, dimensions: Sequence[int]) -> Estimate:
-    """The axes named, all of length one, left out."""
-    return free(a.view(reduced(a.shape, tuple(dimensions)) if dimensions else a.shape))
 
 
 @rule("prims.split_dim")
@@ -136,30 +86,6 @@ def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
 def collapse(a: TensorType, start: int, end: int) -> Estimate:
     """Neighbouring axes, the last one included, seen as one."""
     return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
-
-
-@rule("prims.reshape", "prims.resize")
-def reshape(a: TensorType, shape: Sequence[Dim]) -> Estimate:
-    """The same elements in another shape."""
-    return free(a.view(shape))
-
-
-@rule("prims.as_strided")
-def as_strided(a: TensorType, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim) -> Estimate:
-    """A window onto the same memory."""
-    return free(a.view(size))
-
-
-@rule("prims.real", "prims.imag")
-def part(a: TensorType) -> Estimate:
-    """One of both parts of every element."""
-    return free(a.view(a.shape, to_real(a)))
-
-
-@rule("prims.view_of_dtype")
-def view_of_dtype(a: TensorType, dtype: DType) -> Estimate:
-    """The same bytes read as another type of the same width."""
-    return free(a.view(a.shape, dtype))
 
 
 # Fresh tensors.

@@ -1,7 +1,7 @@
 """Random numbers. Drawing bits is not arithmetic; what turns them into a distribution is.
 
-A normal number costs two function evaluations and a product (Box and Muller: a logarithm, a root, a sine and a cosine
-make two of them); a distribution that is drawn by rejection counts as one evaluation per element.
+A normal number costs two function evaluations and a product (Box and Muller: a logarithm, a root, a sine and
+a cosine make two of them); a distribution drawn by rejection counts as one evaluation per element.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, broadcast, prod
-from graphflops.rules.promotion import DEFAULT_FLOAT
-from graphflops.rules.registry import require, rule
-from graphflops.tensor import INT64, UINT64, DType, TensorType
+from graphflops.rules.elementwise import Gradient, differentiate, elementwise
+from graphflops.rules.promotion import DEFAULT_FLOAT, float_result
+from graphflops.rules.registry import backward, rule
+from graphflops.tensor import INT64, DType, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphflops.dims import Dim
 
 NORMAL = (1, 2)
 UNIFORM = (0, 0)
@@ -77,7 +79,7 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
 # Filling a tensor: its shape and type count, its contents do not.
 
 
-@rule("aten.random", "aten.uniform", "aten._philox_uniform")
+@rule("aten.random", "aten.uniform", "aten._philox_uniform", "aten._fill_mem_eff_dropout_mask_")
 def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
     """Uniform numbers or integers; moving them to bounds is not counted apart."""
     return drawn(a.like(), *UNIFORM, *_tensors(*bounds))
@@ -119,9 +121,7 @@ def bernoulli_like(a: TensorType, p: Value = 0.5) -> Estimate:
 @rule("aten.normal")
 def normal(mean: Value, std: Value = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted by tensors that are read."""
-    given = _tensors(mean, std)
-    out = given[0].like(broadcast(*(x.shape for x in given)))
-    return drawn(out, NORMAL[0] + SCALED, NORMAL[1], *given)
+    return elementwise(mean, std, flops=NORMAL[0] + SCALED, transcendentals=NORMAL[1], result=float_result)
 
 
 @rule("aten.normal.float_float")
@@ -131,19 +131,19 @@ def normal_sized(mean: float, std: float, size: Sequence[Dim], *, dtype: DType |
 
 
 @rule("aten.poisson", "aten._standard_gamma")
-def rejected(a: TensorType) -> Estimate:
+def rejected(a: TensorType, generator: Value = None) -> Estimate:
     """One evaluation per element."""
     return drawn(a.like(), 0, 1, a)
 
 
 @rule("aten.binomial")
-def binomial(count: TensorType, prob: TensorType) -> Estimate:
+def binomial(count: TensorType, prob: TensorType, generator: Value = None) -> Estimate:
     """One evaluation per element."""
-    return drawn(count.like(), 0, 1, count, prob)
+    return elementwise(count, prob, transcendentals=1)
 
 
 @rule("aten._sample_dirichlet")
-def sample_dirichlet(a: TensorType) -> Estimate:
+def sample_dirichlet(a: TensorType, generator: Value = None) -> Estimate:
     """A gamma number per element, their sum and the division by it."""
     return drawn(a.like(), 2, 1, a)
 
@@ -162,11 +162,16 @@ def dirichlet_grad(x: TensorType, alpha: TensorType, total: TensorType) -> Estim
 
 @rule("aten.multinomial")
 def multinomial(a: TensorType, num_samples: Dim, replacement: bool = False) -> Estimate:
-    """Without replacement an exponential number, a division and a comparison per weight; with it the running sums."""
+    """Without replacement an exponential, a division and a comparison per weight; with it running sums."""
     out = a.like((*a.shape[:-1], num_samples), INT64)
     if replacement:
         return Estimate((out,), vector_flops=3 * a.numel, reads=(a,))
     return Estimate((out,), vector_flops=4 * a.numel, transcendentals=a.numel, reads=(a,))
+
+
+# What a sample does not depend on smoothly has no gradient; a gamma number's goes through its sampler.
+backward("aten.bernoulli", "aten.normal", "aten.poisson", "aten.binomial")(differentiate({}))
+backward("aten._standard_gamma")(differentiate({"a": Gradient(1, 1, reads="a out")}))
 
 
 # Generators that count: the state is an operand.
@@ -183,6 +188,38 @@ def philox_rand(
 ) -> Estimate:
     """Uniform numbers, and the offset that the next draw begins at."""
     return Estimate((_sized(size, dtype), offset.like((), INT64)), reads=(seed, offset))
+
+
+@rule("aten._philox_key_split")
+def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
+    """That many keys from one."""
+    return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
+
+
+@rule("aten._philox_key_fold_in")
+def philox_key_fold_in(key: TensorType, data: Value) -> Estimate:
+    """Another key from one and a number."""
+    return Estimate((key.like(),), reads=(key,))
+
+
+@rule("aten._sobol_engine_draw")
+def sobol_engine_draw(
+    quasi: TensorType,
+    n: Dim,
+    sobolstate: TensorType,
+    dimension: Dim,
+    num_generated: Value,
+    dtype: DType | None,
+) -> Estimate:
+    """A mixing of bits and a scaling per element, and the state that the next draw begins at."""
+    out = _sized((n, dimension), dtype)
+    return Estimate((out, quasi.like()), vector_flops=2 * out.numel, reads=(quasi, sobolstate))
+
+
+@rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")
+def sobol_engine_state(state: TensorType, *arguments: Value) -> Estimate:
+    """A mixing of bits per element of the state."""
+    return Estimate((state,), vector_flops=state.numel, reads=(state, *_tensors(*arguments)), alias=True)
 
 
 def _tensors(*operands: Value) -> tuple[TensorType, ...]:

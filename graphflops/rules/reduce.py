@@ -247,8 +247,7 @@ def operand_gradient(
     call: ForwardCall, each: int = 0, evaluated: int = 0, saved: tuple[TensorType, ...] = ()
 ) -> Estimate:
     """The gradient for `x` from the first result's, at so many operations and functions per element."""
-    x, result = call.arguments["x"], call.estimate.out[0]
-    assert isinstance(x, TensorType) and isinstance(result, TensorType)
+    x, result = x_and_result(call)
     return Estimate(
         (x.like(),),
         vector_flops=parts(x) * each * x.numel,
@@ -257,17 +256,18 @@ def operand_gradient(
     )
 
 
-def saved(call: ForwardCall) -> tuple[TensorType, ...]:
-    """What the gradient of an extreme, a product or a log-sum needs: the operand and the result."""
+def x_and_result(call: ForwardCall) -> tuple[TensorType, TensorType]:
+    """The operand and the first result, of whose type its gradient is too; many gradients read them again."""
     x, result = call.arguments["x"], call.estimate.out[0]
-    assert isinstance(x, TensorType) and isinstance(result, TensorType)
+    assert isinstance(x, TensorType)
+    assert isinstance(result, TensorType)
     return x, result
 
 
 @backward("aten.sum")
 def sum_backward(call: ForwardCall) -> Estimate:
     """The result's gradient, repeated by a view."""
-    x, result = saved(call)
+    x, result = x_and_result(call)
     return free(replace(x.like(), stored=result.numel))
 
 
@@ -280,7 +280,7 @@ def mean_backward(call: ForwardCall) -> Estimate:
 @backward("aten.prod")
 def prod_backward(call: ForwardCall) -> Estimate:
     """The gradient times the product over the element: two operations per element."""
-    return operand_gradient(call, each=2, saved=saved(call))
+    return operand_gradient(call, each=2, saved=x_and_result(call))
 
 
 @backward("aten.amax", "aten.amin", "aten.max", "aten.min")
@@ -288,7 +288,7 @@ def amax_backward(call: ForwardCall) -> Estimate:
     """Along one axis a scatter; else equal extremes are found, counted and given their share."""
     if len(call.estimate.out) == 2:
         return selected_backward(call)
-    return operand_gradient(call, each=3, saved=saved(call))
+    return operand_gradient(call, each=3, saved=x_and_result(call))
 
 
 def selected_backward(call: ForwardCall) -> Estimate:
@@ -306,10 +306,10 @@ def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
 @backward("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
 def var_backward(call: ForwardCall) -> Estimate:
     """The mean again, the difference from it and its product with the scaled gradient."""
-    return operand_gradient(call, each=3, saved=saved(call)[:1])
+    return operand_gradient(call, each=3, saved=x_and_result(call)[:1])
 
 
 @backward("aten.logsumexp", "aten.special_logsumexp")
 def logsumexp_backward(call: ForwardCall) -> Estimate:
     """The difference from the result, its exponential and a product per element."""
-    return operand_gradient(call, each=2, evaluated=1, saved=saved(call))
+    return operand_gradient(call, each=2, evaluated=1, saved=x_and_result(call))

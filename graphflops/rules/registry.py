@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphflops.errors import RuleError, ShapeError
+from graphflops.rules import index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +20,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
-FAMILIES = (
-    *("matmul", "contraction", "conv", "recurrent", "quantized", "attention", "norm", "loss"),
-    *("pointwise", "foreach", "random", "movement", "indexing", "creation", "scalar"),
-    *("reduce", "sort", "pool", "resample", "fourier", "linalg", "signal", "control", "collective"),
-)
-
-
+_PACKAGE = "graphflops.rules."
 _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importing inspect
 
 
@@ -33,11 +29,13 @@ class Rule:
     """A registered rule.
 
     product: parameters multiplied with one another, each of whose gradients costs the forward's product once more.
+    home: module that registered it.
     """
 
     key: str
     function: RuleFunction
     product: tuple[str, ...] = ()
+    home: str = ""
 
     @property
     def positional(self) -> int:
@@ -75,7 +73,7 @@ class ForwardCall:
     """What a backward rule receives: the forward call whose gradient is wanted.
 
     estimate: what the forward rule returned.
-    arguments: the forward's arguments by parameter name.
+    arguments: the arguments of the forward call by parameter name; those left at their default are not in it.
     wants: the parameters (tensors, or lists with a tensor) that want a gradient.
     """
 
@@ -85,18 +83,19 @@ class ForwardCall:
 
 
 _rules: dict[str, Rule] = {}
-_backwards: dict[str, RuleFunction] = {}
-_loaded = False
+_backwards: dict[str, Rule] = {}
+_installed_loaded = False
 
 
 def rule(*keys: str, product: tuple[str, ...] = ()) -> Callable[[Function], Function]:
     """Register the decorated function as the rule of each operator named; raises RuleError if one has a rule already."""
+    home = _registering_module()
 
     def register(function: Function) -> Function:
         for key in keys:
-            if key in _rules:
-                raise RuleError(f"operator {key} has a rule already: {_rules[key].function.__qualname__}")
-            _rules[key] = Rule(key, function, product)
+            if key in _rules or index.RULES.get(key, home) != home:
+                raise RuleError(f"operator {key} has a rule already")
+            _rules[key] = Rule(key, function, product, home)
         return function
 
     return register
@@ -104,34 +103,44 @@ def rule(*keys: str, product: tuple[str, ...] = ()) -> Callable[[Function], Func
 
 def backward(*keys: str) -> Callable[[Function], Function]:
     """Register how each operator's backward is priced; the function takes a ForwardCall and returns an Estimate."""
+    home = _registering_module()
 
     def register(function: Function) -> Function:
         for key in keys:
-            if key in _backwards:
+            if key in _backwards or index.BACKWARDS.get(key, home) != home:
                 raise RuleError(f"operator {key} has a backward rule already")
-            _backwards[key] = function
+            _backwards[key] = Rule(key, function, home=home)
         return function
 
     return register
 
 
 def find(op: str) -> Rule | None:
-    """The rule that prices an operator, or None: `aten.add.Tensor`, then `aten.add`, then the same without in-place `_`."""
-    _load()
-    found: Rule | None = _lookup(_rules, op)
+    """The rule that prices an operator, or None: `aten.add.Tensor`, then `aten.add`, then the same without in-place `_`.
+
+    Rules of installed packages (entry points of the group `graphflops.rules`, each naming a module that registers rules
+    when imported) are loaded when an operator is first not found: looking for them costs more than most analyses.
+    """
+    found = _lookup(_rules, index.RULES, op)
+    if found is None:  # TEMPORARY while families are being written and index.py lags behind
+        list(known())
+        found = _lookup(_rules, index.RULES, op)
+    if found is None and _load_installed():
+        found = _lookup(_rules, index.RULES, op)
     return found
 
 
 def find_backward(op: str) -> RuleFunction | None:
-    """The operator's own backward rule, or None where the family's default applies."""
-    _load()
-    found: RuleFunction | None = _lookup(_backwards, op)
-    return found
+    """The operator's own backward rule, or None where the default applies."""
+    found = _lookup(_backwards, index.BACKWARDS, op)
+    return None if found is None else found.function
 
 
 def known() -> Iterator[Rule]:
     """Every registered rule, sorted by key."""
-    _load()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if not path.stem.startswith("__"):
+            importlib.import_module(f"{_PACKAGE}{path.stem}")
     return iter(sorted(_rules.values(), key=lambda rule: rule.key))
 
 
@@ -146,22 +155,48 @@ def functional_name(op: str) -> str | None:
     return op[:-1] if op.endswith("_") and not op.endswith("__") else None
 
 
-def _lookup(table: dict[str, Any], op: str) -> Any:
-    if op in table:
-        return table[op]
+def index_text() -> str:
+    """What index.py must say: where each rule was registered."""
+    rules = {rule.key: rule.home for rule in known() if rule.home.startswith(_PACKAGE)}
+    lines = ['"""Which module holds the rule of each operator. Written by `python -m graphflops.rules`; a test compares."""']
+    for name, homes in (("RULES", rules), ("BACKWARDS", {key: rule.home for key, rule in _backwards.items()})):
+        lines += ["", f"{name}: dict[str, str] = {{", *(f'    "{key}": "{homes[key]}",' for key in sorted(homes)), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _registering_module() -> str:
+    """The module whose import, or whose call, registers a rule: helpers that fill tables are looked through."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_name != "<module>" and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _lookup(table: dict[str, Rule], homes: dict[str, str], op: str) -> Rule | None:
     base, _, overload = op.rpartition(".")
-    if base in table:
-        return table[base]
+    names = [op, base]
     functional = functional_name(base)
-    if functional is None:
-        return None
-    return table.get(f"{functional}.{overload}") or table.get(functional)
+    if functional is not None:
+        names += [f"{functional}.{overload}", functional]
+    for name in names:
+        if name not in table and name in homes:
+            importlib.import_module(homes[name])
+        if name in table:
+            return table[name]
+    return None
 
 
-def _load() -> None:
-    global _loaded
-    if not _loaded:
-        _loaded = True
-        for family in FAMILIES:
-            if importlib.util.find_spec(f"graphflops.rules.{family}"):  # TEMPORARY while families are being written
-                importlib.import_module(f"graphflops.rules.{family}")
+def _load_installed() -> bool:
+    """Import the rules of installed packages, once; whether that was now."""
+    global _installed_loaded
+    if _installed_loaded:
+        return False
+    _installed_loaded = True
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="graphflops.rules"):
+        try:
+            entry.load()
+        except Exception as error:  # noqa: BLE001 another package's fault is reported as such, whatever it is
+            raise RuleError(f"rules of the installed package {entry.value} cannot be imported: {error}") from error
+    return True

@@ -1,16 +1,20 @@
-"""Functions evaluated per element: exponentials, trigonometry, gamma, Bessel, error functions, orthogonal polynomials."""
+"""Functions evaluated per element: exponentials, trigonometry, gamma, Bessel, error functions, series."""
 
 from __future__ import annotations
 
-from graphflops.cost import Estimate, Value
+from typing import TYPE_CHECKING
+
 from graphflops.rules.elementwise import Gradient, differentiate, elementwise, pointwise
 from graphflops.rules.promotion import float_result
 from graphflops.rules.registry import backward, rule
-from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.cost import Estimate, Value
+    from graphflops.tensor import TensorType
 
 
 def function(names: str, gradient: Gradient | None = None, *, flops: int = 0, evaluations: int = 1) -> None:
-    """Register functions of one operand: evaluations per element, arithmetic around them, and the derivative's work."""
+    """Register functions of one operand: evaluations per element, arithmetic around them, the derivative."""
     gradients = () if gradient is None else (gradient,)
     pointwise(names, flops, evaluations, result=float_result, gradients=gradients)
 
@@ -51,23 +55,35 @@ function("lgamma special_gammaln digamma special_psi special_digamma", Gradient(
 function("i0 special_i0", Gradient(1, 1, reads="a"))
 function("special_i0e special_i1", Gradient(3, 1, reads="a out"))
 function("special_i1e", Gradient(4, 1, reads="a out"))
-function("special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_spherical_bessel_j0")
+function(
+    "special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_spherical_bessel_j0"
+)
 function("special_modified_bessel_i0 special_modified_bessel_i1")
 function("special_modified_bessel_k0 special_modified_bessel_k1")
 function("special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_airy_ai")
 
 # Two operands.
 CHEBYSHEV = [f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"]
-OTHER_POLYNOMIALS = ("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p")
+OTHER_POLYNOMIALS = (
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+)
 pointwise(
-    " ".join(f"special_{name}" for name in (*CHEBYSHEV, *OTHER_POLYNOMIALS)), 0, 1, arity=2, result=float_result
+    " ".join(f"special_{name}" for name in (*CHEBYSHEV, *OTHER_POLYNOMIALS)),
+    0,
+    1,
+    arity=2,
+    result=float_result,
 )
 pointwise("special_zeta", 0, 1, arity=2, result=float_result)
 pointwise("igamma igammac special_gammainc special_gammaincc", 0, 1, arity=2, result=float_result)
 # a * log(b), a * log(1 + b)
 pointwise(
     "xlogy special_xlogy special_xlog1py",
-    *(1, 1),
+    flops=1,
+    transcendentals=1,
     arity=2,
     result=float_result,
     gradients=(Gradient(1, 1, reads="b"), Gradient(2, reads="a b")),

@@ -99,7 +99,7 @@ def normalising(counts: TensorType, density: bool) -> Dim:
 
 
 def whole(size: Dim, of: str) -> int:
-    """The size as a number; raises ShapeError where it is not known, since it says how many results there are."""
+    """The size as a number; raises ShapeError where it is not known, as it says how many results exist."""
     if isinstance(size, int):
         return size
     raise ShapeError(f"the number of {of} must be known, not {size}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import prod
 from graphflops.rules import lapack
 from graphflops.rules.axes import axes, reduced
 from graphflops.rules.promotion import real_of
-from graphflops.rules.reduce import Axes, operand_gradient, reduction, saved
+from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.tensor import DType, TensorType
 
 ROOTLESS = (0, 1, math.inf, -math.inf)  # orders that take no power and no root
 
@@ -120,5 +123,5 @@ def norm_backward(call: ForwardCall) -> Estimate:
     """The operand times the gradient over the norm; other orders take a power and two products more."""
     order = call.arguments.get("ord", call.arguments.get("p", 2))
     if order in (2, None):
-        return operand_gradient(call, each=1, saved=saved(call))
-    return operand_gradient(call, each=3, evaluated=int(order not in ROOTLESS), saved=saved(call))
+        return operand_gradient(call, each=1, saved=x_and_result(call))
+    return operand_gradient(call, each=3, evaluated=int(order not in ROOTLESS), saved=x_and_result(call))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec
+from dataclasses import dataclass
+from types import CodeType
 
 from graphflops.cost import Estimate
 from graphflops.rules import parts, views
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import TensorType
-
-P = ParamSpec("P")
 
 
 def copied(*seen: TensorType) -> Estimate:
@@ -19,14 +18,19 @@ def copied(*seen: TensorType) -> Estimate:
     return Estimate(tuple(x.like() for x in seen), reads=seen)
 
 
-def copying(view_rule: Callable[P, Estimate]) -> Callable[P, Estimate]:
-    """The rule of a view that is copied out: one read and one write of what the view shows."""
+@dataclass(frozen=True)
+class Copying:
+    """The rule of a view that is copied out: it takes the view's arguments and pays for what is shown."""
 
-    @wraps(view_rule)
-    def rule_of_copy(*args: P.args, **kwargs: P.kwargs) -> Estimate:
-        return copied(*(x for x in view_rule(*args, **kwargs).out if isinstance(x, TensorType)))
+    view: Callable[..., Estimate]
 
-    return rule_of_copy
+    @property
+    def __code__(self) -> CodeType:
+        """Where the table of rules finds the parameters' names."""
+        return self.view.__code__
+
+    def __call__(self, *args: object, **kwargs: object) -> Estimate:
+        return copied(*tensors_of(self.view(*args, **kwargs).out))
 
 
 _VIEWS: dict[str, Callable[..., Estimate]] = {
@@ -57,4 +61,16 @@ _VIEWS: dict[str, Callable[..., Estimate]] = {
     "view_as_real_copy": views.view_as_real,
 }
 for _name, _view in _VIEWS.items():
-    rule(f"aten.{_name}")(copying(_view))
+    rule(f"aten.{_name}")(Copying(_view))
+
+
+def copied_back(call: ForwardCall) -> Estimate:
+    """The gradient of a result that holds elements once each, written back to where they were."""
+    x = next(value for value in call.arguments.values() if isinstance(value, TensorType))
+    (out,) = tensors_of(call.estimate.out)
+    work = 0 if out.dtype == x.dtype else x.numel
+    return Estimate((x.like(),), vector_flops=work, reads=(x.like(dtype=out.dtype),))
+
+
+_WHOLE = ("view", "_reshape", "_reshape_alias", "alias", "permute", "squeeze", "t", "transpose", "unsqueeze")
+backward(*(f"aten.{name}_copy" for name in (*_WHOLE, "view_as_complex", "view_as_real")))(copied_back)

@@ -86,7 +86,7 @@ def unflatten(x: TensorType, dim: int, sizes: Sequence[Dim]) -> Estimate:
     return free(x.view(replaced(x.shape, place, *resolved(x.like((x.shape[place],)), sizes))))
 
 
-@rule("aten.squeeze")
+@rule("aten.squeeze", "aten.squeeze_")
 def squeeze(x: TensorType, dim: int | Sequence[int] | None = None) -> Estimate:
     """Axes known to be of length one left out."""
     chosen = axes(dim, x.rank)
@@ -94,7 +94,7 @@ def squeeze(x: TensorType, dim: int | Sequence[int] | None = None) -> Estimate:
     return free(same_elements(x, kept))
 
 
-@rule("aten.unsqueeze")
+@rule("aten.unsqueeze", "aten.unsqueeze_")
 def unsqueeze(x: TensorType, dim: int) -> Estimate:
     """A new axis of length one."""
     place = axis(dim, x.rank + 1)
@@ -161,6 +161,7 @@ def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
 
 
 @rule("aten.transpose", "aten.swapaxes", "aten.swapdims", "aten._mkldnn_transpose")
+@rule("aten.transpose_", "aten.swapaxes_", "aten.swapdims_", "aten._mkldnn_transpose_")
 def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
     """Two axes swapped."""
     shape, a, b = list(x.shape), axis(dim0, x.rank), axis(dim1, x.rank)
@@ -169,7 +170,7 @@ def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
     return free(x.view(shape))
 
 
-@rule("aten.t", "aten.mT", "aten.mH", "aten.adjoint", "aten.matrix_H")
+@rule("aten.t", "aten.t_", "aten.mT", "aten.mH", "aten.adjoint", "aten.matrix_H")
 def transpose_matrix(x: TensorType) -> Estimate:
     """The last two axes swapped, if there are two."""
     return free(x.view((*x.shape[:-2], *x.shape[:-3:-1]) if x.rank > 1 else x.shape))
@@ -231,7 +232,7 @@ def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate
     )
 
 
-@rule("aten.as_strided")
+@rule("aten.as_strided", "aten.as_strided_")
 def as_strided(
     x: TensorType, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim | None = None
 ) -> Estimate:

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS_PER_SAMPLE = 30
-VECTOR = "torch has no formula for it; a matrix-vector product is matrix work all the same"
-DEVIATIONS: dict[str, str] = {}
+NO_FORMULA = "torch has no formula for {} and counts 0"
+DEVIATIONS: dict[str, str] = {
+    **dict.fromkeys(("mv", "addmv", "dot", "vdot", "linalg.vecdot", "inner", "linalg.multi_dot"), NO_FORMULA.format("mv and dot")),
+    "matmul": NO_FORMULA.format("the matrix-vector case"),
+}
 
 
 class Program(torch.nn.Module):
@@ -95,7 +98,7 @@ def samples(operator: Any, most: int) -> Iterator[tuple[int, list[Any], Any]]:
     """(index, flat arguments, structure) of up to `most` samples, spread evenly."""
     supported = operator.supported_dtypes("cpu")
     preferred = [torch.float32, torch.complex64, torch.int64, torch.bool, torch.float64]
-    dtype = next((dtype for dtype in preferred if dtype in supported), None) or next(iter(supported))
+    dtype = next((dtype for dtype in [*preferred, *supported] if dtype in supported), torch.float32)
     try:
         every = list(operator.sample_inputs("cpu", dtype, requires_grad=False))
     except Exception:  # operators of other devices refuse to make samples here

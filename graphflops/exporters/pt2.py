@@ -1,0 +1,193 @@
+"""A `.pt2` of `torch.export.save` as a Graph; of the archive only the JSON that describes the program is read.
+
+torch is not imported, nothing is unpickled and no weight is opened. Two layouts exist: at the top
+`serialized_exported_program.json` (torch 2.4 to 2.7), and `NAME/models/MODEL.json` (since 2.8), where one
+archive may hold several programs.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from graphflops.errors import FileError, shown
+from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters.archive import Archive
+from graphflops.exporters.pt2_program import Program
+from graphflops.graph import Graph, Origin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Decoded = TypeVar("Decoded")
+
+_OLD_PROGRAM = "serialized_exported_program.json"
+_BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN', re.DOTALL)
+
+
+def read(path: Path | str, model: str | None = None) -> Graph:
+    """The program in a `.pt2`.
+
+    model: which program of an archive that holds several.
+    Raises FileError, in one line, for anything that is not such a file.
+    """
+    with Archive(path) as archive:
+        name = _choose(archive, model)
+        was_collecting = gc.isenabled()
+        gc.disable()  # nothing here is garbage yet, and a collection walks every object of a large program
+        try:
+            return _read_program(archive, name)
+        except MemoryError:
+            raise FileError(f"{archive}: the program does not fit in memory") from None
+        finally:
+            if was_collecting:
+                gc.enable()
+
+
+def programs(archive: Archive) -> dict[str, str]:
+    """Members that describe programs, by the program's name."""
+    if _OLD_PROGRAM in archive.names:
+        return {"model": _OLD_PROGRAM}
+    found = {}
+    for member in sorted(archive.names):
+        root, _, name = member.partition("models/")
+        if name.endswith(".json") and (not root or (root.count("/") == 1 and root.endswith("/"))):
+            found[name.removesuffix(".json")] = member
+    return found
+
+
+def _choose(archive: Archive, model: str | None) -> str:
+    found = programs(archive)
+    if not found:
+        raise FileError(f"{archive}: {_other_archive(archive.names)}")
+    names = ", ".join(shown(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
+    if model is not None:
+        if model not in found:
+            raise FileError(f"{archive}: holds no program {shown(model)}; it holds {names}")
+        return found[model]
+    if len(found) > 1:
+        raise FileError(f"{archive}: holds several programs: choose one with --model ({names})")
+    return next(iter(found.values()))
+
+
+def _other_archive(names: frozenset[str]) -> str:
+    """What a zip archive without an exported program is, and what to do."""
+    inner = {name.partition("/")[2] for name in names} | names
+    if any(name.startswith("data/aotinductor/") or "/aotinductor/" in name for name in inner):
+        return (
+            "is an AOTInductor package, compiled code without a program: give the .pt2 it was compiled from"
+        )
+    if "constants.pkl" in inner or any(name.startswith("code/") for name in inner):
+        return "is a TorchScript file: export the model with torch.export and save that"
+    if "data.pkl" in inner:
+        return "is a checkpoint of torch.save, weights without a program: export the model with torch.export"
+    return "is a zip archive without an exported program: give the file that torch.export.save wrote"
+
+
+def _read_program(archive: Archive, name: str) -> Graph:
+    data = archive.read(name)
+    where = f"{archive}: {shown(name)}"
+    try:
+        decoded = decode(data, schema.ExportedProgram, where)
+    except FileError:
+        # A schema of another major is the better reason, if it is one.
+        _check_major(decode(data, schema.Versioned, where).schema_version.major, where)
+        raise
+    _check_major(decoded.schema_version.major, where)
+    version = decoded.torch_version.partition("+")[0]
+    producer = f"torch {version}" if version else "torch <=2.4"
+    origin = Origin(str(archive.path), "pt2", producer, hashlib.sha256(data).hexdigest())
+    try:
+        return Program(decoded, _shared_weights(archive, name, decoded)).graph(origin)
+    except FileError as error:
+        raise FileError(f"{archive}: {shown(str(error), 800)}") from None  # one that nests may be long
+    except RecursionError:
+        raise FileError(f"{where} nests too deep") from None
+
+
+def _check_major(major: int, where: str) -> None:
+    if not schema.OLDEST_MAJOR <= major <= schema.NEWEST_MAJOR:
+        advice = (
+            "update graphflops"
+            if major > schema.NEWEST_MAJOR
+            else "export the model again with torch 2.4 or later"
+        )
+        reads = f"this graphflops reads {schema.OLDEST_MAJOR} to {schema.NEWEST_MAJOR}"
+        raise FileError(f"{where} follows schema major {major}; {reads}: {advice}")
+
+
+def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
+    """JSON as a typed value; raises FileError, with the path inside the JSON, where it does not fit."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise FileError(f"{where} does not follow the export schema: {shown(str(error), 300)}") from None
+    except RecursionError:
+        raise FileError(f"{where} nests too deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        quoted = _quoted_numbers(data)
+        if quoted is None:
+            raise FileError(f"{where} is not JSON: {shown(str(error), 200)}") from None
+    return decode(quoted, kind, where)
+
+
+def _quoted_numbers(data: bytes) -> bytes | None:
+    """The JSON with bare NaN and Infinity, which older releases wrote, as strings; None without any."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        return None
+    quoted = _BARE_NUMBER.sub(
+        lambda found: found[0] if found[0][:1] == b'"' else b'"' + found[0] + b'"', data
+    )
+    return quoted if quoted != data else None
+
+
+def _shared_weights(archive: Archive, name: str, decoded: schema.ExportedProgram) -> dict[str, str] | None:
+    """Weights that share memory with an earlier one, by qualified name: that one's name.
+
+    The newer layout says in a JSON member where each weight is stored. None where the file does not say: a
+    program on fake tensors stores all in one empty member; the older layout keeps this in a pickle, which is
+    not opened.
+    """
+    root, _, model = name.partition("models/")
+    config = f"{root}data/weights/{model.removesuffix('.json')}_weights_config.json"
+    if config not in archive.names:
+        return None
+    payloads = decode(archive.read(config), schema.PayloadConfig, f"{archive}: {shown(config)}").config
+    first: dict[Any, str] = {}
+    shared: dict[str, str] = {}
+    for weight in _weights(decoded.graph_module.signature):
+        payload = payloads.get(weight)
+        if payload is None or payload.tensor_meta is None:
+            continue
+        meta = payload.tensor_meta
+        if archive.size(f"{root}data/weights/{payload.path_name}") == 0:
+            if any(size.as_int == 0 for size in meta.sizes):
+                continue
+            return None
+        key = (
+            payload.path_name,
+            meta.dtype,
+            *(_size(s) for s in (*meta.sizes, None, *meta.strides, meta.storage_offset)),
+        )
+        earlier = first.setdefault(key, weight)
+        if earlier != weight:
+            shared[weight] = earlier
+    return shared
+
+
+def _weights(signature: schema.Signature) -> list[str]:
+    names = []
+    for spec in signature.input_specs:
+        if spec.parameter is not None:
+            names.append(spec.parameter.parameter_name)
+        elif spec.buffer is not None:
+            names.append(spec.buffer.buffer_name)
+    return names
+
+
+def _size(size: schema.SymInt | None) -> Any:
+    return None if size is None else size.as_int if size.as_expr is None else size.as_expr.expr_str

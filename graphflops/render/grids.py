@@ -1,0 +1,176 @@
+"""The tables of a report as cells of text, for every format that draws tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.render.ledger import Group, Ledger, macs, traffic
+from graphflops.render.text import number, safe, short_type
+from graphflops.render.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from graphflops.render.text import Numbers
+    from graphflops.report import Grouping, Report, Totals
+
+_OPERATORS = 8  # lines of the table of operators under the tree
+_LINES = 25  # lines of a table that was asked for
+
+
+class Entry(NamedTuple):
+    """A line of a table.
+
+    level: how far in the first cell stands.
+    path: what stands there instead in a format that has no indentation.
+    """
+
+    cells: Sequence[str]
+    level: int = 0
+    path: str = ""
+    alarming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table. The first `names` columns hold names, the others figures."""
+
+    heads: Sequence[str]
+    entries: Sequence[Entry]
+    names: int = 1
+
+
+def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> Grid:
+    """A table of names only."""
+    return Grid(heads, [Entry([safe(str(cell)) for cell in row]) for row in rows], len(heads))
+
+
+def grids(
+    report: Report,
+    ledger: Ledger,
+    by: Grouping | None = None,
+    depth: int | None = None,
+    top: int | None = None,
+) -> Iterator[Grid]:
+    """The training step, if there is one, and where the work is.
+
+    by: by which thing; None is the tree of modules and the top operators.
+    depth: levels of the tree; None shows as many as fit a screen.
+    top: lines of a table, or lines under one module; what is left out is one line together.
+    """
+    if report.backward is not None:
+        yield _phases(report, ledger.numbers)
+    if by in (None, "module"):
+        yield _modules(report, ledger, depth, top)
+    if by == "op":
+        yield _groups("operator", ledger, ledger.groups(lambda row: row.op), top or _LINES, idle=True)
+    if by == "source":
+        yield _groups("source", ledger, ledger.groups(lambda row: row.source), top or _LINES, idle=True)
+    if by is None:
+        yield _groups("operator", ledger, ledger.groups(lambda row: row.op), top or _OPERATORS, idle=False)
+
+
+def _phases(report: Report, numbers: Numbers) -> Grid:
+    parts = {
+        "forward": report.totals,
+        "backward": report.backward,
+        "optimizer": report.optimizer,
+        "step": report.step(),
+    }
+    return Grid(
+        ("phase", "FLOPs", "MACs", "vector", "transcendental", "read", "written", "peak memory"),
+        [
+            Entry([name, *_phase(totals, numbers)], path=name)
+            for name, totals in parts.items()
+            if totals is not None
+        ],
+    )
+
+
+def _phase(totals: Totals, numbers: Numbers) -> list[str]:
+    cost = totals.cost
+    counted = (cost.matrix_flops, macs(cost), cost.vector_flops, cost.transcendentals)
+    moved = (cost.read_bytes, cost.written_bytes)
+    held = numbers.memory(totals.peak_bytes) if totals.peak_bytes != 0 else ""
+    return [
+        *(numbers.count(quantity) for quantity in counted),
+        *(numbers.memory(quantity) for quantity in moved),
+        held,
+    ]
+
+
+def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None) -> Grid:
+    lines = Tree(report, ledger).lines(depth, top)
+    whole = lines[0].group
+    return Grid(
+        ("module", "type", *_work_heads(ledger), "params", "bytes"),
+        [
+            Entry(
+                [
+                    safe(line.label),
+                    safe(short_type(line.type)) if line.level else "",
+                    *_work(line.group, whole, ledger),
+                    number(line.parameters) if line.parameters else "",
+                    _known(line.group, ledger.numbers.memory(traffic(line.group.cost))),
+                ],
+                line.level,
+                safe(line.path or line.label),
+                line.group.unknown > 0,
+            )
+            for line in lines
+        ],
+        names=2,
+    )
+
+
+def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, idle: bool) -> Grid:
+    """Groups that work, in order; those that cost nothing only where `idle`; unknown ones always."""
+    whole = ledger.rest(groups.values())
+    worth = {name: group for name, group in groups.items() if idle or group.unknown or group.cost}
+    names = list(worth)[:most]
+    names += [name for name in worth if worth[name].unknown and name not in names][:most]
+    chosen = [(safe(name) or f"(no {head})", worth[name]) for name in names]
+    rest = [group for name, group in worth.items() if name not in names]
+    if rest:
+        chosen.append((f"… {len(rest):,} more", ledger.rest(rest)))
+    return Grid(
+        (head, "calls", *_work_heads(ledger), "vector", "bytes"),
+        [
+            Entry(
+                [
+                    name,
+                    f"{group.calls:,}",
+                    *_work(group, whole, ledger),
+                    _known(group, ledger.numbers.count(group.cost.vector_flops)),
+                    _known(group, ledger.numbers.memory(traffic(group.cost))),
+                ],
+                path=name,
+                alarming=group.unknown > 0,
+            )
+            for name, group in chosen
+        ],
+    )
+
+
+def _work_heads(ledger: Ledger) -> tuple[str, ...]:
+    return ("forward", "backward", "%") if ledger.phases else ("FLOPs", "%")
+
+
+def _work(group: Group, whole: Group, ledger: Ledger) -> list[str]:
+    """FLOPs, of each phase where there are two, and the share of the whole."""
+    costs = (group.forward, group.backward) if ledger.phases else (group.forward,)
+    figures = [_known(group, ledger.numbers.count(cost.matrix_flops)) for cost in costs]
+    share = ledger.numbers.share(group.cost.matrix_flops, whole.cost.matrix_flops)
+    return [*figures, "" if _nothing_known(group) else share]
+
+
+def _known(group: Group, figure: str) -> str:
+    """A figure of a group: what is known of it is a lower bound where part of the group is unknown."""
+    if _nothing_known(group):
+        return "unknown"
+    return f">= {figure}" if group.unknown else figure
+
+
+def _nothing_known(group: Group) -> bool:
+    return group.unknown > 0 and not group.cost

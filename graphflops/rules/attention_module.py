@@ -1,0 +1,140 @@
+"""Whole attention modules as one operator: projections, heads, and the transformer layer around them.
+
+Biases, residual additions, activations and normalisations are vector work: 1 per added element, ReLU 1, GELU
+4 and an error function, layer normalisation 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate
+from graphflops.dims import differ, floor_div
+from graphflops.rules.attention import Attention, attend
+from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import TensorType
+
+GELU = 4
+
+
+def split_heads(x: TensorType, heads: int) -> TensorType:
+    """(batch, rows, width) as (batch, heads, rows, width / heads)."""
+    batch, rows, width = x.shape
+    return x.view((batch, heads, rows, floor_div(width, heads)))
+
+
+def multi_head(
+    query: TensorType, key: TensorType, value: TensorType, heads: int, mask: TensorType | None
+) -> tuple[Attention, Estimate]:
+    """The attention of a module, and the work of it with four square projections and their biases."""
+    split = split_heads(query, heads), split_heads(key, heads), split_heads(value, heads)
+    problem = attend(*split, mask=mask)
+    inner, width = problem.forward(), query.shape[-1]
+    projected = 2 * query.numel + key.numel + value.numel
+    return problem, Estimate(
+        matrix_flops=inner.matrix_flops + 2 * projected * width,
+        vector_flops=inner.vector_flops + projected,
+        transcendentals=inner.transcendentals,
+    )
+
+
+@rule("aten._native_multi_head_attention")
+def native_multi_head_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: TensorType,
+    qkv_bias: TensorType,
+    proj_weight: TensorType,
+    proj_bias: TensorType,
+    mask: TensorType | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> Estimate:
+    """Four projections and the two products of attention; averaging the weights over the heads adds them."""
+    require(not differ(query.shape[-1], embed_dim), f"width {query.shape[-1]} is not embed_dim {embed_dim}")
+    problem, work = multi_head(query, key, value, num_head, mask)
+    heads = () if average_attn_weights else (num_head,)
+    weights = query.like((query.shape[0], *heads, query.shape[1], key.shape[1])) if need_weights else None
+    averaged = problem.scores if need_weights and average_attn_weights else 0
+    return replace(
+        work,
+        out=(query.like(), weights),
+        vector_flops=work.vector_flops + averaged,
+        reads=(*problem.operands, qkv_weight, qkv_bias, proj_weight, proj_bias),
+    )
+
+
+@rule("aten._triton_multi_head_attention")
+def triton_multi_head_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: TensorType,
+    qkv_bias: TensorType,
+    proj_weight: TensorType,
+    proj_bias: TensorType,
+    mask: TensorType | None = None,
+) -> Estimate:
+    """Four projections and the two products of attention."""
+    estimate = native_multi_head_attention(
+        *(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask),
+        need_weights=False,
+    )
+    return replace(estimate, out=estimate.out[:1])
+
+
+@rule("aten._transformer_encoder_layer_fwd")
+def transformer_encoder_layer(
+    src: TensorType,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: TensorType,
+    qkv_bias: TensorType,
+    proj_weight: TensorType,
+    proj_bias: TensorType,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: TensorType,
+    norm_bias_1: TensorType,
+    norm_weight_2: TensorType,
+    norm_bias_2: TensorType,
+    ffn_weight_1: TensorType,
+    ffn_bias_1: TensorType,
+    ffn_weight_2: TensorType,
+    ffn_bias_2: TensorType,
+    mask: TensorType | None = None,
+    mask_type: int | None = None,
+) -> Estimate:
+    """Attention with its projections, two feed-forward products, two residuals and two layer norms."""
+    _, attention = multi_head(src, src, src, num_heads, mask)
+    tokens = floor_div(src.numel, embed_dim)
+    hidden = tokens * ffn_weight_1.shape[0]
+    normed = 2 * src.numel * (STATISTICS + NORMALISE + AFFINE)
+    activated = hidden * (GELU if use_gelu else 1)
+    return Estimate(
+        (src.like(),),
+        matrix_flops=attention.matrix_flops + 2 * hidden * (embed_dim + ffn_weight_2.shape[0]),
+        vector_flops=attention.vector_flops + hidden + activated + 3 * src.numel + normed,
+        transcendentals=attention.transcendentals + hidden * use_gelu + 2 * tokens,
+        reads=(
+            *(src, mask, qkv_weight, qkv_bias, proj_weight, proj_bias),
+            *(norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2),
+            *(ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2),
+        ),
+    )
+
+
+@rule("aten._transform_bias_rescale_qkv")
+def transform_bias_rescale_qkv(qkv: TensorType, qkv_bias: TensorType, num_heads: int) -> Estimate:
+    """A bias on each of the three projections and a scale on the queries, split into heads."""
+    batch, rows, width = qkv.shape
+    each = qkv.like((batch, num_heads, rows, floor_div(width, 3 * num_heads)))
+    return Estimate((each, each, each), vector_flops=qkv.numel + each.numel, reads=(qkv, qkv_bias))

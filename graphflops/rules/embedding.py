@@ -1,0 +1,294 @@
+"""Rows looked up in a table: the rows that are returned are read, never the whole table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import shown, tensors_of
+from graphflops.tensor import INT64, TensorType
+
+if TYPE_CHECKING:
+    pass
+
+SUM, MEAN, MAX = 0, 1, 2  # how embedding_bag reduces the rows of a bag
+
+
+@rule("aten.embedding")
+def embedding(
+    weight: TensorType,
+    indices: TensorType,
+    padding_idx: Dim = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Estimate:
+    """One row of the table per index, without any arithmetic."""
+    require(weight.rank == 2, f"a table of rows has two axes, not {shown(weight.shape)}")
+    out = weight.like((*indices.shape, weight.shape[1]))
+    return Estimate((out,), reads=(out, indices))
+
+
+@rule("aten.embedding_dense_backward")
+def embedding_dense_backward(
+    grad_output: TensorType, indices: TensorType, num_weights: Dim, padding_idx: Dim, scale_grad_by_freq: bool
+) -> Estimate:
+    """The gradients of every use of a row, summed, and divided by their number where asked."""
+    out = grad_output.like((num_weights, grad_output.shape[-1]))
+    work = grad_output.numel * (2 if scale_grad_by_freq else 1)
+    return Estimate((out,), vector_flops=work, reads=(grad_output, indices))
+
+
+@rule("aten.embedding_backward")
+def embedding_backward(
+    grad: TensorType,
+    indices: TensorType,
+    num_weights: Dim,
+    padding_idx: Dim,
+    scale_grad_by_freq: bool,
+    sparse: bool,
+) -> Estimate:
+    """As `embedding_dense_backward`, or the rows kept apart."""
+    backward_of = embedding_sparse_backward if sparse else embedding_dense_backward
+    return backward_of(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+@rule("aten.embedding_sparse_backward")
+def embedding_sparse_backward(
+    grad: TensorType, indices: TensorType, num_weights: Dim, padding_idx: Dim, scale_grad_by_freq: bool
+) -> Estimate:
+    """The gradients of the rows and which rows they are, kept as they are."""
+    return Estimate(
+        (grad.like((num_weights, grad.shape[-1])),), reads=(grad, indices), writes=(grad, indices)
+    )
+
+
+@backward("aten.embedding")
+def embedding_gradient(call: ForwardCall) -> Estimate:
+    """The table's gradient is dense: written in full, with one addition per element of the result's."""
+    weight, (out,) = call.arguments["weight"], tensors_of(call.estimate.out)
+    return embedding_dense_backward(out.like(), call.arguments["indices"], weight.shape[0], -1, False)
+
+
+@rule("aten.embedding_renorm")
+def embedding_renorm(weight: TensorType, indices: TensorType, max_norm: float, norm_type: float) -> Estimate:
+    """A copy of the table, looked-up rows scaled down to a norm: a power, a sum and a product each."""
+    return _renormed(weight, indices, reads=(weight, indices), writes=(weight.like(),))
+
+
+@rule("aten.embedding_renorm_")
+def embedding_renorm_(weight: TensorType, indices: TensorType, max_norm: float, norm_type: float) -> Estimate:
+    """The looked-up rows scaled down to a norm, as if no index occurred twice."""
+    rows = weight.like((indices.numel, weight.shape[1]))
+    return _renormed(weight, indices, reads=(rows, indices), writes=(rows,))
+
+
+def _renormed(
+    weight: TensorType, indices: TensorType, reads: tuple[TensorType, ...], writes: tuple[TensorType, ...]
+) -> Estimate:
+    touched = indices.numel * weight.shape[1]
+    return Estimate(
+        (weight.like(),), vector_flops=3 * touched, transcendentals=indices.numel, reads=reads, writes=writes
+    )
+
+
+# Bags: rows looked up and reduced at once.
+
+
+def bagged(
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    mode: int,
+    per_sample_weights: TensorType | None,
+    include_last_offset: bool,
+    padded: bool,
+    counted: Dim,
+) -> Estimate:
+    """One operation per element of every row, one more where rows are weighted, and per result of a mean.
+
+    `counted` bags have their sizes written; which bag each row fell into is written unless the rows are just
+    added up, as on the CPU.
+    """
+    bags, width, looked_up = offsets.shape[0] - include_last_offset, weight.shape[1], indices.numel
+    out, rows = weight.like((bags, width)), weight.like((looked_up, width))
+    plain = mode == SUM and weight.dtype.name in ("float32", "float16") and not padded
+    helpers = ((0 if plain else looked_up,), (counted,), (bags, width) if mode == MAX else (bags,))
+    weighted = per_sample_weights is not None
+    return Estimate(
+        (out, *(offsets.like(shape) for shape in helpers)),
+        vector_flops=rows.numel * (1 + weighted) + (out.numel if mode == MEAN else 0),
+        reads=(rows, indices, offsets, per_sample_weights),
+    )
+
+
+@rule("aten.embedding_bag", "aten._embedding_bag_forward_only")
+def embedding_bag(
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: TensorType | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Estimate:
+    """Rows looked up and added up, averaged or compared."""
+    shape, padded = (per_sample_weights, include_last_offset), padding_idx >= 0
+    return bagged(weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0])
+
+
+@rule("aten._embedding_bag")
+def embedding_bag_saving(
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: TensorType | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Estimate:
+    """Rows looked up and added up, averaged or compared."""
+    shape, padded = (per_sample_weights, include_last_offset), padding_idx >= 0
+    return bagged(
+        weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0] - include_last_offset
+    )
+
+
+@rule("aten.embedding_bag.padding_idx")
+def embedding_bag_padded(
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: TensorType | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> Estimate:
+    """Rows looked up and added up, averaged or compared; a negative padding row counts from the end."""
+    shape, padded = (per_sample_weights, include_last_offset), padding_idx is not None
+    return bagged(weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0])
+
+
+@rule("aten._embedding_bag_dense_backward")
+def embedding_bag_dense_backward(
+    grad: TensorType,
+    indices: TensorType,
+    offset2bag: TensorType,
+    bag_size: TensorType,
+    maximum_indices: TensorType,
+    num_weights: Dim,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: TensorType | None,
+    padding_idx: int = -1,
+) -> Estimate:
+    """Each bag's gradient added to its rows: one operation per element, one more where it is scaled."""
+    out = grad.like((num_weights, grad.shape[1]))
+    scaled = mode == MEAN or per_sample_weights is not None
+    touched = grad.numel if mode == MAX else indices.numel * grad.shape[1]
+    chosen = maximum_indices if mode == MAX else offset2bag
+    return Estimate(
+        (out,),
+        vector_flops=touched * (1 + scaled),
+        reads=(grad, indices, chosen, bag_size, per_sample_weights),
+    )
+
+
+@rule("aten._embedding_bag_backward")
+def embedding_bag_backward(
+    grad: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    offset2bag: TensorType,
+    bag_size: TensorType,
+    maximum_indices: TensorType,
+    num_weights: Dim,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: TensorType | None,
+    padding_idx: int = -1,
+) -> Estimate:
+    """As `_embedding_bag_dense_backward`."""
+    saved = (offset2bag, bag_size, maximum_indices)
+    return embedding_bag_dense_backward(
+        grad, indices, *saved, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
+    )
+
+
+@rule("aten._embedding_bag_sparse_backward")
+def embedding_bag_sparse_backward(
+    grad: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    offset2bag: TensorType,
+    bag_size: TensorType,
+    num_weights: Dim,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: TensorType | None,
+    padding_idx: int = -1,
+) -> Estimate:
+    """Each bag's gradient copied for every row of it, and scaled where it was."""
+    rows = grad.like((indices.numel, grad.shape[1]))
+    scaled = mode == MEAN or per_sample_weights is not None
+    return Estimate(
+        (grad.like((num_weights, grad.shape[1])),),
+        vector_flops=rows.numel * scaled,
+        reads=(grad, indices, offset2bag, bag_size, per_sample_weights),
+        writes=(rows, indices),
+    )
+
+
+@rule("aten._embedding_bag_per_sample_weights_backward")
+def embedding_bag_weights_backward(
+    grad: TensorType,
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    offset2bag: TensorType,
+    mode: int,
+    padding_idx: int = -1,
+) -> Estimate:
+    """The product of each row with its bag's gradient, summed: two operations per element."""
+    rows = weight.like((indices.numel, weight.shape[1]))
+    return Estimate(
+        (grad.like((indices.numel,)),), vector_flops=2 * rows.numel, reads=(grad, rows, indices, offset2bag)
+    )
+
+
+@backward("aten.embedding_bag", "aten._embedding_bag", "aten.embedding_bag.padding_idx")
+def embedding_bag_gradient(call: ForwardCall) -> Estimate:
+    """As `_embedding_bag_dense_backward` and `_embedding_bag_per_sample_weights_backward`, as wanted."""
+    given = call.arguments
+    weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
+    mode, samples = given.get("mode", SUM), given.get("per_sample_weights")
+    out, offset2bag, bag_size, chosen = tensors_of(call.estimate.out)
+    grad, parts = out.like(), []
+    if "weight" in call.wants:
+        saved = (offset2bag, bag_size, chosen)
+        parts.append(
+            embedding_bag_dense_backward(grad, indices, *saved, weight.shape[0], False, mode, samples)
+        )
+    if "per_sample_weights" in call.wants:
+        parts.append(embedding_bag_weights_backward(grad, weight, indices, offsets, offset2bag, mode))
+    return Estimate(
+        tuple(value for part in parts for value in part.out),
+        vector_flops=sum((part.vector_flops for part in parts), 0),
+        reads=tuple(value for part in parts for value in part.reads),
+    )
+
+
+@rule("aten.one_hot")
+def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
+    """Zeros with a one for each index; how many classes there are the data says where the call does not."""
+    known = not (isinstance(num_classes, int) and num_classes < 0)
+    classes = num_classes if known else data_dependent("one_hot")
+    return Estimate((x.like((*x.shape, classes), INT64),), reads=(x,))

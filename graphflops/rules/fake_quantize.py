@@ -1,0 +1,219 @@
+"""Quantization rehearsed: quantized and dequantized at once, so that training meets the rounding errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value
+from graphflops.rules.elementwise import Gradient, differentiate
+from graphflops.rules.quantized import MIN_MAX, convert
+from graphflops.rules.registry import backward, rule
+from graphflops.tensor import BOOL, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+
+# Operations per element.
+ROUND = 3  # multiply by the inverse scale 1, round 1, add the zero point 1
+REHEARSE = ROUND + 4  # clamp 2, subtract the zero point 1, multiply by the scale 1
+MASK = 3  # two comparisons and their conjunction
+
+
+@rule("aten.fake_quantize_per_tensor_affine")
+def fake_quantize_per_tensor(
+    x: TensorType, scale: Value, zero_point: Value, quant_min: Dim, quant_max: Dim
+) -> Estimate:
+    """Seven operations per element."""
+    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+
+
+@rule("aten.fake_quantize_per_channel_affine", "quantized_decomposed.fake_quant_per_channel")
+def fake_quantize_per_channel(
+    x: TensorType, scale: TensorType, zero_point: TensorType, axis: int, quant_min: Dim, quant_max: Dim
+) -> Estimate:
+    """Seven operations per element."""
+    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+
+
+# The gradient passes where the element was within the range, which is found again.
+backward(
+    "aten.fake_quantize_per_tensor_affine",
+    "aten.fake_quantize_per_channel_affine",
+    "quantized_decomposed.fake_quant_per_channel",
+)(differentiate({"x": Gradient(MASK + 1, reads="x")}))
+
+
+def with_mask(rehearsed: Estimate) -> Estimate:
+    """Also which elements were within the range, for the backward pass."""
+    (out,) = rehearsed.out
+    assert isinstance(out, TensorType)
+    vector = rehearsed.vector_flops + MASK * out.numel
+    return Estimate((out, out.like(dtype=BOOL)), 0, vector, reads=rehearsed.reads)
+
+
+@rule("aten.fake_quantize_per_tensor_affine_cachemask")
+def fake_quantize_per_tensor_mask(
+    x: TensorType, scale: float, zero_point: Dim, quant_min: Dim, quant_max: Dim
+) -> Estimate:
+    """Seven operations per element, and three for the mask."""
+    return with_mask(convert(x, x.dtype, REHEARSE))
+
+
+@rule("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+def fake_quantize_per_tensor_mask_qparams(
+    x: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    fake_quant_enabled: TensorType,
+    quant_min: Dim,
+    quant_max: Dim,
+) -> Estimate:
+    """Seven operations per element, and three for the mask."""
+    return with_mask(convert(x, x.dtype, REHEARSE, scale, zero_point, fake_quant_enabled))
+
+
+@rule("aten.fake_quantize_per_channel_affine_cachemask")
+def fake_quantize_per_channel_mask(
+    x: TensorType, scale: TensorType, zero_point: TensorType, axis: int, quant_min: Dim, quant_max: Dim
+) -> Estimate:
+    """Seven operations per element, and three for the mask."""
+    return with_mask(convert(x, x.dtype, REHEARSE, scale, zero_point))
+
+
+@rule(
+    "aten.fake_quantize_per_tensor_affine_cachemask_backward",
+    "aten.fake_quantize_per_channel_affine_cachemask_backward",
+)
+def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
+    """One selection per element."""
+    return convert(grad, grad.dtype, 1, mask)
+
+
+# Rehearsal with a scale and a zero point that are learned.
+
+
+@rule("aten._fake_quantize_learnable_per_tensor_affine")
+def fake_quantize_learnable(
+    x: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    quant_min: Dim,
+    quant_max: Dim,
+    grad_factor: float = 1.0,
+) -> Estimate:
+    """Seven operations per element."""
+    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+
+
+@rule("aten._fake_quantize_learnable_per_channel_affine")
+def fake_quantize_learnable_per_channel(
+    x: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    axis: int,
+    quant_min: Dim,
+    quant_max: Dim,
+    grad_factor: float = 1.0,
+) -> Estimate:
+    """Seven operations per element."""
+    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+
+
+@rule("aten._fake_quantize_learnable_per_tensor_affine_backward")
+def fake_quantize_learnable_backward(
+    grad: TensorType,
+    x: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    quant_min: Dim,
+    quant_max: Dim,
+    grad_factor: float = 1.0,
+) -> Estimate:
+    """Rounding and mask again; a selection for x, four operations for the scale, three for the zero point."""
+    vector = (ROUND + MASK + 1 + 4 + 3) * x.numel
+    return Estimate(
+        (x.like(), scale.like(), zero_point.like()), 0, vector, reads=(grad, x, scale, zero_point)
+    )
+
+
+@rule("aten._fake_quantize_learnable_per_channel_affine_backward")
+def fake_quantize_learnable_per_channel_backward(
+    grad: TensorType,
+    x: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    axis: int,
+    quant_min: Dim,
+    quant_max: Dim,
+    grad_factor: float = 1.0,
+) -> Estimate:
+    """As for one scale."""
+    return fake_quantize_learnable_backward(grad, x, scale, zero_point, quant_min, quant_max, grad_factor)
+
+
+# Rehearsal with a range that follows the data.
+
+
+@rule("aten.fused_moving_avg_obs_fake_quant")
+def observe_and_rehearse(
+    x: TensorType,
+    observer_on: TensorType,
+    fake_quant_on: TensorType,
+    running_min: TensorType,
+    running_max: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    averaging_const: float,
+    quant_min: Dim,
+    quant_max: Dim,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> Estimate:
+    """Both switches taken to be on: the range of the elements, then seven operations on each."""
+    switches, averages = (observer_on, fake_quant_on), (running_min, running_max, scale, zero_point)
+    return convert(x, x.dtype, MIN_MAX + REHEARSE, *switches, *averages)
+
+
+@rule("aten._fused_moving_avg_obs_fq_helper")
+def observe_and_rehearse_mask(
+    x: TensorType,
+    observer_on: TensorType,
+    fake_quant_on: TensorType,
+    running_min: TensorType,
+    running_max: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    averaging_const: float,
+    quant_min: Dim,
+    quant_max: Dim,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> Estimate:
+    """As above, and three operations for the mask."""
+    state = (observer_on, fake_quant_on, running_min, running_max, scale, zero_point)
+    return with_mask(convert(x, x.dtype, MIN_MAX + REHEARSE, *state))
+
+
+@rule("aten._fused_moving_avg_obs_fq_helper_functional")
+def observe_and_rehearse_functional(
+    x: TensorType,
+    observer_on: TensorType,
+    fake_quant_on: TensorType,
+    running_min: TensorType,
+    running_max: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    averaging_const: float,
+    quant_min: Dim,
+    quant_max: Dim,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> Estimate:
+    """As above, with the updated range and scale as results."""
+    state = (observer_on, fake_quant_on, running_min, running_max, scale, zero_point)
+    masked = with_mask(convert(x, x.dtype, MIN_MAX + REHEARSE, *state))
+    out = (*masked.out, *(value.like() for value in state[2:]))
+    return Estimate(out, 0, masked.vector_flops, reads=masked.reads)

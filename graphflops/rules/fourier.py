@@ -1,0 +1,188 @@
+"""Discrete Fourier transforms: 5*n*log2(n) real operations per complex transform, half for a real one.
+
+So FFT libraries count to report their speed (https://www.fftw.org/speed/method.html), whatever the algorithm
+does and scaling included; rounded down where n is no power of two. No matrix is multiplied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, floor_div, prod, same, total
+from graphflops.rules.axes import axes
+from graphflops.rules.counts import n_log_n
+from graphflops.rules.promotion import DEFAULT_FLOAT, complex_of, float_result, real_of
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import replaced
+from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+Sizes = tuple[Dim, ...]
+
+
+def transform(n: Dim) -> Dim:
+    """Operations of one complex transform of n."""
+    return n_log_n(n, 5)
+
+
+def real_transform(n: Dim) -> Dim:
+    """Operations of one transform of n whose input or output is real: half of a complex one."""
+    return floor_div(n_log_n(n, 5), 2)
+
+
+def without(shape: Sizes, place: int) -> Dim:
+    """Elements across an axis: how many transforms run along it."""
+    return prod(replaced(shape, place))
+
+
+def complex_work(shape: Sizes, dims: Iterable[int]) -> Dim:
+    """Operations of complex transforms along these axes, one after another."""
+    return total(transform(shape[dim]) * without(shape, dim) for dim in dims)
+
+
+# The three transforms that all others are made of.
+
+
+@rule("aten._fft_c2c")
+def fft_c2c(x: TensorType, dim: Sequence[int], normalization: int, forward: bool) -> Estimate:
+    """A complex transform of every lane along every axis named."""
+    out = x.like(dtype=complex_of(x.dtype))
+    return Estimate((out,), vector_flops=complex_work(x.shape, axes(dim, x.rank)), reads=(x,))
+
+
+@rule("aten._fft_r2c")
+def fft_r2c(x: TensorType, dim: Sequence[int], normalization: int, onesided: bool) -> Estimate:
+    """Real lanes along the last axis named, giving half the frequencies; complex ones along the others."""
+    require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
+    *others, last = axes(dim, x.rank)
+    half = replaced(x.shape, last, floor_div(x.shape[last], 2) + 1)
+    work = real_transform(x.shape[last]) * without(x.shape, last) + complex_work(half, others)
+    out = x.like(half if onesided else x.shape, complex_of(x.dtype))
+    return Estimate((out,), vector_flops=work, reads=(x,))
+
+
+@rule("aten._fft_c2r")
+def fft_c2r(x: TensorType, dim: Sequence[int], normalization: int, last_dim_size: Dim) -> Estimate:
+    """Complex lanes along all axes but the last named, then half the frequencies to real lanes along that."""
+    require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
+    *others, last = axes(dim, x.rank)
+    out = x.like(replaced(x.shape, last, last_dim_size), real_of(x.dtype))
+    work = complex_work(x.shape, others) + real_transform(last_dim_size) * without(out.shape, last)
+    return Estimate((out,), vector_flops=work, reads=(x,))
+
+
+@rule("prims.fft_c2c")
+def prims_fft_c2c(x: TensorType, *, dim: Sequence[int], forward: bool) -> Estimate:
+    """As `aten._fft_c2c`."""
+    return fft_c2c(x, dim, 0, forward)
+
+
+@rule("prims.fft_r2c")
+def prims_fft_r2c(x: TensorType, *, dim: Sequence[int], onesided: bool) -> Estimate:
+    """As `aten._fft_r2c`."""
+    return fft_r2c(x, dim, 0, onesided)
+
+
+@rule("prims.fft_c2r")
+def prims_fft_c2r(x: TensorType, *, dim: Sequence[int], last_dim_size: Dim) -> Estimate:
+    """As `aten._fft_c2r`."""
+    return fft_c2r(x, dim, 0, last_dim_size)
+
+
+# The public spellings: each cuts or pads its operand to the sizes asked for, then transforms it.
+
+
+def padded(
+    x: TensorType, sizes: Sizes | None, places: tuple[int, ...], halved: bool
+) -> tuple[TensorType, Dim]:
+    """The operand cut or filled up to the sizes (-1 keeps one), and the last size.
+
+    halved: the operand holds half the frequencies of its last axis; sizes are those of the whole.
+    """
+    wanted: list[Dim] = list(sizes) if sizes else [-1] * len(places)
+    require(len(wanted) == len(places), f"{len(wanted)} sizes for {len(places)} axes to transform")
+    for order, place in enumerate(places):
+        half = halved and place == places[-1]
+        if same(wanted[order], -1):
+            wanted[order] = 2 * (x.shape[place] - 1) if half else x.shape[place]
+        x = x.like(replaced(x.shape, place, floor_div(wanted[order], 2) + 1 if half else wanted[order]))
+    return x.like(dtype=float_result(x)), wanted[-1] if wanted else 0
+
+
+def transformed(x: TensorType, kind: str, sizes: Sizes | None, dim: int | tuple[int, ...] | None) -> Estimate:
+    """Complex ("c2c"), real to half the frequencies ("r2c") or those back to real ("c2r")."""
+    if dim is None and sizes is not None:
+        dim = tuple(range(-len(sizes), 0))
+    places = axes(dim, x.rank)
+    operand, last = padded(x, sizes, places, halved=kind == "c2r")
+    if kind == "c2c":
+        estimate = fft_c2c(operand, places, 0, True)
+    elif kind == "r2c":
+        estimate = fft_r2c(operand, places, 0, True)
+    else:
+        estimate = fft_c2r(operand.like(dtype=complex_of(operand.dtype)), places, 0, last)
+    return replace(estimate, reads=(x,))
+
+
+def along_one(kind: str) -> Callable[..., Estimate]:
+    """A transform along one axis."""
+
+    def fft(x: TensorType, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> Estimate:
+        """5*n*log2(n) operations per lane, half of that to or from real numbers."""
+        return transformed(x, kind, None if n is None else (n,), dim)
+
+    return fft
+
+
+def along_two(kind: str) -> Callable[..., Estimate]:
+    """A transform along two axes."""
+
+    def fft2(
+        x: TensorType, s: Sizes | None = None, dim: tuple[int, ...] = (-2, -1), norm: str | None = None
+    ) -> Estimate:
+        """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers."""
+        return transformed(x, kind, s, dim)
+
+    return fft2
+
+
+def along_many(kind: str) -> Callable[..., Estimate]:
+    """A transform along any axes, all where none are named."""
+
+    def fftn(
+        x: TensorType, s: Sizes | None = None, dim: tuple[int, ...] | None = None, norm: str | None = None
+    ) -> Estimate:
+        """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers."""
+        return transformed(x, kind, s, dim)
+
+    return fftn
+
+
+for _names, _kind in ((("fft", "ifft"), "c2c"), (("rfft", "ihfft"), "r2c"), (("irfft", "hfft"), "c2r")):
+    for _name in _names:
+        rule(f"aten.fft_{_name}")(along_one(_kind))
+        rule(f"aten.fft_{_name}2")(along_two(_kind))
+        rule(f"aten.fft_{_name}n")(along_many(_kind))
+
+
+@rule("aten.fft_fftshift", "aten.fft_ifftshift")
+def fftshift(x: TensorType, dim: int | tuple[int, ...] | None = None) -> Estimate:
+    """A rotated copy: no arithmetic."""
+    axes(dim, x.rank)
+    return Estimate((x.like(),), reads=(x,))
+
+
+@rule("aten.fft_fftfreq")
+def fftfreq(n: Dim, d: float = 1.0, *, dtype: DType | None = None) -> Estimate:
+    """One multiplication per frequency."""
+    return Estimate((TensorType((n,), dtype or DEFAULT_FLOAT),), vector_flops=n)
+
+
+@rule("aten.fft_rfftfreq")
+def rfftfreq(n: Dim, d: float = 1.0, *, dtype: DType | None = None) -> Estimate:
+    """One multiplication per frequency."""
+    return fftfreq(floor_div(n, 2) + 1, dtype=dtype)

@@ -1,0 +1,281 @@
+"""Elements read and written by index: reading touches the elements returned and the indices, nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent
+from graphflops.dims import Dim, broadcast, differ
+from graphflops.rules.axes import axis
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape, expanded, replaced, shown, tensors_of
+from graphflops.rules.updates import Functional, Update, update
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Indices = Sequence[TensorType | None]
+
+# Several axes indexed at once.
+
+
+def indexed_shape(x: TensorType, indices: Indices) -> Shape:
+    """The shape of `x[indices]`: index tensors broadcast; a mask picks as many elements as the data says.
+
+    The shared axes stand where the indexed ones stood if those are neighbours, else in front.
+    """
+    slots = [slot for index in indices for slot in _slots(index)]
+    require(len(slots) <= x.rank, f"{len(slots)} indices are too many for {shown(x.shape)}")
+    _check_masks(x, indices)
+    places = [place for place, slot in enumerate(slots) if slot is not None]
+    if not places:
+        return x.shape
+    first, last = places[0], places[-1]
+    shared = broadcast(*(slot for slot in slots if slot is not None))
+    if last - first + 1 == len(places):
+        return (*x.shape[:first], *shared, *x.shape[last + 1 :])
+    return (*shared, *(size for place, size in enumerate(x.shape) if place not in places))
+
+
+def _is_mask(index: TensorType) -> bool:
+    return index.dtype.name in ("bool", "uint8")
+
+
+def _slots(index: TensorType | None) -> list[Shape | None]:
+    """The index of every axis that one index tensor stands for; a mask stands for as many as it has."""
+    if index is None:
+        return [None]
+    return [(data_dependent("nonzero"),)] * index.rank if _is_mask(index) else [index.shape]
+
+
+def _check_masks(x: TensorType, indices: Indices) -> None:
+    place = 0
+    for index in indices:
+        width = 1
+        if index is not None and _is_mask(index):
+            width = index.rank
+            own = x.shape[place : place + width]
+            same = not any(map(differ, own, index.shape))
+            require(same, f"a mask of shape {shown(index.shape)} does not fit axes of {shown(own)}")
+        place += width
+
+
+@rule("aten.index", "aten._unsafe_index")
+def index(x: TensorType, indices: Indices) -> Estimate:
+    """The elements at the indices."""
+    out = x.like(indexed_shape(x, indices))
+    return Estimate((out,), reads=(out, *tensors_of(indices)))
+
+
+@rule("aten._unsafe_masked_index")
+def masked_index(x: TensorType, mask: TensorType, indices: Indices, fill: Value) -> Estimate:
+    """The elements at the indices, one selection each between them and a fill."""
+    out = x.like(broadcast(indexed_shape(x, indices), mask.shape))
+    return Estimate((out,), vector_flops=out.numel, reads=(out, mask, *tensors_of(indices)))
+
+
+@update("index_put", "_index_put_impl")
+def index_put(
+    x: TensorType, indices: Indices, values: TensorType, accumulate: bool = False, unsafe: bool = False
+) -> Update:
+    """Values written at the indices; one addition each where they accumulate."""
+    part = x.like(indexed_shape(x, indices))
+    expanded(values, part.shape)
+    where = tensors_of(indices)
+    return Update(x, part, (values, *where), part.numel if accumulate else 0, accumulate)
+
+
+rule("aten._unsafe_index_put")(Functional(index_put))
+
+
+@rule("aten._unsafe_masked_index_put_accumulate")
+def masked_index_put(x: TensorType, mask: TensorType, indices: Indices, values: TensorType) -> Estimate:
+    """Values under a mask added at the indices: a selection and an addition each."""
+    work = 2 * x.like(broadcast(indexed_shape(x, indices), mask.shape)).numel
+    return Estimate((x.like(),), vector_flops=work, reads=(x, mask, *tensors_of(indices), values))
+
+
+# One axis indexed by a vector.
+
+
+def rows(x: TensorType, dim: int, index: TensorType) -> TensorType:
+    """The part of a tensor that a vector of positions along an axis picks."""
+    require(index.rank < 2, f"positions along an axis are a vector, not {shown(index.shape)}")
+    return x.like(replaced(x.shape, axis(dim, x.rank), index.numel) if x.rank else ())
+
+
+@rule("aten.index_select")
+def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
+    """Chosen positions of an axis."""
+    out = rows(x, dim, index)
+    return Estimate((out,), reads=(out, index))
+
+
+@rule("aten.index_select_backward")
+def index_select_backward(
+    grad: TensorType, self_sizes: Sequence[Dim], dim: int, index: TensorType
+) -> Estimate:
+    """The gradients of every use of a position, summed."""
+    return Estimate((grad.like(self_sizes),), vector_flops=grad.numel, reads=(grad, index))
+
+
+@update("index_add")
+def index_add(x: TensorType, dim: int, index: TensorType, source: TensorType, *, alpha: Value = 1) -> Update:
+    """One addition per element of the source, and a multiplication where alpha is not one."""
+    work = source.numel * (1 if alpha == 1 else 2)
+    return Update(x, rows(x, dim, index), (index, source), work, combines=True)
+
+
+@update("index_copy")
+def index_copy(x: TensorType, dim: int, index: TensorType, source: TensorType) -> Update:
+    """Chosen positions of an axis replaced."""
+    return Update(x, rows(x, dim, index), (index, source))
+
+
+@update("index_fill")
+def index_fill(x: TensorType, dim: int, index: TensorType, value: Value) -> Update:
+    """Chosen positions of an axis filled with one value."""
+    return Update(x, rows(x, dim, index), (index, *tensors_of((value,))))
+
+
+@update("index_reduce")
+def index_reduce(
+    x: TensorType, dim: int, index: TensorType, source: TensorType, reduce: str, *, include_self: bool = True
+) -> Update:
+    """One operation per element of the source; a mean counts them too and divides."""
+    return Update(x, rows(x, dim, index), (index, source), reduction(reduce, source, x), combines=True)
+
+
+def reduction(reduce: str | None, source: TensorType, target: TensorType) -> Dim:
+    """Operations of combining every element of a source with what is there."""
+    if reduce is None:
+        return 0
+    return 2 * source.numel + target.numel if reduce == "mean" else source.numel
+
+
+# Every element by its own index along one axis.
+
+
+@rule("aten.gather")
+def gather(x: TensorType, dim: int, index: TensorType, *, sparse_grad: bool = False) -> Estimate:
+    """One element per index."""
+    axis(dim, x.rank)
+    require(
+        x.rank == index.rank or 0 in (x.rank, index.rank, index.numel),
+        f"{shown(index.shape)} does not index {shown(x.shape)}",
+    )
+    return picked(x, index)
+
+
+def picked(x: TensorType, index: TensorType) -> Estimate:
+    """One element per index read, and the indices."""
+    out = x.like(index.shape)
+    return Estimate((out,), reads=(out, index))
+
+
+@rule("aten.gather_backward")
+def gather_backward(
+    grad: TensorType, x: TensorType, dim: int, index: TensorType, sparse_grad: bool
+) -> Estimate:
+    """The gradients of every use of an element, summed."""
+    return Estimate((x.like(),), vector_flops=grad.numel, reads=(grad, index))
+
+
+@rule("aten._gather_sparse_backward")
+def gather_sparse_backward(x: TensorType, dim: int, index: TensorType, grad: TensorType) -> Estimate:
+    """The gradients and where they belong, kept as they are."""
+    return Estimate((x.like(),), reads=(grad, index), writes=(grad, index))
+
+
+@rule("aten.take")
+def take(x: TensorType, index: TensorType) -> Estimate:
+    """One element per index into the flattened tensor."""
+    return picked(x, index)
+
+
+@rule("aten.take_along_dim")
+def take_along_dim(x: TensorType, indices: TensorType, dim: int | None = None) -> Estimate:
+    """One element per index along an axis, the others broadcast; without one, from the flattened tensor."""
+    if dim is None:
+        return picked(x, indices.view((indices.numel,)))
+    require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
+    place = axis(dim, x.rank)
+    shape = broadcast(replaced(x.shape, place, 1), replaced(indices.shape, place, 1))
+    out = x.like(replaced(shape, place, indices.shape[place]))
+    return Estimate((out,), reads=(out, indices))
+
+
+@update("put")
+def put(x: TensorType, index: TensorType, source: TensorType, accumulate: bool = False) -> Update:
+    """Values written into the flattened tensor; one addition each where they accumulate."""
+    return Update(x, x.like(index.shape), (index, source), index.numel if accumulate else 0, accumulate)
+
+
+@update("scatter")
+def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: str | None = None) -> Update:
+    """One element written per index, combined with what is there where a reduction is named."""
+    axis(dim, x.rank)
+    part = x.like(index.shape)
+    source = (src.like(index.shape),) if isinstance(src, TensorType) else ()
+    return Update(x, part, (index, *source), reduction(reduce, part, x), reduce is not None)
+
+
+@update("scatter_add")
+def scatter_add(x: TensorType, dim: int, index: TensorType, src: TensorType) -> Update:
+    """One addition per index."""
+    return scatter(x, dim, index, src, reduce="add")
+
+
+@update("scatter_reduce")
+def scatter_reduce(
+    x: TensorType, dim: int, index: TensorType, src: TensorType, reduce: str, *, include_self: bool = True
+) -> Update:
+    """One operation per index; a mean counts them too and divides."""
+    return scatter(x, dim, index, src, reduce=reduce)
+
+
+# Gradients: what a gather read, a scatter adds up, and the other way round.
+
+
+@backward(
+    "aten.index", "aten._unsafe_index", "aten.index_select", "aten.gather", "aten.take", "aten.take_along_dim"
+)
+def gather_gradient(call: ForwardCall) -> Estimate:
+    """The gradients of every use of an element, summed into zeros."""
+    (out,) = tensors_of(call.estimate.out)
+    grad = out.like()
+    return Estimate((call.arguments["x"].like(),), vector_flops=grad.numel, reads=(grad, *_where(call)))
+
+
+def gathered(call: ForwardCall, kept: bool) -> Estimate:
+    """The source's is read from the result's where it went; the tensor's is that, zero where not kept."""
+    wanted = {name: call.arguments[name].like() for name in call.arguments if name in call.wants}
+    written = tuple(grad for name, grad in wanted.items() if name != "x" or not kept)
+    reads = (*written, *_where(call)) if written else ()
+    return Estimate(tuple(wanted.values()), reads=reads, writes=written, alias=not written)
+
+
+def _where(call: ForwardCall) -> tuple[TensorType, ...]:
+    """The index tensors of a call."""
+    named = [call.arguments[name] for name in ("index", "indices") if name in call.arguments]
+    return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
+
+
+@backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")
+def addition_gradient(call: ForwardCall) -> Estimate:
+    """The tensor's gradient is the result's; the source's is read from it."""
+    return gathered(call, kept=True)
+
+
+@backward(
+    *(
+        f"aten.{name}"
+        for name in ("index_copy", "index_copy_", "index_fill", "index_fill_", "scatter", "scatter_")
+    )
+)
+@backward(*(f"aten.{name}" for name in ("index_put", "index_put_", "_unsafe_index_put", "put", "put_")))
+@backward("aten._index_put_impl", "aten._index_put_impl_")
+def replacement_gradient(call: ForwardCall) -> Estimate:
+    """The tensor's gradient is the result's without what was replaced; the source's is read from there."""
+    return gathered(call, kept=bool(call.arguments.get("accumulate") or call.arguments.get("reduce")))

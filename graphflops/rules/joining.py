@@ -1,0 +1,217 @@
+"""Several tensors joined into one: each read once, the result written once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import comb, factorial
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, floor_div, prod, total
+from graphflops.rules.axes import axis
+from graphflops.rules.promotion import result_type
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape, replaced, shown, tensors_of
+from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
+from graphflops.tensor import INT64, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
+    """A result of that shape in the type they promote to: one operation per element that changes its type."""
+    dtype = result_type(*tensors)
+    work = total(x.numel for x in tensors if x.dtype != dtype)
+    return Estimate((TensorType(shape, dtype),), vector_flops=work, reads=tuple(tensors))
+
+
+def met(a: Dim, b: Dim, what: str) -> Dim:
+    """The size two tensors share, the known one where only one is known."""
+    require(not differ(a, b), f"{what} of lengths {a} and {b} meet")
+    return b if isinstance(a, Expr) else a
+
+
+def _is_legacy_empty(x: TensorType) -> bool:
+    """A vector of nothing, which `cat` skips whatever the shape of the others."""
+    return x.shape == (0,)
+
+
+@rule("aten.cat", "aten.concat", "aten.concatenate", "aten._cat")
+def cat(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
+    """Tensors joined along an axis they have."""
+    present = [x for x in tensors if not _is_legacy_empty(x)] or list(tensors)
+    require(bool(present), "there is nothing to join")
+    rank = present[0].rank
+    place = axis(dim, rank)
+    shape = present[0].shape
+    for x in present[1:]:
+        require(x.rank == rank, f"{shown(present[0].shape)} and {shown(x.shape)} have not as many axes")
+        shape = tuple(
+            a if p == place else met(a, b, f"axes {p}")
+            for p, (a, b) in enumerate(zip(shape, x.shape, strict=True))
+        )
+    estimate = joined(tensors, replaced(shape, place, total(x.shape[place] for x in present)))
+    return _with_contents(estimate, [x.value for x in present])
+
+
+def _with_contents(estimate: Estimate, parts: Sequence[object]) -> Estimate:
+    """Known contents of small integer vectors joined end to end."""
+    (out,) = tensors_of(estimate.out)
+    if out.rank != 1 or out.dtype.is_floating or not all(isinstance(part, tuple) for part in parts):
+        return estimate
+    return replace(estimate, out=(replace(out, value=tuple(size for part in parts for size in part)),))  # type: ignore[attr-defined]
+
+
+@rule("aten.stack", "aten._stack")
+def stack(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
+    """Tensors of one shape joined along a new axis."""
+    rows = [unsqueeze(x, dim).out[0] for x in tensors]
+    return replace(cat(tensors_of(rows), axis(dim, tensors[0].rank + 1)), reads=tuple(tensors))
+
+
+@rule("aten.hstack")
+def hstack(tensors: Sequence[TensorType]) -> Estimate:
+    """Vectors joined end to end, others along the second axis."""
+    rows = [at_least_1d(x) for x in tensors]
+    return cat(rows, 0 if rows[0].rank == 1 else 1)
+
+
+@rule("aten.vstack", "aten.row_stack")
+def vstack(tensors: Sequence[TensorType]) -> Estimate:
+    """Rows, or matrices, joined along the first axis."""
+    return cat([at_least_2d(x) for x in tensors], 0)
+
+
+@rule("aten.dstack")
+def dstack(tensors: Sequence[TensorType]) -> Estimate:
+    """Matrices joined along a third axis."""
+    return cat([at_least_3d(x) for x in tensors], 2)
+
+
+@rule("aten.column_stack")
+def column_stack(tensors: Sequence[TensorType]) -> Estimate:
+    """Vectors joined as the columns of a matrix, matrices along the second axis."""
+    return cat([x if x.rank > 1 else x.view((x.numel, 1)) for x in tensors], 1)
+
+
+@rule("aten.block_diag")
+def block_diag(tensors: Sequence[TensorType]) -> Estimate:
+    """Matrices along the diagonal of a larger one that is zero elsewhere."""
+    blocks = [at_least_2d(x) for x in tensors]
+    require(all(x.rank == 2 for x in blocks), "a block on a diagonal has at most two axes")
+    return joined(tensors, (total(x.shape[0] for x in blocks), total(x.shape[1] for x in blocks)))
+
+
+@rule("aten._chunk_cat")
+def chunk_cat(tensors: Sequence[TensorType], dim: int, num_chunks: int) -> Estimate:
+    """Each tensor cut into equal chunks along an axis, padded with zeros; chunks of one number joined."""
+    place = axis(dim, tensors[0].rank)
+    rows = (ceil_div(x.shape[place], num_chunks) * prod(x.shape[place + 1 :]) for x in tensors)
+    return joined(tensors, (*tensors[0].shape[:place], num_chunks, total(rows)))
+
+
+@rule("aten.pad_sequence")
+def pad_sequence(
+    sequences: Sequence[TensorType],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Estimate:
+    """Sequences side by side, padded to the longest."""
+    longest = dim_max(*(x.shape[0] for x in sequences))
+    lead = (len(sequences), longest) if batch_first else (longest, len(sequences))
+    return joined(sequences, (*lead, *sequences[0].shape[1:]))
+
+
+@rule("aten._pack_padded_sequence")
+def pack_padded_sequence(x: TensorType, lengths: TensorType, batch_first: bool) -> Estimate:
+    """Padded sequences joined step by step without their padding, as many rows as the data says."""
+    packed = x.like((data_dependent("packed"), *x.shape[2:]))
+    steps = lengths.like((data_dependent("longest"),), INT64)
+    return Estimate((packed, steps), reads=(packed, lengths))
+
+
+@rule("aten._pack_padded_sequence_backward")
+def pack_padded_sequence_backward(
+    grad: TensorType, input_size: Sequence[Dim], batch_sizes: TensorType, batch_first: bool
+) -> Estimate:
+    """The gradients of the packed rows put back, zero where padding was."""
+    return Estimate((grad.like(input_size),), reads=(grad, batch_sizes))
+
+
+@rule("aten._pad_packed_sequence")
+def pad_packed_sequence(
+    data: TensorType, batch_sizes: TensorType, batch_first: bool, padding_value: Value, total_length: Dim
+) -> Estimate:
+    """Packed rows spread out and padded, and how long each sequence is; the data says how many there are."""
+    steps = total_length if at_least(total_length, 1) else batch_sizes.shape[0]
+    batch = data_dependent("batch")
+    lead = (batch, steps) if batch_first else (steps, batch)
+    out = data.like((*lead, *data.shape[1:]))
+    return Estimate((out, batch_sizes.like((batch,))), reads=(data, batch_sizes))
+
+
+@rule("aten.flatten_dense_tensors")
+def flatten_dense_tensors(tensors: Sequence[TensorType]) -> Estimate:
+    """All elements end to end."""
+    return joined(tensors, (total(x.numel for x in tensors),))
+
+
+@rule("aten.cartesian_prod")
+def cartesian_prod(tensors: Sequence[TensorType]) -> Estimate:
+    """Every choice of one element from each vector, a row each."""
+    if len(tensors) == 1:
+        return free(*tensors)
+    return joined(tensors, (prod(x.numel for x in tensors), len(tensors)))
+
+
+@rule("aten.combinations")
+def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> Estimate:
+    """Every choice of `r` elements of a vector, a row each."""
+    n = x.numel + (r - 1 if with_replacement else 0)
+    if r == 0:
+        return Estimate((x.like((0,)),))
+    count = (
+        comb(n, r) if isinstance(n, int) else floor_div(prod(n - taken for taken in range(r)), factorial(r))
+    )
+    return Estimate((x.like((count, r)),), reads=(x,))
+
+
+# Gradients: views of the result's, except where an element was used more than once.
+
+
+@backward(
+    *(
+        f"aten.{name}"
+        for name in ("cat", "concat", "concatenate", "_cat", "stack", "_stack", "hstack", "vstack")
+    )
+)
+@backward(
+    *(
+        f"aten.{name}"
+        for name in ("row_stack", "dstack", "column_stack", "block_diag", "flatten_dense_tensors")
+    )
+)
+def join_backward(call: ForwardCall) -> Estimate:
+    """Views of the result's gradient, converted where the result was of another type."""
+    tensors = tensors_of(call.arguments["tensors"])
+    (out,) = tensors_of(call.estimate.out)
+    converted = [x.like() for x in tensors if x.dtype != out.dtype]
+    return Estimate(
+        tuple(x.like() for x in tensors if x.requires_grad),
+        vector_flops=total(x.numel for x in converted),
+        reads=tuple(x.like(dtype=out.dtype) for x in converted),
+        writes=tuple(converted),
+        alias=not converted,
+    )
+
+
+@backward("aten.cartesian_prod", "aten.combinations")
+def choices_backward(call: ForwardCall) -> Estimate:
+    """The gradients of every row an element appears in, summed."""
+    tensors = tensors_of(call.arguments.get("tensors") or (call.arguments["x"],))
+    (out,) = tensors_of(call.estimate.out)
+    return Estimate(
+        tuple(x.like() for x in tensors if x.requires_grad), vector_flops=out.numel, reads=(out.like(),)
+    )

@@ -1,0 +1,302 @@
+"""Factorizations of dense matrices and what is read off them: determinants, eigenvalues, singular values.
+
+Their arithmetic counts as vector FLOPs, by the formulas of `lapack`; a complex operation counts as four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, differ, dim_min, prod
+from graphflops.rules import lapack
+from graphflops.rules.promotion import complex_of, real_of
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import INT32, TensorType
+
+Sizes = tuple[Dim, ...]
+
+
+def matrices(x: TensorType) -> tuple[Sizes, Dim, Dim]:
+    """Batch sizes, rows and columns."""
+    require(x.rank >= 2, f"a matrix has at least two axes, not {x.rank}")
+    return x.shape[:-2], x.shape[-2], x.shape[-1]
+
+
+def squares(x: TensorType) -> tuple[Sizes, Dim]:
+    """Batch sizes and order."""
+    batch, m, n = matrices(x)
+    require(not differ(m, n), f"the matrix is not square: {m} rows, {n} columns")
+    return batch, n
+
+
+def each(x: TensorType, flops: Dim) -> Dim:
+    """So many operations for every matrix of the batch."""
+    return (4 if x.dtype.kind == "complex" else 1) * prod(x.shape[:-2]) * flops
+
+
+def nothing(x: TensorType) -> TensorType:
+    """What stands in for a result that was not asked for."""
+    return x.like((0,))
+
+
+# Cholesky and its symmetric indefinite relative.
+
+
+@rule("aten.cholesky", "aten.linalg_cholesky")
+def cholesky(x: TensorType, upper: bool = False) -> Estimate:
+    """n^3/3 per matrix."""
+    _, n = squares(x)
+    return Estimate((x.like(),), vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
+
+
+@rule("aten.linalg_cholesky_ex")
+def cholesky_ex(x: TensorType, *, upper: bool = False, check_errors: bool = False) -> Estimate:
+    """n^3/3 per matrix."""
+    batch, n = squares(x)
+    out = (x.like(), x.like(batch, INT32))
+    return Estimate(out, vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
+
+
+@rule("aten.linalg_ldl_factor_ex")
+def ldl_factor_ex(x: TensorType, *, hermitian: bool = False, check_errors: bool = False) -> Estimate:
+    """n^3/3 per matrix."""
+    batch, n = squares(x)
+    out = (x.like(), x.like((*batch, n), INT32), x.like(batch, INT32))
+    return Estimate(out, vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
+
+
+@rule("aten.linalg_ldl_factor")
+def ldl_factor(x: TensorType, *, hermitian: bool = False) -> Estimate:
+    """n^3/3 per matrix."""
+    return first(ldl_factor_ex(x), 2)
+
+
+def first(estimate: Estimate, count: int) -> Estimate:
+    """The same with its first results only."""
+    return replace(estimate, out=estimate.out[:count])
+
+
+# Elimination with row exchanges.
+
+
+@rule("aten.linalg_lu_factor_ex")
+def lu_factor_ex(A: TensorType, *, pivot: bool = True, check_errors: bool = False) -> Estimate:
+    """2/3 n^3 per square matrix."""
+    batch, m, n = matrices(A)
+    out = (A.like(), A.like((*batch, dim_min(m, n)), INT32), A.like(batch, INT32))
+    return Estimate(out, vector_flops=each(A, lapack.lu(m, n)), reads=(A,))
+
+
+@rule("aten._lu_with_info")
+def lu_with_info(x: TensorType, pivot: bool = True, check_errors: bool = True) -> Estimate:
+    """2/3 n^3 per square matrix."""
+    return lu_factor_ex(x)
+
+
+@rule("aten.linalg_lu_factor")
+def lu_factor(A: TensorType, *, pivot: bool = True) -> Estimate:
+    """2/3 n^3 per square matrix."""
+    return first(lu_factor_ex(A), 2)
+
+
+@rule("aten.linalg_lu")
+def lu(A: TensorType, *, pivot: bool = True) -> Estimate:
+    """2/3 n^3 per square matrix; without pivoting there is no permutation."""
+    batch, m, n = matrices(A)
+    k = dim_min(m, n)
+    permutation = A.like((*batch, m, m)) if pivot else nothing(A)
+    out = (permutation, A.like((*batch, m, k)), A.like((*batch, k, n)))
+    return Estimate(out, vector_flops=each(A, lapack.lu(m, n)), reads=(A,))
+
+
+@rule("aten.lu_unpack")
+def lu_unpack(
+    LU_data: TensorType, LU_pivots: TensorType, unpack_data: bool = True, unpack_pivots: bool = True
+) -> Estimate:
+    """The triangles and the permutation written out: no arithmetic."""
+    batch, m, n = matrices(LU_data)
+    k = dim_min(m, n)
+    permutation = LU_data.like((*batch, m, m)) if unpack_pivots else nothing(LU_data)
+    left = LU_data.like((*batch, m, k)) if unpack_data else nothing(LU_data)
+    right = LU_data.like((*batch, k, n)) if unpack_data else nothing(LU_data)
+    reads = (LU_data if unpack_data else None, LU_pivots if unpack_pivots else None)
+    return Estimate((permutation, left, right), reads=reads)
+
+
+@rule("aten._linalg_det")
+def det_factors(A: TensorType) -> Estimate:
+    """Elimination, then the diagonal multiplied."""
+    batch, n = squares(A)
+    factored = lu_factor(A)
+    return replace(factored, out=(A.like(batch), *factored.out), vector_flops=each(A, lapack.lu(n, n) + n))
+
+
+@rule("aten.det", "aten.linalg_det")
+def det(A: TensorType) -> Estimate:
+    """Elimination, then the diagonal multiplied."""
+    return first(det_factors(A), 1)
+
+
+@rule("aten._linalg_slogdet")
+def slogdet_factors(A: TensorType) -> Estimate:
+    """Elimination, then the diagonal's signs multiplied and the logarithms of its magnitudes added."""
+    batch, n = squares(A)
+    factored = lu_factor(A)
+    return replace(
+        factored,
+        out=(A.like(batch), A.like(batch, real_of(A.dtype)), *factored.out),
+        vector_flops=each(A, lapack.lu(n, n) + 2 * n),
+        transcendentals=prod(batch) * n,
+    )
+
+
+@rule("aten.slogdet", "aten.linalg_slogdet")
+def slogdet(A: TensorType) -> Estimate:
+    """Elimination, then the diagonal's signs multiplied and the logarithms of its magnitudes added."""
+    return first(slogdet_factors(A), 2)
+
+
+@rule("aten.logdet")
+def logdet(A: TensorType) -> Estimate:
+    """As `slogdet`, in one result."""
+    return first(slogdet_factors(A), 1)
+
+
+# Orthogonal factors.
+
+
+@rule("aten.linalg_qr")
+def linalg_qr(A: TensorType, mode: str = "reduced") -> Estimate:
+    """The reflectors and R, then Q unless only R is asked for."""
+    batch, m, n = matrices(A)
+    k = dim_min(m, n)
+    columns = m if mode == "complete" else k
+    q = nothing(A) if mode == "r" else A.like((*batch, m, columns))
+    work = lapack.qr(m, n) + (0 if mode == "r" else lapack.householder_product(m, columns, k))
+    return Estimate((q, A.like((*batch, columns, n))), vector_flops=each(A, work), reads=(A,))
+
+
+@rule("aten.qr")
+def qr(x: TensorType, some: bool = True) -> Estimate:
+    """The reflectors and R, then Q."""
+    return linalg_qr(x, "reduced" if some else "complete")
+
+
+@rule("aten.geqrf")
+def geqrf(x: TensorType) -> Estimate:
+    """The reflectors and R: 2*m*n^2 - 2/3 n^3."""
+    batch, m, n = matrices(x)
+    out = (x.like(), x.like((*batch, dim_min(m, n))))
+    return Estimate(out, vector_flops=each(x, lapack.qr(m, n)), reads=(x,))
+
+
+@rule("aten.linalg_householder_product", "aten.orgqr")
+def householder_product(x: TensorType, tau: TensorType) -> Estimate:
+    """The leading columns of the product of the reflectors."""
+    _, m, n = matrices(x)
+    work = lapack.householder_product(m, n, tau.shape[-1])
+    return Estimate((x.like(),), vector_flops=each(x, work), reads=(x, tau))
+
+
+@rule("aten.ormqr")
+def ormqr(
+    x: TensorType, tau: TensorType, other: TensorType, left: bool = True, transpose: bool = False
+) -> Estimate:
+    """The product of the reflectors, never formed, times a matrix from the left or the right."""
+    _, m, n = matrices(other)
+    length, lanes = (m, n) if left else (n, m)
+    work = lapack.householder_apply(length, lanes, tau.shape[-1])
+    return Estimate((other.like(),), vector_flops=each(other, work), reads=(x, tau, other))
+
+
+# Eigenvalues and singular values.
+
+
+@rule("aten._linalg_eigh")
+def eigh_factors(A: TensorType, UPLO: str = "L", compute_v: bool = True) -> Estimate:
+    """9 n^3 with eigenvectors, 4/3 n^3 without."""
+    batch, n = squares(A)
+    out = (A.like((*batch, n), real_of(A.dtype)), A.like() if compute_v else nothing(A))
+    return Estimate(out, vector_flops=each(A, lapack.eigh(n, compute_v)), reads=(A,))
+
+
+@rule("aten.linalg_eigh")
+def eigh(x: TensorType, UPLO: str = "L") -> Estimate:
+    """9 n^3."""
+    return eigh_factors(x)
+
+
+@rule("aten.linalg_eigvalsh")
+def eigvalsh(x: TensorType, UPLO: str = "L") -> Estimate:
+    """4/3 n^3."""
+    return first(eigh_factors(x, compute_v=False), 1)
+
+
+@rule("aten.linalg_eig")
+def eig(x: TensorType) -> Estimate:
+    """25 n^3."""
+    batch, n = squares(x)
+    dtype = complex_of(x.dtype)
+    out = (x.like((*batch, n), dtype), x.like(dtype=dtype))
+    return Estimate(out, vector_flops=each(x, lapack.eig(n)), reads=(x,))
+
+
+@rule("aten.linalg_eigvals", "aten._linalg_eigvals")
+def eigvals(x: TensorType) -> Estimate:
+    """10 n^3."""
+    batch, n = squares(x)
+    out = x.like((*batch, n), complex_of(x.dtype))
+    return Estimate((out,), vector_flops=each(x, lapack.eig(n, vectors=False)), reads=(x,))
+
+
+@rule("aten._linalg_svd")
+def svd_factors(
+    A: TensorType, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> Estimate:
+    """By how much of the singular vectors is wanted."""
+    batch, m, n = matrices(A)
+    k = dim_min(m, n)
+    values = A.like((*batch, k), real_of(A.dtype))
+    u, v = nothing(A), nothing(A)
+    if compute_uv:
+        u = A.like((*batch, m, m if full_matrices else k))
+        v = A.like((*batch, n if full_matrices else k, n))
+    work = lapack.svd(m, n, compute_uv, full_matrices)
+    return Estimate((u, values, v), vector_flops=each(A, work), reads=(A,))
+
+
+@rule("aten.linalg_svd")
+def linalg_svd(A: TensorType, full_matrices: bool = True, *, driver: str | None = None) -> Estimate:
+    """By how much of the singular vectors is wanted."""
+    return svd_factors(A, full_matrices)
+
+
+@rule("aten.linalg_svdvals")
+def svdvals(A: TensorType, *, driver: str | None = None) -> Estimate:
+    """4*m*n^2 - 4/3 n^3."""
+    values = svd_factors(A, compute_uv=False)
+    return replace(values, out=values.out[1:2])
+
+
+@rule("aten.svd")
+def svd(x: TensorType, some: bool = True, compute_uv: bool = True) -> Estimate:
+    """As `linalg_svd`, with V rather than its transpose; vectors not asked for are square and zero."""
+    batch, m, n = matrices(x)
+    full = not some or not compute_uv
+    factors = svd_factors(x, full, compute_uv)
+    k = dim_min(m, n)
+    u, v = x.like((*batch, m, m if full else k)), x.like((*batch, n, n if full else k))
+    return replace(factors, out=(u, factors.out[1], v))
+
+
+@rule("prims.svd")
+def prims_svd(A: TensorType, *, full_matrices: bool) -> Estimate:
+    """By how much of the singular vectors is wanted."""
+    return svd_factors(A, full_matrices)
+
+
+@rule("aten._linalg_check_errors")
+def check_errors(info: TensorType, api_name: str, *, is_matrix: bool) -> Estimate:
+    """Bookkeeping."""
+    return free()

@@ -1,0 +1,266 @@
+"""Losses that compare elements: their work per element, the reduction of the results, and their gradients.
+
+`reduction` is 0 for a result per element, 1 for their mean, 2 for their sum: the sum of n is n operations,
+the mean divides once. A weight is one product more per element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, broadcast
+from graphflops.rules.axes import reduced
+from graphflops.rules.contraction import pairwise_distance
+from graphflops.rules.elementwise import result_of, wanted
+from graphflops.rules.promotion import result_type
+from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.tensor import DType, TensorType
+
+MEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Operations and functions per element of a loss, and of its gradient for either operand."""
+
+    flops: int
+    functions: int = 0
+    gradient: int = 0
+    gradient_functions: int = 0
+
+
+# The third parameter of these is the reduction.
+COMPARED = {
+    # subtract, square; subtract, double, scale
+    "mse_loss": Loss(2, gradient=3),
+    # subtract, magnitude; subtract, sign, scale
+    "l1_loss": Loss(2, gradient=3),
+    # subtract, magnitude, compare, square, scale, subtract, select;
+    # subtract, magnitude, compare, product, divide, sign, product, select
+    "smooth_l1_loss": Loss(7, gradient=8),
+    # subtract, magnitude, compare, square, halve, subtract, scale, select;
+    # subtract, compare twice, product, select twice
+    "huber_loss": Loss(8, gradient=6),
+    # product, negate, exp, log1p; product, negate, exp, product, add, divide, scale
+    "soft_margin_loss": Loss(2, 2, gradient=6, gradient_functions=1),
+}
+# subtract, product, largest, negate, product, largest, subtract, two logarithms;
+# subtract, subtract, product, largest, divide, scale
+CROSS_ENTROPY = Loss(7, 2, gradient=6)
+# 1 - target, product, subtract the log of the sigmoid: magnitude, negate, exp, log1p, smallest, subtract;
+# sigmoid, subtract, scale
+CROSS_ENTROPY_OF_LOGITS = Loss(7, 2, gradient=2, gradient_functions=1)
+POSITIVE_WEIGHT = 3  # product, add, product
+# product with its logarithm, product, subtract; product, scale
+DIVERGENCE = Loss(3, 1, gradient=2)
+# subtract, product, exp; exp, product, scale
+DIVERGENCE_OF_LOGS = Loss(2, 1, gradient=2, gradient_functions=1)
+# exp, product, subtract; exp, subtract, scale
+POISSON_OF_LOGS = Loss(2, 1, gradient=2, gradient_functions=1)
+# add, log, product, subtract; add, divide, subtract, scale
+POISSON = Loss(3, 1, gradient=4)
+STIRLING = Loss(8, 2)  # t*log(t) - t + log(2*pi*t)/2 where t > 1: compare, select, and the loss' addition
+
+
+def total_of(
+    full: TensorType, reduction: int, flops: Dim, functions: Dim, reads: tuple[TensorType | None, ...]
+) -> Estimate:
+    """A loss of that full shape, `flops` and `functions` of work, reduced as asked."""
+    if reduction == 0:
+        return Estimate((full,), vector_flops=flops, transcendentals=functions, reads=reads)
+    work = flops + full.numel + (reduction == MEAN)
+    return Estimate((full.like(()),), vector_flops=work, transcendentals=functions, reads=reads)
+
+
+def compared(
+    loss: Loss, reduction: int, *operands: TensorType | None, dtype: DType | None = None
+) -> Estimate:
+    """A loss of operands broadcast to one shape; all but the first two are weights."""
+    tensors = tuple(x for x in operands if x is not None)
+    full = TensorType(broadcast(*(x.shape for x in tensors)), dtype or result_type(*tensors))
+    weights = len(tensors) - 2
+    flops, functions = (loss.flops + weights) * full.numel, loss.functions * full.numel
+    return total_of(full, reduction, flops, functions, tensors)
+
+
+def gradient_of(loss: Loss, grad: TensorType, *operands: TensorType | None) -> Estimate:
+    """The first operand's gradient; all but the first two are weights."""
+    tensors = tuple(x for x in operands if x is not None)
+    full = TensorType(broadcast(*(x.shape for x in tensors)), result_type(*tensors))
+    return Estimate(
+        (full,),
+        vector_flops=(loss.gradient + len(tensors) - 2) * full.numel,
+        transcendentals=loss.gradient_functions * full.numel,
+        reads=(grad, *tensors),
+    )
+
+
+def gradients_of(loss: Loss, call: ForwardCall, *operands: TensorType | None) -> Estimate:
+    """The gradients of a forward call's wanted operands; one that was broadcast is summed over repeats."""
+    tensors = tuple(x for x in operands if x is not None)
+    elements = result_of(call).like(broadcast(*(x.shape for x in tensors))).numel
+    flops: Dim = 0
+    for _, operand in wanted(call):
+        flops += (loss.gradient + len(tensors) - 2 + (operand.numel != elements)) * elements
+    return Estimate(
+        tuple(operand.like() for _, operand in wanted(call)),
+        vector_flops=flops,
+        transcendentals=loss.gradient_functions * elements * len(wanted(call)),
+        reads=(result_of(call).like(), *tensors),
+    )
+
+
+def register_compared(name: str, loss: Loss) -> None:
+    """Register the loss, its backward operator and its gradients."""
+
+    def forward(
+        x: TensorType, target: TensorType, reduction: int = MEAN, *attributes: float, **named: float
+    ) -> Estimate:
+        return compared(loss, reduction, x, target)
+
+    def backward_operator(
+        grad_output: TensorType, x: TensorType, target: TensorType, *attributes: float, **named: float
+    ) -> Estimate:
+        return gradient_of(loss, grad_output, x, target)
+
+    def gradients(call: ForwardCall) -> Estimate:
+        return gradients_of(loss, call, call.arguments["x"], call.arguments["target"])
+
+    rule(f"aten.{name}")(forward)
+    rule(f"aten.{name}_backward")(backward_operator)
+    backward(f"aten.{name}")(gradients)
+
+
+for _name, _loss in COMPARED.items():
+    register_compared(_name, _loss)
+
+
+@rule("aten.binary_cross_entropy")
+def binary_cross_entropy(
+    x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
+) -> Estimate:
+    """Seven operations and two logarithms per element."""
+    return compared(CROSS_ENTROPY, reduction, x, target, weight, dtype=x.dtype)
+
+
+@rule("aten.binary_cross_entropy_backward")
+def binary_cross_entropy_backward(
+    grad_output: TensorType,
+    x: TensorType,
+    target: TensorType,
+    weight: TensorType | None = None,
+    reduction: int = MEAN,
+) -> Estimate:
+    """Six operations per element."""
+    return gradient_of(CROSS_ENTROPY, grad_output, x, target, weight)
+
+
+@backward("aten.binary_cross_entropy")
+def binary_cross_entropy_gradients(call: ForwardCall) -> Estimate:
+    """Six operations per element."""
+    given = call.arguments
+    return gradients_of(CROSS_ENTROPY, call, given["x"], given["target"], given.get("weight"))
+
+
+@rule("aten.binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    x: TensorType,
+    target: TensorType,
+    weight: TensorType | None = None,
+    pos_weight: TensorType | None = None,
+    reduction: int = MEAN,
+) -> Estimate:
+    """Seven operations, an exponential and a logarithm per element; three more for weighted positives."""
+    extra = (POSITIVE_WEIGHT - 1) if pos_weight is not None else 0
+    loss = Loss(CROSS_ENTROPY_OF_LOGITS.flops + extra, CROSS_ENTROPY_OF_LOGITS.functions)
+    return compared(loss, reduction, x, target, weight, pos_weight)
+
+
+@backward("aten.binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits_gradients(call: ForwardCall) -> Estimate:
+    """A sigmoid and two operations per element."""
+    given = call.arguments
+    weights = (given.get("weight"), given.get("pos_weight"))
+    return gradients_of(CROSS_ENTROPY_OF_LOGITS, call, given["x"], given["target"], *weights)
+
+
+@rule("aten.kl_div")
+def kl_div(x: TensorType, target: TensorType, reduction: int = MEAN, *, log_target: bool = False) -> Estimate:
+    """Three operations and a logarithm per element; for a target in logarithms two and an exponential."""
+    return compared(DIVERGENCE_OF_LOGS if log_target else DIVERGENCE, reduction, x, target)
+
+
+@backward("aten.kl_div")
+def kl_div_gradients(call: ForwardCall) -> Estimate:
+    """Two operations per element, and an exponential for a target given as logarithms."""
+    given = call.arguments
+    loss = DIVERGENCE_OF_LOGS if given.get("log_target") else DIVERGENCE
+    return gradients_of(loss, call, given["x"], given["target"])
+
+
+@rule("aten.poisson_nll_loss")
+def poisson_nll_loss(
+    x: TensorType, target: TensorType, log_input: bool, full: bool, eps: float, reduction: int
+) -> Estimate:
+    """Two operations and an exponential per element, or three and a logarithm; Stirling's term is 8 and 2."""
+    loss, stirling = POISSON_OF_LOGS if log_input else POISSON, STIRLING if full else Loss(0)
+    return compared(
+        Loss(loss.flops + stirling.flops, loss.functions + stirling.functions), reduction, x, target
+    )
+
+
+@backward("aten.poisson_nll_loss")
+def poisson_nll_loss_gradients(call: ForwardCall) -> Estimate:
+    """Two operations and an exponential per element, or four."""
+    given = call.arguments
+    loss = POISSON_OF_LOGS if given["log_input"] else POISSON
+    return gradients_of(loss, call, given["x"], given["target"])
+
+
+@rule("aten.hinge_embedding_loss")
+def hinge_embedding_loss(
+    x: TensorType, target: TensorType, margin: float = 1.0, reduction: int = MEAN
+) -> Estimate:
+    """Subtract, clamp, two comparisons and selections, add: seven operations per element."""
+    return compared(Loss(7), reduction, x, target)
+
+
+@rule("aten.margin_ranking_loss")
+def margin_ranking_loss(
+    input1: TensorType, input2: TensorType, target: TensorType, margin: float = 0.0, reduction: int = MEAN
+) -> Estimate:
+    """Negate, subtract, product, add, clamp: five operations per element."""
+    return compared(Loss(4), reduction, input1, input2, target)  # the product is the third operand's
+
+
+@rule("aten.cosine_embedding_loss")
+def cosine_embedding_loss(
+    input1: TensorType, input2: TensorType, target: TensorType, margin: float = 0.0, reduction: int = MEAN
+) -> Estimate:
+    """Three products and their sums per element, twelve operations and a root per row."""
+    shape = broadcast(input1.shape, input2.shape)
+    full = TensorType(broadcast(shape[:-1], target.shape), result_type(input1, input2, target))
+    flops = 6 * full.like(shape).numel + 12 * full.numel
+    return total_of(full, reduction, flops, full.numel, (input1, input2, target))
+
+
+@rule("aten.triplet_margin_loss")
+def triplet_margin_loss(
+    anchor: TensorType,
+    positive: TensorType,
+    negative: TensorType,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-06,
+    swap: bool = False,
+    reduction: int = MEAN,
+) -> Estimate:
+    """Two distances, with `swap` a third; add, subtract and clamp per row, with `swap` the smaller of two."""
+    pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if swap else [])]
+    distances = [pairwise_distance(a, b, p, eps) for a, b in pairs]
+    shape = reduced(broadcast(anchor.shape, positive.shape, negative.shape), -1)
+    full = TensorType(shape, result_type(anchor, positive, negative))
+    flops = sum(distance.vector_flops for distance in distances) + (3 + swap) * full.numel
+    functions = sum(distance.transcendentals for distance in distances)
+    return total_of(full, reduction, flops, functions, (anchor, positive, negative))

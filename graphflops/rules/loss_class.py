@@ -1,0 +1,317 @@
+"""Losses of class scores: negative log likelihood, cross entropy, margins between classes.
+
+A target that names classes picks one score per element: negate 1, compare with the ignored class 1, weight 1
+where there is one. Only the picked scores and weights are read; a mean or a sum also sums the picked weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, differ, floor_div
+from graphflops.rules.elementwise import result_of
+from graphflops.rules.loss import MEAN, total_of
+from graphflops.rules.promotion import result_type
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
+from graphflops.tensor import TensorType
+
+PICK = 2  # negate, compare
+
+
+def class_axis(x: TensorType) -> int:
+    """The axis of classes: the second, or the only one."""
+    return min(1, x.rank - 1)
+
+
+def without_classes(x: TensorType) -> tuple[Dim, ...]:
+    """The shape of the scores without the axis of classes."""
+    return tuple(size for place, size in enumerate(x.shape) if place != class_axis(x))
+
+
+def per_element(x: TensorType, target: TensorType) -> TensorType:
+    """Loss per target element; raises ShapeError for a target unlike the scores without their classes."""
+    kept = without_classes(x)
+    fits = target.rank == len(kept) and not any(map(differ, target.shape, kept))
+    require(fits or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
+    return x.like(kept)
+
+
+def likelihood(x: TensorType, target: TensorType, weight: TensorType | None, reduction: int) -> Estimate:
+    """The negative of each picked score, weighted and reduced."""
+    full = per_element(x, target)
+    flops = (PICK + (weight is not None) + (reduction != 0)) * full.numel
+    weights = weight.like(full.shape) if weight is not None else None
+    return total_of(full, reduction, flops, 0, (full, target, weights))
+
+
+def likelihood_gradient(
+    grad: TensorType, x: TensorType, target: TensorType, weight: TensorType | None
+) -> Estimate:
+    """Zeros but for the picked scores, which get the scaled gradient."""
+    flops = (PICK + (weight is not None)) * target.numel
+    weights = weight.like(target.shape) if weight is not None else None
+    return Estimate((x.like(),), vector_flops=flops, reads=(grad, target, weights))
+
+
+@rule("aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd")
+def nll_loss(
+    x: TensorType,
+    target: TensorType,
+    weight: TensorType | None = None,
+    reduction: int = MEAN,
+    ignore_index: Dim = -100,
+) -> Estimate:
+    """Negate, compare and weight per picked score."""
+    return likelihood(x, target, weight, reduction)
+
+
+@rule("aten.nll_loss_forward", "aten.nll_loss2d_forward")
+def nll_loss_forward(
+    x: TensorType, target: TensorType, weight: TensorType | None, reduction: int, ignore_index: Dim
+) -> Estimate:
+    """As `nll_loss`, with the sum of the picked weights kept."""
+    estimate = likelihood(x, target, weight, reduction)
+    return replace(estimate, out=(*estimate.out, x.like(())))
+
+
+@rule("aten.nll_loss_backward", "aten.nll_loss2d_backward")
+def nll_loss_backward(
+    grad_output: TensorType,
+    x: TensorType,
+    target: TensorType,
+    weight: TensorType | None,
+    reduction: int,
+    ignore_index: Dim,
+    total_weight: TensorType,
+) -> Estimate:
+    """Zeros but for the picked scores, which get the scaled gradient."""
+    return likelihood_gradient(grad_output, x, target, weight)
+
+
+@backward(
+    "aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd", "aten.nll_loss_forward", "aten.nll_loss2d_forward"
+)
+def nll_loss_gradient(call: ForwardCall) -> Estimate:
+    """Zeros but for the picked scores, which get the scaled gradient."""
+    given = call.arguments
+    return likelihood_gradient(result_of(call).like(), given["x"], given["target"], given.get("weight"))
+
+
+def probabilities_given(x: TensorType, target: TensorType) -> bool:
+    """Whether the target is a distribution over the classes instead of naming one."""
+    return target.dtype.is_floating and target.rank == x.rank
+
+
+@rule("aten.cross_entropy_loss")
+def cross_entropy_loss(
+    x: TensorType,
+    target: TensorType,
+    weight: TensorType | None = None,
+    reduction: int = MEAN,
+    ignore_index: Dim = -100,
+    label_smoothing: float = 0.0,
+) -> Estimate:
+    """The log of the softmax, then a pick, or a product and a sum per class for a target of probabilities.
+
+    Label smoothing adds up all classes, weighted, and mixes the sums in: 1, 1 for a weight, and 3 per row;
+    given probabilities it scales and shifts them.
+    """
+    logs = log_softmax(x, class_axis(x))
+    weights = int(weight is not None)
+    if probabilities_given(x, target):
+        full = TensorType(without_classes(x), result_type(x, target))
+        classes = 2 + weights + 2 * (label_smoothing > 0)
+        loss = total_of(full, reduction, classes * x.numel + full.numel, 0, (x, target, weight))
+    else:
+        loss = likelihood(x, target, weight, reduction)
+        smoothing = (1 + weights) * x.numel + 3 * target.numel if label_smoothing > 0 else 0
+        loss = replace(loss, vector_flops=loss.vector_flops + smoothing, reads=(x, target, weight))
+    return replace(
+        loss,
+        vector_flops=loss.vector_flops + logs.vector_flops,
+        transcendentals=logs.transcendentals,
+    )
+
+
+@backward("aten.cross_entropy_loss")
+def cross_entropy_gradient(call: ForwardCall) -> Estimate:
+    """The gradient of the log of the softmax, given that of the picked or given probabilities."""
+    given = call.arguments
+    x, target, weight = given["x"], given["target"], given.get("weight")
+    dense = 1 + (weight is not None) if probabilities_given(x, target) else 0
+    dense += "target" in call.wants
+    picked = 0 if dense else PICK * target.numel
+    gradients = tuple(given[name].like() for name in ("x", "target") if name in call.wants)
+    return Estimate(
+        gradients,
+        vector_flops=(LOG_SOFTMAX_GRADIENT + dense) * x.numel + picked,
+        transcendentals=x.numel,
+        reads=(result_of(call).like(), x.like(), target, weight),
+    )
+
+
+def rows_of(x: TensorType) -> TensorType:
+    """A tensor with an element per row of scores; a lone row is a batch of one."""
+    return x.like((x.shape[0] if x.rank > 1 else 1,))
+
+
+@rule("aten.multi_margin_loss")
+def multi_margin_loss(
+    x: TensorType,
+    target: TensorType,
+    p: float = 1,
+    margin: float = 1,
+    weight: TensorType | None = None,
+    reduction: int = MEAN,
+) -> Estimate:
+    """Subtract, add, clamp, select, sum per score; a product for p = 2 and for a weight; divide per row."""
+    rows = rows_of(x)
+    flops = (5 + (p == 2) + (weight is not None)) * x.numel + rows.numel
+    return total_of(rows, reduction, flops, 0, (x, target, weight))
+
+
+@rule("aten.multi_margin_loss_backward")
+def multi_margin_loss_backward(
+    grad_output: TensorType,
+    x: TensorType,
+    target: TensorType,
+    p: float,
+    margin: float,
+    weight: TensorType | None = None,
+    reduction: int = MEAN,
+) -> Estimate:
+    """Subtract, add, compare, select, scale and sum per score, a product for p = 2 and one for a weight."""
+    flops = (6 + (p == 2) + (weight is not None)) * x.numel
+    return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, x, target, weight))
+
+
+def label_pairs(x: TensorType) -> Dim:
+    """Pairs of a label with a class, every class possibly being a label."""
+    return x.numel * (x.shape[-1] if x.rank else 1)
+
+
+@rule("aten.multilabel_margin_loss_forward")
+def multilabel_margin_loss_forward(x: TensorType, target: TensorType, reduction: int) -> Estimate:
+    """Subtract, add, clamp, select and sum per pair of a possible label with a class; divide."""
+    rows = rows_of(x)
+    loss = total_of(rows, reduction, 5 * label_pairs(x) + rows.numel, 0, (x, target))
+    return replace(loss, out=(*loss.out, x.like()))
+
+
+@rule("aten.multilabel_margin_loss")
+def multilabel_margin_loss(x: TensorType, target: TensorType, reduction: int = MEAN) -> Estimate:
+    """As `multilabel_margin_loss_forward`."""
+    estimate = multilabel_margin_loss_forward(x, target, reduction)
+    return replace(estimate, out=estimate.out[:1])
+
+
+@rule("aten.multilabel_margin_loss_backward")
+def multilabel_margin_loss_backward(
+    grad_output: TensorType, x: TensorType, target: TensorType, reduction: int, is_target: TensorType
+) -> Estimate:
+    """Subtract, add, compare and accumulate twice per pair of a label with a class; a product per score."""
+    flops = 5 * label_pairs(x) + x.numel
+    return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, x, target, is_target))
+
+
+def classified(
+    x: TensorType,
+    linear_weight: TensorType,
+    target: TensorType,
+    bias: TensorType | None,
+    weight: TensorType | None,
+) -> tuple[TensorType, Estimate]:
+    """Scores of a linear layer, and the work of its product and of the cross entropy of the scores."""
+    rows, classes = x.shape[0], linear_weight.shape[0]
+    scores = x.like((rows, classes))
+    loss = cross_entropy_loss(scores, target, weight, 0)
+    return scores, replace(
+        loss,
+        matrix_flops=2 * scores.numel * x.shape[1],
+        vector_flops=loss.vector_flops + (scores.numel if bias is not None else 0),
+        reads=(x, linear_weight, target, bias, weight),
+    )
+
+
+@rule("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
+def linear_cross_entropy_rows(
+    x: TensorType,
+    linear_weight: TensorType,
+    target: TensorType,
+    linear_bias: TensorType | None,
+    weight: TensorType | None,
+    ignore_index: int,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: object,
+) -> Estimate:
+    """The product with the weights and the cross entropy of its rows, whose scores are never stored whole."""
+    _, estimate = classified(x, linear_weight, target, linear_bias, weight)
+    return replace(estimate, out=(x.like(x.shape[:1]),))
+
+
+@rule("torch_nn._linear_cross_entropy_batch_chunked")
+def linear_cross_entropy(
+    x: TensorType,
+    linear_weight: TensorType,
+    target: TensorType,
+    linear_bias: TensorType | None,
+    weight: TensorType | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    batch_chunk_size: int,
+    acc_policy: str,
+    acc_dtype: object,
+    allow_retain_graph: bool,
+    compute_input_grad: bool,
+    compute_linear_weight_grad: bool,
+    compute_linear_bias_grad: bool,
+) -> Estimate:
+    """The product, its cross entropy, and the gradients asked for in the same pass: a product for two."""
+    scores, estimate = classified(x, linear_weight, target, linear_bias, weight)
+    products = 1 + compute_input_grad + compute_linear_weight_grad
+    wanted = compute_input_grad or compute_linear_weight_grad or compute_linear_bias_grad
+    gradient = LOG_SOFTMAX_GRADIENT * wanted + compute_linear_bias_grad
+    return replace(
+        estimate,
+        out=(
+            x.like(()),
+            x.like(None if compute_input_grad else (0, 0)),
+            x.like(linear_weight.shape if compute_linear_weight_grad else (0, 0)),
+            x.like(linear_weight.shape[:1] if compute_linear_bias_grad else (0,)),
+        ),
+        matrix_flops=estimate.matrix_flops * products,
+        vector_flops=estimate.vector_flops + gradient * scores.numel + target.numel,
+    )
+
+
+@backward("torch_nn._linear_cross_entropy_batch_chunked")
+def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
+    """The gradients that the forward found, scaled."""
+    given = call.arguments
+    gradients = tuple(
+        given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants
+    )
+    work = sum(gradient.numel for gradient in gradients)
+    return Estimate(gradients, vector_flops=work, reads=(result_of(call).like(), *gradients))
+
+
+@backward("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
+def linear_cross_entropy_rows_gradient(call: ForwardCall) -> Estimate:
+    """The scores again, and a product for each of input and weights."""
+    given, forward = call.arguments, call.estimate
+    gradients = tuple(
+        given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants
+    )
+    products = 1 + ("x" in call.wants) + ("linear_weight" in call.wants)
+    scores = floor_div(forward.matrix_flops, 2 * given["x"].shape[1])
+    return Estimate(
+        gradients,
+        matrix_flops=forward.matrix_flops * products,
+        vector_flops=forward.vector_flops + LOG_SOFTMAX_GRADIENT * scores,
+        transcendentals=forward.transcendentals,
+        reads=(*forward.reads, result_of(call).like()),
+    )

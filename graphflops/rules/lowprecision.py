@@ -1,0 +1,334 @@
+"""Products of matrices of few bits: scaled narrow floats, integers, packed and pruned weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, differ, floor_div, prod
+from graphflops.rules.matmul import (
+    Number,
+    Tensors,
+    add_product,
+    flops_of,
+    grouped_mm,
+    linear,
+    matmul_into,
+    only_result,
+)
+from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, UINT8, DType, TensorType
+
+
+@rule("aten._int_mm", product=("a", "b"))
+def int_mm(a: TensorType, b: TensorType) -> Estimate:
+    """Product of int8 matrices, accumulated in int32."""
+    return matmul_into(a, b, INT32)
+
+
+@rule("aten._scaled_mm", product=("a", "b"))
+def scaled_mm(
+    a: TensorType,
+    b: TensorType,
+    scale_a: TensorType,
+    scale_b: TensorType,
+    bias: TensorType | None = None,
+    scale_result: TensorType | None = None,
+    out_dtype: DType | None = None,
+    use_fast_accum: bool = False,
+) -> Estimate:
+    """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
+    return _scaled(matmul_into(a, b, out_dtype or a.dtype), (scale_a,), (scale_b,), bias, scale_result)
+
+
+@rule("aten._scaled_mm_v2", product=("a", "b"))
+def scaled_mm_v2(
+    a: TensorType,
+    b: TensorType,
+    scale_a: Tensors,
+    recipe_a: tuple[int, ...],
+    swizzle_a: tuple[int, ...],
+    scale_b: Tensors,
+    recipe_b: tuple[int, ...],
+    swizzle_b: tuple[int, ...],
+    bias: TensorType | None,
+    out_dtype: DType | None,
+    contraction_dim: tuple[int, ...] = (),
+    use_fast_accum: bool = False,
+) -> Estimate:
+    """As _scaled_mm with several scales per operand."""
+    return _scaled(matmul_into(a, b, out_dtype or a.dtype), scale_a, scale_b, bias, None)
+
+
+@rule("aten._scaled_grouped_mm", product=("a", "b"))
+def scaled_grouped_mm(
+    a: TensorType,
+    b: TensorType,
+    scale_a: TensorType,
+    scale_b: TensorType,
+    offs: TensorType | None = None,
+    bias: TensorType | None = None,
+    scale_result: TensorType | None = None,
+    out_dtype: DType | None = None,
+    use_fast_accum: bool = False,
+) -> Estimate:
+    """As _grouped_mm for narrow floats with scales; the result is bfloat16 by default."""
+    product = grouped_mm(a, b, offs, None, out_dtype or BFLOAT16)
+    return _scaled(product, (scale_a,), (scale_b,), bias, scale_result)
+
+
+@rule("aten._scaled_grouped_mm_v2", product=("a", "b"))
+def scaled_grouped_mm_v2(
+    a: TensorType,
+    b: TensorType,
+    scale_a: Tensors,
+    recipe_a: tuple[int, ...],
+    swizzle_a: tuple[int, ...],
+    scale_b: Tensors,
+    recipe_b: tuple[int, ...],
+    swizzle_b: tuple[int, ...],
+    offs: TensorType | None = None,
+    bias: TensorType | None = None,
+    out_dtype: DType | None = None,
+    contraction_dim: tuple[int, ...] = (),
+    use_fast_accum: bool = False,
+) -> Estimate:
+    """As _scaled_grouped_mm with several scales per operand."""
+    return _scaled(grouped_mm(a, b, offs, None, out_dtype or BFLOAT16), scale_a, scale_b, bias, None)
+
+
+def _scaled(
+    product: Estimate,
+    scale_a: Tensors,
+    scale_b: Tensors,
+    bias: TensorType | None,
+    scale_result: TensorType | None,
+) -> Estimate:
+    """The product, and one operation per result for each operand's scale, the bias and its own scale."""
+    vector = only_result(product).numel * (2 + (bias is not None) + (scale_result is not None))
+    reads = (*product.reads, *scale_a, *scale_b, bias, scale_result)
+    return Estimate(product.out, product.matrix_flops, vector, reads=reads)
+
+
+# Weights of few bits: the activations keep their type, in which the products are formed.
+
+
+def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorType | None) -> Estimate:
+    """Rows times a packed weight for so many features, each weight first brought into the rows' type."""
+    inner = x.shape[-1]
+    out = x.like((*x.shape[:-1], features))
+    flops = flops_of(out.numel * inner, x.dtype)
+    return Estimate((out,), flops, per_weight * features * inner, reads=(x, *weight))
+
+
+@rule("aten._weight_int8pack_mm")
+def weight_int8_mm(x: TensorType, weight: TensorType, scales: TensorType) -> Estimate:
+    """A conversion per weight, and the scale once per result."""
+    features, expected = x.shape[1], weight.shape[1]
+    require(not differ(features, expected), f"{features} features meet a weight for {expected}")
+    product = weight_only(x, weight.shape[0], 1, weight, scales)
+    return replace(product, vector_flops=product.vector_flops + only_result(product).numel)
+
+
+@rule("aten._weight_int4pack_mm")
+def weight_int4_mm(
+    x: TensorType, weight: TensorType, group_size: Dim, scales_and_zeros: TensorType
+) -> Estimate:
+    """Three operations dequantize each weight; its rows come in tiles of eight unless it is a matrix."""
+    features = weight.shape[0] * (8 if weight.rank == 4 else 1)
+    return weight_only(x, features, DEQUANTIZE, weight, scales_and_zeros)
+
+
+@rule("aten._weight_int4pack_mm_for_cpu")
+def weight_int4_mm_cpu(
+    x: TensorType, weight: TensorType, group_size: Dim, scales_and_zeros: TensorType
+) -> Estimate:
+    """Three operations dequantize each weight, two to a byte."""
+    return weight_only(x, weight.shape[0], DEQUANTIZE, weight, scales_and_zeros)
+
+
+@rule("aten._weight_int4pack_mm_with_scales_and_zeros")
+def weight_int4_mm_scales(
+    x: TensorType, weight: TensorType, group_size: Dim, scales: TensorType, zeros: TensorType
+) -> Estimate:
+    """Three operations dequantize each weight."""
+    return weight_only(x, weight.shape[0], DEQUANTIZE, weight, scales, zeros)
+
+
+@rule("aten._convert_weight_to_int4pack")
+def pack_int4(weight: TensorType, tiles: int) -> Estimate:
+    """A copy into tiles of eight rows and sixteen columns, eight weights to an integer."""
+    # two weights to a byte, or one to an integer
+    rows, columns = weight.shape[0], weight.shape[1] * (2 if weight.dtype == UINT8 else 1)
+    shape = (floor_div(rows, 8), floor_div(columns, 16 * tiles), 32, tiles // 2)
+    return Estimate((weight.like(shape, INT32),), reads=(weight,))
+
+
+@rule("aten._convert_weight_to_int4pack_for_cpu")
+def pack_int4_cpu(weight: TensorType, tiles: int) -> Estimate:
+    """A copy with two weights to a byte."""
+    return Estimate((weight.like((weight.shape[0], floor_div(weight.shape[1], 2)), UINT8),), reads=(weight,))
+
+
+@rule("aten._dyn_quant_pack_4bit_weight")
+def pack_dynamic_int4(
+    weight: TensorType,
+    scales_zeros: TensorType,
+    bias: TensorType | None,
+    block_size: Dim,
+    in_features: Dim,
+    out_features: Dim,
+) -> Estimate:
+    """A copy of weights, scales and bias into one buffer."""
+    size = weight.numel + scales_zeros.numel + (bias.numel if bias else 0)
+    return Estimate((weight.like((size,), FLOAT32),), reads=(weight, scales_zeros, bias))
+
+
+@rule("aten._dyn_quant_matmul_4bit")
+def dynamic_int4_mm(
+    x: TensorType, packed: TensorType, block_size: Dim, in_features: Dim, out_features: Dim
+) -> Estimate:
+    """Rows are quantized first; each block's integer sum is scaled and added to the result."""
+    product = weight_only(x, out_features, 0, packed)
+    blocks = floor_div(in_features, block_size)
+    vector = (MIN_MAX + QUANTIZE) * x.numel + 2 * blocks * only_result(product).numel
+    return replace(product, vector_flops=vector, matrix_dtype=INT8)
+
+
+@rule("aten._mixed_dtypes_linear")
+def mixed_dtypes_linear(
+    x: TensorType,
+    weight: TensorType,
+    scale: TensorType,
+    *,
+    bias: TensorType | None = None,
+    activation: str | None = None,
+) -> Estimate:
+    """A conversion per weight, the scale per result, then an operation each for bias and activation."""
+    product = weight_only(x, scale.shape[0], 1, weight, scale, bias)
+    return _with_epilogue(product, 1 + (bias is not None), activation)
+
+
+@rule("quantized_decomposed.mixed_mm")
+def mixed_mm(
+    x: TensorType, weight: TensorType, scales: TensorType, zero_points: TensorType | None
+) -> Estimate:
+    """Three operations dequantize each weight of (in, out), two without zero points."""
+    return weight_only(x, weight.shape[1], DEQUANTIZE - (zero_points is None), weight, scales, zero_points)
+
+
+@rule("quantized_decomposed.mixed_linear")
+def mixed_linear(
+    x: TensorType,
+    weight: TensorType,
+    scales: TensorType,
+    zero_points: TensorType | None,
+    dtype: DType | None = None,
+) -> Estimate:
+    """Three operations dequantize each weight of (out, in), two without zero points."""
+    return weight_only(x, weight.shape[0], DEQUANTIZE - (zero_points is None), weight, scales, zero_points)
+
+
+@rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation")
+def fbgemm_linear_int8(
+    x: TensorType,
+    weight: TensorType,
+    packed: TensorType,
+    col_offsets: TensorType,
+    weight_scale: Number,
+    weight_zero_point: Number,
+    bias: TensorType,
+) -> Estimate:
+    """Rows are quantized first; each result is scaled and its bias added."""
+    product = linear(x, weight, bias)
+    vector = (MIN_MAX + QUANTIZE) * x.numel + 2 * only_result(product).numel
+    return Estimate(
+        product.out, product.matrix_flops, vector, reads=(x, packed, col_offsets, bias), matrix_dtype=INT8
+    )
+
+
+# Pruned weights: only what is stored is multiplied. Of 2:4 sparse weights that is half.
+
+
+@rule("aten._sparse_semi_structured_linear")
+def sparse_linear(
+    x: TensorType,
+    weight: TensorType,
+    meta: TensorType,
+    *,
+    bias: TensorType | None = None,
+    activation: str | None = None,
+    out_dtype: DType | None = None,
+) -> Estimate:
+    """A multiply-add per row and stored weight; others count the pruned half as well."""
+    out = x.like((*x.shape[:-1], weight.shape[0]), out_dtype)
+    flops = flops_of(prod(x.shape[:-1]) * weight.numel, x.dtype)
+    product = Estimate((out,), flops, reads=(x, weight, meta, bias))
+    return _with_epilogue(product, int(bias is not None), activation)
+
+
+@rule("aten._sparse_semi_structured_mm")
+def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DType | None = None) -> Estimate:
+    """A multiply-add per stored weight and column."""
+    out = b.like((a.shape[0], b.shape[1]), out_dtype)
+    return Estimate((out,), flops_of(a.numel * b.shape[1], a.dtype), reads=(a, meta, b))
+
+
+@rule("aten._sparse_semi_structured_addmm")
+def sparse_addmm(
+    base: TensorType,
+    a: TensorType,
+    meta: TensorType,
+    b: TensorType,
+    *,
+    alpha: Number = 1,
+    beta: Number = 1,
+    out_dtype: DType | None = None,
+) -> Estimate:
+    """As _sparse_semi_structured_mm, added to one number per row."""
+    column = base.view((base.shape[0], 1))
+    return add_product(column, sparse_mm(a, meta, b, out_dtype=out_dtype), beta, alpha)
+
+
+@rule("aten._cslt_sparse_mm")
+def cslt_sparse_mm(
+    a: TensorType,
+    b: TensorType,
+    bias: TensorType | None = None,
+    alpha: TensorType | None = None,
+    out_dtype: DType | None = None,
+    transpose_result: bool = False,
+    alg_id: int = 0,
+    split_k: int = 1,
+    split_k_mode: int = -1,
+) -> Estimate:
+    """A multiply-add per column and stored weight: half of each row."""
+    rows, (inner, columns) = a.shape[0], b.shape
+    out = b.like((columns, rows) if transpose_result else (rows, columns), out_dtype)
+    operations = (bias is not None) + (alpha is not None)
+    flops = flops_of(rows * floor_div(inner, 2) * columns, b.dtype)
+    return Estimate((out,), flops, operations * out.numel, reads=(a, b, bias, alpha))
+
+
+@rule("aten._sparse_mm.default", "aten.smm")
+def sparse_coo_mm(a: TensorType, b: TensorType) -> Estimate:
+    """A multiply-add per stored element and column; how many are stored only the data tells."""
+    stored = data_dependent("nnz")
+    out = b.like((a.shape[0], b.shape[1]))
+    return Estimate((out,), flops_of(stored * b.shape[1], b.dtype), reads=(a.like((stored,)), b))
+
+
+@rule("aten._sparse_addmm", "aten.sspaddmm")
+def sparse_coo_addmm(
+    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
+) -> Estimate:
+    """As _sparse_mm, added to a matrix."""
+    return add_product(base, sparse_coo_mm(a, b), beta, alpha)
+
+
+def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:
+    """So many operations on each result, and an activation: relu compares, silu multiplies by a function."""
+    n = only_result(product).numel
+    vector = product.vector_flops + (operations + (activation is not None)) * n
+    return replace(product, vector_flops=vector, transcendentals=n if activation == "silu" else 0)

@@ -1,0 +1,301 @@
+"""Gradients of normalisations: the operators of a joint graph, and what a forward call's backward would cost.
+
+Per element, of which the shared part is paid once where input or weight want a gradient:
+
+* layer: the normalised value again 2; input: weight 1, two row sums 3, combination 4; weight 2; bias 1
+* root mean square: the normalised value again 1; input: weight 1, row sum 2, combination 3; weight 2
+* group: gradient times input 2; input: gradient sum 1, combination 4; weight nothing more; bias 1
+* batch, instance: centre 1, times gradient 2; input: gradient sum 1, combination 4; weight nothing more; bias
+1
+* by running statistics: input 1; weight: centre 1, times gradient 2; bias 1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim
+from graphflops.rules.batch_norm import channels_of
+from graphflops.rules.elementwise import result_of
+from graphflops.rules.norm import computed_in
+from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.tensor import TensorType
+
+OPERANDS = ("x", "weight", "bias")
+Wants = tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Operations per element of the gradients of one kind of normalisation.
+
+    shared: what the gradients of input and weight have in common.
+    weighted: more for the input where there is a weight.
+    sums: whether the input's gradient needs the sum that is the bias' gradient.
+    """
+
+    shared: int
+    input: int
+    weight: int
+    weighted: int = 0
+    sums: bool = False
+
+    def work(self, x: TensorType, weight: TensorType | None, wants: Wants) -> Dim:
+        """Operations for the wanted of input, weight and bias."""
+        for_input, for_weight, for_bias = wants
+        per_element = self.shared * (for_input or for_weight) + self.weight * for_weight
+        per_element += (self.input + self.weighted * (weight is not None)) * for_input
+        return (per_element + (for_bias or (self.sums and for_input))) * x.numel
+
+    def gradients(
+        self,
+        grad: TensorType,
+        x: TensorType,
+        weight: TensorType | None,
+        wants: Wants,
+        kept: tuple[TensorType | None, ...],
+        affine: TensorType,
+    ) -> Estimate:
+        """The three gradients, None for unwanted ones; those of weight and bias have the type `affine`."""
+        out = tuple(
+            like.like() if wanted else None for like, wanted in zip((x, affine, affine), wants, strict=True)
+        )
+        touched = (grad, x, weight, *kept) if wants[0] or wants[1] else (grad,)
+        return Estimate(out, vector_flops=self.work(x, weight, wants), reads=touched)
+
+
+LAYER = Norm(shared=2, input=7, weight=2, weighted=1)
+ROOT_MEAN_SQUARE = Norm(shared=1, input=5, weight=2, weighted=1)
+GROUP = Norm(shared=2, input=4, weight=0, sums=True)
+BATCH = Norm(shared=3, input=4, weight=0, sums=True)
+BATCH_INFERENCE = Norm(shared=0, input=1, weight=3)
+
+
+@rule("aten.native_layer_norm_backward")
+def native_layer_norm_backward(
+    grad_out: TensorType,
+    x: TensorType,
+    normalized_shape: tuple[Dim, ...],
+    mean: TensorType,
+    rstd: TensorType,
+    weight: TensorType | None,
+    bias: TensorType | None,
+    output_mask: Wants,
+) -> Estimate:
+    """Up to 13 operations per element for input, weight and bias."""
+    wants = (output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None)
+    return LAYER.gradients(grad_out, x, weight, wants, (mean, rstd), weight or bias or x)
+
+
+@rule("aten._fused_rms_norm_backward")
+def fused_rms_norm_backward(
+    grad_out: TensorType,
+    x: TensorType,
+    normalized_shape: tuple[Dim, ...],
+    rstd: TensorType,
+    weight: TensorType | None,
+    output_mask: Wants,
+) -> Estimate:
+    """Up to 9 operations per element for input and weight."""
+    wants = (output_mask[0], output_mask[1] and weight is not None, False)
+    affine = x.like(normalized_shape)
+    estimate = ROOT_MEAN_SQUARE.gradients(grad_out, x, weight, wants, (rstd,), affine)
+    return replace(estimate, out=estimate.out[:2])
+
+
+@rule("aten.native_group_norm_backward")
+def native_group_norm_backward(
+    grad_out: TensorType,
+    x: TensorType,
+    mean: TensorType,
+    rstd: TensorType,
+    weight: TensorType | None,
+    N: Dim,
+    C: Dim,
+    HxW: Dim,
+    group: int,
+    output_mask: Wants,
+) -> Estimate:
+    """Up to 7 operations per element for input, weight and bias."""
+    return GROUP.gradients(grad_out, x, weight, output_mask, (mean, rstd), x.like((C,)))
+
+
+@rule("aten.native_batch_norm_backward")
+def native_batch_norm_backward(
+    grad_out: TensorType,
+    x: TensorType,
+    weight: TensorType | None,
+    running_mean: TensorType | None,
+    running_var: TensorType | None,
+    save_mean: TensorType | None,
+    save_invstd: TensorType | None,
+    train: bool,
+    eps: float,
+    output_mask: Wants,
+) -> Estimate:
+    """Up to 8 operations per element for input, weight and bias in training, 5 in inference."""
+    kept = (save_mean, save_invstd) if train else (running_mean, running_var)
+    affine = channels_of(x).like(dtype=weight.dtype if weight is not None else None)
+    estimate = (BATCH if train else BATCH_INFERENCE).gradients(grad_out, x, weight, output_mask, kept, affine)
+    return replace(estimate, transcendentals=0 if train else affine.numel)
+
+
+@rule("aten.batch_norm_backward")
+def batch_norm_backward(
+    grad_out: TensorType,
+    x: TensorType,
+    weight: TensorType,
+    running_mean: TensorType | None,
+    running_var: TensorType | None,
+    save_mean: TensorType | None,
+    save_var: TensorType | None,
+    update: bool,
+    eps: float,
+    output_mask: Wants,
+    reserve: TensorType,
+) -> Estimate:
+    """As `native_batch_norm_backward`."""
+    return native_batch_norm_backward(
+        grad_out, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
+    )
+
+
+@rule("aten._batch_norm_impl_index_backward")
+def batch_norm_impl_index_backward(
+    impl_index: int,
+    x: TensorType,
+    grad_output: TensorType,
+    weight: TensorType | None,
+    running_mean: TensorType | None,
+    running_var: TensorType | None,
+    save_mean: TensorType | None,
+    save_var_transform: TensorType | None,
+    train: bool,
+    eps: float,
+    output_mask: Wants,
+    reservedSpace: TensorType,
+) -> Estimate:
+    """As `native_batch_norm_backward`."""
+    return native_batch_norm_backward(
+        grad_output,
+        x,
+        weight,
+        running_mean,
+        running_var,
+        save_mean,
+        save_var_transform,
+        train,
+        eps,
+        output_mask,
+    )
+
+
+@rule("aten.cudnn_batch_norm_backward", "aten.miopen_batch_norm_backward")
+def cudnn_batch_norm_backward(
+    x: TensorType,
+    grad_output: TensorType,
+    weight: TensorType,
+    running_mean: TensorType | None,
+    running_var: TensorType | None,
+    save_mean: TensorType | None,
+    save_var: TensorType | None,
+    epsilon: float,
+    reserveSpace: TensorType | None = None,
+) -> Estimate:
+    """As `native_batch_norm_backward` in training, for all three operands."""
+    wants = (True, True, True)
+    return native_batch_norm_backward(
+        grad_output, x, weight, running_mean, running_var, save_mean, save_var, True, epsilon, wants
+    )
+
+
+@rule("aten.batch_norm_backward_reduce")
+def batch_norm_backward_reduce(
+    grad_out: TensorType,
+    x: TensorType,
+    mean: TensorType,
+    invstd: TensorType,
+    weight: TensorType | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+) -> Estimate:
+    """Both sums over each channel: centre, product and two sums, four operations per element."""
+    sums = channels_of(x).like(dtype=computed_in(x.dtype))
+    affine = channels_of(x).like(dtype=weight.dtype if weight is not None else None)
+    wanted = ((sums, input_g), (sums, input_g), (affine, weight_g), (affine, bias_g))
+    out = tuple(result.like() if want else None for result, want in wanted)
+    return Estimate(out, vector_flops=4 * x.numel, reads=(grad_out, x, mean, invstd))
+
+
+@rule("aten.batch_norm_backward_elemt")
+def batch_norm_backward_elemt(
+    grad_out: TensorType,
+    x: TensorType,
+    mean: TensorType,
+    invstd: TensorType,
+    weight: TensorType | None,
+    sum_dy: TensorType,
+    sum_dy_xmu: TensorType,
+    count: TensorType,
+) -> Estimate:
+    """The gradient combined with its sums: centre and four more operations per element."""
+    kept = (mean, invstd, weight, sum_dy, sum_dy_xmu)
+    return Estimate((x.like(),), vector_flops=5 * x.numel, reads=(grad_out, x, *kept))
+
+
+def priced(norm: Norm, call: ForwardCall, statistics: Dim) -> Estimate:
+    """The gradients of a forward call's wanted operands; its statistics, two per group, are read."""
+    given, grad = call.arguments, result_of(call)
+    wants = tuple(name in call.wants for name in OPERANDS)
+    out = tuple(given[name].like() for name, wanted in zip(OPERANDS, wants, strict=True) if wanted)
+    kept = 2 * statistics * (computed_in(grad.dtype).bits // 8)
+    touched = (grad.like(), given["x"], given.get("weight"), kept) if wants[0] or wants[1] else (grad.like(),)
+    return Estimate(out, vector_flops=norm.work(given["x"], given.get("weight"), wants), reads=touched)
+
+
+@backward("aten.layer_norm", "aten.native_layer_norm")
+def layer_norm_gradient(call: ForwardCall) -> Estimate:
+    """Up to 13 operations per element for input, weight and bias."""
+    return priced(LAYER, call, call.estimate.transcendentals)
+
+
+@backward("aten.rms_norm", "aten._fused_rms_norm")
+def rms_norm_gradient(call: ForwardCall) -> Estimate:
+    """Up to 9 operations per element for input and weight."""
+    return priced(ROOT_MEAN_SQUARE, call, call.estimate.transcendentals)
+
+
+@backward("aten.group_norm", "aten.native_group_norm")
+def group_norm_gradient(call: ForwardCall) -> Estimate:
+    """Up to 7 operations per element for input, weight and bias."""
+    return priced(GROUP, call, call.estimate.transcendentals)
+
+
+@backward("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional")
+def training_gradient(call: ForwardCall) -> Estimate:
+    """Up to 8 operations per element for input, weight and bias."""
+    return priced(BATCH, call, call.estimate.transcendentals)
+
+
+@backward("aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_update")
+def inference_gradient(call: ForwardCall) -> Estimate:
+    """Up to 5 operations per element for input, weight and bias."""
+    return priced(BATCH_INFERENCE, call, call.estimate.transcendentals)
+
+
+@backward(
+    "aten.batch_norm",
+    "aten.instance_norm",
+    "aten.native_batch_norm",
+    "aten._native_batch_norm_legit",
+    "aten._native_batch_norm_legit_functional",
+    "aten._batch_norm_impl_index",
+    "aten.cudnn_batch_norm",
+    "aten.miopen_batch_norm",
+)
+def batch_norm_gradient(call: ForwardCall) -> Estimate:
+    """As in training by the batch's own statistics, as in inference by running ones."""
+    own = call.arguments.get("training", call.arguments.get("use_input_stats"))
+    return training_gradient(call) if own else inference_gradient(call)

@@ -1,0 +1,134 @@
+"""Borders put around tensors, and patches taken out of images and put back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value
+from graphflops.dims import Dim, at_least, floor_div, prod
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape, shown, tensors_of
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
+    """The shape with a border: pairs of widths, the last axis first; a negative width cuts off."""
+    require(
+        len(pad) % 2 == 0 and len(pad) <= 2 * len(shape),
+        f"{shown(pad)} are no pairs for the axes of {shown(shape)}",
+    )
+    added = [pad[place] + pad[place + 1] for place in range(0, len(pad), 2)]
+    whole = len(shape) - len(added)
+    sizes = (size + more for size, more in zip(shape[whole:], reversed(added), strict=True))
+    out = (*shape[:whole], *sizes)
+    require(
+        not any(at_least(-1, size) for size in out),
+        f"a border of {shown(pad)} cuts more off than {shown(shape)} has",
+    )
+    return out
+
+
+@rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")
+def pad(x: TensorType, pad: Sequence[Dim], mode: object = "constant", value: Value = None) -> Estimate:
+    """A copy with a border; what the border holds is the mode's choice and costs a write."""
+    return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
+
+
+@rule("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
+@rule("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
+def mirror_pad(x: TensorType, padding: Sequence[Dim]) -> Estimate:
+    """A copy with a border of elements nearby."""
+    return Estimate((x.like(padded(x.shape, padding)),), reads=(x,))
+
+
+@rule("aten.reflection_pad1d_backward", "aten.reflection_pad2d_backward", "aten.reflection_pad3d_backward")
+@rule("aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward")
+def mirror_pad_backward(grad_output: TensorType, x: TensorType, padding: Sequence[Dim]) -> Estimate:
+    """The gradients of an element and of its images in the border, summed."""
+    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output,))
+
+
+@backward("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
+@backward("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
+@backward("aten._pad_circular")
+def mirror_pad_gradient(call: ForwardCall) -> Estimate:
+    """As `reflection_pad1d_backward` and its like."""
+    (out,) = tensors_of(call.estimate.out)
+    return mirror_pad_backward(out.like(), call.arguments["x"], ())
+
+
+@backward("aten.pad", "aten._pad_enum")
+def pad_gradient(call: ForwardCall) -> Estimate:
+    """The inner part of the result's gradient; modes other than `constant` add that of the border to it."""
+    x: TensorType = call.arguments["x"]
+    (out,) = tensors_of(call.estimate.out)
+    if call.arguments.get("mode", "constant") in ("constant", 0):
+        return Estimate((x.like(),), reads=(x.like(),))
+    return mirror_pad_backward(out.like(), x, ())
+
+
+@backward("aten.constant_pad_nd")
+def constant_pad_gradient(call: ForwardCall) -> Estimate:
+    """The inner part of the result's gradient, copied."""
+    x: TensorType = call.arguments["x"]
+    return Estimate((x.like(),), reads=(x.like(),))
+
+
+def windows(size: Dim, kernel: Dim, dilation: Dim, padding: Dim, stride: Dim) -> Dim:
+    """Positions of a sliding window along an axis."""
+    return floor_div(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1
+
+
+def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
+    """One value for both axes, or one each."""
+    return (values[0], values[-1])
+
+
+@rule("aten.im2col")
+def im2col(
+    x: TensorType,
+    kernel_size: Sequence[Dim],
+    dilation: Sequence[Dim],
+    padding: Sequence[Dim],
+    stride: Sequence[Dim],
+) -> Estimate:
+    """Every patch of an image as a column: the image is read once, overlapping patches are written out."""
+    require(x.rank in (3, 4), f"{shown(x.shape)} is no image of channels, rows and columns")
+    *batch, channels, height, width = x.shape
+    kernel = pair(kernel_size)
+    axes = zip((height, width), kernel, pair(dilation), pair(padding), pair(stride), strict=True)
+    columns = prod(windows(*one) for one in axes)
+    return Estimate((x.like((*batch, channels * prod(kernel), columns)),), reads=(x,))
+
+
+@rule("aten.col2im")
+def col2im(
+    x: TensorType,
+    output_size: Sequence[Dim],
+    kernel_size: Sequence[Dim],
+    dilation: Sequence[Dim],
+    padding: Sequence[Dim],
+    stride: Sequence[Dim],
+) -> Estimate:
+    """Columns put back as patches of an image, an addition each where they may overlap."""
+    require(x.rank in (2, 3), f"{shown(x.shape)} holds no columns")
+    *batch, rows, _ = x.shape
+    channels = floor_div(rows, prod(pair(kernel_size)))
+    return Estimate((x.like((*batch, channels, *pair(output_size))),), vector_flops=x.numel, reads=(x,))
+
+
+@backward("aten.im2col")
+def im2col_gradient(call: ForwardCall) -> Estimate:
+    """The gradients of every patch an element is in, summed."""
+    (out,) = tensors_of(call.estimate.out)
+    return Estimate((call.arguments["x"].like(),), vector_flops=out.numel, reads=(out.like(),))
+
+
+@backward("aten.col2im")
+def col2im_gradient(call: ForwardCall) -> Estimate:
+    """The gradient of the image, copied into every patch."""
+    (out,) = tensors_of(call.estimate.out)
+    return Estimate((call.arguments["x"].like(),), reads=(out.like(),))

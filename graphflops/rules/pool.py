@@ -1,0 +1,319 @@
+"""Pooling: a reduction over a window per output; window elements that lie in the padding count as well."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
+from graphflops.rules.reduce import indexed, operand_gradient
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.tensor import INT64, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Sizes = tuple[Dim, ...]
+PerAxis = int | Sizes
+
+
+def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Sizes:
+    """One value per pooled axis; an empty list (a stride that was not given) stands for `empty`."""
+    if not isinstance(value, tuple):
+        return (value,) * spatial
+    if not value:
+        return spread(empty, spatial)
+    return value * spatial if len(value) == 1 else value
+
+
+def outputs(size: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim, ceil_mode: bool) -> Dim:
+    """Positions of a window; rounding up keeps a last one only if it starts before the padding at the end."""
+    window = dilation * (kernel - 1) + 1
+    room = size + 2 * padding - window
+    require(not at_least(-1, room), f"a window of {window} is larger than its input of {size + 2 * padding}")
+    count = floor_div(room + (stride - 1 if ceil_mode else 0), stride) + 1
+    if not ceil_mode or at_least(window, padding + stride):  # else the last window may start too late
+        return count
+    return count - compare(">=", (count - 1) * stride, size + padding)
+
+
+def pooled(
+    x: TensorType,
+    spatial: int,
+    kernel_size: PerAxis,
+    stride: PerAxis,
+    padding: PerAxis,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+    final: int = 0,
+) -> Estimate:
+    """One operation per window element, `final` per output."""
+    require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
+    kernel = spread(kernel_size, spatial)
+    settings = zip(
+        x.shape[-spatial:],
+        kernel,
+        spread(stride, spatial, kernel),
+        spread(padding, spatial),
+        spread(dilation, spatial, 1),
+        strict=True,
+    )
+    out = x.like((*x.shape[:-spatial], *(outputs(*setting, ceil_mode) for setting in settings)))
+    return Estimate((out,), vector_flops=(prod(kernel) + final) * out.numel, reads=(x,))
+
+
+def max_pooling(spatial: int, with_indices: bool) -> Callable[..., Estimate]:
+    """Max pooling over so many axes, and with where each maximum was found."""
+
+    def max_pool(
+        x: TensorType,
+        kernel_size: PerAxis,
+        stride: PerAxis = (),
+        padding: PerAxis = 0,
+        dilation: PerAxis = 1,
+        ceil_mode: bool = False,
+    ) -> Estimate:
+        """One comparison per window element."""
+        found = pooled(x, spatial, kernel_size, stride, padding, dilation, ceil_mode)
+        return indexed(found) if with_indices else found
+
+    return max_pool
+
+
+def avg_pooling(spatial: int) -> Callable[..., Estimate]:
+    """Average pooling over so many axes."""
+
+    def avg_pool(
+        x: TensorType,
+        kernel_size: PerAxis,
+        stride: PerAxis = (),
+        padding: PerAxis = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Estimate:
+        """One addition per window element and a division per output."""
+        return pooled(x, spatial, kernel_size, stride, padding, 1, ceil_mode, final=1)
+
+    return avg_pool
+
+
+for _spatial in (1, 2, 3):
+    rule(f"aten.max_pool{_spatial}d", f"aten.quantized_max_pool{_spatial}d")(
+        max_pooling(_spatial, with_indices=False)
+    )
+    rule(f"aten.max_pool{_spatial}d_with_indices")(max_pooling(_spatial, with_indices=True))
+    rule(f"aten.avg_pool{_spatial}d")(avg_pooling(_spatial))
+for _spatial in (2, 3):
+    rule(f"aten.mkldnn_max_pool{_spatial}d")(max_pooling(_spatial, with_indices=False))
+
+
+@rule("aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward")
+def max_pool_with_indices_backward(
+    grad_output: TensorType,
+    x: TensorType,
+    kernel_size: PerAxis,
+    stride: PerAxis,
+    padding: PerAxis,
+    dilation: PerAxis,
+    ceil_mode: bool,
+    indices: TensorType,
+) -> Estimate:
+    """Each output's gradient is added where its maximum came from."""
+    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, indices))
+
+
+@rule("aten.max_pool2d_backward")
+def max_pool2d_backward(
+    grad_output: TensorType,
+    x: TensorType,
+    kernel_size: PerAxis,
+    stride: PerAxis = (),
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+) -> Estimate:
+    """The maxima found again, as none were kept, then one addition per output."""
+    window = prod(spread(kernel_size, 2))
+    return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output, x))
+
+
+@rule("aten.mkldnn_max_pool2d_backward", "aten.mkldnn_max_pool3d_backward")
+def mkldnn_max_pool_backward(
+    grad_output: TensorType,
+    output: TensorType,
+    x: TensorType,
+    kernel_size: PerAxis,
+    stride: PerAxis = (),
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+) -> Estimate:
+    """Each output's gradient is added where its maximum came from."""
+    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, output, x))
+
+
+@backward(*(f"aten.max_pool{spatial}d" for spatial in (1, 2, 3)))
+@backward(*(f"aten.max_pool{spatial}d_with_indices" for spatial in (1, 2, 3)))
+@backward("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+@backward("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
+def max_pool_gradient(call: ForwardCall) -> Estimate:
+    """Each output's gradient is added where its maximum came from; a training step keeps the indices."""
+    pooled_values = call.estimate.out[0]
+    assert isinstance(pooled_values, TensorType)
+    kept = operand_gradient(call, saved=(pooled_values.like(dtype=INT64),))
+    return replace(kept, vector_flops=pooled_values.numel)
+
+
+def avg_pooling_backward(spatial: int) -> Callable[..., Estimate]:
+    """The gradient of average pooling over so many axes."""
+
+    def avg_pool_backward(
+        grad_output: TensorType,
+        x: TensorType,
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> Estimate:
+        """Each output's gradient divided once and added to every element of its window."""
+        window = prod(spread(kernel_size, spatial))
+        return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output,))
+
+    return avg_pool_backward
+
+
+for _spatial in (2, 3):
+    rule(f"aten.avg_pool{_spatial}d_backward")(avg_pooling_backward(_spatial))
+
+
+# Windows as even as the sizes allow.
+
+
+def greatest_common_divisor(size: Dim, count: Dim) -> Dim:
+    """Exact where one size is known or the second divides the first; else taken to be 1."""
+    if isinstance(size, int) and isinstance(count, int):
+        return math.gcd(size, count)
+    if same(mod(size, count), 0):
+        return count
+    known, other = (size, count) if isinstance(size, int) else (count, size)
+    if not isinstance(known, int):
+        return 1
+    # The totients of all common divisors add up to the greatest: a comparison per divisor of the known size.
+    divisors = [divisor for divisor in range(1, known + 1) if known % divisor == 0]
+    return total(_totient(divisor) * compare("==", mod(other, divisor), 0) for divisor in divisors)
+
+
+def _totient(n: int) -> int:
+    return sum(math.gcd(n, k) == 1 for k in range(1, n + 1))
+
+
+def adaptive_windows(sizes: Sizes, counts: Sizes) -> Dim:
+    """Elements of all windows of one channel together.
+
+    Along an axis of n elements and m windows, neighbours share one element at each of the m - gcd(n, m)
+    borders that fall inside an element.
+    """
+    axes = zip(sizes, counts, strict=True)
+    return prod(size + count - greatest_common_divisor(size, count) for size, count in axes)
+
+
+def adaptive(x: TensorType, counts: Sizes, final: int) -> Estimate:
+    """One operation per window element, `final` per output."""
+    spatial = len(counts)
+    require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
+    lead, sizes = x.shape[:-spatial], x.shape[-spatial:]
+    out = x.like((*lead, *counts))
+    work = prod(lead) * adaptive_windows(sizes, counts) + final * out.numel
+    return Estimate((out,), vector_flops=work, reads=(x,))
+
+
+def adaptive_pooling(spatial: int, average: bool) -> Callable[..., Estimate]:
+    """Adaptive pooling over so many axes: averages, or maxima with where they were found."""
+
+    def adaptive_pool(x: TensorType, output_size: PerAxis) -> Estimate:
+        """One operation per window element, and a division per average."""
+        counts = spread(output_size, spatial)
+        return adaptive(x, counts, final=1) if average else indexed(adaptive(x, counts, final=0))
+
+    return adaptive_pool
+
+
+for _spatial in (1, 2, 3):
+    rule(f"aten.adaptive_avg_pool{_spatial}d")(adaptive_pooling(_spatial, average=True))
+    rule(f"aten.adaptive_max_pool{_spatial}d")(adaptive_pooling(_spatial, average=False))
+rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d")(adaptive_pooling(2, average=True))
+rule("aten._adaptive_avg_pool3d")(adaptive_pooling(3, average=True))
+
+
+@rule("aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward")
+def adaptive_max_pool_backward(grad_output: TensorType, x: TensorType, indices: TensorType) -> Estimate:
+    """Each output's gradient is added where its maximum came from."""
+    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, indices))
+
+
+def adaptive_avg_pooling_backward(spatial: int) -> Callable[..., Estimate]:
+    """The gradient of adaptive average pooling over so many axes."""
+
+    def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType) -> Estimate:
+        """Each output's gradient divided once and added to every element of its window."""
+        forward = adaptive(x, grad_output.shape[-spatial:], final=1)
+        return Estimate((x.like(),), vector_flops=forward.vector_flops, reads=(grad_output,))
+
+    return adaptive_avg_pool_backward
+
+
+rule("aten._adaptive_avg_pool2d_backward", "aten.mkldnn_adaptive_avg_pool2d_backward")(
+    adaptive_avg_pooling_backward(2)
+)
+rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward")(
+    adaptive_avg_pooling_backward(3)
+)
+
+
+# Random windows, and maxima put back.
+
+
+@rule("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
+def fractional_max_pool(
+    x: TensorType, kernel_size: Sizes, output_size: Sizes, random_samples: TensorType
+) -> Estimate:
+    """One comparison per window element; the random numbers place the windows."""
+    spatial = len(output_size)
+    out = x.like((*x.shape[:-spatial], *output_size))
+    work = prod(spread(kernel_size, spatial)) * out.numel
+    return indexed(Estimate((out,), vector_flops=work, reads=(x, random_samples)))
+
+
+@rule("aten.fractional_max_pool2d_backward", "aten.fractional_max_pool3d_backward")
+def fractional_max_pool_backward(
+    grad_output: TensorType, x: TensorType, kernel_size: Sizes, output_size: Sizes, indices: TensorType
+) -> Estimate:
+    """Each output's gradient is added where its maximum came from."""
+    return adaptive_max_pool_backward(grad_output, x, indices)
+
+
+@rule("aten.max_unpool2d")
+def max_unpool2d(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
+    """Values put back where they came from, zeros elsewhere: no arithmetic."""
+    out = x.like((*x.shape[: -len(output_size)], *output_size))
+    return Estimate((out,), reads=(x, indices))
+
+
+@rule("aten.max_unpool3d")
+def max_unpool3d(
+    x: TensorType, indices: TensorType, output_size: Sizes, stride: PerAxis, padding: PerAxis
+) -> Estimate:
+    """Values put back where they came from, zeros elsewhere: no arithmetic."""
+    return max_unpool2d(x, indices, output_size)
+
+
+@backward("aten.max_unpool2d", "aten.max_unpool3d")
+def max_unpool_gradient(call: ForwardCall) -> Estimate:
+    """The gradients picked up where the values were put."""
+    x, indices = call.arguments["x"], call.arguments["indices"]
+    return Estimate((x.like(),), reads=(x, indices))

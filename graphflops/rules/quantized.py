@@ -1,0 +1,242 @@
+"""Conversion of numbers to few bits and back.
+
+Element types that torch marks as quantized stand for the integers they are stored in.
+"""
+
+from __future__ import annotations
+
+from graphflops.cost import Estimate, Value
+from graphflops.dims import Dim, prod
+from graphflops.rules.registry import rule
+from graphflops.tensor import FLOAT32, FLOAT64, INT8, INT64, DType, TensorType
+
+Tensors = tuple[TensorType, ...]
+
+# Operations per element.
+QUANTIZE = 6  # multiply by the inverse scale 1, round 1, add the zero point 1, clamp 2, convert 1
+DEQUANTIZE = 3  # convert 1, subtract the zero point 1, multiply by the scale 1
+MIN_MAX = 2
+
+
+def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: Value) -> Estimate:
+    """The tensor in another element type, with scales and zero points read where they are tensors."""
+    reads = (x, *(value for value in parameters if isinstance(value, TensorType)))
+    return Estimate((x.like(dtype=dtype),), vector_flops=per_element * x.numel, reads=reads)
+
+
+# Export's own vocabulary: quantized tensors are plain integer tensors.
+
+
+@rule("quantized_decomposed.quantize_per_tensor")
+def quantize_per_tensor_decomposed(
+    x: TensorType, scale: Value, zero_point: Value, quant_min: Value, quant_max: Value, dtype: DType
+) -> Estimate:
+    """Six operations per element."""
+    return convert(x, dtype, QUANTIZE, scale, zero_point, quant_min, quant_max)
+
+
+@rule("quantized_decomposed.dequantize_per_tensor")
+def dequantize_per_tensor_decomposed(
+    x: TensorType,
+    scale: Value,
+    zero_point: Value,
+    quant_min: Value,
+    quant_max: Value,
+    dtype: DType,
+    *,
+    out_dtype: DType | None = None,
+) -> Estimate:
+    """Three operations per element."""
+    return convert(x, out_dtype or FLOAT32, DEQUANTIZE, scale, zero_point)
+
+
+@rule("quantized_decomposed.quantize_per_channel")
+def quantize_per_channel_decomposed(
+    x: TensorType,
+    scales: TensorType,
+    zero_points: TensorType,
+    axis: int,
+    quant_min: Dim,
+    quant_max: Dim,
+    dtype: DType,
+) -> Estimate:
+    """Six operations per element."""
+    return convert(x, dtype, QUANTIZE, scales, zero_points)
+
+
+@rule("quantized_decomposed.dequantize_per_channel")
+def dequantize_per_channel_decomposed(
+    x: TensorType,
+    scales: TensorType,
+    zero_points: TensorType | None,
+    axis: int,
+    quant_min: Dim,
+    quant_max: Dim,
+    dtype: DType,
+    *,
+    out_dtype: DType | None = None,
+) -> Estimate:
+    """Three operations per element, two without zero points."""
+    return convert(x, out_dtype or FLOAT32, DEQUANTIZE - (zero_points is None), scales, zero_points)
+
+
+@rule("quantized_decomposed.quantize_per_token", "quantized_decomposed.quantize_per_channel_group")
+def quantize_by_row(
+    x: TensorType,
+    scales: TensorType,
+    zero_points: TensorType,
+    quant_min: Dim,
+    quant_max: Dim,
+    dtype: DType,
+    group_size: Dim = 0,
+) -> Estimate:
+    """Six operations per element."""
+    return convert(x, dtype, QUANTIZE, scales, zero_points)
+
+
+@rule("quantized_decomposed.dequantize_per_token")
+def dequantize_per_token(
+    x: TensorType,
+    scales: TensorType,
+    zero_points: TensorType,
+    quant_min: Dim,
+    quant_max: Dim,
+    dtype: DType,
+    output_dtype: DType,
+) -> Estimate:
+    """Three operations per element."""
+    return convert(x, output_dtype, DEQUANTIZE, scales, zero_points)
+
+
+@rule("quantized_decomposed.dequantize_per_channel_group")
+def dequantize_per_channel_group(
+    x: TensorType,
+    scales: TensorType,
+    zero_points: TensorType | None,
+    quant_min: Dim,
+    quant_max: Dim,
+    dtype: DType,
+    group_size: Dim,
+    output_dtype: DType,
+) -> Estimate:
+    """Three operations per element, two without zero points."""
+    return convert(x, output_dtype, DEQUANTIZE - (zero_points is None), scales, zero_points)
+
+
+@rule("quantized_decomposed.convert_element_type")
+def convert_element_type(x: TensorType, dtype: DType) -> Estimate:
+    """One conversion per element."""
+    return convert(x, dtype, 1 if dtype != x.dtype else 0)
+
+
+@rule("quantized_decomposed.choose_qparams", "quantized_decomposed.choose_qparams_symmetric")
+def choose_qparams(x: TensorType, quant_min: Dim, quant_max: Dim, eps: float, dtype: DType) -> Estimate:
+    """The smallest and the largest element; what is done with the two of them is not counted."""
+    return _range(x, (1,))
+
+
+@rule(
+    "quantized_decomposed.choose_qparams_per_token",
+    "quantized_decomposed.choose_qparams_per_token_asymmetric",
+    "quantized_decomposed._choose_qparams_per_token_asymmetric_impl",
+)
+def choose_qparams_per_token(x: TensorType, dtype: DType) -> Estimate:
+    """Two operations per element: smallest and largest, or absolute value and largest."""
+    return _range(x, (*x.shape[:-1], 1))
+
+
+def _range(x: TensorType, shape: tuple[Dim, ...]) -> Estimate:
+    """A scale and a zero point for each range of elements."""
+    return Estimate(
+        (x.like(shape, FLOAT64), x.like(shape, INT64)), vector_flops=MIN_MAX * x.numel, reads=(x,)
+    )
+
+
+def _register_embedding(name: str, packed: int) -> None:
+    @rule(f"quantized_decomposed.{name}")
+    def embedding(
+        weight: TensorType,
+        weight_scales: TensorType,
+        weight_zero_points: TensorType | None,
+        weight_quant_min: Dim,
+        weight_quant_max: Dim,
+        indices: TensorType,
+        *,
+        dtype: DType | None = None,
+    ) -> Estimate:
+        out = weight_scales.like((*indices.shape, weight.shape[1] * packed), dtype)
+        per_row = [x.shape[1:] for x in (weight_scales, weight_zero_points) if x is not None]
+        scales = weight_scales.like((*indices.shape, sum(prod(shape) for shape in per_row)))
+        rows = weight.like((*indices.shape, weight.shape[1]))
+        per_element = DEQUANTIZE - (weight_zero_points is None)
+        return Estimate((out,), 0, per_element * out.numel, reads=(rows, scales, indices))
+
+
+for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding_2bit", 4)):
+    _register_embedding(_name, _packed)
+
+
+# Operators on tensors that carry their scale.
+
+
+@rule("aten.quantize_per_tensor")
+def quantize_per_tensor(x: TensorType, scale: Value, zero_point: Value, dtype: DType | None) -> Estimate:
+    """Six operations per element."""
+    return convert(x, dtype or INT8, QUANTIZE, scale, zero_point)
+
+
+@rule("aten.quantize_per_tensor.tensors")
+def quantize_tensors(
+    tensors: Tensors, scales: TensorType, zero_points: TensorType, dtype: DType | None
+) -> Estimate:
+    """Six operations per element of each tensor."""
+    count = sum(x.numel for x in tensors)
+    out = tuple(x.like(dtype=dtype or INT8) for x in tensors)
+    return Estimate(out, 0, QUANTIZE * count, reads=(*tensors, scales, zero_points))
+
+
+@rule("aten.quantize_per_tensor_dynamic")
+def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None, reduce_range: bool) -> Estimate:
+    """The range of the elements, then six operations on each."""
+    return convert(x, dtype or INT8, QUANTIZE + MIN_MAX)
+
+
+@rule("aten.quantize_per_channel")
+def quantize_per_channel(
+    x: TensorType, scales: TensorType, zero_points: TensorType, axis: int, dtype: DType | None
+) -> Estimate:
+    """Six operations per element."""
+    return convert(x, dtype or INT8, QUANTIZE, scales, zero_points)
+
+
+@rule("aten.dequantize")
+def dequantize(x: TensorType) -> Estimate:
+    """Three operations per element."""
+    return convert(x, FLOAT32, DEQUANTIZE)
+
+
+@rule("aten.dequantize.tensors")
+def dequantize_tensors(tensors: Tensors) -> Estimate:
+    """Three operations per element of each tensor."""
+    out = tuple(x.like(dtype=FLOAT32) for x in tensors)
+    return Estimate(out, 0, DEQUANTIZE * sum(x.numel for x in tensors), reads=tensors)
+
+
+@rule("aten.int_repr")
+def int_repr(x: TensorType) -> Estimate:
+    """A copy of the stored integers."""
+    return convert(x, x.dtype, 0)
+
+
+@rule("aten._make_per_tensor_quantized_tensor")
+def make_per_tensor_quantized(x: TensorType, scale: float, zero_point: Dim) -> Estimate:
+    """A copy of integers that are quantized already."""
+    return convert(x, x.dtype, 0)
+
+
+@rule("aten._make_per_channel_quantized_tensor")
+def make_per_channel_quantized(
+    x: TensorType, scale: TensorType, zero_point: TensorType, axis: int
+) -> Estimate:
+    """A copy of integers that are quantized already."""
+    return convert(x, x.dtype, 0, scale, zero_point)

@@ -1,0 +1,255 @@
+"""One tensor copied into another arrangement: repeated, rolled, turned, shuffled, put on a diagonal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, Expr, differ, floor_div, mod, total
+from graphflops.rules import parts
+from graphflops.rules.axes import axes, axis
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.view_copies import copied, copied_back
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Repeats that are stored.
+
+
+@rule("aten.repeat")
+def repeat(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
+    """Every repeat written out."""
+    require(len(repeats) >= x.rank, f"{shown(repeats)} has fewer entries than {shown(x.shape)} has axes")
+    own = (*(1,) * (len(repeats) - x.rank), *x.shape)
+    return Estimate((x.like(size * times for size, times in zip(own, repeats, strict=True)),), reads=(x,))
+
+
+@rule("aten.tile")
+def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
+    """Every repeat written out; axes that are not named are not repeated."""
+    return repeat(x, (*(1,) * (x.rank - len(dims)), *dims))
+
+
+@rule("aten.repeat_interleave.self_int")
+def repeat_interleave(
+    x: TensorType, repeats: Dim, dim: int | None = None, *, output_size: Dim | None = None
+) -> Estimate:
+    """Every element of an axis, or of the flattened tensor, repeated in place."""
+    if dim is None:
+        return Estimate((x.like((x.numel * repeats,)),), reads=(x,))
+    place = axis(dim, x.rank)
+    return Estimate((x.like(replaced(x.shape, place, x.shape[place] * repeats)),), reads=(x,))
+
+
+@rule("aten.repeat_interleave.self_Tensor")
+def repeat_interleave_each(
+    x: TensorType, repeats: TensorType, dim: int | None = None, *, output_size: Dim | None = None
+) -> Estimate:
+    """Every element of an axis, or of the flattened tensor, repeated as often as the data says."""
+    flat = x.like((x.numel,)) if dim is None else x
+    place = axis(dim or 0, flat.rank)
+    length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
+    out = flat.like(replaced(flat.shape, place, length))
+    return Estimate((out,), reads=(x, repeats))
+
+
+@rule("aten.repeat_interleave.Tensor")
+def repeat_interleave_positions(repeats: TensorType, *, output_size: Dim | None = None) -> Estimate:
+    """Every position repeated as often as the data says."""
+    return Estimate((repeats.like((_repeated(repeats, output_size, 1),)),), reads=(repeats,))
+
+
+def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
+    """How many elements the repeats add up to: as stated, as known contents say, or as the data will."""
+    if output_size is not None:
+        return output_size
+    value = repeats.value
+    counts = value if isinstance(value, tuple) else () if value is None else (value,)
+    if counts:
+        return total(count for count in counts if isinstance(count, (int, Expr))) * each
+    return data_dependent("repeat_interleave")
+
+
+# The same elements elsewhere.
+
+
+@rule("aten.roll")
+def roll(x: TensorType, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> Estimate:
+    """Elements moved along axes, those that leave at one end coming in at the other."""
+    axes(dims, x.rank)
+    return copied(x)
+
+
+@rule("aten.flip")
+def flip(x: TensorType, dims: Sequence[int]) -> Estimate:
+    """Axes read backwards."""
+    axes(dims, x.rank)
+    return copied(x)
+
+
+@rule("aten.flipud", "aten.fliplr")
+def flip_matrix(x: TensorType) -> Estimate:
+    """A matrix read backwards along its rows or columns."""
+    return copied(x)
+
+
+@rule("aten.rot90")
+def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
+    """A plane turned by quarters; after an odd number of them its two axes have changed places."""
+    a, b = axes(dims, x.rank)
+    shape = list(x.shape)
+    if k % 2:
+        shape[a], shape[b] = shape[b], shape[a]
+    return Estimate((x.like(shape),), reads=(x,))
+
+
+@rule("aten.pixel_shuffle")
+def pixel_shuffle(x: TensorType, upscale_factor: int) -> Estimate:
+    """Channels spread out over a finer grid of pixels."""
+    *batch, channels, height, width = x.shape
+    area = upscale_factor * upscale_factor
+    require(not differ(mod(channels, area), 0), f"{channels} channels do not fill squares of {area} pixels")
+    shape = (*batch, floor_div(channels, area), height * upscale_factor, width * upscale_factor)
+    return Estimate((x.like(shape),), reads=(x,))
+
+
+@rule("aten.pixel_unshuffle")
+def pixel_unshuffle(x: TensorType, downscale_factor: int) -> Estimate:
+    """Squares of pixels gathered as channels of a coarser grid."""
+    *batch, channels, height, width = x.shape
+    rows, columns = (floor_div(size, downscale_factor) for size in (height, width))
+    shape = (*batch, channels * downscale_factor * downscale_factor, rows, columns)
+    return Estimate((x.like(shape),), reads=(x,))
+
+
+@rule("aten.channel_shuffle", "aten.native_channel_shuffle")
+def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
+    """Channels of each group dealt out in turn."""
+    require(not differ(mod(x.shape[1], groups), 0), f"{x.shape[1]} channels are no {groups} equal groups")
+    return copied(x)
+
+
+@rule("aten.tril", "aten.triu")
+def triangle(x: TensorType, diagonal: Dim = 0) -> Estimate:
+    """A copy, zero on one side of a diagonal."""
+    require(x.rank > 1, f"{shown(x.shape)} is no matrix")
+    return copied(x)
+
+
+# Diagonals.
+
+
+@rule("aten.diag_embed")
+def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Estimate:
+    """The last axis laid out on the diagonal of two new ones, zero elsewhere."""
+    *batch, length = x.shape
+    side = length + abs(offset)
+    shape: list[Dim] = list(batch)
+    for place in sorted((axis(dim1, x.rank + 1), axis(dim2, x.rank + 1))):
+        shape.insert(place, side)
+    return Estimate((x.like(shape),), reads=(x,))
+
+
+@rule("aten.diagflat")
+def diagflat(x: TensorType, offset: int = 0) -> Estimate:
+    """All elements laid out on the diagonal of a matrix."""
+    return diag_embed(x.view((x.numel,)), offset)
+
+
+@rule("aten.diag")
+def diag(x: TensorType, diagonal: int = 0) -> Estimate:
+    """A vector laid out on a diagonal, or the diagonal of a matrix copied out."""
+    return diag_embed(x, diagonal) if x.rank == 1 else copied(*tensors_of(parts.diagonal(x, diagonal).out))
+
+
+# A part replaced.
+
+
+def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
+    """A copy of the tensor with a part of it replaced by a source of the part's shape."""
+    fits = src.rank == part.rank and not any(map(differ, src.shape, part.shape))
+    require(fits, f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}")
+    return Estimate((x.like(),), reads=(x, src))
+
+
+@rule("aten.slice_scatter")
+def slice_scatter(
+    x: TensorType,
+    src: TensorType,
+    dim: int = 0,
+    start: Dim | None = None,
+    end: Dim | None = None,
+    step: Dim = 1,
+) -> Estimate:
+    """A range of an axis replaced in a copy."""
+    place = axis(dim, x.rank)
+    return overwritten(
+        x, src, x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
+    )
+
+
+@rule("aten.select_scatter")
+def select_scatter(x: TensorType, src: TensorType, dim: int, index: Dim) -> Estimate:
+    """One position of an axis replaced in a copy."""
+    return overwritten(x, src, *tensors_of(parts.select(x, dim, index).out))
+
+
+@rule("aten.diagonal_scatter")
+def diagonal_scatter(
+    x: TensorType, src: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Estimate:
+    """A diagonal replaced in a copy."""
+    return overwritten(x, src, *tensors_of(parts.diagonal(x, offset, dim1, dim2).out))
+
+
+@rule("aten.as_strided_scatter")
+def as_strided_scatter(
+    x: TensorType,
+    src: TensorType,
+    size: Sequence[Dim],
+    stride: Sequence[Dim],
+    storage_offset: Dim | None = None,
+) -> Estimate:
+    """A pattern over the memory replaced in a copy."""
+    return overwritten(x, src, x.view(size))
+
+
+@backward("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter")
+def overwritten_backward(call: ForwardCall) -> Estimate:
+    """A view of the result's gradient for the source; for the tensor a copy, zero where it was replaced."""
+    x: TensorType = call.arguments["x"]
+    results = tuple(call.arguments[name].like() for name in ("x", "src") if name in call.wants)
+    copy = (x.like(),) if "x" in call.wants else ()
+    return Estimate(results, reads=copy, writes=copy)
+
+
+# Gradients of views, as a graph of forward and backward spells them.
+
+
+@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward")
+def part_backward(grad_output: TensorType, input_sizes: Sequence[Dim], *where: Dim) -> Estimate:
+    """The gradient of a part written into zeros."""
+    return Estimate((grad_output.like(input_sizes),), reads=(grad_output,))
+
+
+@rule("aten.unfold_backward")
+def unfold_backward(
+    grad_in: TensorType, input_sizes: Sequence[Dim], dim: int, size: Dim, step: Dim
+) -> Estimate:
+    """The gradients of every window an element is in, summed."""
+    return Estimate((grad_in.like(input_sizes),), vector_flops=grad_in.numel, reads=(grad_in,))
+
+
+_MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+_CUTS = ("native_channel_shuffle", "tril", "triu", "diag_embed", "diagflat", "diag")
+backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
+
+
+@backward("aten.repeat", "aten.tile", "aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor")
+def repeats_backward(call: ForwardCall) -> Estimate:
+    """The gradients of the repeats of each element, summed."""
+    (out,) = tensors_of(call.estimate.out)
+    return Estimate((call.arguments["x"].like(),), vector_flops=out.numel, reads=(out.like(),))

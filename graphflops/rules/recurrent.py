@@ -1,0 +1,241 @@
+"""Recurrent layers: plain, LSTM and GRU, whole sequences, packed sequences and single cells.
+
+Matrix work of a step is every weight matrix once per row of the batch. Vector work per row and hidden unit is
+that of the cell's formula, two bias additions per gate included where there are biases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, differ, prod, total
+from graphflops.rules.dropout import DROPOUT
+from graphflops.rules.matmul import flops_of
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Tensors = tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of cell: gates, and work per hidden unit and row, forward (bias apart) and backward."""
+
+    gates: int
+    vector: int
+    transcendentals: int
+    vector_back: int
+    transcendentals_back: int = 0
+
+
+# h' = tanh(ih + hh), backward dh * (1 - h'^2); relu compares instead
+TANH = Cell(gates=1, vector=1, transcendentals=1, vector_back=3)
+RELU = Cell(gates=1, vector=2, transcendentals=0, vector_back=1)
+# i, f, o = sigmoid, g = tanh of four sums; c' = f * c + i * g; h' = o * tanh(c'). Backward: o and c' take 6
+# and tanh(c') again, i, f, g, c a product each, the three sigmoids and the tanh three operations each.
+LSTM = Cell(gates=4, vector=8, transcendentals=5, vector_back=22, transcendentals_back=1)
+# r, z = sigmoid, n = tanh(in + r * hn); h' = (h - n) * z + n. Backward: n 5, z 4, r 4, hn 1, h 1.
+GRU = Cell(gates=3, vector=7, transcendentals=3, vector_back=15)
+KINDS = {"rnn_relu": RELU, "rnn_tanh": TANH, "lstm": LSTM, "gru": GRU}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer in one direction: matrices from the input, from the hidden state, of the projection."""
+
+    from_input: TensorType
+    from_hidden: TensorType
+    project: TensorType | None = None
+    biases: Tensors = ()
+
+    @property
+    def recurrent(self) -> Dim:
+        """Multiply-adds per row that depend on the previous step."""
+        return self.from_hidden.numel + (self.project.numel if self.project else 0)
+
+    def hidden(self, cell: Cell) -> Dim:
+        """Hidden units, before a projection."""
+        return self.from_hidden.shape[0] // cell.gates
+
+
+def layers_of(params: Tensors, count: int, has_biases: bool) -> list[Layer]:
+    """The flat list of parameters cut into layers: two matrices, two biases, one projection."""
+    require(count > 0 and len(params) % count == 0, f"{len(params)} parameters do not make {count} layers")
+    each = len(params) // count
+    biases = 2 if has_biases else 0
+    require(each in (2 + biases, 3 + biases), f"a layer cannot have {each} parameters")
+    chunks = (params[start : start + each] for start in range(0, len(params), each))
+    return [Layer(c[0], c[1], c[-1] if each == 3 + biases else None, c[2 : 2 + biases]) for c in chunks]
+
+
+def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: TensorType) -> Estimate:
+    """Every layer over all rows of the input: steps times batch, or the packed rows."""
+    features, expected = x.shape[-1], layers[0].from_input.shape[-1]
+    require(not differ(features, expected), f"{features} features meet a layer for {expected}")
+    rows, units = prod(x.shape[:-1]), total(layer.hidden(cell) for layer in layers)
+    biased = 2 * cell.gates if layers[0].biases else 0
+    return Estimate(
+        (out, *(state.like() for state in states)),
+        flops_of(rows * total(layer.from_input.numel + layer.recurrent for layer in layers), x.dtype),
+        vector_flops=rows * units * (cell.vector + biased),
+        transcendentals=rows * units * cell.transcendentals,
+        reads=(x, *states, *parameters_of(layers)),
+    )
+
+
+def recur_back(
+    cell: Cell,
+    x: TensorType,
+    state: TensorType,
+    layers: list[Layer],
+    directions: int,
+    wants: frozenset[str],
+) -> Estimate:
+    """Work of back-propagation through time, without its results, for the wanted of "x", "hx" and "params".
+
+    The products with the hidden state's matrices run backward in any case, save the first step's where nobody
+    wants the initial state's gradient; those with the input's wherever something below wants its gradient.
+    Each matrix's own gradient is its product once more.
+    """
+    rows, units = prod(x.shape[:-1]), total(layer.hidden(cell) for layer in layers)
+    below = layers if "x" in wants else layers[directions:]
+    recurrent = total(layer.recurrent for layer in layers)
+    per_row = recurrent + total(layer.from_input.numel for layer in below)
+    if "params" in wants:
+        per_row += recurrent + total(layer.from_input.numel for layer in layers)
+    first = 0 if "hx" in wants else state.shape[-2] * total(layer.from_hidden.numel for layer in layers)
+    summed = cell.gates if "params" in wants and layers[0].biases else 0  # both biases have the same gradient
+    return Estimate(
+        matrix_flops=flops_of(rows * per_row - first, x.dtype),
+        vector_flops=rows * units * (cell.vector_back + summed),
+        transcendentals=rows * units * cell.transcendentals_back,
+    )
+
+
+def parameters_of(layers: list[Layer]) -> Iterator[TensorType | None]:
+    """Every tensor of the layers."""
+    for layer in layers:
+        yield from (layer.from_input, layer.from_hidden, layer.project, *layer.biases)
+
+
+def states_of(hx: TensorType | Tensors) -> Tensors:
+    """The initial states: an LSTM has two, in a list."""
+    return hx if isinstance(hx, tuple) else (hx,)
+
+
+# Whole sequences: `.input` takes padded ones, `.data` packed ones, whose rows are all steps of all sequences.
+
+
+def sequence(
+    cell: Cell,
+    x: TensorType,
+    hx: TensorType | Tensors,
+    params: Tensors,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    bidirectional: bool,
+) -> Estimate:
+    """A stack of layers, with dropout on what each hands to the next."""
+    states, directions = states_of(hx), 2 if bidirectional else 1
+    layers = layers_of(params, num_layers * directions, has_biases)
+    out = x.like((*x.shape[:-1], directions * states[0].shape[-1]))
+    estimate = recur(cell, x, states, layers, out)
+    dropped = DROPOUT * out.numel * (num_layers - 1) if dropout else 0
+    return replace(estimate, vector_flops=estimate.vector_flops + dropped)
+
+
+def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
+    """Gradients of a stack of layers."""
+    given, directions = call.arguments, 2 if call.arguments["bidirectional"] else 1
+    layers = layers_of(given["params"], given["num_layers"] * directions, given["has_biases"])
+    state = states_of(given["hx"])[0]
+    work = recur_back(cell, given["x"], state, layers, directions, call.wants)
+    return with_gradients(work, call)
+
+
+def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
+    """The work, with the wanted operands' gradients as results; results' gradients and operands are read."""
+    wanted = (states_of(value) for name, value in call.arguments.items() if name in call.wants)
+    results = tuple(value.like() for values in wanted for value in values if value.requires_grad)
+    grads = tuple(value for value in call.estimate.out if isinstance(value, TensorType))
+    return replace(work, out=results, reads=(*grads, *call.estimate.reads))
+
+
+def _register_sequences(name: str, cell: Cell) -> None:
+    @rule(f"aten.{name}.input")
+    def padded(
+        x: TensorType,
+        hx: TensorType | Tensors,
+        params: Tensors,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Estimate:
+        return sequence(cell, x, hx, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+
+    @rule(f"aten.{name}.data")
+    def packed(
+        x: TensorType,
+        batch_sizes: TensorType,
+        hx: TensorType | Tensors,
+        params: Tensors,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> Estimate:
+        estimate = padded(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, False)
+        return replace(estimate, reads=(*estimate.reads, batch_sizes))
+
+    @backward(f"aten.{name}.input", f"aten.{name}.data")
+    def back(call: ForwardCall) -> Estimate:
+        return sequence_back(cell, call)
+
+
+for _name, _cell in KINDS.items():
+    _register_sequences(_name, _cell)
+
+
+# Single steps.
+
+
+def _register_step(name: str, cell: Cell) -> None:
+    @rule(f"aten.{name}")
+    def step(
+        x: TensorType,
+        hx: TensorType | Tensors,
+        w_ih: TensorType,
+        w_hh: TensorType,
+        b_ih: TensorType | None = None,
+        b_hh: TensorType | None = None,
+    ) -> Estimate:
+        biases = (b_ih, b_hh) if b_ih is not None and b_hh is not None else ()
+        states = states_of(hx)
+        estimate = recur(cell, x, states, [Layer(w_ih, w_hh, None, biases)], x.like(states[0].shape))
+        return replace(estimate, out=estimate.out[1:])
+
+    @backward(f"aten.{name}")
+    def back(call: ForwardCall) -> Estimate:
+        given, wants = call.arguments, call.wants
+        x, w_ih, w_hh = given["x"], given["w_ih"], given["w_hh"]
+        rows = prod(x.shape[:-1])
+        multiply_adds = w_ih.numel * len(wants & {"x", "w_ih"}) + w_hh.numel * len(wants & {"hx", "w_hh"})
+        per_row = cell.vector_back * (w_hh.shape[0] // cell.gates)
+        per_row += w_hh.shape[0] if wants & {"b_ih", "b_hh"} else 0
+        functions = rows * cell.transcendentals_back * (w_hh.shape[0] // cell.gates)
+        work = Estimate((), flops_of(rows * multiply_adds, x.dtype), rows * per_row, functions)
+        return with_gradients(work, call)
+
+
+for _name, _cell in KINDS.items():
+    _register_step(f"{_name}_cell", _cell)

@@ -1,0 +1,364 @@
+"""Recurrent layers as single libraries spell them: fused gates, cuDNN, MIOpen, oneDNN, quantized cells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, total
+from graphflops.rules.recurrent import (
+    GRU,
+    KINDS,
+    LSTM,
+    Cell,
+    Layer,
+    Tensors,
+    layers_of,
+    recur,
+    recur_back,
+    states_of,
+)
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.rules.matmul import Mask, Number
+
+MODES = tuple(KINDS.values())  # in the order of the libraries' numbers
+GRU_SAVED = 5  # values per hidden unit that the fused GRU keeps for its backward pass
+NOTHING = TensorType((0,), UINT8)
+
+
+# Gates after the matrix products, fused into one kernel.
+
+
+def gates(cell: Cell, state: TensorType, bias: TensorType | None) -> Estimate:
+    """Vector work of one step's gates."""
+    biased = 2 * cell.gates if bias else 0
+    return Estimate((), 0, state.numel * (cell.vector + biased), state.numel * cell.transcendentals)
+
+
+def gates_back(cell: Cell, state: TensorType, has_bias: bool) -> Estimate:
+    """Vector work of one step's gates backward, and the sum that is both biases' gradient."""
+    per_unit = cell.vector_back + (cell.gates if has_bias else 0)
+    return Estimate((), 0, state.numel * per_unit, state.numel * cell.transcendentals_back)
+
+
+@rule("aten._thnn_fused_lstm_cell")
+def fused_lstm_cell(
+    input_gates: TensorType,
+    hidden_gates: TensorType,
+    cx: TensorType,
+    input_bias: TensorType | None = None,
+    hidden_bias: TensorType | None = None,
+) -> Estimate:
+    """An LSTM step once both products are there; the gates are kept for the backward pass."""
+    reads = (input_gates, hidden_gates, cx, input_bias, hidden_bias)
+    return replace(gates(LSTM, cx, input_bias), out=(cx.like(), cx.like(), input_gates.like()), reads=reads)
+
+
+@rule("aten._thnn_fused_gru_cell")
+def fused_gru_cell(
+    input_gates: TensorType,
+    hidden_gates: TensorType,
+    hx: TensorType,
+    input_bias: TensorType | None = None,
+    hidden_bias: TensorType | None = None,
+) -> Estimate:
+    """A GRU step once both products are there; what the backward pass needs is kept."""
+    kept = hx.like((*hx.shape[:-1], GRU_SAVED * hx.shape[-1]))
+    reads = (input_gates, hidden_gates, hx, input_bias, hidden_bias)
+    return replace(gates(GRU, hx, input_bias), out=(hx.like(), kept), reads=reads)
+
+
+@rule("aten._thnn_fused_lstm_cell_backward_impl")
+def fused_lstm_cell_backward_impl(
+    grad_hy: TensorType | None,
+    grad_cy: TensorType | None,
+    cx: TensorType,
+    cy: TensorType,
+    workspace: TensorType,
+    has_bias: bool,
+) -> Estimate:
+    """Gradients of the gates, the cell state and the bias."""
+    bias = workspace.like(workspace.shape[-1:]) if has_bias else None
+    reads = (grad_hy, grad_cy, cx, cy, workspace)
+    return replace(gates_back(LSTM, cx, has_bias), out=(workspace.like(), cx.like(), bias), reads=reads)
+
+
+@rule("aten._thnn_fused_lstm_cell_backward")
+def fused_lstm_cell_backward(
+    grad_hy: TensorType | None,
+    grad_cy: TensorType | None,
+    cx: TensorType,
+    cy: TensorType,
+    workspace: TensorType,
+    has_bias: bool,
+) -> Estimate:
+    """As above, with the same tensor as the gradient of both products, and another for both biases."""
+    grads = fused_lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_bias)
+    gate, state, bias = grads.out
+    written = tuple(value for value in grads.out if isinstance(value, TensorType))
+    return replace(grads, out=(gate, gate, state, bias, bias), writes=written)
+
+
+@rule("aten._thnn_fused_gru_cell_backward")
+def fused_gru_cell_backward(grad_hy: TensorType, workspace: TensorType, has_bias: bool) -> Estimate:
+    """Gradients of both products' gates, the state and the biases."""
+    *rows, hidden = grad_hy.shape
+    gate = grad_hy.like((*rows, GRU.gates * hidden))
+    bias = grad_hy.like((GRU.gates * hidden,)) if has_bias else None
+    work = gates_back(GRU, grad_hy, has_bias)
+    return replace(work, out=(gate, gate, grad_hy.like(), bias, bias), reads=(grad_hy, workspace))
+
+
+@rule("aten._thnn_differentiable_lstm_cell_backward")
+def differentiable_lstm_cell_backward(
+    grad_hy: TensorType | None,
+    grad_cy: TensorType | None,
+    input_gates: TensorType,
+    hidden_gates: TensorType,
+    input_bias: TensorType | None,
+    hidden_bias: TensorType | None,
+    cx: TensorType,
+    cy: TensorType,
+) -> Estimate:
+    """As the fused one, with the gates computed again."""
+    grads = fused_lstm_cell_backward(grad_hy, grad_cy, cx, cy, input_gates, input_bias is not None)
+    return _recomputed(grads, gates(LSTM, cx, input_bias), hidden_gates, input_bias, hidden_bias)
+
+
+@rule("aten._thnn_differentiable_gru_cell_backward")
+def differentiable_gru_cell_backward(
+    grad_hy: TensorType,
+    input_gates: TensorType,
+    hidden_gates: TensorType,
+    hx: TensorType,
+    input_bias: TensorType | None,
+    hidden_bias: TensorType | None,
+) -> Estimate:
+    """As the fused one, with the gates computed again."""
+    grads = fused_gru_cell_backward(grad_hy, input_gates, input_bias is not None)
+    return _recomputed(grads, gates(GRU, hx, input_bias), hidden_gates, hx, input_bias, hidden_bias)
+
+
+def _recomputed(grads: Estimate, forward: Estimate, *more: TensorType | None) -> Estimate:
+    """The gradients, with the forward's vector work and what it reads besides."""
+    return replace(
+        grads,
+        vector_flops=grads.vector_flops + forward.vector_flops,
+        transcendentals=grads.transcendentals + forward.transcendentals,
+        reads=(*grads.reads, *more),
+    )
+
+
+# Whole layers.
+
+
+def cut(weights: Tensors, each: int) -> list[Layer]:
+    """Layers from weights listed so many per layer and direction; an odd one out is the projection."""
+    require(each in (2, 3, 4, 5), f"a layer cannot have {each} weights")
+    return layers_of(weights, len(weights) // each, has_biases=each > 3)
+
+
+@rule("aten._cudnn_rnn")
+def cudnn_rnn(
+    x: TensorType,
+    weight: Tensors,
+    weight_stride0: int,
+    weight_buf: TensorType | None,
+    hx: TensorType,
+    cx: TensorType | None,
+    mode: int,
+    hidden_size: Dim,
+    proj_size: Dim,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: tuple[Dim, ...],
+    dropout_state: TensorType | None,
+) -> Estimate:
+    """As the layer of that mode; what cuDNN reserves for the backward pass has a size of its own choice."""
+    out = x.like((*x.shape[:-1], (2 if bidirectional else 1) * hx.shape[-1]))
+    states = (hx,) if cx is None else (hx, cx)
+    estimate = recur(MODES[mode], x, states, cut(weight, weight_stride0), out)
+    cell_state = TensorType((0,), FLOAT32) if cx is None else cx.like()
+    results = (out, hx.like(), cell_state, NOTHING, weight_buf)
+    return replace(estimate, out=results, writes=(out, *states))
+
+
+@rule("aten.miopen_rnn")
+def miopen_rnn(
+    x: TensorType,
+    weight: Tensors,
+    weight_stride0: int,
+    hx: TensorType,
+    cx: TensorType | None,
+    mode: int,
+    hidden_size: Dim,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: tuple[Dim, ...],
+    dropout_state: TensorType | None,
+) -> Estimate:
+    """As _cudnn_rnn, with the weights also returned in one buffer."""
+    flat = x.like((total(value.numel for value in weight),))
+    common = (num_layers, batch_first, dropout, train, bidirectional, batch_sizes, dropout_state)
+    return cudnn_rnn(x, weight, weight_stride0, flat, hx, cx, mode, hidden_size, 0, *common)
+
+
+@rule("aten._cudnn_rnn_backward")
+def cudnn_rnn_backward(
+    x: TensorType,
+    weight: Tensors,
+    weight_stride0: int,
+    weight_buf: TensorType,
+    hx: TensorType,
+    cx: TensorType | None,
+    output: TensorType,
+    grad_output: TensorType | None,
+    grad_hy: TensorType | None,
+    grad_cy: TensorType | None,
+    mode: int,
+    hidden_size: Dim,
+    proj_size: Dim,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: tuple[Dim, ...],
+    dropout_state: TensorType | None,
+    reserve: TensorType,
+    output_mask: Mask,
+) -> Estimate:
+    """Back-propagation through time, for the operands in the mask: input, both states, weights."""
+    layers = cut(weight, weight_stride0)
+    names = zip(("x", "hx", "cx", "params"), output_mask, strict=True)
+    wants = frozenset(name for name, wanted in names if wanted)
+    work = recur_back(MODES[mode], x, hx, layers, 2 if bidirectional else 1, wants)
+    single = zip((x, hx, cx), output_mask[:3], strict=True)
+    results = (
+        *(value.like() if value and wanted else None for value, wanted in single),
+        *(value.like() for value in weight if output_mask[3]),
+    )
+    reads = (x, hx, cx, output, grad_output, grad_hy, grad_cy, weight_buf, reserve)
+    return replace(work, out=results, reads=reads)
+
+
+@rule("aten._cudnn_rnn_flatten_weight")
+def cudnn_rnn_flatten_weight(
+    weights: Tensors,
+    weight_stride0: int,
+    input_size: Dim,
+    mode: int,
+    hidden_size: Dim,
+    proj_size: Dim,
+    num_layers: int,
+    batch_first: bool,
+    bidirectional: bool,
+) -> Estimate:
+    """A copy of all weights into one buffer."""
+    return Estimate((weights[0].like((total(value.numel for value in weights),)),), reads=weights)
+
+
+@rule("aten._use_cudnn_rnn_flatten_weight")
+def use_cudnn_rnn_flatten_weight() -> Estimate:
+    """A question about the library."""
+    return free(False, alias=False)
+
+
+@rule("aten.mkldnn_rnn_layer")
+def mkldnn_rnn_layer(
+    x: TensorType,
+    weight0: TensorType,
+    weight1: TensorType,
+    weight2: TensorType,
+    weight3: TensorType,
+    hx_: TensorType,
+    cx_: TensorType,
+    reverse: bool,
+    batch_sizes: tuple[Dim, ...],
+    mode: int,
+    hidden_size: Dim,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> Estimate:
+    """One direction of one layer."""
+    layer = Layer(weight0, weight1, None, (weight2, weight3) if has_biases else ())
+    estimate = recur(MODES[mode], x, (hx_, cx_), [layer], x.like((*x.shape[:-1], hidden_size)))
+    return replace(estimate, out=(*estimate.out, NOTHING))
+
+
+@rule("aten.mkldnn_rnn_layer_backward")
+def mkldnn_rnn_layer_backward(
+    x: TensorType,
+    weight1: TensorType,
+    weight2: TensorType,
+    weight3: TensorType,
+    weight4: TensorType,
+    hx_: TensorType,
+    cx_tmp: TensorType,
+    output: TensorType,
+    hy_: TensorType,
+    cy_: TensorType,
+    grad_output: TensorType | None,
+    grad_hy: TensorType | None,
+    grad_cy: TensorType | None,
+    reverse: bool,
+    mode: int,
+    hidden_size: Dim,
+    num_layers: int,
+    has_biases: bool,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: tuple[Dim, ...],
+    batch_first: bool,
+    workspace: TensorType,
+) -> Estimate:
+    """Back-propagation through time for everything."""
+    layer = Layer(weight1, weight2, None, (weight3, weight4) if has_biases else ())
+    operands = (x, weight1, weight2, weight3, weight4, hx_, cx_tmp)
+    work = recur_back(MODES[mode], x, hx_, [layer], 1, frozenset(("x", "hx", "params")))
+    reads = (*operands, output, hy_, cy_, grad_output, grad_hy, grad_cy, workspace)
+    return replace(work, out=tuple(value.like() for value in operands), reads=reads)
+
+
+# Quantized cells.
+
+
+def _register_quantized(name: str, cell: Cell) -> None:
+    @rule(f"aten.quantized_{name}_cell")
+    def step(
+        x: TensorType,
+        hx: TensorType | Tensors,
+        w_ih: TensorType,
+        w_hh: TensorType,
+        b_ih: TensorType,
+        b_hh: TensorType,
+        packed_ih: TensorType,
+        packed_hh: TensorType,
+        col_offsets_ih: TensorType,
+        col_offsets_hh: TensorType,
+        scale_ih: Number,
+        scale_hh: Number,
+        zero_point_ih: Number,
+        zero_point_hh: Number,
+    ) -> Estimate:
+        states = states_of(hx)
+        layer = Layer(w_ih, w_hh, None, (b_ih, b_hh))
+        estimate = recur(cell, x, states, [layer], x.like(states[0].shape))
+        return replace(estimate, out=estimate.out[1:], matrix_dtype=INT8)
+
+
+for _name, _cell in KINDS.items():
+    _register_quantized(_name, _cell)

@@ -1,0 +1,273 @@
+"""Resampling: to a size, by a factor, or at the points of a grid.
+
+An interpolated output is a weighted sum of its taps, a multiplication and an addition each; the weights
+depend on the position alone and are not counted. Picking the nearest input is no arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, prod
+from graphflops.rules.reduce import operand_gradient
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.tensor import TensorType
+
+Sizes = tuple[Dim, ...]
+Work = Callable[[Sizes, Sizes], Dim]  # operations of one channel, from input and output sizes
+
+
+def scaled(size: Dim, factor: float) -> Dim:
+    """The size times the factor, rounded down; a symbolic size times the factor's decimal fraction."""
+    if isinstance(size, int):
+        return math.floor(size * factor)
+    exact = Fraction(str(factor))
+    return floor_div(size * exact.numerator, exact.denominator)
+
+
+def tapped(taps: int) -> Work:
+    """So many taps per output."""
+    return lambda sizes, counts: 2 * taps * prod(counts)
+
+
+def antialiased(taps: int) -> Work:
+    """Columns first, then rows, each with as many taps more as the picture shrinks."""
+
+    def work(sizes: Sizes, counts: Sizes) -> Dim:
+        (rows, columns), (to_rows, to_columns) = sizes, counts
+        return 2 * taps * (rows * dim_max(columns, to_columns) + to_columns * dim_max(rows, to_rows))
+
+    return work
+
+
+def resampled(x: TensorType, counts: Sizes, work: Work) -> Estimate:
+    """The last axes brought to these sizes."""
+    spatial = len(counts)
+    require(x.rank == spatial + 2, f"{spatial} resampled axes do not fit a tensor of {x.rank}")
+    out = x.like((*x.shape[:-spatial], *counts))
+    flops = prod(x.shape[:-spatial]) * work(x.shape[-spatial:], counts)
+    read = (
+        dim_min(x.nbytes, out.nbytes) if flops == 0 else x
+    )  # inputs between the nearest ones are never read
+    return Estimate((out,), vector_flops=flops, reads=(read,))
+
+
+def upsampling(work: Work) -> Callable[..., Estimate]:
+    """To a size given first."""
+
+    def upsample(
+        x: TensorType, output_size: Sizes, *settings: float | None, **scales: float | None
+    ) -> Estimate:
+        """Two operations per tap."""
+        return resampled(x, output_size, work)
+
+    return upsample
+
+
+def vec_upsampling(work: Work, aligned: bool) -> Callable[..., Estimate]:
+    """To a size, or by factors where none is given; interpolation has a corner setting between the two."""
+
+    def by_factors(
+        x: TensorType, output_size: Sizes | None, scale_factors: tuple[float, ...] | None
+    ) -> Estimate:
+        """Two operations per tap."""
+        if output_size is None:
+            require(scale_factors is not None, "neither a size nor factors to resample to")
+            factors = scale_factors or ()
+            sizes = zip(x.shape[-len(factors) :], factors, strict=True)
+            return resampled(x, tuple(scaled(size, factor) for size, factor in sizes), work)
+        return resampled(x, output_size, work)
+
+    def by_aligned_factors(
+        x: TensorType,
+        output_size: Sizes | None,
+        align_corners: bool,
+        scale_factors: tuple[float, ...] | None,
+    ) -> Estimate:
+        """Two operations per tap."""
+        return by_factors(x, output_size, scale_factors)
+
+    return by_aligned_factors if aligned else by_factors
+
+
+def upsampling_backward(work: Work) -> Callable[..., Estimate]:
+    """Gradients spread over the taps they came from."""
+
+    def upsample_backward(
+        grad_output: TensorType,
+        output_size: Sizes,
+        input_size: Sizes,
+        *settings: float | None,
+        **scales: float | None,
+    ) -> Estimate:
+        """Two operations per tap, one where a single input was picked."""
+        lead, sizes = input_size[:2], input_size[2:]
+        flops = prod(lead) * work(sizes, output_size)
+        grad_input = grad_output.like(input_size)
+        added = grad_output.numel if flops == 0 else flops
+        return Estimate((grad_input,), vector_flops=added, reads=(grad_output,))
+
+    return upsample_backward
+
+
+for _name, _work, _aligned in (
+    *((f"{kind}{n}d", tapped(0), False) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
+    ("linear1d", tapped(2), True),
+    ("bilinear2d", tapped(4), True),
+    ("trilinear3d", tapped(8), True),
+    ("bicubic2d", tapped(16), True),
+    ("bilinear2d_aa", antialiased(2), True),
+    ("bicubic2d_aa", antialiased(4), True),
+    ("lanczos2d_aa", antialiased(6), True),
+):
+    _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
+    rule(_key)(upsampling(_work))
+    rule(f"{_key}.vec")(vec_upsampling(_work, _aligned))
+    rule(f"{_key}_backward")(upsampling_backward(_work))
+
+
+@backward(
+    *(f"aten.{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
+)
+def nearest_gradient(call: ForwardCall) -> Estimate:
+    """Each output's gradient is added to the input it was picked from."""
+    out = call.estimate.out[0]
+    assert isinstance(out, TensorType)
+    return replace(operand_gradient(call), vector_flops=out.numel)
+
+
+# Sampling at the points of a grid, one row of coordinates per output position.
+
+BILINEAR, NEAREST = 0, 1  # interpolation_mode; 2 is bicubic
+UNNORMALISE = 4  # operations that turn a coordinate in -1..1 into a position
+
+
+def taps_of(interpolation_mode: int, spatial: int) -> int:
+    """Inputs weighted and added per output; none for the nearest."""
+    if interpolation_mode == NEAREST:
+        return 0
+    taps: int = (2 if interpolation_mode == BILINEAR else 4) ** spatial
+    return taps
+
+
+@rule(
+    "aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d", "aten._grid_sampler_2d_cpu_fallback"
+)
+def grid_sampler(
+    x: TensorType, grid: TensorType, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Estimate:
+    """Per channel two operations per tap; per grid point its position and a weight per tap."""
+    spatial = x.rank - 2
+    require(grid.rank == x.rank, f"a grid of {grid.rank} axes does not fit an input of {x.rank}")
+    require(
+        not differ(grid.shape[-1], spatial), f"grid points have {grid.shape[-1]} coordinates, not {spatial}"
+    )
+    require(not differ(x.shape[0], grid.shape[0]), f"batches differ: {x.shape[0]} and {grid.shape[0]}")
+    out = x.like((*x.shape[:2], *grid.shape[1:-1]))
+    taps = taps_of(interpolation_mode, spatial)
+    points = prod(grid.shape[:-1])
+    work = 2 * taps * out.numel + (UNNORMALISE * spatial + taps) * points
+    return Estimate((out,), vector_flops=work, reads=(x, grid))
+
+
+@rule("aten.cudnn_grid_sampler")
+def cudnn_grid_sampler(x: TensorType, grid: TensorType) -> Estimate:
+    """As `grid_sampler`, bilinear."""
+    return grid_sampler(x, grid, BILINEAR, padding_mode=0, align_corners=True)
+
+
+@rule("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward")
+def grid_sampler_backward(
+    grad_output: TensorType,
+    x: TensorType,
+    grid: TensorType,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: tuple[bool, ...],
+) -> Estimate:
+    """Positions and weights again; per tap two operations for the input, two per coordinate for the grid."""
+    spatial = x.rank - 2
+    taps = taps_of(interpolation_mode, spatial)
+    points = prod(grid.shape[:-1])
+    wants_input, wants_grid = output_mask
+    # The nearest input gets the whole gradient in one addition, and no grid point moves it.
+    each = (max(2 * taps, 1) if wants_input else 0) + (2 * taps * spatial if wants_grid else 0)
+    return Estimate(
+        (x.like() if wants_input else None, grid.like() if wants_grid else None),
+        vector_flops=each * grad_output.numel + (UNNORMALISE * spatial + taps) * points,
+        reads=(grad_output, x if wants_grid else None, grid),
+    )
+
+
+@rule("aten._grid_sampler_2d_cpu_fallback_backward")
+def grid_sampler_fallback_backward(
+    grad_output: TensorType,
+    x: TensorType,
+    grid: TensorType,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> Estimate:
+    """As `grid_sampler_2d_backward` for both gradients."""
+    both = (True, True)
+    return grid_sampler_backward(grad_output, x, grid, interpolation_mode, padding_mode, align_corners, both)
+
+
+@rule("aten.cudnn_grid_sampler_backward")
+def cudnn_grid_sampler_backward(x: TensorType, grid: TensorType, grad_output: TensorType) -> Estimate:
+    """As `grid_sampler_2d_backward` for both gradients, bilinear."""
+    return grid_sampler_backward(grad_output, x, grid, BILINEAR, 0, True, (True, True))
+
+
+@backward("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
+def grid_sampler_gradient(call: ForwardCall) -> Estimate:
+    """What the operator of the backward pass does for the gradients wanted."""
+    (out,) = call.estimate.out
+    assert isinstance(out, TensorType)
+    given = call.arguments
+    mask = ("x" in call.wants, "grid" in call.wants)
+    both = grid_sampler_backward(
+        out,
+        given["x"],
+        given["grid"],
+        given["interpolation_mode"],
+        given["padding_mode"],
+        given["align_corners"],
+        mask,
+    )
+    return replace(both, out=tuple(wanted for wanted in both.out if wanted is not None))
+
+
+@rule("aten.affine_grid_generator", product=("theta",))
+def affine_grid_generator(theta: TensorType, size: Sizes, align_corners: bool) -> Estimate:
+    """Every position, with a 1 appended, times the transposed affine matrix."""
+    positions, (batch, _, *spatial) = prod(size[2:]), size
+    require(not differ(theta.shape[0], batch), f"batches differ: {theta.shape[0]} and {batch}")
+    axes = len(spatial)
+    out = theta.like((batch, *spatial, axes))
+    return Estimate((out,), matrix_flops=2 * batch * positions * (axes + 1) * axes, reads=(theta,))
+
+
+@rule("aten.affine_grid_generator_backward")
+def affine_grid_generator_backward(grad: TensorType, size: Sizes, align_corners: bool) -> Estimate:
+    """The transposed gradient times every position, with a 1 appended."""
+    batch, axes = size[0], len(size) - 2
+    out = grad.like((batch, axes, axes + 1))
+    return Estimate((out,), matrix_flops=2 * prod(size[2:]) * batch * (axes + 1) * axes, reads=(grad,))
+
+
+@rule("aten.cudnn_affine_grid_generator", product=("theta",))
+def cudnn_affine_grid_generator(theta: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
+    """As `affine_grid_generator`."""
+    return affine_grid_generator(theta, (N, C, H, W), align_corners=True)
+
+
+@rule("aten.cudnn_affine_grid_generator_backward")
+def cudnn_affine_grid_generator_backward(grad: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
+    """As `affine_grid_generator_backward`."""
+    return affine_grid_generator_backward(grad, (N, C, H, W), align_corners=True)

@@ -1,0 +1,123 @@
+"""Operators of torchvision on boxes and offsets, which sample a picture between its pixels.
+
+A bilinear sample is four taps, a multiplication and an addition each; position and weights are not counted.
+"""
+
+from __future__ import annotations
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, floor_div, prod
+from graphflops.rules.conv import downsampled
+from graphflops.rules.counts import n_log_n
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import INT32, INT64, TensorType
+
+SAMPLE = 2 * 4  # operations of one bilinear sample, adding it to a sum included
+OVERLAP = 13  # two boxes: corners 4, sides 2, clipped 2, area 1, union 2, ratio 1, compared 1
+
+
+def regions(
+    x: TensorType, rois: TensorType, channels: Dim, pooled_height: Dim, pooled_width: Dim
+) -> TensorType:
+    """The type of one small picture per box."""
+    require(x.rank == 4, f"a batch of pictures has four axes, not {x.rank}")
+    return x.like((rois.shape[0], channels, pooled_height, pooled_width))
+
+
+def samples(sampling_ratio: Dim) -> Dim:
+    """Samples averaged per output; by default as many as the box has pixels, which only data can tell."""
+    if isinstance(sampling_ratio, int) and sampling_ratio <= 0:
+        return data_dependent("samples")
+    return sampling_ratio * sampling_ratio
+
+
+@rule("torchvision.roi_align")
+def roi_align(
+    x: TensorType,
+    rois: TensorType,
+    spatial_scale: float,
+    pooled_height: Dim,
+    pooled_width: Dim,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Estimate:
+    """The bilinear samples of each output and a division by their number."""
+    out = regions(x, rois, x.shape[1], pooled_height, pooled_width)
+    return Estimate((out,), vector_flops=(SAMPLE * samples(sampling_ratio) + 1) * out.numel, reads=(x, rois))
+
+
+@rule("torchvision.ps_roi_align")
+def ps_roi_align(
+    x: TensorType,
+    rois: TensorType,
+    spatial_scale: float,
+    pooled_height: Dim,
+    pooled_width: Dim,
+    sampling_ratio: int,
+) -> Estimate:
+    """As `roi_align`, each output position from channels of its own; the second result says which."""
+    channels = floor_div(x.shape[1], pooled_height * pooled_width)
+    out = regions(x, rois, channels, pooled_height, pooled_width)
+    work = (SAMPLE * samples(sampling_ratio) + 1) * out.numel
+    return Estimate((out, out.like(dtype=INT32)), vector_flops=work, reads=(x, rois))
+
+
+@rule("torchvision.roi_pool")
+def roi_pool(
+    x: TensorType, rois: TensorType, spatial_scale: float, pooled_height: Dim, pooled_width: Dim
+) -> Estimate:
+    """One comparison per pixel of each output's window, whose size only data can tell."""
+    out = regions(x, rois, x.shape[1], pooled_height, pooled_width)
+    work = data_dependent("pixels") * out.numel
+    return Estimate((out, out.like(dtype=INT32)), vector_flops=work, reads=(x, rois))
+
+
+@rule("torchvision.ps_roi_pool")
+def ps_roi_pool(
+    x: TensorType, rois: TensorType, spatial_scale: float, pooled_height: Dim, pooled_width: Dim
+) -> Estimate:
+    """One addition per pixel of each output's window, whose size only data can tell, and a division."""
+    channels = floor_div(x.shape[1], pooled_height * pooled_width)
+    out = regions(x, rois, channels, pooled_height, pooled_width)
+    work = (data_dependent("pixels") + 1) * out.numel
+    return Estimate((out, out.like(dtype=INT32)), vector_flops=work, reads=(x, rois))
+
+
+@rule("torchvision.nms")
+def nms(dets: TensorType, scores: TensorType, iou_threshold: float) -> Estimate:
+    """Boxes sorted by score, then every pair's overlap: the most that data can ask for."""
+    n = dets.shape[0]
+    pairs = floor_div(n * (n - 1), 2)
+    kept = dets.like((data_dependent("nms"),), INT64)
+    return Estimate((kept,), vector_flops=n_log_n(n) + OVERLAP * pairs, reads=(dets, scores))
+
+
+@rule("torchvision.deform_conv2d", product=("x", "weight"))
+def deform_conv2d(
+    x: TensorType,
+    weight: TensorType,
+    offset: TensorType,
+    mask: TensorType,
+    bias: TensorType,
+    stride_h: Dim,
+    stride_w: Dim,
+    pad_h: Dim,
+    pad_w: Dim,
+    dilation_h: Dim,
+    dilation_w: Dim,
+    groups: Dim,
+    offset_groups: Dim,
+    use_mask: bool,
+) -> Estimate:
+    """A convolution of inputs sampled at learned offsets: the product, and a sample per tap and channel."""
+    kernel = weight.shape[2:]
+    sizes = downsampled(x.shape[2:], kernel, (stride_h, stride_w), (dilation_h, dilation_w), (pad_h, pad_w))
+    out = x.like((x.shape[0], weight.shape[0], *sizes))
+    taps = x.shape[0] * x.shape[1] * prod(kernel) * prod(sizes)
+    sampling = (SAMPLE + (1 if use_mask else 0)) * taps
+    return Estimate(
+        (out,),
+        matrix_flops=2 * out.numel * prod(weight.shape[1:]),
+        vector_flops=sampling + out.numel,
+        reads=(x, weight, offset, mask if use_mask else None, bias),
+    )

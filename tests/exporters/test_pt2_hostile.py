@@ -1,0 +1,538 @@
+"""Files that are wrong, damaged or built to harm: one line that says what is wrong, in bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import struct
+import time
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from graphflops.errors import FileError
+from graphflops.exporters import archive, load
+from tests.exporters.build import DATA, call, graph, meta, program, save, size, tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SMALL = DATA / "conv_static-torch2.13.0.pt2"
+PROGRAM = "m/models/model.json"
+
+
+def refused(path: Path, *says: str, seconds: float = 5.0) -> str:
+    """The message with which a file is refused: one printable line that says all of this."""
+    started = time.perf_counter()
+    with pytest.raises(FileError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.isprintable(), repr(message)
+    assert len(message) < 1200
+    for part in says:
+        assert part in message, message
+    assert time.perf_counter() - started < seconds
+    assert caught.value.__cause__ is None
+    return message
+
+
+def read_or_refused(path: Path) -> None:
+    """Either outcome is fine; anything but a FileError is not."""
+    with contextlib.suppress(FileError):
+        load(path)
+
+
+def changed(edit: Callable[[dict[str, Any]], Any], **fields: Any) -> dict[str, Any]:
+    """A sound program, edited in place."""
+    content = program(**fields)
+    edit(content)
+    return content
+
+
+# What is no archive
+
+
+def test_missing(tmp_path: Path) -> None:
+    assert refused(tmp_path / "no.pt2", "no such file").startswith(str(tmp_path))
+    refused(Path("x" * 5000), "name too long")
+    refused(Path("a\0b"), "null")
+
+
+def test_directory(tmp_path: Path) -> None:
+    refused(tmp_path, "is a directory")
+
+
+def test_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.pt2").touch()
+    refused(tmp_path / "a.pt2", "is empty")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.pt2")
+    refused(tmp_path / "a.pt2", "not a file")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (pickle.dumps({"a": 1}), "pickle"),
+        (b"<!DOCTYPE html><html><body>Not found</body></html>", "web page"),
+        (b'{"schema": 1, "rows": []}', "JSON"),
+        (b"\x08\x08\x12\x07pytorch", "ONNX"),
+        (b"\x7fELF\x02\x01", "compiled library"),
+        (b"GGUF\x03", "GGUF"),
+        (b"\x40\0\0\0\0\0\0\0" + b'{"weight": {}}', "safetensors"),
+        (b"hello", "not a .pt2"),
+        (b"\0" * 600, "not a .pt2"),
+    ],
+)
+def test_other_files(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "a.pt2").write_bytes(content)
+    refused(tmp_path / "a.pt2", says)
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        (["m/data.pkl", "m/data/0"], "checkpoint"),
+        (["m/constants.pkl", "m/data.pkl", "m/code/__torch__.py"], "TorchScript"),
+        (["m/data/aotinductor/model/a.so"], "AOTInductor"),
+        (["data/aotinductor/model/a.so"], "AOTInductor"),
+        (["a.txt"], "without an exported program"),
+        (["m/models/a/b/model.txt"], "without an exported program"),
+    ],
+)
+def test_other_archives(tmp_path: Path, members: list[str], says: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt2", "w") as file:
+        for member in members:
+            file.writestr(member, b"x")
+    refused(tmp_path / "a.pt2", says)
+
+
+# Damaged and dangerous archives
+
+
+@pytest.mark.parametrize("kept", [4, 5, 100, 0.1, 0.5, 0.9, -1, -22, -100])
+def test_truncated(tmp_path: Path, kept: float) -> None:
+    whole = SMALL.read_bytes()
+    (tmp_path / "a.pt2").write_bytes(whole[: int(kept * len(whole)) if 0 < kept < 1 else int(kept)])
+    refused(tmp_path / "a.pt2", "truncated or damaged")
+
+
+def test_damaged_member(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.pt2", program())
+    path.write_bytes(path.read_bytes().replace(b"graph_module", b"graph_modulo", 1))
+    refused(path, "model.json is damaged")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_the_same_member_twice(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.pt2", program())
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(PROGRAM, json.dumps(program([])))
+    refused(path, "more than once")
+
+
+@pytest.mark.parametrize("member", ["../a.json", "m/../../a", "/etc/passwd", "..\\a", "C:\\a", "m/.."])
+def test_members_that_point_outside(tmp_path: Path, member: str) -> None:
+    refused(save(tmp_path / "a.pt2", program(), extra={member: b""}), "points outside")
+
+
+def patched(path: Path, at: int, form: str, value: int) -> Path:
+    """Overwrite a field of the first member's entry in the archive's directory."""
+    content = bytearray(path.read_bytes())
+    struct.pack_into(form, content, content.rfind(b"PK\x01\x02") + at, value)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_member_that_claims_gigabytes(tmp_path: Path) -> None:
+    tracemalloc.start()
+    path = patched(save(tmp_path / "a.pt2", program()), 24, "<I", 4_000_000_000)
+    refused(path, "claims 4,000,000,000 bytes", seconds=1.0)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_a_member_that_claims_ten_gigabytes(tmp_path: Path) -> None:
+    """Sizes past 4 GB are written in a field of their own."""
+    path = tmp_path / "a.pt2"
+    data = json.dumps(program()).encode()
+    info = zipfile.ZipInfo(PROGRAM)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(info, data)
+        info.file_size = 10 * 2**30
+    refused(path, "claims 10,737,418,240 bytes", seconds=1.0)
+
+
+def test_a_zip_bomb(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.pt2", b" " * 80_000_000, compression=zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 100_000
+    refused(path, "zip bomb", seconds=1.0)
+
+
+def test_a_member_that_unpacks_to_more_than_it_claims(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.pt2", b" " * 3_000_000, compression=zipfile.ZIP_DEFLATED)
+    refused(patched(path, 24, "<I", 1000), "damaged")
+
+
+def test_a_huge_directory(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.pt2", program())
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<I", content, content.rfind(b"PK\x05\x06") + 12, 3_000_000_000)
+    path.write_bytes(content)
+    refused(path, "too many")
+
+
+def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 2)
+    refused(save(tmp_path / "a.pt2", program(), extra={"m/a": b"", "m/b": b""}), "3 members")
+
+
+def test_encrypted(tmp_path: Path) -> None:
+    refused(patched(save(tmp_path / "a.pt2", program()), 8, "<H", 1), "is encrypted")
+
+
+def test_unknown_compression(tmp_path: Path) -> None:
+    refused(patched(save(tmp_path / "a.pt2", program()), 10, "<H", 99), "cannot be unpacked")
+
+
+def test_a_member_name_that_is_not_utf8(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.pt2", program(), extra={"m/zz": b""})
+    content = path.read_bytes().replace(b"m/zz", b"m/\xff\xfe")
+    path.write_bytes(content)
+    assert len(load(path).nodes) == 1  # an old zip tool's name: nobody asks for it
+    refused(patched(path, 8, "<H", 0x800), "damaged")
+
+
+def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("graphflops.exporters.pt2.Program", full)
+    refused(save(tmp_path / "a.pt2", program()), "does not fit in memory")
+
+
+# JSON that is no program
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
+        (b'{"graph_module": ', "not JSON"),
+        (b'{"graph_module": {}, "nan": NaN', "not JSON"),
+        (b"[]", "got `array`"),
+        (b"{}", "missing required field `schema_version`"),
+        (b'{"schema_version": {"major": 8, "minor": 1}}', "missing required field `graph_module`"),
+        (json.dumps(program()).encode()[:-1] + b"\xff}", "not JSON"),
+        (json.dumps(program()).replace("relu", "\udcff").encode("utf-8", "surrogateescape"), "not JSON"),
+    ],
+)
+def test_not_the_schema(tmp_path: Path, content: bytes, says: str) -> None:
+    refused(save(tmp_path / "a.pt2", content), says)
+
+
+def test_the_path_inside_the_json(tmp_path: Path) -> None:
+    content = changed(lambda c: c["graph_module"]["graph"]["nodes"][0].update(inputs=3))
+    refused(save(tmp_path / "a.pt2", content), "$.graph_module.graph.nodes[0].inputs", "got `int`")
+    content = changed(lambda c: c["graph_module"]["graph"]["tensor_values"].update(x={"dtype": "float"}))
+    refused(save(tmp_path / "b.pt2", content), "value x", "$.dtype")
+
+
+@pytest.mark.parametrize("major", [99, 4, 9, -1])
+def test_schema_major(tmp_path: Path, major: int) -> None:
+    version = {"major": major, "minor": 0}
+    advice = "update graphflops" if major > 8 else "export the model again"
+    says = (f"schema major {major}", "reads 5 to 8", advice)
+    refused(save(tmp_path / "a.pt2", program(schema_version=version)), *says)
+    refused(save(tmp_path / "b.pt2", {"schema_version": version, "graph_module": 1}), *says)
+
+
+def nested_lists(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def nested_graphs(depth: int) -> dict[str, Any]:
+    innermost = graph([tensor("a")], [], [tensor("a")], {"a": meta(2)})
+    for _ in range(depth):
+        node = call(
+            "torch.ops.higher_order.cond",
+            {"as_graph": {"name": "g", "graph": innermost}},
+            tensor("a"),
+            out="b",
+        )
+        innermost = graph([tensor("a")], [node], [tensor("b")], {"a": meta(2), "b": meta(2)})
+    return innermost
+
+
+def test_nested_json(tmp_path: Path) -> None:
+    whole = json.dumps(program())
+    deep = nested_lists(1_000_000)
+    refused(save(tmp_path / "a.pt2", whole[:-1] + f', "later": {deep}}}'), "nests too deep")
+    refused(save(tmp_path / "b.pt2", whole.replace('"a0"', deep)))
+    refused(save(tmp_path / "c.pt2", whole.replace('{"as_tensor": {"name": "x"}}', dictionaries(400_000), 1)))
+
+
+def dictionaries(depth: int) -> str:
+    return '{"as_string_to_argument": {"k": ' * depth + '{"as_int": 1}' + "}}" * depth
+
+
+def test_nested_dictionaries(tmp_path: Path) -> None:
+    """Shallow enough for the decoder, too deep for what walks it: still one line."""
+    whole = json.dumps(program())
+    for depth in (50, 150, 300, 400, 2_000, 4_000):
+        path = save(tmp_path / "a.pt2", whole.replace('{"as_tensor": {"name": "x"}}', dictionaries(depth), 1))
+        read_or_refused(path)
+
+
+@pytest.mark.parametrize("depth", [60, 100])
+def test_nested_graphs(tmp_path: Path, depth: int) -> None:
+    inner = {"as_graph": {"name": "g", "graph": nested_graphs(depth)}}
+    nodes = [call("torch.ops.higher_order.cond", inner, tensor("x"))]
+    refused(save(tmp_path / "a.pt2", program(nodes)), "deep")
+
+
+def test_graphs_nested_as_deep_as_allowed(tmp_path: Path) -> None:
+    inner = {"as_graph": {"name": "g", "graph": nested_graphs(40)}}
+    assert load(save(tmp_path / "a.pt2", program([call("my.op", inner, tensor("x"))])))
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        size(-1),
+        size(2**62 + 1),
+        size(10**400),
+        size("-5"),
+        size("10**400"),
+        size("__import__('os').system('touch harm')"),
+        size("().__class__.__bases__[0].__subclasses__()"),
+        size("lambda: 0"),
+        size("s0 ** 9999999999"),
+        size("9**9**9**9"),
+        size("(" * 5000 + "s0" + ")" * 5000),
+        size("+".join(f"s{n}*t{n}" for n in range(200_000))),
+        size(""),
+        size("s0\nimport os"),
+        {"as_int": True},
+        {"as_int": 1.5},
+        {"as_float": 1.0},
+        {},
+        None,
+    ],
+    ids=lambda bad: str(bad)[:40],
+)
+def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = changed(lambda c: c["graph_module"]["graph"]["tensor_values"]["x"]["sizes"].insert(0, bad))
+    message = refused(save(tmp_path / "a.pt2", content), "value x")
+    assert len(message) < 600
+    assert os.listdir(tmp_path) == ["a.pt2"]
+
+
+def test_size_of_a_scalar(tmp_path: Path) -> None:
+    content = program(graph={"sym_int_values": {"n": size("__import__('os')")}})
+    refused(save(tmp_path / "a.pt2", content), "value n")
+
+
+# References
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ([call("aten.relu", tensor("nowhere"))], "uses value nowhere, which nothing before it defines"),
+        ([call("aten.relu", tensor("y"))], "uses value y"),
+        ([call("aten.relu", tensor("z")), call("aten.relu", tensor("y"), out="z")], "uses value z"),
+        ([call("aten.relu", tensor("x"), out="x")], "defines value x, which exists already"),
+        ([call("aten.cat", {"as_tensors": [{"name": "x"}, {"name": "q"}]})], "uses value q"),
+        ([call("aten.view", {"as_sym_int": {"as_name": "n"}})], "uses value n"),
+        ([call("aten.relu", tensor("x")), call("aten.relu", tensor("x"))], "defines value y"),
+        (
+            [call("aten.split", tensor("x"), out=[{"as_tensors": [{"name": "y"}, {"name": "y"}]}])],
+            "defines value y",
+        ),
+        ([call("aten.relu", {})], "of a kind that this graphflops does not know"),
+        ([call("aten.relu", {"as_new_kind": 1})], "of a kind that this graphflops does not know"),
+        ([call("aten.relu", {"as_scalar_type": 77})], "element type number 77"),
+        ([call("aten.relu", {"as_float": "1e5"})], "1e5 is not a number"),
+        ([call("aten.relu", ("a", {"as_int": 1}), ("a", {"as_int": 2}))], "two operands of one name"),
+    ],
+)
+def test_references(tmp_path: Path, nodes: list[Any], says: str) -> None:
+    refused(
+        save(tmp_path / "a.pt2", program(nodes)),
+        f"node #{len(nodes) - 1 if 'defines' in says else 0} (aten.",
+        says,
+    )
+
+
+def test_a_reference_out_of_a_nested_graph(tmp_path: Path) -> None:
+    inner = graph(
+        [tensor("a")], [call("aten.relu", tensor("x"), out="b")], [tensor("b")], {"a": meta(2), "b": meta(2)}
+    )
+    nodes = [
+        call("higher_order.cond", {"as_graph": {"name": "body", "graph": inner}}, tensor("x"), name="cond")
+    ]
+    refused(
+        save(tmp_path / "a.pt2", program(nodes)),
+        "node cond (higher_order.cond): graph body: node #0",
+        "uses value x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"outputs": [{"user_output": {"arg": tensor("q")}}]}, "uses value q"),
+        ({"outputs": [{"loss_output": {"arg": {"name": "q"}}}]}, "uses value q"),
+        ({"outputs": [{"new_role": {}}]}, "an output of the program has a role"),
+        ({"inputs": [{"new_role": {}}]}, "an input of the program has a role"),
+        ({"inputs": [{"user_input": {"arg": tensor("x")}}] * 2}, "defines value x"),
+        ({"inputs": [{"user_input": {"arg": {"as_int": 1}}}]}, "has no name of its own"),
+        (
+            {"inputs": [{"user_input": {"arg": {"as_tensors": [{"name": "x"}, {"name": "z"}]}}}]},
+            "has no name of its own",
+        ),
+        ({"values": {"y": meta(2)}}, "input x has no recorded type"),
+    ],
+)
+def test_signature(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+    refused(save(tmp_path / "a.pt2", program(**fields)), says)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[31mred\x1b[0m", "<script>alert(1)</script>", "a\nb\rc", "\u202egnp", "\0", "x" * 100_000]
+)
+def test_names(tmp_path: Path, name: str) -> None:
+    """A name is kept as it is in the graph, where renderers escape it, and made harmless in a message."""
+    nodes = [call(f"my.{name}", tensor(name), name=name, metadata={"nn_module_stack": f"k,{name},{name}"})]
+    values = {name: meta(2), "y": meta(2)}
+    inputs = [{"user_input": {"arg": tensor(name)}}]
+    found = load(save(tmp_path / "a.pt2", program(nodes, values, inputs)))
+    assert found.inputs[0].name == name
+    assert found.nodes[0].op == f"my.{name}"
+    nodes = [call(f"my.{name}", tensor(f"q{name}"), name=name)]
+    refused(save(tmp_path / "b.pt2", program(nodes, values, inputs)), "which nothing before it defines")
+
+
+def test_name_of_the_file(tmp_path: Path) -> None:
+    refused(tmp_path / "\x1b[31m.pt2", "\\x1b[31m.pt2")
+
+
+def test_a_node_named_like_an_input(tmp_path: Path) -> None:
+    found = load(save(tmp_path / "a.pt2", program([call("my.op", tensor("x"), name="x")])))
+    assert found.nodes[0].name == "x_1"
+    assert len(found.nx) == 2
+
+
+# Pickles
+
+
+class Harm:
+    """Writes a file when unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_pickles_are_not_opened(tmp_path: Path) -> None:
+    target = tmp_path / "harm"
+    harmful = pickle.dumps(Harm(target))
+    (tmp_path / "a.pt2").write_bytes(harmful)
+    refused(tmp_path / "a.pt2", "pickle")
+    names = [
+        "m/data/weights/model.pt",
+        "m/data/constants/model.pt",
+        "m/data/sample_inputs/model.pt",
+        "m/data.pkl",
+    ]
+    assert load(save(tmp_path / "b.pt2", program(), extra=dict.fromkeys(names, harmful)))
+    (tmp_path / "b.pt2").unlink()
+    with zipfile.ZipFile(tmp_path / "c.pt2", "w") as file:
+        file.writestr("m/data.pkl", harmful)
+    refused(tmp_path / "c.pt2", "checkpoint")
+    assert not target.exists()
+    pickle.loads(harmful)
+    assert target.exists()
+
+
+# At random
+
+
+def mutations(value: Any, rng: random.Random) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) inside a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(items):
+        yield value, key
+        yield from mutations(item, rng)
+
+
+def test_random_changes_of_the_json(tmp_path: Path) -> None:
+    """Whatever stands where: a graph or one line."""
+    rng = random.Random(0)
+    with zipfile.ZipFile(DATA / "lm_core_aten-torch2.6.0.pt2") as file:
+        text = file.read("serialized_exported_program.json")
+    junk = [
+        None,
+        0,
+        -1,
+        2**70,
+        1.5,
+        "",
+        "s0",
+        "\x1b",
+        True,
+        [],
+        {},
+        [1],
+        {"as_int": -3},
+        {"as_tensor": {"name": "x"}},
+    ]
+    for _ in range(25):
+        content = json.loads(text)
+        places = list(mutations(content, rng))
+        for _ in range(3):
+            container, key = rng.choice(places)
+            try:
+                container[key] = rng.choice(junk)
+            except IndexError:
+                continue
+        path = save(tmp_path / "a.pt2", content, member="serialized_exported_program.json")
+        read_or_refused(path)
+
+
+def test_random_changes_of_the_bytes(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    whole = save(
+        tmp_path / "whole.pt2",
+        program(),
+        extra={"m/data/weights/model_weights_config.json": b'{"config": {}}'},
+    )
+    content = whole.read_bytes()
+    path = tmp_path / "a.pt2"
+    for _ in range(400):
+        damaged = bytearray(content)
+        for _ in range(rng.randint(1, 6)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        read_or_refused(path)

@@ -1,0 +1,545 @@
+"""The command line, on real files: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from graphflops import __version__, cli
+from graphflops.errors import FileError
+from graphflops.report import Report
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = sorted((ROOT / "samples").glob("*.pt2"))
+MODEL = str(ROOT / "samples" / "gqa_transformer.pt2")
+STATIC = str(ROOT / "samples" / "convnet.pt2")
+COMMAND = [sys.executable, "-m", "graphflops.cli"]
+
+
+def run(*args: str | os.PathLike[str]) -> Result:
+    return CliRunner().invoke(cli.main, [os.fspath(arg) for arg in args], prog_name="graphflops")
+
+
+def ok(*args: str | os.PathLike[str]) -> str:
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def failed(*args: str | os.PathLike[str], code: int = 1) -> str:
+    """The one line on stderr of a command that fails."""
+    result = run(*args)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("graphflops: error: ")
+    assert result.stderr[:-1].isprintable()
+    return result.stderr
+
+
+def misused(*args: str | os.PathLike[str]) -> str:
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+def process(*args: str, encoding: str = "utf-8", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args],
+        cwd=ROOT,
+        capture_output=True,
+        encoding=encoding,
+        timeout=120,
+        check=False,
+        env={**os.environ, **env},
+    )
+
+
+@pytest.fixture
+def unknown(tmp_path: Path) -> str:
+    """The transformer with an operator that has no rule."""
+    path = tmp_path / "fused.pt2"
+    with zipfile.ZipFile(MODEL) as old, zipfile.ZipFile(path, "w") as new:
+        for entry in old.infolist():
+            new.writestr(
+                entry, old.read(entry).replace(b"torch.ops.aten.silu.default", b"torch.ops.my.silu.default")
+            )
+    return str(path)
+
+
+# What it prints
+
+
+@pytest.mark.parametrize("model", SAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+def test_every_sample_in_every_format(model: Path, form: str) -> None:
+    text = ok("analyze", model, "--format", form)
+    assert text.endswith("\n")
+    if form == "json":
+        assert Report.from_json(text.encode()).rows
+        assert text.count("\n") == 1
+    elif form == "csv":
+        assert all(row["state"] in ("counted", "free") for row in csv.DictReader(io.StringIO(text)))
+    else:
+        assert "FLOPs" in text
+        assert "0 unknown" in text
+
+
+def test_the_table_answers_the_question_first() -> None:
+    lines = ok("analyze", MODEL).splitlines()
+    assert re.match(r"gqa_transformer.pt2  torch [\d.]+ · \d+ nodes · 205.4 k parameters, 821.5 kB", lines[0])
+    assert re.match(r"  s\d+ = 2 +ids\[0\], from the export \(1..64\)", lines[1])
+    assert re.match(
+        r"  FLOPs +13.63 M   \(6.816 M MACs, float32\)    409.6 k·s\d+·s\d+ \+ 1,024·s\d+·s\d+²", lines[4]
+    )
+    assert any("blocks (x4)" in line for line in lines)
+
+
+def test_sizes_by_axis_and_by_shape() -> None:
+    by_axis = json.loads(
+        ok("analyze", MODEL, "--dim", "ids[0]=1", "--dim", "ids[1]=4_096", "--format", "json")
+    )
+    by_shape = json.loads(ok("analyze", MODEL, "--input", "ids=1,4096", "--format", "json"))
+    assert by_axis["totals"] == by_shape["totals"]
+    assert by_shape["totals"]["matrix_flops"] == 409_600 * 4096 + 1_024 * 4096**2
+    assert {entry["given_by"] for entry in by_shape["symbols"].values()} == {"user"}
+    assert "given (2..4096)" in ok("analyze", MODEL, "--input", "ids=1,4096")
+
+
+def test_one_table_only() -> None:
+    by_op = ok("analyze", MODEL, "--by", "op", "--top", "3")
+    assert re.search(r"^  operator +calls +FLOPs", by_op, re.MULTILINE)
+    assert re.search(r"^  … \d+ more ", by_op, re.MULTILINE)
+    assert "  module " not in by_op
+    assert "make.py:" in ok("analyze", MODEL, "--by", "source")
+    assert "  operator " not in ok("analyze", MODEL, "--by", "module")
+    flat = ok("analyze", MODEL, "--depth", "1")
+    assert "attention" not in flat.partition("  operator ")[0].partition("  module ")[2]
+
+
+def test_training() -> None:
+    text = ok("analyze", MODEL, "--training")
+    assert [
+        line.split()[0]
+        for line in text.splitlines()
+        if re.match("  (forward|backward|optimizer|step) ", line)
+    ] == [
+        *("forward", "forward", "backward", "optimizer", "step"),
+    ]
+    step = json.loads(ok("analyze", MODEL, "--training", "--format", "json"))["totals"]["step"]
+    assert step["matrix_flops"]["value"] > 2.5 * 13_630_000
+
+
+def test_a_saved_report_is_as_good_as_the_model(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    assert ok("analyze", MODEL, "--output", saved) == ""
+    for form in ("table", "json", "csv", "markdown"):
+        assert ok("analyze", saved, "--format", form) == ok("analyze", MODEL, "--format", form)
+    assert "saved report" in misused("analyze", saved, "--dim", "s0=1")
+    assert ok("rules", saved) == ok("rules", MODEL)
+
+
+@pytest.mark.parametrize(
+    "name, start", [("r.json", "{"), ("r.csv", "node,op"), ("r.md", "## "), ("r.txt", "gqa"), ("r", "gqa")]
+)
+def test_the_suffix_of_the_output_says_the_format(tmp_path: Path, name: str, start: str) -> None:
+    ok("analyze", MODEL, "-o", tmp_path / name)
+    assert (tmp_path / name).read_text().startswith(start)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_an_output_file_is_replaced_whole_and_keeps_its_mode(tmp_path: Path) -> None:
+    target, link = tmp_path / "r.md", tmp_path / "link.md"
+    target.write_text("x" * 1_000_000)
+    target.chmod(0o640)
+    link.symlink_to(target)
+    ok("analyze", MODEL, "-o", link)
+    assert link.is_symlink()
+    assert target.read_text().startswith("## gqa")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+def test_a_device_is_written_and_not_replaced() -> None:
+    ok("analyze", MODEL, "-o", "/dev/null")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_rules() -> None:
+    rows = json.loads(ok("rules", "--format", "json"))
+    linear = next(row for row in rows if row["operator"] == "aten.linear")
+    assert linear["file"] == "matmul.py"
+    assert linear["what is counted"]
+    assert [row["operator"] for row in rows] == sorted(row["operator"] for row in rows)
+    assert ok("rules", "--format", "csv").startswith("operator,rule,file,what is counted\n")
+    assert "aten.linear " in ok("rules")
+
+
+def test_rules_of_a_model(unknown: str) -> None:
+    rows = json.loads(ok("rules", unknown, "--format", "json"))
+    assert rows[0] == {
+        "operator": "my.silu.default",
+        "calls": 4,
+        "state": "unknown",
+        "priced as": "",
+        "rule": "",
+        "file": "",
+    }
+    by_op = {row["operator"]: row for row in rows}
+    assert by_op["aten.linear.default"]["priced as"] == "aten.linear"
+    assert by_op["aten.view.default"]["state"] == "free"
+
+
+def test_own_rules(unknown: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import graphflops\n"
+        "from graphflops.cost import Estimate\n"
+        "@graphflops.rule('my.silu')\n"
+        "def silu(x):\n"
+        "    '''A made-up count.'''\n"
+        "    return Estimate((x.like(),), vector_flops=7 * x.numel, reads=(x,))\n"
+    )
+    code = (
+        "from click.testing import CliRunner; from graphflops.cli import main; import sys;"
+        "r = CliRunner().invoke(main, sys.argv[1:]); print(r.stdout); sys.exit(r.exit_code)"
+    )  # in a process of its own: registering a rule is for good
+    for args in (["analyze", unknown, "--strict", "--by", "op"], ["rules", unknown], ["rules"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *args, "--rules", str(own)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        assert "my.silu" in done.stdout
+        assert "unknown" not in done.stdout.replace("0 unknown", "")
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero (own.py:1)"),
+        ("x = (", "SyntaxError"),
+        ("import graphflops\n@graphflops.rule('aten.mm')\ndef mm(a, b): ...", "aten.mm has a rule already"),
+    ],
+)
+def test_a_broken_rule_file(tmp_path: Path, text: str, says: str) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(text)
+    assert says in failed("analyze", MODEL, "--rules", own)
+
+
+def test_a_rule_file_that_is_no_python(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("")
+    assert ".py" in failed("rules", "--rules", tmp_path / "own.txt")
+    assert "does not exist" in misused("rules", "--rules", tmp_path / "none.py")
+
+
+# Exit codes
+
+
+def test_strict(unknown: str, tmp_path: Path) -> None:
+    result = run("analyze", unknown, "--strict", "-o", tmp_path / "r.json")
+    assert result.exit_code == 3
+    assert result.stderr == (
+        "graphflops: strict: 4 nodes unknown: my.silu.default (x4); price them with --rules FILE.py\n"
+    )
+    assert json.loads((tmp_path / "r.json").read_text())["coverage"]["unknown"] == 4
+    result = run("analyze", unknown, "--strict")
+    assert result.exit_code == 3
+    assert ">= 13.63 M" in result.stdout
+    assert run("analyze", unknown).exit_code == 0
+    assert ok("analyze", MODEL, "--strict")
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.pt2").touch()
+    (tmp_path / "zip.pt2").write_bytes(Path(MODEL).read_bytes()[:3000])
+    (tmp_path / "other.json").write_text('{"schema": 99}')
+    (tmp_path / "list.json").write_text("{" * 100_000)
+    for name in ("missing.pt2", ".", "empty.pt2", "zip.pt2", "other.json", "list.json", "\udcff\n.pt2"):
+        output = tmp_path / "out.json"
+        failed("analyze", tmp_path / name, "-o", output)
+        failed("rules", tmp_path / name, "-o", output)
+        assert not output.exists()
+    assert "schema 1" in failed("analyze", tmp_path / "other.json")
+
+
+def test_a_file_with_a_name_that_is_no_text(tmp_path: Path) -> None:
+    odd = tmp_path / "\udcff\x1b[31m.pt2"
+    odd.write_bytes(Path(STATIC).read_bytes())
+    assert "\\udcff\\x1b[31m.pt2" in ok("analyze", odd)
+    for form in ("json", "csv", "markdown"):
+        assert ok("analyze", odd, "--format", form).replace("\n", "").isprintable()
+
+
+def test_sizes_that_contradict_the_program() -> None:
+    assert "no_such" in failed("analyze", MODEL, "--dim", "no_such=3")
+    assert "no such input" in failed("analyze", MODEL, "--input", "x=3")
+    assert "ids" in failed("analyze", MODEL, "--input", "ids=3")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(
+            ["--dim", text]
+            for text in ("s0", "=3", "s0=", "s0=x", "s0=-1", "s0=1.5", "s0=99999999999999999999", "s0=²")
+        ),
+        *(["--input", text] for text in ("x", "x=", "x=1,", "x=1,a", "=1,2", "x=[1,2]")),
+        ["--dim", "s0=1", "--dim", "s0=2"],
+        ["--depth", "-1"],
+        ["--top", "0"],
+        ["--format", "yaml"],
+        ["--by", "weather"],
+        ["--format", "json", "--by", "op"],
+        ["--format", "csv", "--depth", "2"],
+        ["--by", "op", "--depth", "2"],
+        ["--no-such-option"],
+        ["second.pt2"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(args: list[str]) -> None:
+    assert "Traceback" not in misused("analyze", MODEL, *args)
+
+
+def test_wrong_usage_of_the_rest() -> None:
+    misused("analyze")
+    misused("no-such-command")
+    misused("capture", "a.b:c")
+    misused("capture", "a.b:c", "-o", "x.txt")
+
+
+def test_version_and_help() -> None:
+    assert ok("--version") == f"graphflops {__version__}\n"
+    for args in ([], ["analyze"], ["capture"], ["rules"]):
+        text = ok(*args, "--help")
+        assert text.startswith("Usage: graphflops")
+        assert f"graphflops {args[0] if args else 'analyze'}" in text
+
+
+@pytest.mark.parametrize(
+    "error, code, says",
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (RecursionError(), 1, "nested too deeply"),
+        (MemoryError(), 1, "memory"),
+        (PermissionError(13, "Permission denied", "m.pt2"), 1, "m.pt2: Permission denied"),
+        (FileError("a\nb \x1b[31m"), 1, "a\\nb \\x1b[31m"),
+        (KeyError("what"), 1, "KeyError: 'what' (test_cli.py:"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_errors(monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, says: str) -> None:
+    def raises(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("graphflops.analyze.analyze", raises)
+    if code == 130:
+        result = run("analyze", MODEL)
+        assert (result.exit_code, result.output) == (130, "")
+    else:
+        assert says in failed("analyze", MODEL)
+
+
+def test_a_defect_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*args: object, **options: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("graphflops.analyze.analyze", raises)
+    monkeypatch.setenv("GRAPHFLOPS_TRACEBACK", "1")
+    assert isinstance(run("analyze", MODEL).exception, KeyError)
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    assert "No such file" in failed("analyze", MODEL, "-o", tmp_path / "none" / "r.json")
+    misused("analyze", MODEL, "-o", tmp_path)
+
+
+def test_nothing_is_written_on_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    target.write_text("old")
+    failed("analyze", MODEL, "--dim", "no_such=1", "-o", target)
+
+    def raises(*args: object, **options: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr("graphflops.render.render", raises)
+    failed("analyze", MODEL, "-o", target)
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+# A process of its own
+
+
+def test_a_process() -> None:
+    done = process("analyze", MODEL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ok("analyze", MODEL)
+    done = process("analyze", "missing.pt2")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch(r"graphflops: error: missing.pt2: .+\n", done.stderr)
+
+
+def imported(*args: str) -> set[str]:
+    code = (
+        "import sys\nfrom graphflops.cli import main\n"
+        "try: main(sys.argv[1:])\nfinally: sys.stderr.write(' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.split())
+
+
+def test_what_is_imported() -> None:
+    heavy = {"torch", "networkx", "onnx", "numpy", "sympy", "rich", "msgspec", "graphflops.report"}
+    assert imported("--help").isdisjoint(heavy)
+    assert imported("analyze", "--help").isdisjoint(heavy)
+    heavy -= {"msgspec", "graphflops.report"}
+    assert imported("analyze", MODEL, "--format", "json").isdisjoint(heavy)
+    assert imported("analyze", MODEL, "--format", "csv").isdisjoint(heavy)
+    assert imported("analyze", MODEL).isdisjoint(heavy - {"rich"})
+
+
+def test_a_pipe_that_is_closed_early() -> None:
+    command = " ".join([*COMMAND, "rules", "--format", "csv"])
+    done = subprocess.run(
+        f"{command} | head -n 1", shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout == "operator,rule,file,what is counted\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1251"])
+def test_a_pipe_that_takes_no_unicode(encoding: str) -> None:
+    done = process("analyze", MODEL, encoding=encoding, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"409.6 k\*s\d+\*s\d+ \+ 1,024\*s\d+\*s\d+\*\*2", done.stdout)
+
+
+def on_terminal(*args: str, columns: int = 100, **env: str) -> str:
+    """What a terminal of that width gets to see."""
+    main, side = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    environment |= {"TERM": "xterm", "COLUMNS": str(columns), **env}
+    with subprocess.Popen(
+        [*COMMAND, *args], cwd=ROOT, stdin=side, stdout=side, stderr=side, env=environment
+    ) as child:
+        os.close(side)
+        seen = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            seen += part
+        child.wait()
+    os.close(main)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_a_pipe_none(unknown: str) -> None:
+    assert "\x1b[31m" in on_terminal("analyze", unknown)
+    plain = on_terminal("analyze", unknown, NO_COLOR="1")
+    assert "\x1b" not in plain
+    assert "\x1b" not in on_terminal("analyze", unknown, TERM="dumb")
+    assert "\x1b" not in process("analyze", unknown).stdout
+    assert plain == process("analyze", unknown).stdout
+
+
+def test_a_narrow_terminal() -> None:
+    narrow = on_terminal("analyze", MODEL, columns=64, NO_COLOR="1")
+    tables = narrow.partition("  module ")[2].rpartition("  FLOPs:")[0]
+    assert max(map(len, tables.splitlines())) <= 64
+    assert "…" in narrow
+
+
+def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with cli.Progress() as progress:
+        progress(0, 10)
+        assert progress.bar is None
+        progress.start -= 2
+        progress(5, 10)
+        assert progress.bar is not None
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    with cli.Progress() as progress:
+        progress.start -= 2
+        progress(5, 10)
+        assert progress.bar is None
+
+
+# Capturing
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("torch")
+    (tmp_path / "own_models.py").write_text(
+        "import torch\n"
+        "def pair(): return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
+        "def named(): return dict(module=pair()[0], args=(), kwargs={'input': torch.zeros(2, 8)})\n"
+        "def free(): return torch.nn.Linear(8, 4), (torch.zeros(2, 8),), {}, ({0: torch.export.Dim('n')},)\n"
+        "def meta():\n"
+        "    with torch.device('meta'): return torch.nn.Linear(2**20, 2**20), (torch.zeros(2, 2**20),)\n"
+        "def wrong(): return torch.nn.Linear(8, 4)\n"
+        "def mismatch(): return torch.nn.Linear(8, 4), (torch.zeros(2, 9),)\n"
+        "def raises(): raise ValueError('first\\nsecond')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    return tmp_path
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_capture(package: Path) -> None:
+    for name, flops in (("pair", 128), ("named", 128), ("meta", 4 * 2**40)):
+        assert ok("capture", f"own_models:{name}", "-o", "r.json") == ""
+        assert json.loads(Path("r.json").read_text())["totals"]["matrix_flops"] == flops
+    assert ok("capture", "own_models:free", "-o", "m.pt2") == ""
+    totals = json.loads(ok("analyze", "m.pt2", "--dim", "input[0]=3", "--format", "json"))["totals"]
+    assert totals["matrix_flops"] == 3 * 64
+    assert {*os.listdir()} - {"__pycache__"} == {"m.pt2", "own_models.py", "r.json"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "factory, says",
+    [
+        ("own_models:missing", "AttributeError"),
+        ("no_such_package:f", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("own_models:wrong", "not (module, args, kwargs, dynamic_shapes)"),
+        ("own_models:raises", "ValueError: first (own_models.py:"),
+        ("own_models:mismatch", "torch cannot export it"),
+    ],
+)
+def test_what_cannot_be_captured(package: Path, factory: str, says: str) -> None:
+    assert says in failed("capture", factory, "-o", "m.pt2")
+    assert not Path("m.pt2").exists()
+
+
+def test_capture_names_a_factory(package: Path) -> None:
+    assert "PKG.MOD:FACTORY" in misused("capture", "own_models", "-o", "m.pt2")

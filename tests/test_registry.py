@@ -1,0 +1,55 @@
+"""How an operator's name finds its rule, and what registering refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphflops.cost import Estimate
+from graphflops.errors import RuleError
+from graphflops.rules import registry
+from tests.support import price, t
+
+
+@pytest.fixture
+def table(monkeypatch):
+    registry.find("aten.mm.default")
+    monkeypatch.setattr(registry, "_rules", dict(registry._rules))
+
+
+def test_an_overload_falls_back_to_its_base_name():
+    assert registry.find("aten.mm.default").key == "aten.mm"
+
+
+def test_an_in_place_operator_is_priced_by_the_functional_rule():
+    assert registry.find("aten.relu_.default").key == registry.find("aten.relu.default").key
+
+
+def test_dunder_names_are_not_in_place():
+    assert registry.functional_name("aten.__or__") is None
+    assert registry.functional_name("aten.add_") == "aten.add"
+
+
+def test_an_unknown_operator_has_no_rule():
+    assert registry.find("mine.magic.default") is None
+
+
+def test_a_rule_of_ones_own_is_found(table):
+    @registry.rule("mine.scale")
+    def scale(x, factor=2):
+        return Estimate((x.like(),), vector_flops=x.numel, reads=(x,))
+
+    assert price("mine.scale.default", t(4, 8)).vector_flops == 4 * 8
+
+
+def test_a_second_rule_for_one_operator_is_refused(table):
+    with pytest.raises(RuleError, match=r"aten\.mm has a rule already"):
+        registry.rule("aten.mm")(lambda a, b: Estimate())
+
+
+def test_the_index_says_where_each_rule_is():
+    from graphflops.rules import index
+
+    written = Path(index.__file__).read_text(encoding="utf-8")
+    assert written == registry.index_text(), "run `python -m graphflops.rules`"
