@@ -129,6 +129,7 @@ class _Analysis:
         self.priced: dict[tuple[Any, ...], _Priced] = {}
         self.regions: dict[Graph, _Region] = {}
         self.numbers: Counter[str] = Counter()
+        self.contents: set[str] = set()
         minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
         self.sizes = SizesKnown(binding.hints, minimums)
         self.found: dict[tuple[str, str], Diagnostic] = {}
@@ -143,20 +144,23 @@ class _Analysis:
         trainable = [entry.type for entry in parameters if entry.type.requires_grad]
         optimizer = adamw(trainable)
         by_module: Counter[str] = Counter()
+        by_dtype: Counter[str] = Counter()
         for entry in parameters:
             by_module[entry.name.rpartition(".")[0]] += _number(entry.type.numel)
+            by_dtype[entry.type.dtype.name] += _number(entry.type.nbytes)
         return Report(
             origin=graph.origin,
             symbols=self.binding.describe(graph, (run.cost, run.backward)),
             totals=Totals(run.cost, run.forward_peak.bytes, run.forward_peak.node),
             parameters=sum(by_module.values()),
-            parameter_bytes=sum(_number(entry.type.nbytes) for entry in parameters),
+            parameter_bytes=sum(by_dtype.values()),
             buffer_bytes=sum(_number(e.type.nbytes) for e in self.inputs_with("buffer") + self.inputs_with("constant")),
             coverage=_coverage(run.rows),
             rows=run.rows,
             diagnostics=(*self.binding.diagnostics, *self.found.values()),
             modules=graph.modules,
             parameter_modules=dict(by_module),
+            parameter_dtypes=dict(by_dtype),
             backward=Totals(run.backward, run.training_peak.bytes, run.training_peak.node) if self.training else None,
             optimizer=Totals(optimizer) if self.training else None,
         )
@@ -180,9 +184,11 @@ class _Analysis:
 
     def run(self, graph: Graph, operands: Sequence[Value], *, top: bool = False, autocast: bool = False) -> _Run:
         """Walk one graph, nested or not, from the values of its inputs."""
-        if len(operands) != len(graph.inputs):
-            raise ShapeError(f"graph {shown(graph.name)} takes {len(graph.inputs)} operands, got {len(operands)}")
-        values: dict[str, Value] = {entry.name: operand for entry, operand in zip(graph.inputs, operands)}
+        given = graph.inputs if top else [entry for entry in graph.inputs if entry.role != "constant"]
+        if len(operands) != len(given):
+            raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
+        values: dict[str, Value] = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
+        values.update((entry.name, operand) for entry, operand in zip(given, operands))
         rows: list[Row] = []
         events: list[Event] = []
         phases = graph.phases if top else {}
@@ -294,10 +300,9 @@ class _Analysis:
             recorded = self.binding.value(graph, name) if name is not None else None
             if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
                 for size, known in zip(derived.shape, recorded.shape):
-                    if isinstance(size, Expr) and str(size) in priced.placeholders:
-                        names.setdefault(str(size), known)
-            elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)) and str(derived) in priced.placeholders:
-                names.setdefault(str(derived), recorded)
+                    names.update(_named_by(size, known, priced.placeholders))
+            elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
+                names.update(_named_by(derived, recorded, priced.placeholders))
         for placeholder in sorted(priced.placeholders - names.keys()):
             what = placeholder.rstrip("?")
             names[placeholder] = symbol(f"{what}_{self.numbers[what]}")
@@ -331,22 +336,35 @@ class _Analysis:
             if recorded is None or _is_same(ours, recorded):
                 values[name] = ours
             else:
-                values[name] = self.agreed(node, ours, recorded, autocast or name not in graph.used)
+                values[name] = self.agreed(node, ours, recorded, autocast, name in graph.used)
+            if isinstance(settled := values[name], TensorType) and settled.value is not None:
+                self.contents.add(name)
+        if self.contents and functional_name(node.op.rpartition(".")[0]) is not None:
+            self.forget_contents(values)
 
-    def agreed(self, node: Node, ours: Value, recorded: Value, any_dtype: bool) -> Value:
-        """Which of two types to go on with; `any_dtype`: not to mind the element type, as where autocasting chose it.
+    def forget_contents(self, values: dict[str, Value]) -> None:
+        """After a write in place no contents are known any more: what else shares the memory is not tracked this finely."""
+        for name in self.contents & values.keys():
+            value = values[name]
+            if isinstance(value, TensorType):
+                values[name] = replace(value, value=None)
+        self.contents.clear()
 
-        Nor is it minded in a result that nobody uses: statistics that kernels of one device keep in float32 and those of
-        another do not.
+    def agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool, used: bool) -> Value:
+        """Which of two types to go on with; the disagreement is said.
+
+        But not of an element type where autocasting chose it, nor of a result that nobody uses: kernels of different devices
+        keep different statistics and workspaces there.
         """
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             return ours if self.binding.moved and ours is not None else recorded
         if self.binding.moved:
             return ours
         if len(ours.shape) != len(recorded.shape) or any(map(differ, ours.shape, recorded.shape)):
-            self.say("GF102", node, f"derived {ours}, the file records {recorded}")
+            if used:
+                self.say("GF102", node, f"derived {ours}, the file records {recorded}")
             return replace(recorded, requires_grad=ours.requires_grad)
-        if ours.dtype is not recorded.dtype and not any_dtype:
+        if ours.dtype is not recorded.dtype and used and not autocast:
             self.say("GF103", node, f"derived {ours}, the file records {recorded}")
         return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
 
@@ -476,6 +494,12 @@ def _placeholders(estimate: Estimate) -> frozenset[str]:
         dims.extend(value.shape if isinstance(value, TensorType) else (value,))
     dims.extend(times for _, times in estimate.regions)
     return frozenset(name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?"))
+
+
+def _named_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
+    """What a recorded size says of a derived one that is nothing but a placeholder."""
+    names = [name for name in placeholders if size is symbol(name)]
+    return dict.fromkeys(names, recorded)
 
 
 def _substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:

@@ -120,7 +120,8 @@ class Report:
 
     totals: the forward (for a joint graph: all of it); backward, optimizer: what a training step adds, or None.
     parameters: elements, tied ones once; parameter_bytes, buffer_bytes: their memory, constants with the buffers.
-    modules: type of each module by path, as the file records them.
+    modules: type of each module by path, as the file records them. parameter_modules: own parameters of each module by path.
+    parameter_dtypes: bytes of parameters by element type.
     """
 
     origin: Origin
@@ -134,6 +135,7 @@ class Report:
     diagnostics: tuple[Diagnostic, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     parameter_modules: Mapping[str, int] = field(default_factory=dict)
+    parameter_dtypes: Mapping[str, int] = field(default_factory=dict)
     backward: Totals | None = None
     optimizer: Totals | None = None
 
@@ -290,6 +292,7 @@ class _WireReport(msgspec.Struct, frozen=True):
     coverage: _WireCoverage
     modules: dict[str, str]
     parameter_modules: dict[str, int]
+    parameter_dtypes: dict[str, int]
     rows: list[_WireRow]
     diagnostics: list[_WireDiagnostic]
 
@@ -356,6 +359,7 @@ def _to_wire(report: Report) -> _WireReport:
         ),
         modules=dict(report.modules),
         parameter_modules=dict(report.parameter_modules),
+        parameter_dtypes=dict(report.parameter_dtypes),
         rows=[row(entry) for entry in report.rows],
         diagnostics=[_WireDiagnostic(d.code, d.name, d.node, d.message) for d in report.diagnostics],
     )
@@ -410,6 +414,7 @@ def _from_wire(wire: _WireReport) -> Report:
         diagnostics=tuple(Diagnostic(d.code, d.name, d.node, d.message) for d in wire.diagnostics),
         modules=wire.modules,
         parameter_modules=wire.parameter_modules,
+        parameter_dtypes=wire.parameter_dtypes,
         backward=totals(wire.totals.backward),
         optimizer=totals(wire.totals.optimizer),
     )

@@ -169,7 +169,7 @@ def anonymous(program: bytes) -> bytes:
     text = json.dumps(json.loads(program), separators=(",", ":"))
     text = text.replace(str(HERE.resolve()), "samples")
     text = re.sub(r'(File \\")[^"]*?/site-packages/', r"\1site-packages/", text)
-    text = re.sub(r'(File \\")/[^"]*/lib/python3\.\d+/', r"\1python/", text)
+    text = re.sub(r'(File \\")/[^"]*/lib/python3\.\d+/', r"\1lib/python/", text)
     return text.encode()
 
 

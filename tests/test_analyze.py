@@ -258,3 +258,25 @@ def test_trap_58_a_symbolic_peak_is_the_maximum_of_polynomials():
 def test_a_report_survives_json():
     report = analyze(two_products(), training=True)
     assert Report.from_json(report.to_json()).to_json() == report.to_json()
+
+
+# Sizes that only data can tell
+
+
+def test_a_size_only_data_can_tell_is_called_what_the_file_calls_it():
+    found = symbol("u0")
+    nodes = [
+        Node("i", "aten.nonzero.default", (Ref("x"),), outputs=("i",)),
+        Node("j", "aten.nonzero.default", (Ref("x"),), outputs=("j",)),
+    ]
+    types = {"x": t(4), "i": t(found, 1, dtype="int64"), "j": t(symbol("u1"), 1, dtype="int64")}
+    report = analyze(graph(nodes, types, ["x"], ["i", "j"]))
+    assert [row.outputs[0].type.shape for row in report.rows] == [(found, 1), (symbol("u1"), 1)]
+    assert report.rows[1].cost.written_bytes == 8 * symbol("u1")
+    assert not report.diagnostics
+
+
+def test_a_size_only_data_can_tell_is_numbered_where_the_file_is_silent():
+    nodes = [Node(name, "aten.nonzero.default", (Ref("x"),), outputs=(name,)) for name in ("i", "j")]
+    report = analyze(graph(nodes, {"x": t(4)}, ["x"], ["i", "j"]))
+    assert [str(row.outputs[0].type.shape[0]) for row in report.rows] == ["nonzero_0", "nonzero_1"]

@@ -18,6 +18,7 @@ from torch import fx
 from graphflops.errors import DimError, FileError, ModelError, shown
 from graphflops.exporters import symbols
 from graphflops.exporters.joint import with_modules
+from graphflops.exporters.nested import with_nested_modules
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types, storage
 from graphflops.graph import Argument, Graph, Input, InputRole, Node, Opaque, Origin, Output, OutputRole, Ref
@@ -118,7 +119,7 @@ class _Live:
         )
         inputs = (*inputs, *scope.constants)
         return Graph(
-            nodes=with_modules(nodes, inputs, outputs),
+            nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
             types=scope.types,
             inputs=inputs,
             outputs=outputs,

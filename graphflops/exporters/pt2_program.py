@@ -15,6 +15,7 @@ from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters import symbols
 from graphflops.exporters.joint import with_modules
+from graphflops.exporters.nested import with_nested_modules
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -65,7 +66,7 @@ class Program:
             inputs = with_aliases(inputs, nodes, scope.types)
         outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
         return Graph(
-            nodes=with_modules(nodes, inputs, outputs),
+            nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
             types=scope.types,
             inputs=inputs,
             outputs=outputs,

@@ -7,11 +7,11 @@ import re
 _FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # Not the user's: torch (installed, or a checkout in a directory of its name), Python's library, generated.
 _FOREIGN = re.compile(
-    r"(?:^|/(?:site|dist)-packages/|/pytorch/)(?:torch|functorch)/"
-    r"|/lib/python\d+\.\d+/(?!(?:site|dist)-packages/)"
+    r"(?:^|(?:^|/)(?:site|dist)-packages/|/pytorch/)(?:torch|functorch)/"
+    r"|(?:^|/)lib/python\d+\.\d+/(?!(?:site|dist)-packages/)"
     r"|^<(?:eval_with_key|string|frozen)"
 )
-_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
+_PACKAGES = re.compile(r"(?:.*/)?(?:site|dist)-packages/")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 
 _ROOT = re.compile(r"^L\['\w+'\]\.?")

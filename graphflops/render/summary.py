@@ -46,11 +46,12 @@ def title(report: Report) -> str:
 def headline(report: Report) -> str:
     """Producer, number of nodes, parameters and their memory."""
     held = f"{number(report.parameters)} parameters, {memory(report.parameter_bytes)}"
-    bits, odd = divmod(8 * report.parameter_bytes, report.parameters) if report.parameters else (0, 1)
+    largest_first = sorted(report.parameter_dtypes, key=lambda name: (-report.parameter_dtypes[name], name))
+    dtypes = " and ".join(safe(name, 20) for name in largest_first[:3])
     parts = [
         safe(report.origin.producer or report.origin.format, 80),
         count_of(report.coverage.nodes, "node"),
-        held if odd or not bits else f"{held} ({bits}-bit)",
+        f"{held} {dtypes}".rstrip(),
         f"{memory(report.buffer_bytes)} buffers" if report.buffer_bytes else "",
     ]
     return " · ".join(part for part in parts if part)

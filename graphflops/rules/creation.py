@@ -296,7 +296,7 @@ def hann_window(
     *,
     dtype: DType | None = None,
 ) -> Estimate:
-    """alpha - beta * cos(2 pi i / n)."""
+    """The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine."""
     return progression(window_length, dtype or DEFAULT_FLOAT, flops=3, transcendentals=1)
 
 

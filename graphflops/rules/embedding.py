@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, TensorType
 
 if TYPE_CHECKING:
-    pass
+    from graphflops.dims import Dim
 
 SUM, MEAN, MAX = 0, 1, 2  # how embedding_bag reduces the rows of a bag
 

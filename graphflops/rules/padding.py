@@ -8,10 +8,11 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, at_least, floor_div, prod
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, shown, tensors_of
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphflops.tensor import TensorType
 
 
 def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:

@@ -11,10 +11,11 @@ from graphflops.rules.axes import axes, axis
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import kept_by_slice, replaced, shown, tensors_of
 from graphflops.rules.view_copies import copied, copied_back
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphflops.tensor import TensorType
 
 # Repeats that are stored.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim
 from graphflops.rules.registry import rule
-from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from graphflops.dims import Dim
+    from graphflops.tensor import TensorType
 
 
 @dataclass(frozen=True, slots=True)

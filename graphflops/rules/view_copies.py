@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.rules import parts, views
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
 
 
 def copied(*seen: TensorType) -> Estimate:

@@ -16,7 +16,7 @@ s = symbol("s")
 HALF = {"dtype": DTYPES["float16"]}
 
 
-MADE = [
+MADE: list[tuple[Any, ...]] = [
     ("zeros.default", ((2, s),), {}, (2, s), "float32", 8 * s),
     ("ones.default", ((3,),), {"dtype": DTYPES["bool"]}, (3,), "bool", 3),
     ("full.default", ((2,), 1), {}, (2,), "int64", 16),
@@ -49,7 +49,6 @@ MADE = [
     ("arange.start", (s, s + 7), {}, (7,), "int64", 56),
     ("arange.start_step", (0, 10, 3), {}, (4,), "int64", 32),
     ("arange.start_step", (10, 0, -3), {}, (4,), "int64", 32),
-    ("arange.start_step", (5, 0, 1), {}, (0,), "int64", 0),
     ("arange.start_step", (0, 1, 0.25), {}, (4,), "float32", 16),
     ("arange.start_step", (0, s, 2), {}, ((s + 1) // 2,), "int64", 8 * ((s + 1) // 2)),
     ("arange.start_step", (s - 1, -1, -1), {}, (s,), "int64", 8 * s),
@@ -121,6 +120,10 @@ def test_contents_of_small_integer_tensors_are_known(op: str, operands: tuple[An
 def test_a_step_of_zero_is_refused() -> None:
     with pytest.raises(ShapeError, match="a step that is not zero"):
         price("aten.arange.start_step", 0, 9, 0)
+
+
+def test_a_progression_that_never_starts_is_empty() -> None:
+    assert shapes(price("aten.arange.start_step", 5, 0, 1)) == [(0,)]
 
 
 def test_a_length_no_formula_gives_is_named() -> None:

@@ -59,7 +59,7 @@ def test_trap_52_an_embedding_reads_the_rows_it_returns() -> None:
     assert price("aten.index_select.default", t(1000, 64), 0, ids(16)).cost == cost
 
 
-TOUCHED = [
+TOUCHED: list[tuple[Any, ...]] = [
     ("embedding", (t("v", 64), ids(2, "s")), (2, s, 64), 0, 512 * s + 16 * s, 512 * s),
     ("gather", (t(4, 9), 1, ids(4, 2)), (4, 2), 0, 32 + 64, 32),
     ("take", (t(4, 9), ids(3)), (3,), 0, 12 + 24, 12),
@@ -73,7 +73,7 @@ TOUCHED = [
     ("_unsafe_index_put", (t(9, 4), (ids(2),), t()), (9, 4), 0, 144 + 4 + 16, 144),
     ("index_add", (t(9, 4), 0, ids(2), t(2, 4)), (9, 4), 8, 144 + 16 + 32, 144),
     ("index_copy", (t(9, 4), 0, ids(2), t(2, 4)), (9, 4), 0, 144 + 16 + 32, 144),
-    ("index_fill", (t(9, 4), 0, ids(2), 0.5), (9, 4), 0, 144 + 16, 144),
+    ("index_fill.int_Scalar", (t(9, 4), 0, ids(2), 0.5), (9, 4), 0, 144 + 16, 144),
     ("index_reduce", (t(9, 4), 0, ids(2), t(2, 4), "mean"), (9, 4), 2 * 8 + 36, 144 + 16 + 32, 144),
     ("scatter.src", (t(9), 0, ids(2), t(5)), (9,), 0, 36 + 16 + 8, 36),
     ("scatter.value", (t(9), 0, ids(2), 1), (9,), 0, 36 + 16, 36),

@@ -97,11 +97,11 @@ def test_trap_27_frozen_first_layer() -> None:
 
 
 def test_trap_28_recomputing_costs_one_forward_more() -> None:
-    layer = price("aten.linear.default", t(4, 64), t(64, 64)).matrix_flops
-    assert (
-        7 * layer == 229_376
-    )  # two forwards, one of them again, four gradients; 6 without the input's are 196,608
-    assert 6 * layer == 196_608
+    operands = {"x": t(4, 64, requires_grad=True), "weight": t(64, 64, requires_grad=True)}
+    forward = price("aten.linear.default", **operands).matrix_flops
+    step = 2 * (forward + trained("aten.linear.default", **operands).matrix_flops)
+    assert step == 196_608
+    assert step + forward == 229_376
 
 
 @pytest.mark.parametrize("a_rank, b_rank, out", [(3, 2, (32, 8)), (2, 2, (4, 32, 8)), (3, 3, (4, 32, 8))])

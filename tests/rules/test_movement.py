@@ -28,7 +28,7 @@ def gradient(op: str, wants: str, **arguments: Any) -> Estimate:
     return back(ForwardCall(rule.function(**arguments), arguments, frozenset(wants.split())))
 
 
-VIEWS = [
+VIEWS: list[tuple[Any, ...]] = [
     # other sizes
     ("view", (t(4, 6), (2, 12)), [(2, 12)]),
     ("view", (t(4, 6), (-1,)), [(24,)]),
@@ -224,7 +224,7 @@ def test_a_split_of_unknown_length_has_no_derived_results() -> None:
     assert price("aten.unbind.int", t("s")).out == ()
 
 
-COPIED = [
+COPIED: list[tuple[Any, ...]] = [
     ("clone", (t(4, 6),), (4, 6), "float32", 0, 96, 96),
     ("contiguous", (t(4, 6),), (4, 6), "float32", 0, 96, 96),
     ("to.dtype", (t(4, 6), DTYPES["float32"]), (4, 6), "float32", 0, 0, 0),
@@ -273,7 +273,7 @@ COPIED = [
     ("pad", (t(2, 3), (1, 1), "reflect"), (2, 5), "float32", 0, 24, 40),
     ("reflection_pad2d", (t(1, 4, 4), (1, 1, 2, 0)), (1, 6, 6), "float32", 0, 64, 144),
     ("reflection_pad1d_backward", (t(1, 6), t(1, 4), (1, 1)), (1, 4), "float32", 6, 24, 16),
-    ("im2col", (t(2, 3, 8, 8), (3,), (1,), (0,), (1,)), (2, 27, 36), "float32", 0, 1536, 7776),
+    ("im2col", (t(2, 3, 8, 8), (3, 3), (1, 1), (0, 0), (1, 1)), (2, 27, 36), "float32", 0, 1536, 7776),
     (
         "im2col",
         (t(3, 8, "s"), (3, 3), (1, 1), (1, 1), (2, 1)),

@@ -43,12 +43,13 @@ def is_known(value: Any) -> bool:
     return all(map(is_known, value)) if isinstance(value, tuple) else not isinstance(value, Expr)
 
 
+BY_POSITION: list[tuple[Any, ...]] = [(op, operands, {}) for op, operands, *_ in (*VIEWS, *COPIED, *TOUCHED)]
+BY_KEYWORD: list[tuple[Any, ...]] = [
+    (op, operands, {"device": "meta", **keywords}) for op, operands, keywords, *_ in MADE
+]
 CASES = [
     (op, operands, keywords)
-    for op, operands, keywords in (
-        *((op, operands, {}) for op, operands, *_ in (*VIEWS, *COPIED, *TOUCHED)),
-        *((op, operands, {"device": "meta", **keywords}) for op, operands, keywords, *_ in MADE),
-    )
+    for op, operands, keywords in (*BY_POSITION, *BY_KEYWORD)
     if is_known(operands) and not op.startswith((*NO_META, *NOT_CALLED))
 ]
 

@@ -145,7 +145,7 @@ def test_the_gradient_of_unpooling_is_picked_up() -> None:
 
 def test_sizes_are_those_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    choices = itertools.product((7, 8, 9, 10), (1, 2, 3), (1, 2, 3), (0, 1), (1, 2), (False, True))
+    choices = itertools.product((7, 10), (2, 3), (2, 3), (0, 1), (1, 2), (False, True))
     for size, kernel, stride, padding, dilation, ceil_mode in choices:
         if 2 * padding > kernel or size + 2 * padding < dilation * (kernel - 1) + 1:
             continue

@@ -56,7 +56,7 @@ REAL = 5 * 16 * 4 // 2  # one transform of 16 real samples
         ),
         ("aten.stft.center", (t(64), 15), {}, (8, 22, 2), "float32", 22 * 146),  # hop 3; 5*15*3.9069 = 293.02
         ("aten.stft.center", (t(64), 16), {"center": False}, (9, 13, 2), "float32", 13 * REAL),
-        # per frame a transform, windowed and added up (32); the envelope once (12 * 32); a division per sample
+        # per frame a transform, windowed and added up (32); the envelope (12 * 32) once; then divided
         (
             "aten.istft.default",
             (t(2, 9, 12, dtype="complex64"), 16),
