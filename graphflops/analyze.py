@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphflops.backward import adamw, gradient
+from graphflops.backward import Backward, adamw, gradient
 from graphflops.binding import Binding, bind
 from graphflops.cost import Cost, Estimate, RegionRun, Value
 from graphflops.dims import Dim, Expr, differ, symbol
 from graphflops.errors import GraphflopsError, ModelError, RuleError, ShapeError, shown
-from graphflops.graph import Graph, Node, Opaque, Ref
+from graphflops.graph import Graph, Node, Ref
 from graphflops.memory import Event, Peak, SizesKnown, peak_of
 from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, State, Totals, scaled
 from graphflops.rules.registry import Rule, find, functional_name
@@ -73,7 +73,7 @@ class _Priced:
     state: State
     estimate: Estimate
     cost: Cost
-    gradient: Estimate | None = None
+    gradient: Backward | None = None
     gradient_cost: Cost | None = None
     in_place: bool = False
     placeholders: frozenset[str] = frozenset()
@@ -188,7 +188,7 @@ class _Analysis:
         if len(operands) != len(given):
             raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
         values: dict[str, Value] = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
-        values.update((entry.name, operand) for entry, operand in zip(given, operands))
+        values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))
         rows: list[Row] = []
         events: list[Event] = []
         phases = graph.phases if top else {}
@@ -249,19 +249,22 @@ class _Analysis:
         rule, in_place = self.rule_of(node.op)
         if rule is None:
             return _unknown("GF101", f"no rule for operator {shown(node.op)}: its cost is not in the totals")
+        if self.training:
+            args, kwargs = _distinct(args), _distinct(kwargs)
         try:
             arguments = _bound(rule, args, kwargs)
             estimate = rule.call(arguments)
             target = next((a for a in _flat(arguments.values()) if isinstance(a, TensorType)), None)
             if in_place and target is not None:
                 estimate = replace(estimate, out=(target.view(target.shape), *estimate.out[1:]), alias=True)
-            back = gradient(rule, arguments, estimate) if self.training else None
+            tensors = [value for value in _flat((args, kwargs)) if isinstance(value, TensorType)]
+            back = gradient(rule, arguments, estimate, tensors) if self.training else None
             return _Priced(
                 state="free" if _is_free(estimate) else "counted",
                 estimate=_marked(estimate, _flat(arguments.values()), node.op) if self.training else estimate,
                 cost=estimate.cost,
                 gradient=back,
-                gradient_cost=None if back is None else back.cost,
+                gradient_cost=None if back is None else back.estimate.cost,
                 in_place=in_place,
                 placeholders=_placeholders(estimate),
             )
@@ -296,10 +299,10 @@ class _Analysis:
     def numbered(self, node: Node, priced: _Priced, graph: Graph) -> _Priced:
         """Give each size that only data can tell its name: the recorded one where the file has one, else the next number."""
         names: dict[str, Dim] = {}
-        for name, derived in zip(node.outputs, priced.estimate.out):
+        for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
             if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
-                for size, known in zip(derived.shape, recorded.shape):
+                for size, known in zip(derived.shape, recorded.shape, strict=False):
                     names.update(_named_by(size, known, priced.placeholders))
             elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
                 names.update(_named_by(derived, recorded, priced.placeholders))
@@ -308,13 +311,15 @@ class _Analysis:
             names[placeholder] = symbol(f"{what}_{self.numbers[what]}")
             self.numbers[what] += 1
         estimate = _substituted(priced.estimate, names)
-        back = None if priced.gradient is None else _substituted(priced.gradient, names)
+        back = priced.gradient
+        if back is not None:
+            back = replace(back, estimate=_substituted(back.estimate, names))
         return replace(
             priced,
             estimate=estimate,
             cost=estimate.cost,
             gradient=back,
-            gradient_cost=None if back is None else back.cost,
+            gradient_cost=None if back is None else back.estimate.cost,
         )
 
     def settle(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph, autocast: bool) -> None:
@@ -325,6 +330,8 @@ class _Analysis:
                     f"{_place(node)}: {priced.problem}; a size is fixed in the program: export it with dynamic shapes"
                 )
             self.say(priced.code, node, priced.problem)
+        if priced.estimate.hint:
+            self.say("GF108", node, priced.estimate.hint)
         derived = priced.estimate.out
         if priced.state != "unknown" and len(derived) != len(node.outputs):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file records {len(node.outputs)}")
@@ -382,6 +389,7 @@ DIAGNOSTICS = {
     "GF105": "result-count",
     "GF106": "size-outside-range",
     "GF107": "assumed-trainable",
+    "GF108": "dear-order",
 }
 
 
@@ -437,6 +445,13 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
+def _distinct(value: Any) -> Any:
+    """The same, every tensor type in it an object of its own, so that a rule's readings tell which operand they are of."""
+    if isinstance(value, tuple):
+        return tuple([_distinct(item) for item in value])
+    return replace(value) if isinstance(value, TensorType) else value
+
+
 def _without_gradient(value: Value) -> Value:
     return replace(value, requires_grad=False) if isinstance(value, TensorType) and value.requires_grad else value
 
@@ -464,8 +479,8 @@ def _is_same(ours: Value, recorded: Value) -> bool:
 
 
 def _is_free(estimate: Estimate) -> bool:
-    touches = estimate.reads or estimate.writes is None and any(isinstance(v, TensorType) for v in estimate.out)
-    return not (touches or estimate.writes or estimate.regions or estimate.cost)
+    makes = estimate.writes is None and any(isinstance(value, TensorType) for value in estimate.out)
+    return not (makes or estimate.reads or estimate.writes or estimate.regions or estimate.cost)
 
 
 def _matrix_dtype(estimate: Estimate) -> str:

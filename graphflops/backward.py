@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Cost, Estimate
-from graphflops.dims import prod, total
+from graphflops.dims import Dim, prod, total
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 # One AdamW update of one element, as torch's single-tensor loop writes it (torch/optim/adamw.py): weight decay 1; first
 # moment 3 (lerp); second moment 4; root and bias correction 2 and one square root; update 3.
 _ADAMW_FLOPS = 1 + 3 + 4 + 2 + 3
 
 
-def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward of one call, and what a training step keeps in memory for it.
+
+    estimate: the work; its results are the gradients of the operands that want one.
+    gradients: for each of these, the place of its operand among the call's tensors, and whether it has memory of its own:
+        a view's gradient shares the result's.
+    operands, results: places of what the gradients read among the call's tensor operands and among its results.
+    beside: places in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
+    """
+
+    estimate: Estimate
+    gradients: tuple[tuple[int, bool], ...] = ()
+    operands: frozenset[int] = frozenset()
+    results: frozenset[int] = frozenset()
+    beside: tuple[int, ...] = ()
+
+    @property
+    def beside_bytes(self) -> Dim:
+        """Memory of what is kept beside the call's operands and results."""
+        reads = [self.estimate.reads[place] for place in self.beside]
+        return total(read.nbytes if isinstance(read, TensorType) else read or 0 for read in reads)
+
+
+def gradient(
+    rule: Rule, arguments: Mapping[str, Any], estimate: Estimate, operands: Sequence[TensorType]
+) -> Backward | None:
     """The backward of one call, or None where nothing wants a gradient.
+
+    operands: the call's tensors as they come, each an object of its own, so that what a rule reads can be told apart.
 
     Without a rule of its own: for a product the forward's matrix work once per wanted factor, otherwise the forward's vector
     work once per wanted operand; a view's gradient is a view.
@@ -29,13 +58,35 @@ def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Es
         return None
     own = find_backward(rule.key)
     if own is not None:
-        return own(ForwardCall(estimate, dict(arguments), frozenset(wanted)))
+        back = own(ForwardCall(estimate, dict(arguments), frozenset(wanted)))
+    else:
+        back = _by_default(rule, wanted, estimate)
+    places = {id(operand): place for place, operand in enumerate(operands)}
+    known, results_read, beside = _told_apart(back, estimate, places)
+    return Backward(
+        back,
+        tuple(
+            (places[id(tensor)], fresh)
+            for tensor, fresh in zip((t for ts in wanted.values() for t in ts), _fresh(back), strict=False)
+        ),
+        known,
+        results_read,
+        beside if own is not None else (),
+    )
+
+
+def _by_default(rule: Rule, wanted: Mapping[str, list[TensorType]], estimate: Estimate) -> Estimate:
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
     if estimate.writes == ():  # a view, or a call whose nested graphs bear their gradients themselves
         return Estimate(gradients, writes=(), alias=True)
     factors = len(wanted.keys() & set(rule.product)) if rule.product else len(gradients)
     others = len(gradients) if not rule.product else 1
-    incoming = tuple(value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating)
+    incoming = tuple(
+        value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating
+    )
+    if estimate.matrix_flops == estimate.vector_flops == estimate.transcendentals == 0:  # values moved: which, not what
+        places = (v for v in estimate.reads if isinstance(v, TensorType) and not v.dtype.is_floating)
+        return Estimate(gradients, reads=(*incoming, *places))
     return Estimate(
         gradients,
         matrix_flops=estimate.matrix_flops * factors,
@@ -43,6 +94,60 @@ def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Es
         vector_flops=estimate.vector_flops * others,
         transcendentals=estimate.transcendentals * others,
         reads=(*incoming, *estimate.reads),
+    )
+
+
+def _told_apart(
+    back: Estimate, estimate: Estimate, places: Mapping[int, int]
+) -> tuple[frozenset[int], frozenset[int], tuple[int, ...]]:
+    """What a backward reads, by place: operands, results, and others; the results' own gradients are in none of them.
+
+    Operands and results are told by identity, a gradient by its type; the first reading of a result stands for its
+    gradient where no other does.
+    """
+    results = {
+        id(value): place for place, value in enumerate(estimate.out) if isinstance(value, TensorType)
+    }
+    incoming = [v for v in estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]
+    operands_read, results_read, beside = set(), [], []
+    for index, value in enumerate(back.reads):
+        if id(value) in places:
+            operands_read.add(places[id(value)])
+        elif id(value) in results:
+            results_read.append(results[id(value)])
+        elif isinstance(value, TensorType) and (match := _like(value, incoming)) is not None:
+            incoming.pop(match)
+        elif value is not None:
+            beside.append(index)
+    for result in incoming:
+        if results[id(result)] in results_read:
+            results_read.remove(results[id(result)])
+    return frozenset(operands_read), frozenset(results_read), tuple(beside)
+
+
+def _fresh(back: Estimate) -> list[bool]:
+    """For each gradient, whether the backward writes it: one that it does not is the result's gradient."""
+    if back.writes is None:
+        return [True] * len(back.out)
+    unclaimed = [value for value in back.writes if isinstance(value, TensorType)]
+    fresh = []
+    for value in back.out:
+        match = _like(value, unclaimed) if isinstance(value, TensorType) else None
+        fresh.append(match is not None)
+        if match is not None:
+            unclaimed.pop(match)
+    return fresh
+
+
+def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
+    """The place of the first tensor of the same shape and element type."""
+    return next(
+        (
+            place
+            for place, other in enumerate(others)
+            if other.shape == value.shape and other.dtype is value.dtype
+        ),
+        None,
     )
 
 

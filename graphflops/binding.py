@@ -132,7 +132,7 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
 def _bind_axes(
     binding: Binding, recorded: Mapping[str, TensorType], axes: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], int]:
-    """Bind symbols from axis sizes; returns the axes where a fixed size is changed. Bare symbols first: they may settle others."""
+    """Bind symbols from axis sizes, bare ones first: they may settle others. Returns the axes where a fixed size is changed."""
     fixed: dict[tuple[str, int], int] = {}
     sizes = {axis: recorded[axis[0]].shape[axis[1]] for axis in axes}
     for axis in sorted(axes, key=lambda axis: (len(str(sizes[axis])), axis)):
@@ -169,7 +169,8 @@ def _solve(binding: Binding, size: Expr, value: int, where: str) -> None:
 
 
 def _choices(graph: Graph, recorded: Mapping[str, object]) -> str:
-    axes = [f"{name}[{i}]" for name, tensor in recorded.items() if isinstance(tensor, TensorType) for i in range(tensor.rank)]
+    tensors = {name: value for name, value in recorded.items() if isinstance(value, TensorType)}
+    axes = [f"{name}[{index}]" for name, tensor in tensors.items() for index in range(tensor.rank)]
     names = [shown(name) for name in (*graph.symbols, *axes)]
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "none"
 

@@ -159,7 +159,7 @@ _model_name = click.option(
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="graphflops", message="%(prog)s %(version)s")
 def main() -> None:
-    r"""What a model costs, from its exported file, before anyone runs it.
+    """What a model costs, from its exported file, before anyone runs it.
 
     \b
     graphflops analyze model.pt2
@@ -216,7 +216,7 @@ def analyze(
     model_name: str | None,
     rule_files: tuple[str, ...],
 ) -> None:
-    r"""FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, or a saved JSON report.
+    """FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, or a saved JSON report.
 
     Nothing in the file is run and no weight is loaded. A size that the file leaves open is taken at the value
     it was exported with, unless --dim or --input gives another.
@@ -257,7 +257,7 @@ def analyze(
 @click.option("--training", is_flag=True, help="In a report, price the backward pass and an AdamW step too.")
 @_rules
 def capture(factory: str, output: str, training: bool, rule_files: tuple[str, ...]) -> None:
-    r"""Export the module that FACTORY returns: to a .pt2, or straight to a report (.json).
+    """Export the module that FACTORY returns: to a .pt2, or straight to a report (.json).
 
     FACTORY is your function, without parameters. It returns (module, args), (module, args, kwargs) or
     (module, args, kwargs, dynamic_shapes), or a dict of these names. The module may be on fake or meta
@@ -296,7 +296,7 @@ def rules(
     model_name: str | None,
     rule_files: tuple[str, ...],
 ) -> None:
-    r"""All operators that have a rule; with MODEL, each operator of the model and what prices it.
+    """All operators that have a rule; with MODEL, each operator of the model and what prices it.
 
     \b
     graphflops rules model.pt2

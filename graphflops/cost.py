@@ -16,7 +16,7 @@ Conventions, printed in every report:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol, Union
 
 from graphflops.dims import Dim, floor_div, symbol, total
@@ -108,6 +108,7 @@ class Estimate:
     alias: the results share the memory of the first tensor operand (views, in-place writes).
     matrix_dtype: element type of the matrix arithmetic, where it is not that of the first operand.
     regions: nested graphs that run, each with how often; their cost comes on top of the estimate's own.
+    hint: one sentence on how the same result could be had for less, where the rule can tell.
     """
 
     out: tuple[Value, ...] = ()
@@ -119,7 +120,8 @@ class Estimate:
     writes: tuple[TensorType | Dim | None, ...] | None = None
     alias: bool = False
     matrix_dtype: DType | None = None
-    regions: tuple[tuple[RegionRun, Dim], ...] = field(default=())
+    regions: tuple[tuple[RegionRun, Dim], ...] = ()
+    hint: str = ""
 
     @property
     def cost(self) -> Cost:
@@ -142,7 +144,7 @@ def _nbytes(value: Value) -> Dim:
 
 
 def free(*out: Value, alias: bool = True) -> Estimate:
-    """No work and no traffic: views, shape arithmetic, bookkeeping. `alias`: the results share the first operand's memory."""
+    """No work, no traffic: views, arithmetic on sizes, bookkeeping. `alias`: results share the first operand's memory."""
     return Estimate(out, writes=(), alias=alias)
 
 

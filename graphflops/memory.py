@@ -16,6 +16,7 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from graphflops.backward import Backward
     from graphflops.cost import Estimate, Value
     from graphflops.graph import Node
 
@@ -29,8 +30,12 @@ class Event:
     node: Node
     uses: tuple[str, ...]
     estimate: Estimate
-    gradient: Estimate | None = None
+    gradient: Backward | None = None
     peaks: tuple[Peak, ...] = ()
+
+    def tensors(self, values: Mapping[str, Value]) -> list[str]:
+        """Names of the operands that are tensors, as often as they are used."""
+        return [name for name in self.uses if isinstance(values.get(name), TensorType)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ def peak_of(
     """
     root = _roots(events, values)
     sizes = _sizes(root, values)
+    returned = list(returned)
     kept = {root[name] for name in returned if name in root}
     held = list(dict.fromkeys(resident))
     meter = _Meter(sizes_known)
@@ -73,17 +79,25 @@ def peak_of(
         if isinstance(value, TensorType):
             meter.grow(value.nbytes)
     saved = _saved(events, root, values) if training else {}
+    released: dict[int, Dim] = {}
+    for name, index in saved.items():
+        if name not in kept:
+            released[index] = released.get(index, 0) + sizes.get(name, 0)
     lasts = _last_uses(events, root)
     for index, event in enumerate(events):
         for output in event.node.outputs:
             if output is not None and root.get(output) == output:
                 meter.grow(sizes.get(output, 0))
+        if training and event.gradient is not None and event.gradient.beside:
+            beside = event.gradient.beside_bytes
+            meter.grow(beside)
+            released[index] = released.get(index, 0) + beside
         meter.mark(event.node.name, event.peaks)
         for name in lasts.get(index, ()):
             if name not in kept and name not in saved:
                 meter.shrink(sizes.get(name, 0))
     if training:
-        _backward(events, root, values, sizes, saved, kept, meter)
+        _backward(events, values, returned, released, meter)
     return meter.peak()
 
 
@@ -106,6 +120,8 @@ class _Meter:
         self.live = self.sums[key]
 
     def shrink(self, size: Dim) -> None:
+        if size == 0:
+            return
         key = (self.live, size)
         if key not in self.differences:
             self.differences[key] = self.live - size
@@ -131,7 +147,7 @@ class _Meter:
         return Peak(dim_max(*list(best)[:_MOST_CANDIDATES]), self.marks[ranked[0]])
 
     def _from_minimums(self, mark: Dim) -> Dim:
-        """The mark over symbols counted from their least value: `64*s*t` covers `64*s` once t - 1 is known to be no less than 0."""
+        """The mark over symbols counted from their least value: so `64*s*t` covers `64*s`, where t is at least 1."""
         if isinstance(mark, int):
             return mark
         return mark.substitute({name: symbol(name) + self.known.minimums.get(name, 1) for name in mark.symbols})
@@ -189,60 +205,99 @@ def _last_uses(events: Sequence[Event], root: Mapping[str, str]) -> dict[int, li
     return ends
 
 
-def _saved(events: Sequence[Event], root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, int]:
-    """Values that gradients read, by the index of the earliest call whose gradient does.
-
-    A gradient states the types that it reads; each stands for one value of the call, operands before results.
-    """
+def _saved(
+    events: Sequence[Event], root: Mapping[str, str], values: Mapping[str, Value]
+) -> dict[str, int]:
+    """Values that gradients read, by the index of the earliest call whose gradient does."""
     saved: dict[str, int] = {}
     for index, event in enumerate(events):
         if event.gradient is None:
             continue
-        reads = [value for value in event.gradient.reads if isinstance(value, TensorType)]
-        incoming = [v.shape for v in event.estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]
-        for shape in incoming:  # the incoming gradients are read as well; they are not saved
-            match = next((value for value in reads if value.shape == shape), None)
-            if match is not None:
-                reads.remove(match)
-        names = [*event.uses, *(name for name in event.node.outputs if name is not None)]
+        operands = event.tensors(values)
+        names = [operands[place] for place in event.gradient.operands]
+        names += [event.node.outputs[place] or "" for place in event.gradient.results]
         for name in names:
-            value = values.get(name)
-            match = next((r for r in reads if isinstance(value, TensorType) and r.shape == value.shape), None)
-            if match is not None:
-                reads.remove(match)
-                if name in root:
-                    saved.setdefault(root[name], index)
+            if name in root:
+                saved.setdefault(root[name], index)
     return saved
+
+
+class _Reverse:
+    """The calls run backwards: a gradient's memory appears when it is computed and goes with its last holder."""
+
+    def __init__(self, values: Mapping[str, Value], meter: _Meter) -> None:
+        self.values = values
+        self.meter = meter
+        self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
+        self.buffers: list[Dim] = []
+        self.holders: list[int] = []
+
+    def give(self, name: str) -> None:
+        """The gradient of a result of the program, which comes from outside."""
+        value = self.values.get(name)
+        if name not in self.gradients and isinstance(value, TensorType) and value.requires_grad:
+            self.gradients[name] = self.allocate(value.like().nbytes)
+
+    def run(self, event: Event) -> list[tuple[str, int]]:
+        """Compute a call's gradients while the results' are alive; gradients of values that have one are returned."""
+        assert event.gradient is not None
+        operands = event.tensors(self.values)
+        incoming = next((self.gradients[n] for n in event.node.outputs if n in self.gradients), None)
+        again = []
+        for (place, fresh), gradient in zip(event.gradient.gradients, event.gradient.estimate.out, strict=False):
+            if fresh or incoming is None:
+                buffer = self.allocate(gradient.nbytes if isinstance(gradient, TensorType) else 0)
+            else:
+                buffer = self.share(incoming)
+            if operands[place] in self.gradients:
+                again.append((operands[place], buffer))
+            else:
+                self.gradients[operands[place]] = buffer
+        self.meter.mark(event.node.name)
+        return again
+
+    def accumulate(self, name: str, buffer: int, node: str) -> None:
+        """Add a second gradient of a value to its first: in place, unless others hold that memory too."""
+        first = self.gradients[name]
+        if self.holders[first] > 1:
+            self.gradients[name] = self.allocate(self.buffers[first])
+            self.meter.mark(node)
+            self.drop(first)
+        self.drop(buffer)
+
+    def allocate(self, size: Dim) -> int:
+        self.buffers.append(size)
+        self.holders.append(1)
+        self.meter.grow(size)
+        return len(self.buffers) - 1
+
+    def share(self, buffer: int) -> int:
+        self.holders[buffer] += 1
+        return buffer
+
+    def drop(self, buffer: int) -> None:
+        self.holders[buffer] -= 1
+        if self.holders[buffer] == 0:
+            self.meter.shrink(self.buffers[buffer])
 
 
 def _backward(
     events: Sequence[Event],
-    root: Mapping[str, str],
     values: Mapping[str, Value],
-    sizes: Mapping[str, Dim],
-    saved: Mapping[str, int],
-    kept: set[str],
+    returned: Iterable[str],
+    released: Mapping[int, Dim],
     meter: _Meter,
 ) -> None:
-    """Run the calls backwards: gradients appear when first written, and go with what they are the gradient of."""
-    gradients: dict[str, Dim] = {}
-    released: dict[int, list[str]] = {}
-    for name, first in saved.items():
-        released.setdefault(first, []).append(name)
+    """Run the calls backwards; `released` says what each call's gradient is the last to need."""
+    reverse = _Reverse(values, meter)
+    for name in returned:
+        reverse.give(name)
     for index in range(len(events) - 1, -1, -1):
         event = events[index]
-        if event.gradient is not None:
-            for name in event.uses:
-                value = values.get(name)
-                if isinstance(value, TensorType) and value.requires_grad and root.get(name, name) not in gradients:
-                    owner = values.get(root.get(name, name))
-                    size = owner.nbytes if isinstance(owner, TensorType) else value.nbytes
-                    gradients[root.get(name, name)] = size
-                    meter.grow(size)
-            meter.mark(event.node.name)
+        again = [] if event.gradient is None else reverse.run(event)
         for output in event.node.outputs:
-            if output is not None and root.get(output) == output and output in gradients:
-                meter.shrink(gradients[output])
-        for name in released.get(index, ()):
-            if name not in kept:
-                meter.shrink(sizes.get(name, 0))
+            if output in reverse.gradients:
+                reverse.drop(reverse.gradients.pop(output))
+        meter.shrink(released.get(index, 0))
+        for name, buffer in again:
+            reverse.accumulate(name, buffer, event.node.name)

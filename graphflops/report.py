@@ -26,6 +26,9 @@ State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
 
 
+_NOTHING = Cost()
+
+
 class Named(NamedTuple):
     """A tensor under the name its file gives it."""
 
@@ -59,7 +62,7 @@ class Row:
     module_type: str
     source: str
     state: State
-    cost: Cost = Cost()
+    cost: Cost = _NOTHING
     backward: Cost | None = None
     inputs: tuple[Named, ...] = ()
     outputs: tuple[Named, ...] = ()
@@ -94,7 +97,7 @@ class SymbolInfo:
 class Totals:
     """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is."""
 
-    cost: Cost = Cost()
+    cost: Cost = _NOTHING
     peak_bytes: Dim = 0
     peak_node: str = ""
 

@@ -32,11 +32,14 @@ class DType:
 
 
 BOOL = DType("bool", "bool", 8)
+STRING = DType("string", "other", 64)  # of each string only a reference's width is known
+UINT2 = DType("uint2", "uint", 2)
 UINT4 = DType("uint4", "uint", 4)
 UINT8 = DType("uint8", "uint", 8)
 UINT16 = DType("uint16", "uint", 16)
 UINT32 = DType("uint32", "uint", 32)
 UINT64 = DType("uint64", "uint", 64)
+INT2 = DType("int2", "int", 2)
 INT4 = DType("int4", "int", 4)
 INT8 = DType("int8", "int", 8)
 INT16 = DType("int16", "int", 16)
@@ -49,6 +52,8 @@ FLOAT64 = DType("float64", "float", 64)
 COMPLEX32 = DType("complex32", "complex", 32)
 COMPLEX64 = DType("complex64", "complex", 64)
 COMPLEX128 = DType("complex128", "complex", 128)
+FLOAT4 = DType("float4_e2m1fn", "float", 4)
+FLOAT6 = tuple(DType(name, "float", 6) for name in ("float6_e2m3fn", "float6_e3m2fn"))
 FLOAT8 = tuple(
     DType(name, "float", 8)
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
@@ -57,9 +62,9 @@ FLOAT8 = tuple(
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
-        *(BOOL, UINT4, UINT8, UINT16, UINT32, UINT64, INT4, INT8, INT16, INT32, INT64),
+        *(BOOL, STRING, UINT2, UINT4, UINT8, UINT16, UINT32, UINT64, INT2, INT4, INT8, INT16, INT32, INT64),
         *(FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX32, COMPLEX64, COMPLEX128),
-        *FLOAT8,
+        *(FLOAT4, *FLOAT6, *FLOAT8),
     )
 }
 
@@ -70,7 +75,8 @@ class TensorType:
 
     shape: sizes, each an int or an `Expr` over the program's symbols.
     stored: elements really held in memory where that is fewer than `numel`, as behind `expand`; None means all of them.
-    value: contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None.
+    value: contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None;
+        of a floating constant too where sizes may come of it (the scales of a resizing).
     requires_grad: whether a training step wants the gradient of this value.
     """
 
@@ -109,7 +115,37 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-Contents = Union[Dim, "tuple[Contents, ...]"]
+Contents = Union[Dim, float, "tuple[Contents, ...]"]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A list of tensors: what is known of every element alike, and how many there are.
+
+    element: None where nothing is known of the elements, as of an empty sequence.
+    length: None where nothing is known.
+    """
+
+    element: ElementType | None = None
+    length: Dim | None = None
+
+    def __str__(self) -> str:
+        length = "" if self.length is None else f" of {self.length}"
+        return f"sequence({self.element or '?'}){length}"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value that may be absent. `present` is None where only data can tell."""
+
+    element: ElementType | None = None
+    present: bool | None = None
+
+    def __str__(self) -> str:
+        return f"optional({self.element or '?'})"
+
+
+ElementType = Union[TensorType, SequenceType, OptionalType]
 
 
 def _smaller(a: Dim, b: Dim) -> Dim:

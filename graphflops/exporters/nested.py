@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def with_nested_modules(nodes: Sequence[Node], inputs: Iterable[Input]) -> tuple[Node, ...]:
     """The calls, those in the graphs among their arguments each with its module."""
     owners = {
-        entry.name: entry.target.rpartition(".")[0] for entry in inputs if entry.role in ("parameter", "buffer") and entry.target
+        entry.name: entry.target.rpartition(".")[0]
+        for entry in inputs
+        if entry.role in ("parameter", "buffer") and entry.target
     }
     return _with_owners(nodes, owners)
 
@@ -43,7 +45,7 @@ def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str
         return graph
     inner = {
         entry.name: owners[operand.name]
-        for entry, operand in zip(graph.inputs, operands)
+        for entry, operand in zip(graph.inputs, operands, strict=True)
         if isinstance(operand, Ref) and operand.name in owners
     }
     if not inner:

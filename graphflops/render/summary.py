@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SIZES = 8  # sizes listed
 _PER_CODE = 8  # diagnostics listed of one code
+_BRANCHES = 8  # calls listed that choose between graphs
 _FORMULA = 60  # characters of a formula in the middle of a line
 
 
@@ -121,6 +122,8 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
         "bytes", moved + ("" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))), "", alarm
     )
     yield Fact("peak memory", _peak(report, numbers))
+    for choice in _choices(report, numbers):
+        yield Fact("branches", choice)
     cover = report.coverage
     yield Fact(
         "coverage",
@@ -132,6 +135,20 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     if cover.unknown:
         hint = "their cost is in no total; price them with --rules FILE.py"
         yield Fact("unknown", f"{occurrences(cover.unknown_ops)}   ({hint})", "", True)
+
+
+def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
+    """Of calls that run one of several graphs, what each of these costs and which is counted."""
+    rows = [row for row in report.rows if any(use.times == 0 for use in row.regions)]
+    for row in rows[:_BRANCHES]:
+        uses = sorted(row.regions, key=lambda use: use.times == 0)
+        parts = (
+            f"{safe(use.name, 40)} {numbers.count(use.cost.matrix_flops)} FLOPs{' (not counted)' if use.times == 0 else ''}"
+            for use in uses
+        )
+        yield f"{safe(row.node, 40)}: {', '.join(parts)}"
+    if len(rows) > _BRANCHES:
+        yield f"… and {len(rows) - _BRANCHES:,} more, all in the JSON report"
 
 
 def _symbolic(quantity: Dim) -> str:

@@ -21,7 +21,7 @@ MAX_ELEMENTS = 1024  # a larger tensor is data, not a shape
 def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Contents | None:
     """Contents of an elementwise result of this shape, or None where an operand's contents are not known."""
     known = [(x.rank, x.value) if isinstance(x, TensorType) else (0, x) for x in operands]
-    if not all(isinstance(value, (int, Expr, tuple)) for _, value in known):
+    if not all(_is_whole(value) for _, value in known):
         return None
     elements = prod(shape)
     if not isinstance(elements, int) or elements > MAX_ELEMENTS:
@@ -30,6 +30,11 @@ def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Cont
         return _combine(fold, shape, known)  # type: ignore[arg-type]
     except (ArithmeticError, DimError):  # a division by zero that the program may never come to
         return None
+
+
+def _is_whole(value: object) -> bool:
+    """Whether contents are known and all integers."""
+    return all(map(_is_whole, value)) if isinstance(value, tuple) else isinstance(value, (int, Expr))
 
 
 def _combine(fold: Fold, shape: Sequence[Dim], operands: list[tuple[int, Contents]]) -> Contents:

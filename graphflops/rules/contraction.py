@@ -16,9 +16,10 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Tensors = tuple[TensorType, ...]
+_ORDERS_TRIED = 4  # operands of an einsum up to which all orders are tried: 18 orders of four
 Sizes = dict[str, Dim]  # size by label; a label of size 1 is left out, for nothing is repeated along it
 
 
@@ -131,7 +132,32 @@ def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = No
         return free(tensors[0].view(out.shape))
     matrix = flops_of(work.multiply_adds, out.dtype)
     reads = tuple(_diagonal(x, labels) for x, labels in zip(tensors, read.inputs, strict=True))
-    return Estimate((out,), matrix, work.vector, reads=reads, matrix_dtype=out.dtype)
+    hint = _cheaper_order(read, tensors, work.multiply_adds)
+    return Estimate((out,), matrix, work.vector, reads=reads, matrix_dtype=out.dtype, hint=hint)
+
+
+def _cheaper_order(read: Equation, tensors: Tensors, executed: Dim) -> str:
+    """Says so where another order of pairs, among those of few operands, needs less than the executed one."""
+    if not (2 < len(tensors) <= _ORDERS_TRIED and isinstance(executed, int)):
+        return ""
+    costs = {path: read.contract(tensors, path).multiply_adds for path in _paths(len(tensors))}
+    known = {path: cost for path, cost in costs.items() if isinstance(cost, int)}
+    best = min(known, key=lambda path: known[path], default=())
+    if not best or known[best] >= executed:
+        return ""
+    pairs = [list(best[i : i + 2]) for i in range(0, len(best), 2)]
+    return f"executed order: {2 * executed} FLOPs; {2 * known[best]} in the order {pairs} (torch.backends.opt_einsum)"
+
+
+def _paths(count: int) -> Iterator[tuple[int, ...]]:
+    """Every order in which so many operands can be contracted in pairs, as places in the list that shrinks meanwhile."""
+    if count == 1:
+        yield ()
+        return
+    for second in range(1, count):
+        for first in range(second):
+            for rest in _paths(count - 1):
+                yield (first, second, *rest)
 
 
 def _diagonal(x: TensorType, labels: list[str]) -> TensorType:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import QUANTITIES, Cost, Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, at_least, dim_max, evaluate
-from graphflops.graph import Opaque
 from graphflops.rules.registry import find, require, rule
 from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.graph import Opaque
 
 _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown in full where neither is provably dearer
 
@@ -25,7 +27,7 @@ def either(first: RegionRun, second: RegionRun) -> Estimate:
     matrix, vector, functions, masked, read, written = (
         _excess(getattr(other.cost, name), getattr(taken.cost, name)) for name in QUANTITIES
     )
-    out = tuple(_either_type(a, b) for a, b in zip(first.out, second.out))
+    out = tuple(_either_type(a, b) for a, b in zip(first.out, second.out, strict=True))
     regions = ((taken, 1), (other, 0))
     return Estimate(out, matrix, vector, functions, masked, reads=(read,), writes=(written,), regions=regions)
 
@@ -165,7 +167,7 @@ def _excess(other: Dim, taken: Dim) -> Dim:
 def _either_type(a: Value, b: Value) -> Value:
     """Branches may return different sizes along an axis: then only data can tell."""
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank == b.rank:
-        return a.like(x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape))
+        return a.like(x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape, strict=True))
     return a
 
 

@@ -32,6 +32,7 @@ def block_sum(contents: Contents) -> Dim:
     """The sum of all numbers in known contents."""
     if isinstance(contents, tuple):
         return total(block_sum(part) for part in contents)
+    assert isinstance(contents, (int, Expr))
     return contents
 
 

@@ -18,7 +18,7 @@ from graphflops.rules.matmul import (
 )
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
-from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, UINT8, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, DType, TensorType
 
 
 @rule("aten._int_mm", product=("a", "b"))
@@ -325,6 +325,31 @@ def sparse_coo_addmm(
 ) -> Estimate:
     """As _sparse_mm, added to a matrix."""
     return add_product(base, sparse_coo_mm(a, b), beta, alpha)
+
+
+@rule("aten._sparse_mm.reduce")
+def sparse_mm_reduce(a: TensorType, b: TensorType, reduce: str) -> Estimate:
+    """As _sparse_mm; taking the largest or smallest instead of the sum is as much work."""
+    return sparse_coo_mm(a, b)
+
+
+@rule("aten.sparse_sampled_addmm")
+def sparse_sampled_addmm(
+    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
+) -> Estimate:
+    """A dot product per stored element of the sparse operand; how many are stored only the data tells."""
+    stored = data_dependent("nnz")
+    sampled = base.like((stored,))
+    matrix = flops_of(stored * a.shape[-1], a.dtype)
+    return Estimate((base.like(),), matrix, 3 * stored, reads=(sampled, a, b), writes=(sampled,))
+
+
+@rule("aten.to_sparse", "aten._to_sparse", "aten.to_sparse_coo")
+def to_sparse(x: TensorType, *layout: object, **options: object) -> Estimate:
+    """Reads everything, writes what is not zero and where it is: a number that only data can tell."""
+    stored = data_dependent("nnz")
+    places = TensorType((stored, x.rank), INT64)
+    return Estimate((x.like(),), reads=(x,), writes=(x.like((stored,)), places))
 
 
 def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:

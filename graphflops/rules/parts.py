@@ -112,7 +112,7 @@ def tensor_split(x: TensorType, cuts: Dim | Sequence[Dim] | TensorType, dim: int
     where = cuts.value if isinstance(cuts, TensorType) else cuts
     if where is None and isinstance(cuts, TensorType) and cuts.rank and isinstance(cuts.shape[0], int):
         return pieces(x, (data_dependent(f"piece_{place}") for place in range(cuts.shape[0] + 1)), dim)
-    if where is None or isinstance(where, Expr):  # how many pieces there are is not known
+    if where is None or isinstance(where, (Expr, float)):  # how many pieces there are is not known
         return free()
     if isinstance(where, int):
         return pieces(x, (floor_div(size + where - 1 - place, where) for place in range(where)), dim)

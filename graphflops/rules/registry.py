@@ -138,9 +138,10 @@ def find_backward(op: str) -> RuleFunction | None:
 
 def known() -> Iterator[Rule]:
     """Every registered rule, sorted by key."""
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    folder = Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
         if not path.stem.startswith("__"):
-            importlib.import_module(f"{_PACKAGE}{path.stem}")
+            importlib.import_module(_PACKAGE + ".".join(path.relative_to(folder).with_suffix("").parts))
     return iter(sorted(_rules.values(), key=lambda rule: rule.key))
 
 
@@ -197,6 +198,6 @@ def _load_installed() -> bool:
     for entry in entry_points(group="graphflops.rules"):
         try:
             entry.load()
-        except Exception as error:  # noqa: BLE001 another package's fault is reported as such, whatever it is
+        except Exception as error:  # another package's fault is reported as such, whatever it is
             raise RuleError(f"rules of the installed package {entry.value} cannot be imported: {error}") from error
     return True

@@ -72,11 +72,8 @@ def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
     sizes = tuple(
         mine if isinstance(size, int) and size == -1 else size for mine, size in zip(own, shape, strict=True)
     )
-    for mine, size in zip(own, sizes, strict=True):
-        require(
-            not (differ(mine, 1) and differ(mine, size)),
-            f"{shown(x.shape)} does not expand to {shown(shape)}",
-        )
+    fits = all(not (differ(mine, 1) and differ(mine, size)) for mine, size in zip(own, sizes, strict=True))
+    require(fits, f"{shown(x.shape)} does not expand to {shown(shape)}")
     out = x.like(sizes)
     stored = x.numel if x.stored is None else x.stored
     return out if same(stored, out.numel) else replace(out, stored=stored)
@@ -90,7 +87,7 @@ def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
     return replace(out, value=_nested(_flat(x.value), out.shape))
 
 
-def _flat(contents: Contents) -> Iterator[Dim]:
+def _flat(contents: Contents) -> Iterator[Dim | float]:
     if isinstance(contents, tuple):
         for part in contents:
             yield from _flat(part)
@@ -98,7 +95,7 @@ def _flat(contents: Contents) -> Iterator[Dim]:
         yield contents
 
 
-def _nested(elements: Iterator[Dim], shape: Shape) -> Contents:
+def _nested(elements: Iterator[Dim | float], shape: Shape) -> Contents:
     if not shape:
         return next(elements)
     return tuple(_nested(elements, shape[1:]) for _ in range(shape[0]))  # type: ignore[arg-type]

@@ -30,11 +30,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS_PER_SAMPLE = 30
-NO_FORMULA = "torch has no formula for {} and counts 0"
+# By name, why torch's count is not ours. It must then be 0, except for the names in PARTLY, where it is a part of ours.
 DEVIATIONS: dict[str, str] = {
-    **dict.fromkeys(("mv", "addmv", "dot", "vdot", "linalg.vecdot", "inner", "linalg.multi_dot"), NO_FORMULA.format("mv and dot")),
-    "matmul": NO_FORMULA.format("the matrix-vector case"),
+    **dict.fromkeys(
+        ("mv", "addmv", "dot", "vdot", "linalg.vecdot", "inner", "matmul", "__rmatmul__", "tensordot", "linalg.multi_dot"),
+        "no formula for mv and dot",
+    ),
+    **dict.fromkeys(("addbmm", "addr", "nn.functional.bilinear"), "no formula for it"),
+    **dict.fromkeys(("torch._scaled_mm_v2", "torch._scaled_mm"), "no formula for it"),
+    **dict.fromkeys(("cdist", "nn.functional.pdist", "cov", "corrcoef"), "no formula for it; ours is a matrix product"),
+    **dict.fromkeys(
+        ("linalg.pinv", "pinverse", "matrix_exp", "linalg.matrix_exp"),
+        "no formula for it; the products inside are below the level that is counted",
+    ),
+    **dict.fromkeys(
+        ("nn.functional.linear_cross_entropy", "sparse.mm.reduce", "sparse.sampled_addmm", "sparse.mm"),
+        "no formula for it; the products inside are below the level that is counted",
+    ),
+    **dict.fromkeys(
+        ("fft.fft", "stft"),
+        "no formula for it",
+    ),
 }
+PARTLY = frozenset({"linalg.pinv"})
+# By name, why a recorded type is not ours.
+WRONG_IN_TORCH = {"unique_consecutive": "the fake kernel records results of the wrong rank where `dim` is given"}
 
 
 class Program(torch.nn.Module):
@@ -56,14 +76,14 @@ class OutOfTimeError(Exception):
     """A sample took longer than SECONDS_PER_SAMPLE."""
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the sweep; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--most", type=int, default=10**6, help="samples per operator, spread over all of them")
     parser.add_argument("--only", default="", help="comma-separated names of operators")
     parser.add_argument("--decompose", action="store_true", help="analyze the program after run_decompositions()")
     parser.add_argument("--shard", default="0/1", help="I/N: every Nth operator from the Ith")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch._logging.set_logs(all=logging.CRITICAL)
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
@@ -84,7 +104,7 @@ def main() -> int:
             elif kind == "wrong":
                 print(f"{operator.name}{operator.variant_test_name and '.' + operator.variant_test_name}#{index} {verdict}")
     for name, times in sorted(deviating.items()):
-        print(f"deviates by name: {name} ({times} samples): {DEVIATIONS[name]}")
+        print(f"deviates by name: {name} ({times} samples): { {**WRONG_IN_TORCH, **DEVIATIONS}[name]}")
     print(
         f"op_db of torch {torch.__version__.partition('+')[0]}: {count['operators']} operators, "
         f"{count['equal'] + count['deviates'] + count['uncounted'] + count['wrong']} exported samples analyzed: "
@@ -128,15 +148,18 @@ def judge(operator: Any, leaves: list[Any], spec: Any, decompose: bool) -> str:
     report = graphflops.analyze(program)
     if report.coverage.unknown:
         return f"wrong: unknown {dict(report.coverage.unknown_ops)} {[d.message for d in report.diagnostics][:1]}"
-    if report.diagnostics:
-        return f"wrong: {report.diagnostics[0].name} at {report.diagnostics[0].node}: {report.diagnostics[0].message}"
+    found = [diagnostic for diagnostic in report.diagnostics if diagnostic.code != "GF108"]
+    if found and operator.name in WRONG_IN_TORCH:
+        return "deviates"
+    if found:
+        return f"wrong: {found[0].name} at {found[0].node}: {found[0].message}"
     expected = counted(operator, leaves, spec)
     ours = report.value(report.total().matrix_flops)
     if expected is None:
         return "uncounted"
     if ours == expected:
         return "equal"
-    if operator.name in DEVIATIONS:
+    if operator.name in DEVIATIONS and (expected == 0 or operator.name in PARTLY):
         return "deviates"
     return f"wrong: matrix FLOPs {report.total().matrix_flops}, torch counts {expected} for {[row.op for row in report.rows]}"
 

@@ -1,0 +1,290 @@
+"""Real models, exported, analyzed, and compared with torch.
+
+    python tests/oracle/models.py [--only WORD,WORD] [--quick] [--shard I/N] [--table torch_nn,vision,language,timm_zoo]
+
+Each model of the tables in `zoo/` is exported as it stands and with every size that may vary left open; each program is
+analyzed as it is in memory, after `run_decompositions()`, and read back from its saved file. No node may be unknown, nothing
+may be diagnosed, parameters must be the module's own, and matrix FLOPs, in all and of each innermost module, must equal what
+FlopCounterMode counts under `sdpa_kernel(MATH)`: at the sizes exported and at others that the open sizes are bound to. Where
+torch counts wrong, the table says what is right and why. A model whose package is missing is skipped. `--quick` keeps to one
+binding and leaves decomposing out. Prints each failure and one summary line; exits 1 if there is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+import graphflops
+from graphflops.errors import ModelError
+from graphflops.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zoo.case import Case, Sizes
+
+TABLES = ("torch_nn", "programs", "vision", "language", "timm_zoo")
+SECONDS_PER_MODEL = 120
+
+
+class OutOfTimeError(Exception):
+    """A model took longer than SECONDS_PER_MODEL."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """What torch counts at some sizes: in all, and by innermost module."""
+
+    total: int
+    by_module: dict[str, int]
+
+
+def main() -> int:
+    """Run the sweep; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="comma-separated words, one of which a model's name must hold")
+    parser.add_argument("--table", default=",".join(TABLES), help="comma-separated tables of zoo/")
+    parser.add_argument("--shard", default="0/1", help="I/N: every Nth model from the Ith")
+    parser.add_argument("--quick", action="store_true", help="one binding, no decomposing")
+    parser.add_argument("--verbose", action="store_true", help="name each model and how long it took")
+    options = parser.parse_args()
+    quiet()
+    shard, shards = map(int, options.shard.split("/"))
+    words = options.only.split(",")
+    count: Counter[str] = Counter()
+    for table in options.table.split(","):
+        try:
+            cases = list(importlib.import_module(f"zoo.{table}").cases())
+        except ModuleNotFoundError as missing:
+            print(f"skipped table {table}: no package {missing.name}")
+            count["skipped tables"] += 1
+            continue
+        for case in [case for case in cases if any(word in case.name for word in words)][shard::shards]:
+            begun = time.perf_counter()
+            verdicts = list(judged(case, options.quick))
+            count["models"] += 1
+            count.update(kind for _, kind, _ in verdicts)
+            for form, kind, why in verdicts:
+                if kind == "wrong" or options.verbose and kind == "not exportable":
+                    print(f"{case.name} [{form}] {kind}: {why}", flush=True)
+            if options.verbose:
+                kinds = Counter(kind for _, kind, _ in verdicts)
+                print(f"{case.name}: {dict(kinds)} {time.perf_counter() - begun:.1f} s", flush=True)
+            if case.because:
+                print(f"deviates by name: {case.name}: {case.because}")
+    print(
+        f"models of torch {torch.__version__.partition('+')[0]}: {count['models']} models, {count['skipped tables']} tables "
+        f"skipped, {count['equal'] + count['wrong']} analyses: {count['equal']} equal, {count['wrong']} wrong; "
+        f"{count['not exportable']} forms not exportable"
+    )
+    return 1 if count["wrong"] else 0
+
+
+def quiet() -> None:
+    """Keep torch and the model libraries from talking."""
+    torch._logging.set_logs(all=logging.CRITICAL)
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.backends.mha.set_fastpath_enabled(False)  # its one call per layer is a count of 0 in FlopCounterMode
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+Verdict = tuple[str, str, str]
+
+
+def judged(case: Case, quick: bool) -> Iterator[Verdict]:
+    """(form, `equal` or `wrong` or `not exportable`, why) of each form of the program."""
+    signal.signal(signal.SIGALRM, _out_of_time)
+    signal.alarm(SECONDS_PER_MODEL)
+    try:
+        yield from _judged(case, quick)
+    except OutOfTimeError:
+        yield "any", "not exportable", "out of time"
+    except Exception:
+        yield "any", "wrong", traceback.format_exc(limit=-4)
+    finally:
+        signal.alarm(0)
+
+
+def _judged(case: Case, quick: bool) -> Iterator[Verdict]:
+    torch.manual_seed(0)
+    with device(case):
+        module = case.build().eval()
+    counts: dict[int, Count] = {}
+
+    def count_at(index: int) -> Count:
+        if index not in counts:
+            counts[index] = counted(case, module, case.sizes[index])
+        return counts[index]
+
+    for variant, dynamic in (("static", False), ("dynamic", True)):
+        if dynamic and len(case.sizes) == 1:
+            continue
+        try:
+            program = exported(case, module, dynamic)
+        except OutOfTimeError:
+            raise
+        except Exception as error:
+            yield variant, "not exportable", _line(error)
+            continue
+        bindings = range(1, 2 if quick else len(case.sizes)) if dynamic else ()
+        yield from verdicts(case, variant, program, module, program, count_at, bindings)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.pt2")
+            try:
+                torch.export.save(program, path)
+            except Exception as error:
+                yield f"{variant}, saved", "not exportable", _line(error)
+            else:
+                yield from verdicts(case, f"{variant}, saved", path, module, program, count_at, bindings)
+        if not quick:
+            try:
+                decomposed = program.run_decompositions()
+            except Exception as error:
+                yield f"{variant}, decomposed", "not exportable", _line(error)
+            else:
+                yield from verdicts(case, f"{variant}, decomposed", decomposed, module, program, count_at, bindings)
+
+
+def verdicts(
+    case: Case, form: str, model: Any, module: torch.nn.Module, program: Any, count_at: Any, bindings: Any
+) -> Iterator[Verdict]:
+    """One verdict at the sizes exported, one for each other sizes."""
+    for index in (0, *bindings):
+        at = f"{form} at {case.sizes[index]}" if index else form
+        dims = bound(case, program, case.sizes[index]) if index else {}
+        dims.update({name: turns for name, turns in case.turns.items() if index})
+        try:
+            report = graphflops.analyze(model, dims=dims)
+            problem = "; ".join(problems(case, report, module, count_at(index), index))
+        except ModelError as error:
+            problem = f"ModelError {error}"
+        yield at, "wrong" if problem else "equal", problem
+
+
+def problems(case: Case, report: Report, module: torch.nn.Module, count: Count, index: int) -> Iterator[str]:
+    """What is wrong with a report."""
+    unknown = set(report.coverage.unknown_ops)
+    if unknown != set(case.unknown):
+        yield f"unknown {sorted(unknown - case.unknown)} {[d.message for d in report.diagnostics][:2]}"
+    said = [d for d in report.diagnostics if d.code != "GF101"]
+    if said:
+        yield f"{len(said)} diagnostics: {said[0].name} at {said[0].node}: {said[0].message}"
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    if report.parameters != parameters:
+        yield f"{report.parameters} parameters, the module has {parameters}"
+    flops = report.total().matrix_flops
+    expected = case.expected(**case.sizes[index]) if case.expected else count.total
+    ours = report.value(flops) if not isinstance(flops, int) else flops
+    if ours != expected:
+        yield f"matrix FLOPs {ours} = {flops}, torch counts {expected}"
+    elif not case.expected:
+        yield from misplaced(report, count)
+    text = report.to_json()
+    if Report.from_json(text).to_json() != text:
+        yield "the report's JSON does not read back as the report"
+
+
+def misplaced(report: Report, count: Count) -> Iterator[str]:
+    """Innermost modules whose matrix FLOPs are not torch's."""
+    ours: Counter[str] = Counter()
+    for row in report.rows:
+        ours[row.module] += report.value(row.cost.matrix_flops) or 0
+    wrong = {path: (ours[path], flops) for path, flops in count.by_module.items() if ours[path] != flops}
+    if wrong:
+        path, (here, there) = next(iter(wrong.items()))
+        yield f"{len(wrong)} modules misplaced: {path} has {here}, torch {there}"
+
+
+def device(case: Case) -> Any:
+    """Where the module and its inputs are made."""
+    return torch.device("meta") if case.meta else contextlib.nullcontext()
+
+
+def example(case: Case, sizes: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword inputs at the given sizes."""
+    with device(case):
+        inputs = case.inputs(**sizes)
+    return ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
+
+
+def exported(case: Case, module: torch.nn.Module, dynamic: bool) -> torch.export.ExportedProgram:
+    """The program at the first sizes; `dynamic`: every axis that differs at other sizes is left open."""
+    args, kwargs = example(case, case.sizes[0])
+    shapes = None
+    if dynamic:
+        others = [pytree.tree_leaves(example(case, sizes)) for sizes in case.sizes[1:]]
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        opened = [_open(leaf, other) for leaf, *other in zip(leaves, *others, strict=True)]
+        by_place, by_name = pytree.tree_unflatten(opened, spec)
+        shapes = by_name or by_place
+    with contextlib.redirect_stderr(io.StringIO()):  # torch prints whole programs where it gives up
+        return graphflops.capture(module, args, kwargs, dynamic_shapes=shapes)
+
+
+def _open(leaf: Any, others: list[Any]) -> dict[int, Any] | None:
+    if not isinstance(leaf, torch.Tensor):
+        return None
+    axes = [axis for axis in range(leaf.dim()) if any(other.shape[axis] != leaf.shape[axis] for other in others)]
+    return dict.fromkeys(axes, torch.export.Dim.AUTO) if axes else None
+
+
+def bound(case: Case, program: torch.export.ExportedProgram, sizes: Sizes) -> dict[str, int]:
+    """Sizes of the open axes, as the command line takes them: `input_ids[1]=17`."""
+    leaves = [leaf for leaf in pytree.tree_leaves(example(case, sizes)) if leaf is not None]
+    first = [leaf for leaf in pytree.tree_leaves(example(case, case.sizes[0])) if leaf is not None]
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    return {
+        f"{name}[{axis}]": size
+        for name, leaf, before in zip(names, leaves, first, strict=True)
+        if isinstance(leaf, torch.Tensor)
+        for axis, size in enumerate(leaf.shape)
+        if size != before.shape[axis]
+    }
+
+
+def counted(case: Case, module: torch.nn.Module, sizes: Sizes) -> Count:
+    """FlopCounterMode's count."""
+    args, kwargs = example(case, sizes)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), device(case), counter:
+        module(*args, **kwargs)
+    root = type(module).__name__
+    by_module = {}
+    for path, submodule in module.named_modules():
+        if path and not list(submodule.children()):
+            flops = sum(counter.flop_counts.get(f"{root}.{path}", {}).values())
+            if flops:
+                by_module[path] = flops
+    return Count(counter.get_total_flops(), by_module)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+
+
+def _out_of_time(*_: object) -> None:
+    raise OutOfTimeError
+
+
+if __name__ == "__main__":
+    sys.exit(main())
