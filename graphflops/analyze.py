@@ -534,7 +534,7 @@ def _substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
         regions=tuple((run, settled(times)) for run, times in estimate.regions),
         **{
             name: settled(getattr(estimate, name))
-            for name in ("matrix_flops", "vector_flops", "transcendentals", "masked_flops")
+            for name in ("matrix_flops", "vector_flops", "transcendentals", "masked_flops", "workspace")
         },
     )
 

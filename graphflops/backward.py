@@ -56,11 +56,9 @@ def gradient(
     results = [value for value in estimate.out if isinstance(value, TensorType)]
     if not wanted or (results and not any(value.dtype.is_floating for value in results)):
         return None
+    call = ForwardCall(estimate, dict(arguments), frozenset(wanted))
     own = find_backward(rule.key)
-    if own is not None:
-        back = own(ForwardCall(estimate, dict(arguments), frozenset(wanted)))
-    else:
-        back = _by_default(rule, wanted, estimate)
+    back = _by_default(rule, call) if own is None else own(call)
     places = {id(operand): place for place, operand in enumerate(operands)}
     known, results_read, beside = _told_apart(back, estimate, places)
     return Backward(
@@ -75,26 +73,43 @@ def gradient(
     )
 
 
-def _by_default(rule: Rule, wanted: Mapping[str, list[TensorType]], estimate: Estimate) -> Estimate:
+def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
+    estimate, given = call.estimate, call.arguments
+    wanted = {name: _wanting(given[name]) for name in given if name in call.wants}
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
     if estimate.writes == ():  # a view, or a call whose nested graphs bear their gradients themselves
         return Estimate(gradients, writes=(), alias=True)
-    factors = len(wanted.keys() & set(rule.product)) if rule.product else len(gradients)
-    others = len(gradients) if not rule.product else 1
     incoming = tuple(
         value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating
     )
-    if estimate.matrix_flops == estimate.vector_flops == estimate.transcendentals == 0:  # values moved: which, not what
-        places = (v for v in estimate.reads if isinstance(v, TensorType) and not v.dtype.is_floating)
-        return Estimate(gradients, reads=(*incoming, *places))
+    factors = wanted.keys() & set(rule.product)
+    if rule.product:
+        matrix = len(factors)
+        vector = int(wanted.keys() > factors)  # what is added to a product: its gradient is a sum
+        needless = _floating(value for name, value in given.items() if not factors - {name} or name not in rule.product)
+    else:
+        matrix = vector = len(gradients)
+        moved = estimate.matrix_flops == estimate.vector_flops == estimate.transcendentals == 0
+        needless = _floating(given.values()) if moved else set()  # values only moved: where to is read, not what
     return Estimate(
         gradients,
-        matrix_flops=estimate.matrix_flops * factors,
-        masked_flops=estimate.masked_flops * factors,
-        vector_flops=estimate.vector_flops * others,
-        transcendentals=estimate.transcendentals * others,
-        reads=(*incoming, *estimate.reads),
+        matrix_flops=estimate.matrix_flops * matrix,
+        masked_flops=estimate.masked_flops * matrix,
+        vector_flops=estimate.vector_flops * vector,
+        transcendentals=estimate.transcendentals * vector,
+        reads=(*incoming, *(value for value in estimate.reads if id(value) not in needless)),
     )
+
+
+def _floating(values: Iterable[Any]) -> set[int]:
+    """Identities of the floating tensors among values and in lists of them."""
+    found = set()
+    for value in values:
+        if isinstance(value, tuple):
+            found |= _floating(value)
+        elif isinstance(value, TensorType) and value.dtype.is_floating:
+            found.add(id(value))
+    return found
 
 
 def _told_apart(

@@ -121,6 +121,7 @@ class Estimate:
     alias: bool = False
     matrix_dtype: DType | None = None
     regions: tuple[tuple[RegionRun, Dim], ...] = ()
+    workspace: Dim = 0
     hint: str = ""
 
     @property

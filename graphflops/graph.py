@@ -102,6 +102,15 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Something a reader noticed that the program's user should know: stable code, node (or ""), one sentence."""
+
+    code: str
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Where a graph came from; sha256 is of the program's own description, weights not included."""
 
@@ -118,6 +127,10 @@ class Graph:
     nodes: in program order: a value is defined before it is used.
     types: what the file records of each value by name: a TensorType, or the size or number a scalar stands for.
     modules: type of each module by path, for the module tree; empty where the file records none.
+    captures: for a nested graph, the names of the values around it that it uses; they keep their names inside.
+    declared: where types are derived and not recorded, what the file says of some values in passing; it may be out of
+        date. None where `types` records every value.
+    notes: what the reader noticed.
     """
 
     nodes: tuple[Node, ...]
@@ -128,6 +141,9 @@ class Graph:
     modules: Mapping[str, str] = field(default_factory=dict)
     origin: Origin = Origin()
     name: str = ""
+    captures: tuple[str, ...] = ()
+    declared: Mapping[str, object] | None = None
+    notes: tuple[Note, ...] = ()
 
     def __hash__(self) -> int:
         return id(self)
@@ -194,3 +210,6 @@ def _uses(slot: str, argument: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(argument, tuple):
         for index, item in enumerate(argument):
             yield from _uses(f"{slot}[{index}]", item)
+    elif isinstance(argument, Graph):
+        for name in argument.captures:
+            yield f"{slot}.{name}", name

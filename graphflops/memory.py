@@ -88,11 +88,11 @@ def peak_of(
         for output in event.node.outputs:
             if output is not None and root.get(output) == output:
                 meter.grow(sizes.get(output, 0))
-        if training and event.gradient is not None and event.gradient.beside:
-            beside = event.gradient.beside_bytes
-            meter.grow(beside)
+        beside = event.gradient.beside_bytes if training and event.gradient is not None else 0
+        meter.grow(beside)
+        if beside != 0:  # what is kept beside the results was made on the way to them
             released[index] = released.get(index, 0) + beside
-        meter.mark(event.node.name, event.peaks)
+        meter.mark(event.node.name, event.peaks, 0 if beside != 0 else event.estimate.workspace)
         for name in lasts.get(index, ()):
             if name not in kept and name not in saved:
                 meter.shrink(sizes.get(name, 0))
@@ -127,8 +127,10 @@ class _Meter:
             self.differences[key] = self.live - size
         self.live = self.differences[key]
 
-    def mark(self, node: str, peaks: Sequence[Peak] = ()) -> None:
+    def mark(self, node: str, peaks: Sequence[Peak] = (), workspace: Dim = 0) -> None:
+        self.grow(workspace)
         self.marks.setdefault(self.live, node)
+        self.shrink(workspace)
         for peak in peaks:
             if peak.bytes != 0:
                 self.marks.setdefault(self.live + peak.bytes, f"{node}/{peak.node}")
@@ -214,10 +216,10 @@ def _saved(
         if event.gradient is None:
             continue
         operands = event.tensors(values)
-        names = [operands[place] for place in event.gradient.operands]
-        names += [event.node.outputs[place] or "" for place in event.gradient.results]
+        names: list[str | None] = [operands[place] for place in event.gradient.operands]
+        names += [event.node.outputs[place] for place in event.gradient.results]
         for name in names:
-            if name in root:
+            if name is not None and name in root:
                 saved.setdefault(root[name], index)
     return saved
 
@@ -242,7 +244,7 @@ class _Reverse:
         """Compute a call's gradients while the results' are alive; gradients of values that have one are returned."""
         assert event.gradient is not None
         operands = event.tensors(self.values)
-        incoming = next((self.gradients[n] for n in event.node.outputs if n in self.gradients), None)
+        incoming = next((self.gradients[name] for name in event.node.outputs if name in self.gradients), None)
         again = []
         for (place, fresh), gradient in zip(event.gradient.gradients, event.gradient.estimate.out, strict=False):
             if fresh or incoming is None:
@@ -253,7 +255,7 @@ class _Reverse:
                 again.append((operands[place], buffer))
             else:
                 self.gradients[operands[place]] = buffer
-        self.meter.mark(event.node.name)
+        self.meter.mark(event.node.name, workspace=event.gradient.estimate.workspace)
         return again
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:

@@ -122,12 +122,14 @@ Contents = Union[Dim, float, "tuple[Contents, ...]"]
 class SequenceType:
     """A list of tensors: what is known of every element alike, and how many there are.
 
-    element: None where nothing is known of the elements, as of an empty sequence.
+    element: None where nothing is known of the elements alike, as of an empty sequence.
     length: None where nothing is known.
+    items: each element, where they are known one by one.
     """
 
     element: ElementType | None = None
     length: Dim | None = None
+    items: tuple[ElementType, ...] | None = None
 
     def __str__(self) -> str:
         length = "" if self.length is None else f" of {self.length}"
@@ -143,6 +145,16 @@ class OptionalType:
 
     def __str__(self) -> str:
         return f"optional({self.element or '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownType:
+    """A value of which not even the number of axes is known."""
+
+    dtype: DType | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype or '?'}[...]"
 
 
 ElementType = Union[TensorType, SequenceType, OptionalType]

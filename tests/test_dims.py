@@ -780,3 +780,23 @@ def test_importing_and_parsing_do_not_import_sympy() -> None:
         "d.parse_dim('floor(a/2)'); assert 'sympy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-S", "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+def test_substitution_of_every_size_gives_a_plain_integer() -> None:
+    work = floor_div(5 * symbol("n") * call("log2", symbol("n")), 1)
+    assert work.substitute({"n": 1024}) == 5 * 1024 * 10
+    assert work.substitute({"n": 1000}) == 49828  # 5000 * 9.9657...
+
+
+def test_powers_of_a_division_that_is_always_even_stay_cheap() -> None:
+    half = (symbol("s") * symbol("s") + symbol("s")) // 2
+    assert (half**18 * 2**18) is (symbol("s") * symbol("s") + symbol("s")) ** 18
+    low, high = (half**40).bounds()
+    assert low == 0
+    assert high is None
+
+
+def test_functions_are_folded_only_where_they_are_exact() -> None:
+    assert call("sqrt", 49) == 7
+    assert not isinstance(call("tanh", 50), int)
+    assert evaluate(call("sqrt", symbol("x")), {"x": 10**30 - 1}) == 10**15 - 1

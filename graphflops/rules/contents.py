@@ -27,7 +27,7 @@ def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Cont
     if not isinstance(elements, int) or elements > MAX_ELEMENTS:
         return None
     try:
-        return _combine(fold, shape, known)  # type: ignore[arg-type]
+        return aligned(fold, shape, known)  # type: ignore[arg-type]
     except (ArithmeticError, DimError):  # a division by zero that the program may never come to
         return None
 
@@ -37,7 +37,8 @@ def _is_whole(value: object) -> bool:
     return all(map(_is_whole, value)) if isinstance(value, tuple) else isinstance(value, (int, Expr))
 
 
-def _combine(fold: Fold, shape: Sequence[Dim], operands: list[tuple[int, Contents]]) -> Contents:
+def aligned(fold: Callable[..., Dim | float], shape: Sequence[Dim], operands: list[tuple[int, Contents]]) -> Contents:
+    """The function of every element of contents broadcast to a shape of numbers; each operand with its rank."""
     if not shape:
         return fold(*(value for _, value in operands))
     rows = []
@@ -49,5 +50,5 @@ def _combine(fold: Fold, shape: Sequence[Dim], operands: list[tuple[int, Content
             else:
                 assert isinstance(value, tuple)
                 row.append((rank - 1, value[place if len(value) > 1 else 0]))
-        rows.append(_combine(fold, shape[1:], row))
+        rows.append(aligned(fold, shape[1:], row))
     return tuple(rows)

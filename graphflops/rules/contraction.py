@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, broadcast, compare, differ, dim_max, floor_div, prod, where
+from graphflops.dims import Dim, broadcast, compare, differ, dim_max, floor_div, prod, total, where
 from graphflops.rules.axes import axes
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import additions, flops_of
@@ -259,13 +259,67 @@ def _unsqueeze(x: TensorType, places: tuple[int, ...]) -> list[Dim]:
     return [1 if index in places else next(sizes) for index in range(x.rank + len(places))]
 
 
+BILINEAR_PLACES, BILINEAR_SUMMED = ((1, 3), (0,), (1, 2)), (2, 3)  # of rows, weight, rows in `_trilinear`
+
+
+def trilinear_gradients(
+    grad: TensorType, factors: Sequence[TensorType], places: Sequence[tuple[int, ...]], summed: tuple[int, ...]
+) -> list[Estimate]:
+    """For each factor the same contraction, with the result's gradient in its place."""
+    a, b, c = factors
+    of_a, of_b, of_c = places
+    return [
+        trilinear(grad, b, c, summed, of_b, of_c, of_a),
+        trilinear(a, grad, c, of_a, summed, of_c, of_b),
+        trilinear(a, b, grad, of_a, of_b, summed, of_c),
+    ]
+
+
+def wanted_of_three(call: ForwardCall, names: Sequence[str], each: list[Estimate]) -> Estimate:
+    """Those of three factors' gradients that are wanted; a factor is read for the gradients of the other two."""
+    (out,) = call.estimate.out
+    assert isinstance(out, TensorType)
+    given = call.arguments
+    work = [estimate for name, estimate in zip(names, each, strict=True) if name in call.wants]
+    read = (given[name] for name in names if call.wants & set(names) - {name})
+    bias = additions(out) if "bias" in call.wants else 0
+    return Estimate(
+        tuple(given[name].like() for name in given if name in call.wants),
+        total(estimate.matrix_flops for estimate in work),
+        total(estimate.vector_flops for estimate in work) + bias,
+        reads=(out.like(), *read),
+    )
+
+
+@backward("aten._trilinear")
+def trilinear_backward(call: ForwardCall) -> Estimate:
+    """The contraction again for each wanted factor, over the axes that the factor lacks."""
+    given = call.arguments
+    (out,) = call.estimate.out
+    assert isinstance(out, TensorType)
+    factors = given["a"], given["b"], given["c"]
+    places = [given[f"expand{number}"] for number in (1, 2, 3)]
+    return wanted_of_three(call, "abc", trilinear_gradients(out, factors, places, given["sumdim"]))
+
+
+@backward("aten.bilinear")
+def bilinear_backward(call: ForwardCall) -> Estimate:
+    """As that of `_trilinear`, for rows and weight; the bias's gradient is a sum."""
+    given = call.arguments
+    (out,) = call.estimate.out
+    assert isinstance(out, TensorType)
+    a, b, grad = (x.view((prod(x.shape[:-1]), x.shape[-1])) for x in (given["a"], given["b"], out))
+    each = trilinear_gradients(grad, (a, given["weight"], b), BILINEAR_PLACES, BILINEAR_SUMMED)
+    return wanted_of_three(call, ("a", "weight", "b"), each)
+
+
 @rule("aten.bilinear", product=("a", "b", "weight"))
 def bilinear(a: TensorType, b: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
     """A @ weight for every output feature, then the dot product of each with b; the bias is vector work."""
     rows_a, rows_b = a.like((prod(a.shape[:-1]), a.shape[-1])), b.like((prod(b.shape[:-1]), b.shape[-1]))
     for x, size in ((a, weight.shape[1]), (b, weight.shape[2])):
         require(not differ(x.shape[-1], size), f"{x.shape[-1]} features, weight takes {size}")
-    product = trilinear(rows_a, weight, rows_b, (1, 3), (0,), (1, 2), (2, 3))
+    product = trilinear(rows_a, weight, rows_b, *BILINEAR_PLACES, BILINEAR_SUMMED)
     out = a.like((*a.shape[:-1], weight.shape[0]))
     vector = product.vector_flops + (additions(out) if bias else 0)
     return Estimate((out,), product.matrix_flops, vector, reads=(a, b, weight, bias))

@@ -14,6 +14,8 @@ from graphflops.rules.matmul import Number, additions, flops_of, only_result
 from graphflops.rules.registry import require, rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from graphflops.tensor import TensorType
 
 Shape = tuple[Dim, ...]
@@ -38,18 +40,30 @@ def convolve(
     """
     kernel, spatial = weight.shape[2:], weight.rank - 2
     require(x.rank in (spatial + 1, spatial + 2), f"a convolution over {spatial} axes cannot take {x}")
-    batch, channels, sizes = x.shape[: -spatial - 1], x.shape[-spatial - 1], x.shape[-spatial:]
-    expected = weight.shape[0] if transposed else weight.shape[1] * groups
-    require(not differ(channels, expected), f"{channels} channels meet a weight for {expected}")
-    window = (kernel, _each(stride, spatial), _each(dilation, spatial))
+    sizes, window = x.shape[-spatial:], (kernel, _each(stride, spatial), _each(dilation, spatial))
     if transposed:
-        filters = weight.shape[1] * groups
         out_sizes = upsampled(sizes, *window, _each(padding, spatial), _each(output_padding, spatial))
     else:
-        filters = weight.shape[0]
         ends = padding if isinstance(padding, str) else _each(padding, spatial)
         out_sizes = downsampled(sizes, *window, ends)
-    out = x.like((*batch, filters, *out_sizes))
+    return convolved(x, weight, bias, out_sizes, groups, transposed=transposed)
+
+
+def convolved(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    out_sizes: Iterable[Dim],
+    groups: Dim = 1,
+    *,
+    transposed: bool = False,
+) -> Estimate:
+    """The convolution whose result has these sizes along its spatial axes."""
+    spatial = weight.rank - 2
+    channels, (inner, outer) = x.shape[-spatial - 1], weight.shape[:2]
+    expected, filters = (inner, outer * groups) if transposed else (outer * groups, inner)
+    require(not differ(channels, expected), f"{channels} channels meet a weight for {expected}")
+    out = x.like((*x.shape[: -spatial - 1], filters, *out_sizes))
     return Estimate(
         (out,),
         flops_of(multiply_adds(x, out, weight, transposed), x.dtype),
@@ -72,10 +86,15 @@ def downsampled(
     ends = (0,) * len(sizes) if isinstance(padding, str) else padding
     result = []
     for size, k, s, d, end in zip(sizes, kernel, stride, dilation, ends, strict=True):
-        room = size + 2 * end - d * (k - 1) - 1
-        require(not at_least(-1, room), f"kernel {d * (k - 1) + 1} exceeds input {size + 2 * end}")
-        result.append(floor_div(room, s) + 1)
+        result.append(positions(size + 2 * end, k, s, d))
     return result
+
+
+def positions(size: Dim, kernel: Dim, stride: Dim, dilation: Dim) -> Dim:
+    """At how many positions a spread-out kernel fits into a padded size."""
+    window = dilation * (kernel - 1) + 1
+    require(not at_least(-1, size - window), f"kernel {window} exceeds input {size}")
+    return floor_div(size - window, stride) + 1
 
 
 def upsampled(

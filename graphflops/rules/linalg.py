@@ -10,6 +10,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, dim_min, prod
 from graphflops.rules import lapack
+from graphflops.rules.matmul import matmul
 from graphflops.rules.promotion import complex_of, real_of
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import INT32, TensorType
@@ -294,6 +295,32 @@ def svd(x: TensorType, some: bool = True, compute_uv: bool = True) -> Estimate:
 def prims_svd(A: TensorType, *, full_matrices: bool) -> Estimate:
     """By how much of the singular vectors is wanted."""
     return svd_factors(A, full_matrices)
+
+
+@rule("aten.linalg_matrix_sqrth")
+def matrix_sqrth(x: TensorType) -> Estimate:
+    """Eigenvectors, their columns scaled by the roots of the eigenvalues, and the product with their transpose."""
+    batch, n = squares(x)
+    factors, (product, _) = eigh_factors(x), _scaled_product(x, batch, n, n)
+    work = factors.vector_flops + x.numel
+    return Estimate((x.like(),), product, work, prod((*batch, n)), reads=(x,))
+
+
+@rule("aten.linalg_polar")
+def polar(A: TensorType) -> Estimate:
+    """Reduced SVD; the product of its vectors, and that of V, the singular values and V's transpose."""
+    batch, m, n = matrices(A)
+    (unitary, u), (hermitian, h) = _scaled_product(A, batch, m, n), _scaled_product(A, batch, n, n)
+    work = svd_factors(A).vector_flops + h.numel
+    return Estimate((u, h), unitary + hermitian, work, reads=(A,))
+
+
+def _scaled_product(x: TensorType, batch: Sizes, rows: Dim, n: Dim) -> tuple[Dim, TensorType]:
+    """FLOPs and type of a product of (rows, n) and (n, n)."""
+    product = matmul(x.like((*batch, rows, n)), x.like((*batch, n, n)))
+    (out,) = product.out
+    assert isinstance(out, TensorType)
+    return product.matrix_flops, out
 
 
 @rule("aten._linalg_check_errors")

@@ -132,6 +132,7 @@ def cross_entropy_loss(
         loss,
         vector_flops=loss.vector_flops + logs.vector_flops,
         transcendentals=logs.transcendentals,
+        workspace=x.nbytes,
     )
 
 
@@ -149,6 +150,7 @@ def cross_entropy_gradient(call: ForwardCall) -> Estimate:
         vector_flops=(LOG_SOFTMAX_GRADIENT + dense) * x.numel + picked,
         transcendentals=x.numel,
         reads=(result_of(call).like(), x.like(), target, weight),
+        workspace=x.nbytes,  # the gradient of the logarithms
     )
 
 

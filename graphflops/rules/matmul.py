@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, broadcast, differ, dim_min, prod
+from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, prod
 from graphflops.rules.activation import gelu_work
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -142,6 +142,36 @@ def add_product(
         reads=(base if beta != 0 else None, *product.reads),
         matrix_dtype=factor.dtype if isinstance(factor, TensorType) else None,
     )
+
+
+@backward("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.matmul", "aten.linalg_matmul", "aten.inner")
+def product_gradients(call: ForwardCall) -> Estimate:
+    """A factor's gradient is the product again, but beside a vector an outer product: a multiplication per pair."""
+    given, forward = call.arguments, call.estimate
+    grad = only_result(forward)
+    once = flops_of(1, grad.dtype)
+    matrix: Dim = 0
+    vector: Dim = forward.vector_flops if "base" in call.wants else 0
+    for name, other in (("a", given["b"]), ("b", given["a"])):
+        if name in call.wants and other.rank < 2:
+            pairs = floor_div(forward.matrix_flops, once) if other.rank else given[name].numel
+            vector += (6 if grad.dtype.kind == "complex" else 1) * pairs
+        elif name in call.wants:
+            matrix += forward.matrix_flops
+    factors = [given[name] for name, other in (("a", "b"), ("b", "a")) if other in call.wants]
+    gradients = tuple(given[name].like() for name in given if name in call.wants)
+    return Estimate(gradients, matrix, vector, reads=(grad.like(), *factors))
+
+
+@backward("aten.linalg_vecdot")
+def vecdot_gradients(call: ForwardCall) -> Estimate:
+    """Each operand's gradient is the other one scaled: a multiplication per element."""
+    given, grad = call.arguments, only_result(call.estimate)
+    others = tuple(given[name] for name, other in (("x", "y"), ("y", "x")) if other in call.wants)
+    gradients = tuple(given[name].like() for name in ("x", "y") if name in call.wants)
+    pairs = floor_div(call.estimate.matrix_flops, flops_of(1, grad.dtype))
+    each = 6 if grad.dtype.kind == "complex" else 1
+    return Estimate(gradients, 0, len(gradients) * each * pairs, reads=(grad.like(), *others))
 
 
 # Grouped products.

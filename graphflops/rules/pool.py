@@ -28,15 +28,20 @@ def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Sizes:
     return value * spatial if len(value) == 1 else value
 
 
-def outputs(size: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim, ceil_mode: bool) -> Dim:
-    """Positions of a window; rounding up keeps a last one only if it starts before the padding at the end."""
-    window = dilation * (kernel - 1) + 1
-    room = size + 2 * padding - window
-    require(not at_least(-1, room), f"a window of {window} is larger than its input of {size + 2 * padding}")
-    count = floor_div(room + (stride - 1 if ceil_mode else 0), stride) + 1
-    if not ceil_mode or at_least(window, padding + stride):  # else the last window may start too late
+def outputs(
+    size: Dim, kernel: Dim, stride: Dim, padding: Dim | tuple[Dim, Dim], dilation: Dim, ceil_mode: bool
+) -> Dim:
+    """Positions of a window; rounding up keeps a last one only if it starts before the padding at the end.
+
+    padding: at either end, or at both.
+    """
+    before, after = padding if isinstance(padding, tuple) else (padding, padding)
+    window, padded = dilation * (kernel - 1) + 1, before + size + after
+    require(not at_least(-1, padded - window), f"a window of {window} is larger than its input of {padded}")
+    count = floor_div(padded - window + (stride - 1 if ceil_mode else 0), stride) + 1
+    if not ceil_mode or at_least(window, after + stride):  # else the last window may start too late
         return count
-    return count - compare(">=", (count - 1) * stride, size + padding)
+    return count - compare(">=", (count - 1) * stride, before + size)
 
 
 def pooled(
@@ -60,8 +65,13 @@ def pooled(
         spread(dilation, spatial, 1),
         strict=True,
     )
-    out = x.like((*x.shape[:-spatial], *(outputs(*setting, ceil_mode) for setting in settings)))
-    return Estimate((out,), vector_flops=(prod(kernel) + final) * out.numel, reads=(x,))
+    return windowed(x, kernel, tuple(outputs(*setting, ceil_mode) for setting in settings), final=final)
+
+
+def windowed(x: TensorType, kernel: Sizes, counts: Sizes, each: int = 1, final: int = 0) -> Estimate:
+    """`each` operations per window element and `final` per output, for so many outputs along the last axes."""
+    out = x.like((*x.shape[: -len(counts)], *counts))
+    return Estimate((out,), vector_flops=(each * prod(kernel) + final) * out.numel, reads=(x,))
 
 
 def max_pooling(spatial: int, with_indices: bool) -> Callable[..., Estimate]:

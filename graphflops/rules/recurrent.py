@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, prod, total
 from graphflops.rules.dropout import DROPOUT
+from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
@@ -24,13 +25,17 @@ Tensors = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of cell: gates, and work per hidden unit and row, forward (bias apart) and backward."""
+    """One kind of cell: gates, and work per hidden unit and row, forward (bias apart) and backward.
+
+    kept: values per hidden unit and row that the backward pass reads beside the result.
+    """
 
     gates: int
     vector: int
     transcendentals: int
     vector_back: int
     transcendentals_back: int = 0
+    kept: int = 0
 
 
 # h' = tanh(ih + hh), backward dh * (1 - h'^2); relu compares instead
@@ -38,9 +43,11 @@ TANH = Cell(gates=1, vector=1, transcendentals=1, vector_back=3)
 RELU = Cell(gates=1, vector=2, transcendentals=0, vector_back=1)
 # i, f, o = sigmoid, g = tanh of four sums; c' = f * c + i * g; h' = o * tanh(c'). Backward: o and c' take 6
 # and tanh(c') again, i, f, g, c a product each, the three sigmoids and the tanh three operations each.
-LSTM = Cell(gates=4, vector=8, transcendentals=5, vector_back=22, transcendentals_back=1)
+# Kept: the gates and c'.
+LSTM = Cell(gates=4, vector=8, transcendentals=5, vector_back=22, transcendentals_back=1, kept=4 + 1)
 # r, z = sigmoid, n = tanh(in + r * hn); h' = (h - n) * z + n. Backward: n 5, z 4, r 4, hn 1, h 1.
-GRU = Cell(gates=3, vector=7, transcendentals=3, vector_back=15)
+# Kept: the gates and hn.
+GRU = Cell(gates=3, vector=7, transcendentals=3, vector_back=15, kept=3 + 1)
 KINDS = {"rnn_relu": RELU, "rnn_tanh": TANH, "lstm": LSTM, "gru": GRU}
 
 
@@ -151,12 +158,14 @@ def sequence(
 
 
 def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
-    """Gradients of a stack of layers."""
+    """Gradients of a stack of layers; every step's gates and states are read, and what layers hand on."""
     given, directions = call.arguments, 2 if call.arguments["bidirectional"] else 1
     layers = layers_of(given["params"], given["num_layers"] * directions, given["has_biases"])
-    state = states_of(given["hx"])[0]
-    work = recur_back(cell, given["x"], state, layers, directions, call.wants)
-    return with_gradients(work, call)
+    x, state = given["x"], states_of(given["hx"])[0]
+    work = with_gradients(recur_back(cell, x, state, layers, directions, call.wants), call)
+    per_row = cell.kept * total(layer.hidden(cell) for layer in layers)
+    per_row += (len(layers) - directions) * state.shape[-1]
+    return replace(work, reads=(*work.reads, result_of(call), x.like((prod(x.shape[:-1]), per_row)).nbytes))
 
 
 def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
@@ -180,6 +189,10 @@ def _register_sequences(name: str, cell: Cell) -> None:
         bidirectional: bool,
         batch_first: bool,
     ) -> Estimate:
+        state = states_of(hx)[0]
+        if x.rank == 3 and state.rank == 3:
+            batch, held = x.shape[0 if batch_first else 1], state.shape[1]
+            require(not differ(batch, held), f"a batch of {batch} meets a state for {held}")
         return sequence(cell, x, hx, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
 
     @rule(f"aten.{name}.data")

@@ -84,21 +84,23 @@ def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
     out = x.view(shape)
     if x.value is None or any(isinstance(size, Expr) for size in out.shape):
         return out
-    return replace(out, value=_nested(_flat(x.value), out.shape))
+    return replace(out, value=nested(flat(x.value), out.shape))
 
 
-def _flat(contents: Contents) -> Iterator[Dim | float]:
+def flat(contents: Contents) -> Iterator[Dim | float]:
+    """Contents one after another in row-major order."""
     if isinstance(contents, tuple):
         for part in contents:
-            yield from _flat(part)
+            yield from flat(part)
     else:
         yield contents
 
 
-def _nested(elements: Iterator[Dim | float], shape: Shape) -> Contents:
+def nested(elements: Iterator[Dim | float], shape: Shape) -> Contents:
+    """The next elements as contents of that shape, all of whose sizes are numbers."""
     if not shape:
         return next(elements)
-    return tuple(_nested(elements, shape[1:]) for _ in range(shape[0]))  # type: ignore[arg-type]
+    return tuple(nested(elements, shape[1:]) for _ in range(shape[0]))  # type: ignore[arg-type]
 
 
 def overlapping(x: TensorType, shape: Sequence[Dim]) -> TensorType:

@@ -11,6 +11,7 @@ from graphflops.rules.axes import reduced
 from graphflops.rules.counts import halvings
 from graphflops.rules.promotion import float_result
 from graphflops.rules.reduce import (
+    amax_backward,
     accumulated,
     indexed,
     operand_gradient,
@@ -44,7 +45,8 @@ def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
     return indexed(replace(found, vector_flops=comparisons(x, dim) + x.numel))
 
 
-backward("aten.median", "aten.nanmedian", "aten.kthvalue", "aten.mode")(selected_backward)
+backward("aten.median", "aten.nanmedian")(amax_backward)
+backward("aten.kthvalue", "aten.mode")(selected_backward)
 
 
 @rule("aten.quantile", "aten.nanquantile")

@@ -5,12 +5,19 @@ A bilinear sample is four taps, a multiplication and an addition each; position 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, floor_div, prod
-from graphflops.rules.conv import downsampled
+from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.counts import n_log_n
+from graphflops.rules.matmul import only_result
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import INT32, INT64, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SAMPLE = 2 * 4  # operations of one bilinear sample, adding it to a sum included
 OVERLAP = 13  # two boxes: corners 4, sides 2, clipped 2, area 1, union 2, ratio 1, compared 1
@@ -110,14 +117,25 @@ def deform_conv2d(
     use_mask: bool,
 ) -> Estimate:
     """A convolution of inputs sampled at learned offsets: the product, and a sample per tap and channel."""
-    kernel = weight.shape[2:]
-    sizes = downsampled(x.shape[2:], kernel, (stride_h, stride_w), (dilation_h, dilation_w), (pad_h, pad_w))
-    out = x.like((x.shape[0], weight.shape[0], *sizes))
-    taps = x.shape[0] * x.shape[1] * prod(kernel) * prod(sizes)
-    sampling = (SAMPLE + (1 if use_mask else 0)) * taps
-    return Estimate(
-        (out,),
-        matrix_flops=2 * out.numel * prod(weight.shape[1:]),
-        vector_flops=sampling + out.numel,
-        reads=(x, weight, offset, mask if use_mask else None, bias),
+    window = (weight.shape[2:], (stride_h, stride_w), (dilation_h, dilation_w))
+    sizes = downsampled(x.shape[2:], *window, (pad_h, pad_w))
+    return deformed(x, weight, offset, mask if use_mask else None, bias, sizes, groups)
+
+
+def deformed(
+    x: TensorType,
+    weight: TensorType,
+    offset: TensorType,
+    mask: TensorType | None,
+    bias: TensorType | None,
+    out_sizes: Iterable[Dim],
+    groups: Dim,
+) -> Estimate:
+    """The product of a convolution whose taps are sampled, a product more where they are weighted by a mask."""
+    product = convolved(x, weight, bias, out_sizes, groups)
+    spatial = weight.rank - 2
+    taps = prod(x.shape[:2]) * prod(weight.shape[2:]) * prod(only_result(product).shape[2:])
+    sampling = (2 * 2**spatial + (mask is not None)) * taps
+    return replace(
+        product, vector_flops=product.vector_flops + sampling, reads=(x, weight, offset, mask, bias)
     )

@@ -40,17 +40,14 @@ DEVIATIONS: dict[str, str] = {
     **dict.fromkeys(("torch._scaled_mm_v2", "torch._scaled_mm"), "no formula for it"),
     **dict.fromkeys(("cdist", "nn.functional.pdist", "cov", "corrcoef"), "no formula for it; ours is a matrix product"),
     **dict.fromkeys(
-        ("linalg.pinv", "pinverse", "matrix_exp", "linalg.matrix_exp"),
+        ("linalg.pinv", "pinverse", "matrix_exp", "linalg.matrix_exp", "linalg.matrix_sqrth", "linalg.polar"),
         "no formula for it; the products inside are below the level that is counted",
     ),
     **dict.fromkeys(
         ("nn.functional.linear_cross_entropy", "sparse.mm.reduce", "sparse.sampled_addmm", "sparse.mm"),
         "no formula for it; the products inside are below the level that is counted",
     ),
-    **dict.fromkeys(
-        ("fft.fft", "stft"),
-        "no formula for it",
-    ),
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "no formula for it",
 }
 PARTLY = frozenset({"linalg.pinv"})
 # By name, why a recorded type is not ours.

@@ -189,3 +189,10 @@ def test_only_square_matrices_have_determinants() -> None:
         price("aten.linalg_det.default", t(4, 5))
     with pytest.raises(ShapeError, match="at least two axes, not 1"):
         price("aten.linalg_qr.default", t(4))
+
+
+def test_roots_and_polar_factors_end_in_products() -> None:
+    assert price("aten.linalg_matrix_sqrth", t(2, 8, 8)).matrix_flops == 2 * (2 * 8 * 8 * 8)
+    polar = price("aten.linalg_polar", t(6, 4))
+    assert polar.matrix_flops == 2 * 6 * 4 * 4 + 2 * 4 * 4 * 4
+    assert shapes(polar) == [(6, 4), (4, 4)]

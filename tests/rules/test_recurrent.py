@@ -264,3 +264,10 @@ def test_against_torch() -> None:
     assert theirs is not None
     assert ours.matrix_flops == forward.get_total_flops()
     assert theirs.matrix_flops == back.get_total_flops()
+
+
+def test_a_state_for_another_batch_is_refused() -> None:
+    weights = (t(128, 16), t(128, 32))
+    args = (weights, False, 1, 0.0, False, False)
+    with pytest.raises(ShapeError, match="a batch of 4 meets a state for 2"):
+        price("aten.lstm.input", t(4, 10, 16), (t(1, 2, 32), t(1, 2, 32)), *args, True)

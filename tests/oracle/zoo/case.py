@@ -20,7 +20,7 @@ class Case:
     build: makes the module. inputs: example inputs at given sizes, a tuple or a mapping of keywords.
     sizes: what it is exported at, then other sizes that it must hold at; axes that differ between them are dynamic.
     unknown: operators that no rule can know. expected: matrix FLOPs at given sizes where torch counts wrong, with `because`.
-    meta: build and count without memory. turns: values of symbols that only data can tell (numbers of turns of loops).
+    meta: build and count without memory. placed: whether decomposing keeps the module of every call. turns: values of symbols that only data can tell (numbers of turns of loops).
     """
 
     name: str
@@ -31,4 +31,5 @@ class Case:
     expected: Callable[..., int] | None = None
     because: str = ""
     meta: bool = False
+    placed: bool = True
     turns: Mapping[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BATCHES = ({"n": 2}, {"n": 3}, {"n": 7})
-SEQUENCES = ({"n": 2, "t": 6}, {"n": 3, "t": 11}, {"n": 5, "t": 32})
+SEQUENCES = ({"n": 2, "t": 4}, {"n": 3, "t": 11}, {"n": 5, "t": 32})
 NO_COUNT = "torch has no formula for recurrences that a CPU runs as one call, and counts 0"
 
 
@@ -172,7 +172,10 @@ def attention() -> Iterator[Case]:
         "nn/TransformerEncoder_masked",
         lambda: Function(
             lambda self, x, padded: self.encoder(
-                x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]), src_key_padding_mask=padded
+                x,
+                mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]),
+                src_key_padding_mask=padded,
+                is_causal=False,
             ),
             encoder=nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False),
         ),
@@ -275,7 +278,7 @@ def convolutional() -> Iterator[Case]:
         lambda: nn.Sequential(
             *(nn.ReflectionPad2d(1), nn.Conv2d(3, 6, 3, groups=3), nn.GroupNorm(2, 6), nn.Hardswish()),
             *(nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular"), nn.AdaptiveAvgPool2d((4, 4)), nn.PixelShuffle(2)),
-            *(nn.LPPool2d(2, 2), nn.Flatten(), nn.LazyLinear(5)),
+            *(nn.LPPool2d(2, 2), nn.Flatten(), nn.Linear(16, 5)),
         ),
         pictures,
         sides,
@@ -409,7 +412,7 @@ def idioms() -> Iterator[Case]:
         return self.b(x)
 
     two = lambda: {"a": nn.Linear(16, 16), "b": nn.Linear(16, 4)}  # noqa: E731
-    yield Case("nn/no_grad_region", lambda: Function(frozen, **two()), features, SEQUENCES)
+    yield Case("nn/no_grad_region", lambda: Function(frozen, **two()), features, SEQUENCES, placed=False)
 
     def mixed(self: Any, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -417,7 +420,7 @@ def idioms() -> Iterator[Case]:
         with torch.autocast("cpu", enabled=False):
             return self.b(x.float())
 
-    yield Case("nn/autocast_region", lambda: Function(mixed, **two()), features, SEQUENCES)
+    yield Case("nn/autocast_region", lambda: Function(mixed, **two()), features, SEQUENCES, placed=False)
     yield Case("nn/half", lambda: nn.Sequential(mlp(), nn.LayerNorm(16)).bfloat16(), lambda n: (torch.rand(n, 16).bfloat16(),), BATCHES)
 
     def again(self: Any, x: torch.Tensor) -> torch.Tensor:

@@ -12,22 +12,20 @@ integer is read as a division rounded down: the file claims a size, so the divis
 from __future__ import annotations
 
 import ast
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from graphflops import dims
-from graphflops.dims import Dim, DimError, Expr, symbol
+from graphflops.dims.choices import call
+from graphflops.dims.expr import Dim  # noqa: TC001 - annotations can be resolved
+from graphflops.dims.functions import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
+from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic
+from graphflops.dims.sums import symbol, total
+from graphflops.errors import DimError
 
 MAX_TEXT = 10_000  # characters
 MAX_DEPTH = 100  # nested calls, parentheses and operators; a chain like a + b + c is one level
 MAX_NODES = 10_000
-MAX_EXPONENT = 16  # of a symbolic base; a number is bounded by its bits instead
-MAX_BITS = 256  # of any integer
-MAX_WORK = 200_000  # term pairs multiplied while reading one text
-
-_Value = tuple[Dim, Dim]  # numerator and nonzero denominator; an integer denominator is positive
 
 _COMPARE_NODES: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -55,7 +53,7 @@ _ALIASES = {
     "LShift": "lshift",
     "RShift": "rshift",
     **{f"BitwiseFn_bitwise_{kind}": f"bitwise_{kind}" for kind in ("and", "or", "xor")},
-    **{f"OpaqueUnaryFn_{name}": name for name in dims.REAL_FUNCTIONS if name != "truediv"},
+    **{f"OpaqueUnaryFn_{name}": name for name in REAL_FUNCTIONS if name != "truediv"},
 }
 
 
@@ -93,151 +91,14 @@ def _parse(text: str) -> Dim:
     return reader.floor(reader.read(tree.body, 0))
 
 
-class _Reader:
+class _Reader(RatioArithmetic):
     """Walks one tree; holds what that walk may still spend."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.nodes = 0
-        self.work = 0
 
-    # Values.
-
-    def multiply(self, a: Dim, b: Dim) -> Dim:
-        if isinstance(a, Expr) and isinstance(b, Expr):
-            self.work += len(a.terms) * len(b.terms)
-            if self.work > MAX_WORK:
-                raise DimError("too large when multiplied out")
-        result = a * b
-        for number in result.terms.values() if isinstance(result, Expr) else (result,):
-            if number.bit_length() > MAX_BITS:
-                raise DimError(f"a number of more than {MAX_BITS} bits")
-        return result
-
-    def ratio(self, numerator: Dim, denominator: Dim) -> _Value:
-        """The ratio of the two, with the common integer factor taken out."""
-        if isinstance(denominator, int):
-            if denominator == 0:
-                raise ZeroDivisionError
-            if denominator == 1:
-                return numerator, 1
-            if denominator < 0:
-                numerator, denominator = -numerator, -denominator
-        common = math.gcd(*(n for dim in (numerator, denominator) for n in _coefficients(dim)))
-        if common > 1:
-            return _divided(numerator, common), _divided(denominator, common)
-        return numerator, denominator
-
-    def common(self, values: Sequence[_Value]) -> tuple[list[Dim], Dim]:
-        """The numerators over one common denominator, which is positive."""
-        whole = math.lcm(*(below for _, below in values if isinstance(below, int)))
-        symbolic = list(dict.fromkeys(below for _, below in values if isinstance(below, Expr)))
-        if not all(dims.at_least(below, 0) for below in symbolic):
-            raise DimError("a denominator that may be negative")
-        below: Dim = whole
-        for factor in symbolic:
-            below = self.multiply(below, factor)
-        numerators: list[Dim] = []
-        for above, own in values:
-            rest: Dim = whole // own if isinstance(own, int) else whole
-            for factor in symbolic:
-                if factor is not own:
-                    rest = self.multiply(rest, factor)
-            numerators.append(self.multiply(above, rest))
-        return numerators, below
-
-    def floor(self, value: _Value) -> Dim:
-        above, below = value
-        return dims.floor_div(above, below)
-
-    def ceiling(self, value: _Value) -> Dim:
-        above, below = value
-        return dims.ceil_div(above, below)
-
-    def argument(self, value: _Value) -> Dim:
-        """The value as the argument of an opaque function, which may be a fraction."""
-        above, below = value
-        if below == 1:
-            return above
-        quotient = dims.floor_div(above, below)
-        return quotient if dims.same(quotient * below, above) else dims.call("truediv", above, below)
-
-    def add(self, a: _Value, b: _Value) -> _Value:
-        if a[1] is b[1] or a[1] == b[1]:
-            return self.ratio(a[0] + b[0], a[1])
-        above = self.multiply(a[0], b[1]) + self.multiply(b[0], a[1])
-        return self.ratio(above, self.multiply(a[1], b[1]))
-
-    def times(self, a: _Value, b: _Value) -> _Value:
-        return self.ratio(self.multiply(a[0], b[0]), self.multiply(a[1], b[1]))
-
-    def divided(self, a: _Value, b: _Value) -> _Value:
-        return self.ratio(self.multiply(a[0], b[1]), self.multiply(a[1], b[0]))
-
-    def remainder(self, a: _Value, b: _Value) -> _Value:
-        if a[1] == 1 and b[1] == 1:
-            return dims.mod(a[0], b[0]), 1
-        above, below = self.common((a, b))
-        return self.ratio(dims.mod(*above), below)
-
-    def power(self, base: _Value, exponent: _Value) -> _Value:
-        times, below = exponent
-        if (times, below) == (1, 2):
-            return dims.call("sqrt", self.argument(base)), 1
-        if below != 1:
-            raise DimError("a fractional exponent")
-        if isinstance(times, Expr):
-            return dims.call("pow", self.argument(base), times), 1
-        bits = max(n.bit_length() for dim in base for n in _coefficients(dim))
-        if abs(times) > MAX_EXPONENT and (isinstance(base[0], Expr) or isinstance(base[1], Expr)):
-            raise DimError(f"an exponent above {MAX_EXPONENT}")
-        if abs(times) > MAX_BITS or bits * abs(times) > MAX_BITS + abs(times):
-            raise DimError(f"a number of more than {MAX_BITS} bits")
-        result: _Value = (1, 1)
-        for _ in range(abs(times)):
-            result = self.times(result, base)
-        return result if times >= 0 else self.ratio(result[1], result[0])
-
-    def compare(self, op: str, a: _Value, b: _Value) -> _Value:
-        (left, right), _ = self.common((a, b))
-        return dims.compare(op, left, right), 1
-
-    def extreme(self, name: str, values: Sequence[_Value]) -> _Value:
-        if not values:
-            raise DimError(f"{name} of nothing")
-        above, below = self.common(values)
-        return self.ratio((dims.dim_min if name == "min" else dims.dim_max)(*above), below)
-
-    def truth(self, value: _Value) -> Dim:
-        """0 or 1: the value itself where it can be nothing else, else whether it is nonzero."""
-        above = value[0]
-        if isinstance(above, int):
-            return int(above != 0)
-        return above if above.bounds() == (0, 1) else dims.compare("!=", above, 0)
-
-    def choose(self, condition: _Value, a: _Value, b: _Value) -> _Value:
-        above, below = self.common((a, b))
-        return self.ratio(dims.where(self.truth(condition), *above), below)
-
-    def truncate(self, value: _Value) -> Dim:
-        if isinstance(value[0], int) and isinstance(value[1], int):
-            return math.trunc(Fraction(value[0], value[1]))
-        down = self.floor(value)
-        if dims.at_least(down, 0):
-            return down
-        return dims.where(self.compare(">=", value, (0, 1))[0], down, self.ceiling(value))
-
-    def round(self, value: _Value) -> Dim:
-        if isinstance(value[0], int) and isinstance(value[1], int):
-            return round(Fraction(value[0], value[1]))
-        argument = self.argument(value)
-        integral = isinstance(argument, int) or not any(
-            atom.real for monomial in argument.terms for atom in monomial
-        )
-        return argument if integral else dims.call("round", argument)
-
-    # Nodes.
-
-    def read(self, node: ast.expr, depth: int) -> _Value:
+    def read(self, node: ast.expr, depth: int) -> Ratio:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise DimError(f"more than {MAX_NODES} parts")
@@ -268,14 +129,14 @@ class _Reader:
             return self.call(node, depth)
         raise DimError(f"{type(node).__name__} is not allowed in a size")
 
-    def word(self, name: str) -> _Value:
+    def word(self, name: str) -> Ratio:
         if name in ("true", "false"):
             return int(name == "true"), 1
-        if name in dims.RESERVED_WORDS:
+        if name in RESERVED_WORDS:
             raise DimError(f"{name} is no size")
         return symbol(name), 1
 
-    def chain(self, node: ast.BinOp, depth: int) -> _Value:
+    def chain(self, node: ast.BinOp, depth: int) -> Ratio:
         """A left-leaning run such as a + b - c, walked in a loop so that a long sum is not a deep one."""
         links: list[tuple[ast.operator, ast.expr]] = []
         first: ast.expr = node
@@ -293,12 +154,12 @@ class _Reader:
                     summands.append(operand[0])
                     continue
             if summands:
-                value = dims.total([value[0], *summands]), 1
+                value = total([value[0], *summands]), 1
                 summands = []
             value = self.binary(op, value, operand)
-        return (dims.total([value[0], *summands]), 1) if summands else value
+        return (total([value[0], *summands]), 1) if summands else value
 
-    def binary(self, op: ast.operator, a: _Value, b: _Value) -> _Value:
+    def binary(self, op: ast.operator, a: Ratio, b: Ratio) -> Ratio:
         if isinstance(op, (ast.Add, ast.Sub)):  # a subtrahend comes negated
             return self.add(a, b)
         if isinstance(op, ast.Mult):
@@ -313,10 +174,10 @@ class _Reader:
             return self.power(a, b)
         if isinstance(op, (ast.LShift, ast.RShift)):
             name = "lshift" if isinstance(op, ast.LShift) else "rshift"
-            return dims.call(name, self.argument(a), self.argument(b)), 1
+            return call(name, self.argument(a), self.argument(b)), 1
         raise DimError(f"{type(op).__name__} is not allowed in a size")
 
-    def call(self, node: ast.Call, depth: int) -> _Value:
+    def call(self, node: ast.Call, depth: int) -> Ratio:
         if isinstance(node.func, ast.Call):  # Function('f')(x): an opaque function by name
             return self.named_function(node, depth)
         if not isinstance(node.func, ast.Name):
@@ -332,16 +193,16 @@ class _Reader:
             return self.piecewise(node, depth)
         return self.apply(name, [self.read(arg, depth) for arg in node.args])
 
-    def named_function(self, node: ast.Call, depth: int) -> _Value:
+    def named_function(self, node: ast.Call, depth: int) -> Ratio:
         inner = node.func
         assert isinstance(inner, ast.Call)
         if not isinstance(inner.func, ast.Name) or inner.func.id != "Function" or node.keywords:
             raise DimError("only plain function names are allowed in a size")
         name = _text_argument(inner, "Function")
-        return dims.call(name, *(self.argument(self.read(arg, depth)) for arg in node.args)), 1
+        return call(name, *(self.argument(self.read(arg, depth)) for arg in node.args)), 1
 
-    def piecewise(self, node: ast.Call, depth: int) -> _Value:
-        pairs: list[tuple[_Value, _Value]] = []
+    def piecewise(self, node: ast.Call, depth: int) -> Ratio:
+        pairs: list[tuple[Ratio, Ratio]] = []
         for arg in node.args:
             parts: Sequence[ast.expr] = ()
             if isinstance(arg, ast.Tuple):
@@ -358,11 +219,11 @@ class _Reader:
             value = self.choose(condition, other, value)
         return value
 
-    def apply(self, name: str, args: list[_Value]) -> _Value:
+    def apply(self, name: str, args: list[Ratio]) -> Ratio:
         if name == "Add":
-            value: _Value = (0, 1)
+            value: Ratio = (0, 1)
             if all(below == 1 for _, below in args):
-                return dims.total(above for above, _ in args), 1
+                return total(above for above, _ in args), 1
             for arg in args:
                 value = self.add(value, arg)
             return value
@@ -383,57 +244,57 @@ class _Reader:
             count, action = _FIXED[name]
             self.expect(name, args, count)
             return action(self, args)
-        if name in dims.FUNCTIONS:
-            self.expect(name, args, dims.function_arity(name))
-            return dims.call(name, *(self.argument(arg) for arg in args)), 1
+        if name in FUNCTIONS:
+            self.expect(name, args, function_arity(name))
+            return call(name, *(self.argument(arg) for arg in args)), 1
         raise DimError(f"unknown function {name}")
 
-    def expect(self, name: str, args: Sequence[_Value], count: int) -> None:
+    def expect(self, name: str, args: Sequence[Ratio], count: int) -> None:
         if len(args) != count:
             raise DimError(f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}")
 
 
-_Action = Callable[[_Reader, list[_Value]], _Value]
+_Action = Callable[[_Reader, list[Ratio]], Ratio]
 
 
-def _identity(reader: _Reader, args: list[_Value]) -> _Value:
+def _identity(reader: _Reader, args: list[Ratio]) -> Ratio:
     return args[0]
 
 
-def _divide(reader: _Reader, args: list[_Value]) -> _Value:
+def _divide(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.divided(args[0], args[1])
 
 
-def _floor(reader: _Reader, args: list[_Value]) -> _Value:
+def _floor(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.floor(args[0]), 1
 
 
-def _ceiling(reader: _Reader, args: list[_Value]) -> _Value:
+def _ceiling(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.ceiling(args[0]), 1
 
 
-def _floor_div(reader: _Reader, args: list[_Value]) -> _Value:
+def _floor_div(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.floor(reader.divided(args[0], args[1])), 1
 
 
-def _ceil_div(reader: _Reader, args: list[_Value]) -> _Value:
+def _ceil_div(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.ceiling(reader.divided(args[0], args[1])), 1
 
 
-def _mod(reader: _Reader, args: list[_Value]) -> _Value:
+def _mod(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.remainder(args[0], args[1])
 
 
-def _modular_indexing(reader: _Reader, args: list[_Value]) -> _Value:
+def _modular_indexing(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.remainder((reader.floor(reader.divided(args[0], args[1])), 1), args[2])
 
 
-def _absolute(reader: _Reader, args: list[_Value]) -> _Value:
+def _absolute(reader: _Reader, args: list[Ratio]) -> Ratio:
     above, below = args[0]
     return reader.extreme("max", [(above, below), (-above, below)])
 
 
-def _where(reader: _Reader, args: list[_Value]) -> _Value:
+def _where(reader: _Reader, args: list[Ratio]) -> Ratio:
     return reader.choose(args[0], args[1], args[2])
 
 
@@ -470,16 +331,7 @@ _FIXED: dict[str, tuple[int, _Action]] = {
 }
 
 
-def _coefficients(dim: Dim) -> Sequence[int]:
-    return tuple(dim.terms.values()) if isinstance(dim, Expr) else (dim,)
-
-
-def _divided(dim: Dim, common: int) -> Dim:
-    """Divide by what divides every coefficient."""
-    return dims.floor_div(dim, common)
-
-
-def _number(value: object) -> _Value:
+def _number(value: object) -> Ratio:
     if isinstance(value, int):  # True and False are 1 and 0 here as well
         if value.bit_length() > MAX_BITS:
             raise DimError(f"a number of more than {MAX_BITS} bits")
@@ -489,7 +341,7 @@ def _number(value: object) -> _Value:
     raise DimError(f"a {type(value).__name__} is not allowed in a size")
 
 
-def _decimal(text: str) -> _Value:
+def _decimal(text: str) -> Ratio:
     """A decimal number as written: 0.1 is one tenth, not the nearest binary fraction."""
     mantissa, _, exponent = text.lower().partition("e")
     digits = mantissa.lstrip("+-").replace(".", "", 1)

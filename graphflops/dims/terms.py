@@ -1,0 +1,288 @@
+"""Polynomials as plain dictionaries from products of atoms to coefficients, and the arithmetic on them.
+
+Nothing here makes an `Expr`: these are the functions that `graphflops.dims.expr` is built on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from graphflops.errors import DimError
+
+if TYPE_CHECKING:
+    from graphflops.dims.atoms import Atom
+    from graphflops.dims.expr import Dim
+
+MAX_TERMS = 2_000  # terms in one polynomial
+MAX_PRODUCT_WORK = 400_000  # term pairs multiplied for one product
+MAX_EXPONENT = 64  # largest exponent of `**` and largest total degree of a term
+_PACKED_WORK = 256  # term pairs from which a product is worth packing
+_PACKED_BITS = 8  # of one exponent: room for twice MAX_EXPONENT
+_RESIDUE_WORK = 4_096  # term evaluations spent on proving that a division is exact
+_DIVISION_WORK = 5_000  # terms looked at in one polynomial division
+
+Monomial: TypeAlias = "tuple[Atom, ...]"  # sorted by atom text, repeated for powers; () is the constant
+Terms: TypeAlias = "dict[Monomial, int]"
+
+text_of = attrgetter("text")
+
+
+def terms_of(dim: Dim) -> Terms:
+    """The terms of a dim that may be an integer. Not to be changed."""
+    if isinstance(dim, int):
+        return {(): dim} if dim else {}
+    return dim.terms
+
+
+def is_real(dim: Dim) -> bool:
+    """Whether the value need not be an integer."""
+    return not isinstance(dim, int) and any(atom.real for monomial in dim.terms for atom in monomial)
+
+
+def _too_many_terms() -> DimError:
+    return DimError(f"symbolic size grew past {MAX_TERMS} terms")
+
+
+def check_size(terms: Terms, limit: int = MAX_TERMS) -> None:
+    """Raise DimError for more terms than the limit."""
+    if len(terms) > limit:
+        raise _too_many_terms()
+
+
+# Products.
+
+
+@lru_cache(maxsize=65_536)
+def join(first: Monomial, second: Monomial) -> Monomial:
+    """The product of two monomials. Raises DimError past the degree limit."""
+    _check_degree(len(first) + len(second))
+    return tuple(sorted(first + second, key=text_of))
+
+
+def _check_degree(degree: int) -> None:
+    if degree > MAX_EXPONENT:
+        raise DimError(f"symbolic size grew past degree {MAX_EXPONENT}")
+
+
+def multiply(a: Terms, b: Terms) -> Terms:
+    """The product, with zero coefficients left in. Raises DimError past the size limits."""
+    work = len(a) * len(b)
+    if work > MAX_PRODUCT_WORK:
+        raise _too_many_terms()
+    if work >= _PACKED_WORK:
+        return _multiply_packed(a, b)
+    terms: Terms = {}
+    for first, scale in a.items():
+        for second, coefficient in b.items():
+            monomial = (join(first, second) if second else first) if first else second
+            terms[monomial] = terms.get(monomial, 0) + scale * coefficient
+    return terms
+
+
+def _multiply_packed(a: Terms, b: Terms) -> Terms:
+    """`multiply` with each monomial as one integer, a byte per exponent: adding two multiplies monomials.
+
+    Pairs cost an addition this way instead of a sort, which keeps the largest allowed product fast.
+    """
+    _check_degree(max(map(len, a)) + max(map(len, b)))
+    atoms = sorted({atom for terms in (a, b) for monomial in terms for atom in monomial}, key=text_of)
+    units = {atom: 1 << _PACKED_BITS * place for place, atom in enumerate(atoms)}
+    right = [(sum(units[atom] for atom in monomial), coefficient) for monomial, coefficient in b.items()]
+    packed: dict[int, int] = {}
+    for monomial, scale in a.items():
+        left = sum(units[atom] for atom in monomial)
+        for code, coefficient in right:
+            packed[left + code] = packed.get(left + code, 0) + scale * coefficient
+        if len(packed) > MAX_TERMS * 2:  # some may still cancel; `build` has the last word
+            raise _too_many_terms()
+    return {_unpack(code, atoms): coefficient for code, coefficient in packed.items()}
+
+
+def _unpack(code: int, atoms: list[Atom]) -> Monomial:
+    monomial: list[Atom] = []
+    exponents = code.to_bytes(len(atoms), "little")
+    for place in range(len(atoms)):
+        if exponents[place]:
+            monomial += [atoms[place]] * exponents[place]
+    return tuple(monomial)
+
+
+# Divisions that always come out even.
+
+
+def even_atom(monomial: Monomial) -> Atom | None:
+    """The first factor that is an always-even division, if there is one."""
+    for atom in monomial:
+        if atom.divisor:
+            return atom
+    return None
+
+
+def has_even_atom(dim: Dim) -> bool:
+    """Whether an always-even division takes part.
+
+    Negating one rewrites its terms, and both signs can then lead with a minus: there is no sign to prefer.
+    """
+    return not isinstance(dim, int) and any(even_atom(monomial) is not None for monomial in dim.terms)
+
+
+def is_settled(terms: Terms) -> bool:
+    """Whether `settle` would change nothing."""
+    for monomial, coefficient in terms.items():
+        atom = even_atom(monomial)
+        if atom is not None and not 0 <= coefficient < atom.divisor:
+            return False
+    return True
+
+
+def settle(terms: Terms) -> None:
+    """Rewrite divisor * atom to its numerator, in place, for divisions that always come out even.
+
+    With t = (s*s + s)//2 this turns 2*t into s*s + s, and brings every coefficient of t into {0, 1}, so that
+    a value has one spelling. (A product of two different such atoms can still be spelled in two ways.)
+    """
+    pending: dict[tuple[int, ...], dict[Monomial, Atom]] = {}
+
+    def consider(monomial: Monomial) -> None:
+        atom = even_atom(monomial)
+        if atom is not None:
+            # What replaces an atom is less deep, so taking the deepest products first meets each only once.
+            weight = tuple(sorted((factor.depth for factor in monomial if factor.divisor), reverse=True))
+            pending.setdefault(weight, {})[monomial] = atom
+
+    for monomial in terms:
+        consider(monomial)
+    while pending:
+        for monomial, atom in pending.pop(max(pending)).items():
+            quotient, rest = divmod(terms.get(monomial, 0), atom.divisor)
+            if not quotient:
+                continue
+            terms[monomial] = rest
+            index = monomial.index(atom)
+            others = monomial[:index] + monomial[index + 1 :]
+            for factor, coefficient in terms_of(atom.args[0]).items():
+                product = join(others, factor)
+                terms[product] = terms.get(product, 0) + quotient * coefficient
+                consider(product)
+            check_size(terms, MAX_TERMS * 2)
+
+
+def fixed_residue(dim: Dim, divisor: int) -> int | None:
+    """The value of dim % divisor where that is the same whatever integers the atoms of dim are.
+
+    Found by trying every residue of the atoms; None where it varies or there are too many to try.
+    """
+    polynomial = terms_of(dim)
+    atoms = {atom for monomial in polynomial for atom in monomial}
+    work = len(polynomial)
+    for _ in atoms:
+        work *= divisor
+        if work > _RESIDUE_WORK:
+            return None
+    index = {atom: place for place, atom in enumerate(atoms)}
+    terms = [(factor, [index[atom] for atom in monomial]) for monomial, factor in polynomial.items()]
+    expected = polynomial.get((), 0) % divisor  # the residue where every atom is 0
+    for values in itertools.product(range(divisor), repeat=len(atoms)):
+        value = sum(
+            coefficient * math.prod([values[place] for place in places]) for coefficient, places in terms
+        )
+        if value % divisor != expected:
+            return None
+    return expected
+
+
+# Division of polynomials.
+
+
+def rank(monomial: Monomial) -> tuple[int, list[str]]:
+    """Sort key under which the leading monomial of a polynomial comes first; respects multiplication."""
+    return -len(monomial), [atom.text for atom in monomial]
+
+
+def leading_coefficient(dim: Dim) -> int:
+    """The coefficient of the leading monomial; the value of an integer."""
+    return dim if isinstance(dim, int) else dim.terms[min(dim.terms, key=rank)]
+
+
+def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    """What is left of the monomial without the factor, or None where it does not divide."""
+    left = list(monomial)
+    for atom in factor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def common_factor(a: Dim, b: Dim) -> tuple[Monomial, int]:
+    """The largest monomial and integer that divide both, the latter negated to make b lead with a plus."""
+    terms = [*terms_of(a).items(), *terms_of(b).items()]
+    common = list(terms[0][0])
+    for monomial, _ in terms[1:]:
+        if not common:
+            break
+        left = list(monomial)
+        kept = []
+        for atom in common:
+            if atom in left:
+                left.remove(atom)
+                kept.append(atom)
+        common = kept
+    content = math.gcd(*(coefficient for _, coefficient in terms))
+    flips = leading_coefficient(b) < 0 and not has_even_atom(b)
+    return tuple(common), -content if flips else content
+
+
+def cancel(dim: Dim, factor: Monomial, content: int) -> Terms:
+    """The dim divided by a factor from `common_factor`."""
+    terms: Terms = {}
+    for monomial, coefficient in terms_of(dim).items():
+        left = without(monomial, factor)
+        assert left is not None
+        terms[left] = coefficient // content
+    return terms
+
+
+def divide(a: Terms, b: Terms) -> tuple[Terms, Terms] | None:
+    """A nonzero q and an r with a == q*b + r exactly; None unless b's leading coefficient is positive.
+
+    Beyond a one-term divisor, only a constant r counts: any other split reads worse than the division it
+    came from.
+    """
+    lead = min(b, key=rank)
+    scale = b[lead]
+    if scale < 0:
+        return None
+    quotient: Terms = {}
+    rest = dict(a)
+    work = 0
+    while True:
+        work += len(rest)
+        if work > _DIVISION_WORK:
+            return None
+        candidates = [
+            monomial
+            for monomial, coefficient in rest.items()
+            if not 0 <= coefficient < scale and without(monomial, lead) is not None
+        ]
+        if not candidates:
+            break
+        monomial = min(candidates, key=rank)
+        left = without(monomial, lead)
+        assert left is not None
+        factor = rest[monomial] // scale
+        quotient[left] = quotient.get(left, 0) + factor
+        for other, coefficient in b.items():
+            product = join(left, other)
+            value = rest.get(product, 0) - factor * coefficient
+            if value:
+                rest[product] = value
+            else:
+                rest.pop(product, None)
+    if not quotient or (len(b) > 1 and any(rest)):
+        return None
+    return quotient, rest

@@ -1,0 +1,107 @@
+"""Where in the user's code a call was made, from what exporters write beside it or into its name."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from graphflops.exporters.sources import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
+_TRACE = "pkg.torch.onnx.stack_trace"
+_RANGES = "pkg.torch.export.ExportedProgram.range_constraints"
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"
+
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+_RANGE = re.compile(r"(\w+): VR\[(-?\w+), (-?\w+)\]")
+_NUMBERED = re.compile(r"_\d+$")
+_NO_STACK = "_empty_nn_module_stack_from_metadata_hook"
+
+
+class Places:
+    """Reads the scopes of calls, each distinct text once.
+
+    modules: type of every module met so far, by path; "" where only its path is known.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+        self._sources = Sources()
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._scopes: dict[str, str] = {"": ""}
+
+    def of(self, node: Any) -> tuple[str, str, str]:
+        """Path and type of the innermost module, and the source line, of a NodeProto; "" for what is not known."""
+        scopes = classes = trace = ""
+        for entry in node.metadata_props:
+            key = entry.key
+            if key == _SCOPES:
+                scopes = entry.value
+            elif key == _CLASSES:
+                classes = entry.value
+            elif key == _TRACE:
+                trace = entry.value
+        line = self._sources.line(trace)
+        if scopes:
+            module, kind = self._module(scopes, classes)
+            return module, kind, line
+        return self._by_name(node.name), "", line
+
+    def _module(self, scopes: str, classes: str) -> tuple[str, str]:
+        """From the lists of scopes and their types, outermost first; the last of each is the call itself."""
+        known = self._known.get((scopes, classes))
+        if known is None:
+            paths, kinds = _quoted(scopes)[:-1], _quoted(classes)[:-1]
+            for path, kind in zip(paths, kinds, strict=False):
+                if _NO_STACK not in path:
+                    self.modules.setdefault(path, kind)
+            inner = [(path, kind) for path, kind in zip(paths, kinds, strict=False) if _NO_STACK not in path]
+            known = self._known[scopes, classes] = inner[-1] if inner else ("", "")
+        return known
+
+    def _by_name(self, name: str) -> str:
+        """`/layers.0/attention/MatMul_1` was called in `layers.0.attention`."""
+        scope = name.rpartition("/")[0]
+        known = self._scopes.get(scope)
+        if known is None:
+            parts = [part for part in scope.split("/") if part]
+            known = self._scopes[scope] = ".".join(parts)
+            for end in range(1, len(parts) + 1):
+                self.modules.setdefault(".".join(parts[:end]), "")
+        return known
+
+
+def ranges(model: Any) -> dict[str, tuple[int | None, int | None]]:
+    """Inclusive ranges of sizes by name that torch's exporter states for the whole model."""
+    for entry in model.metadata_props:
+        if entry.key == _RANGES:
+            return {name: (_bound(low), _bound(high)) for name, low, high in _RANGE.findall(entry.value)}
+    return {}
+
+
+def original_names(graph: Any, initializers: Mapping[str, Any]) -> dict[str, str]:
+    """The parameter that an initializer was made from, by the initializer's name, where the file says so of one alone."""
+    found = {}
+    for described in (*graph.value_info, *initializers.values()):
+        for entry in described.metadata_props:
+            if entry.key == _FOLDED and described.name in initializers:
+                names = _quoted(entry.value)
+                if len(names) == 1:
+                    found[described.name] = names[0]
+    return found
+
+
+def _quoted(text: str) -> list[str]:
+    """The strings in a printed list of strings."""
+    if '"' not in text and "\\" not in text and text.startswith("['") and text.endswith("']"):
+        return text[2:-2].split("', '")
+    return [single or double for single, double in _QUOTED.findall(text)]
+
+
+def _bound(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None

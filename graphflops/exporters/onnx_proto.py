@@ -1,0 +1,134 @@
+"""ONNX's protobuf messages, and reading a file of them without the weights.
+
+Importing the package `onnx` takes 0.3 s, most of it numpy; its message classes alone take a fifth of that, so only
+that module is loaded here. Both ways give the same classes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Buffer = bytes | memoryview
+
+KEPT_BYTES = 1024  # of a tensor's data; no tensor whose contents matter to sizes is larger
+DROPPED = "graphflops.dropped_bytes"  # key under which a tensor says how much data it had, beside its `external_data`
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+# Which fields of a message hold messages that may hold tensor data, by field number.
+_INSIDE: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {},
+}
+_DATA_FIELDS = {4: "float", 5: "int32", 7: "int64", 9: "raw", 10: "double", 11: "uint64"}
+_MOST_NESTED = 100  # protobuf's own limit
+
+
+@lru_cache(maxsize=1)
+def messages() -> Any:
+    """The module of ONNX's message classes."""
+    loaded = sys.modules.get("onnx.onnx_ml_pb2")
+    if loaded is not None:
+        return loaded
+    package = importlib.util.find_spec("onnx")
+    for folder in (package and package.submodule_search_locations) or ():
+        path = Path(folder) / "onnx_ml_pb2.py"
+        spec = importlib.util.spec_from_file_location("graphflops._onnx_messages", path)
+        if path.exists() and spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    import onnx
+
+    return onnx
+
+
+def without_weights(data: Buffer) -> bytes:
+    """A serialized ModelProto, the large data of its tensors left out and their sizes noted in their place.
+
+    What is not a well-formed message comes back as it is: parsing it will say what is wrong.
+    """
+    try:
+        pieces = list(_slimmed(memoryview(data), 0, len(data), "model", 0))
+    except (IndexError, ValueError):
+        return bytes(data)
+    return b"".join(pieces)
+
+
+def _slimmed(data: memoryview, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
+    """The pieces of the message in data[at:end] that are kept, as few as possible."""
+    inside = _INSIDE[kind]
+    kept_from = at
+    dropped = []
+    while at < end:
+        start = at
+        tag, at = _varint(data, at, end)
+        number, wire = tag >> 3, tag & 7
+        if wire == _LENGTH:
+            length, at = _varint(data, at, end)
+            body, at = at, at + length
+            if at > end:
+                raise ValueError("a field is longer than its message")
+            if length <= KEPT_BYTES:
+                continue
+            if kind == "tensor" and number in _DATA_FIELDS:
+                yield data[kept_from:start]
+                kept_from = at
+                dropped.append(f"{_DATA_FIELDS[number]}:{length}")
+            elif number in inside and depth < _MOST_NESTED:
+                pieces = list(_slimmed(data, body, at, inside[number], depth + 1))
+                size = sum(map(len, pieces))
+                if size != length:
+                    yield data[kept_from:start]
+                    yield bytes(_encoded(tag) + _encoded(size))
+                    yield from pieces
+                    kept_from = at
+        elif wire == _VARINT:
+            _, at = _varint(data, at, end)
+        elif wire in (_FIXED64, _FIXED32):
+            if kind == "tensor" and number in _DATA_FIELDS:  # one field per element: not worth the walk
+                break
+            at += 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError("groups are not used")
+    yield data[kept_from:end]
+    for text in dropped:
+        entry = b"".join(b"%c%c%b" % (n << 3 | _LENGTH, len(s), s) for n, s in ((1, DROPPED.encode()), (2, text.encode())))
+        yield b"%c%c%b" % (13 << 3 | _LENGTH, len(entry), entry)  # TensorProto.external_data
+
+
+def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        at += 1
+        if at >= end or shift > 63:
+            raise ValueError("a number does not end")
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+        shift += 7
+
+
+def _encoded(number: int) -> bytearray:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return out

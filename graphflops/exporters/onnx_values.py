@@ -1,0 +1,273 @@
+"""Types, sizes and small contents as an ONNX file states them."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, Any
+
+from graphflops.cost import data_dependent
+from graphflops.dims import Dim, Expr, parse_dim, prod, symbol
+from graphflops.errors import DimError, FileError, shown
+from graphflops.exporters.onnx_proto import DROPPED
+from graphflops.graph import Opaque, Symbol
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphflops.graph import Scalar
+    from graphflops.tensor import Contents
+
+    Type = TensorType | SequenceType | OptionalType | UnknownType | Opaque
+
+MOST_INTEGERS = 64  # elements of a tensor whose contents are followed
+MOST_FLOATS = 16
+_LARGEST_BYTES = 2**63
+_EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_JOINED = re.compile(r"[A-Za-z_]\w*([-.:][A-Za-z_]\w*)+", re.ASCII)  # `seq-len` is a name, not a difference
+_UNNAMED = frozenset({"", "?", "-1", "None", "none", "unknown", "Unknown"})
+
+_LETTERS = {
+    **{"bool": "B", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I"},
+    **{"int64": "q", "uint64": "Q", "float16": "e", "bfloat16": "H", "float32": "f", "float64": "d"},
+}
+_FIELDS = {
+    **{"float32": "float_data", "float64": "double_data", "int64": "int64_data"},
+    **{"uint32": "uint64_data", "uint64": "uint64_data"},
+}  # all other element types are held in `int32_data`
+_BYTES_OF_FIELD = {"float": 4, "double": 8}  # of one element in a typed field; integers take as many as they need
+
+
+class Sizes:
+    """Reads axis sizes, and keeps the symbols met in them."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[str, list[str]] = {}
+        self._read: dict[str, Dim] = {}
+        self._texts: dict[str, str] = {}  # by symbol: the file's spelling of it
+
+    def of_input(self, dim: Any, name: str, axis: int) -> Dim:
+        """A size of a program input; one without number or name gets a name of its own."""
+        where = f"{name}[{axis}]"
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value" and dim.dim_value != -1:
+            return _number(dim.dim_value, where)
+        text = dim.dim_param if kind == "dim_param" else ""
+        size = symbol(self.named(f"{name}_{axis}")) if text.strip() in _UNNAMED else self.read(text)
+        if isinstance(size, int):
+            return _number(size, where)
+        for found in sorted(size.symbols):
+            self.symbols.setdefault(found, []).append(where)
+        return size
+
+    def of_value(self, dim: Any) -> Dim:
+        """A size that the file states in passing; one that it does not state is a size of its own."""
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value" and dim.dim_value >= 0:
+            return int(dim.dim_value)
+        if kind == "dim_param" and dim.dim_param.strip() not in _UNNAMED:
+            return self.read(dim.dim_param)
+        return data_dependent("unknown")
+
+    def read(self, text: str) -> Dim:
+        """A size from its text: a number, a name, or an expression of names."""
+        known = self._read.get(text)
+        if known is None:
+            known = self._read[text] = self._parsed(text.strip())
+        return known
+
+    def _parsed(self, text: str) -> Dim:
+        if text.isascii() and text.isdigit() and len(text) < 20:
+            return int(text)
+        if not _NAME.fullmatch(text) and not _JOINED.fullmatch(text):
+            try:
+                size = parse_dim(text)
+            except DimError:
+                pass
+            else:
+                if isinstance(size, Expr) or size >= 0:
+                    return size
+        return symbol(self.named(text))
+
+    def named(self, text: str) -> str:
+        """A name that prints and reads as one, the file's own where it is; no two texts get the same."""
+        clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:60] or "size"
+        if not _reads_as_itself(clean):
+            clean = f"size_{clean}"
+        name, number = clean, 1
+        while self._texts.setdefault(name, text) != text:
+            number += 1
+            name = f"{clean}_{number}"
+        return name
+
+    def collected(self, ranges: Mapping[str, tuple[int | None, int | None]]) -> dict[str, Symbol]:
+        """Every symbol of the inputs, with the inclusive range that the file states for it."""
+        return {
+            name: Symbol(name, *ranges.get(name, (None, None)), where=tuple(where))
+            for name, where in self.symbols.items()
+        }
+
+
+def _reads_as_itself(name: str) -> bool:
+    try:
+        return parse_dim(name) == symbol(name)
+    except DimError:
+        return False
+
+
+def _number(size: int, where: str) -> int:
+    if not 0 <= size < _LARGEST_BYTES:
+        raise FileError(f"{shown(where)} has the size {size}: export the model again")
+    return size
+
+
+def type_of(proto: Any, size: Callable[[Any, int], Dim]) -> Type:
+    """The type that a TypeProto states; `size` reads one size, given with the axis it stands at."""
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(proto, kind)
+        dtype = dtype_of(tensor.elem_type) if tensor.elem_type else None
+        if dtype is None or not tensor.HasField("shape"):
+            return UnknownType(dtype)
+        return TensorType(tuple([size(dim, axis) for axis, dim in enumerate(tensor.shape.dim)]), dtype)
+    if kind in ("sequence_type", "optional_type"):
+        held = getattr(proto, kind)
+        element = type_of(held.elem_type, size) if held.HasField("elem_type") else None
+        typed = element if isinstance(element, (TensorType, SequenceType, OptionalType)) else None
+        return SequenceType(typed) if kind == "sequence_type" else OptionalType(typed)
+    return UnknownType() if kind is None else Opaque(kind.removesuffix("_type"))
+
+
+def dtype_of(code: int) -> DType:
+    """The element type by its number; raises FileError for one that no ONNX version has."""
+    try:
+        return onnx_dtype(code)
+    except DimError:
+        raise FileError(f"element type {code} is not one of ONNX: update graphflops, or export again") from None
+
+
+def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorType:
+    """The type of a stored tensor, and its contents where it is small and they are in the file itself."""
+    shape = tuple(proto.dims)
+    dtype = dtype_of(proto.data_type)
+    if any(size < 0 for size in shape):
+        raise FileError(f"tensor {shown(name)} has a negative size: {list(shape)}")
+    bare = TensorType(shape, dtype)
+    expected = bare.nbytes
+    assert isinstance(expected, int)
+    if expected >= _LARGEST_BYTES:
+        raise FileError(f"tensor {shown(name)} has the sizes {list(shape)}, more than any machine can hold")
+    if len(proto.external_data):
+        _check_length(proto, bare, expected, complain)
+        return bare
+    elements = prod(shape)
+    assert isinstance(elements, int)
+    if elements > (MOST_FLOATS if dtype.kind == "float" else MOST_INTEGERS) or dtype.kind in ("complex", "other"):
+        return bare
+    numbers = _numbers(proto, dtype, elements)
+    if numbers is None:
+        return bare
+    if len(numbers) < elements:
+        complain(f"tensor {shown(name)} of {elements} elements holds data for {len(numbers)}")
+        return bare
+    return TensorType(shape, dtype, value=_nested(iter(numbers), shape))
+
+
+def sparse_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorType:
+    """The type of a sparse tensor: of its memory only the elements that are stored."""
+    stored = tensor_of(proto.values, name, complain)
+    shape = tuple(proto.dims)
+    if any(size < 0 for size in shape):
+        raise FileError(f"tensor {shown(name)} has a negative size: {list(shape)}")
+    return TensorType(shape, stored.dtype, stored=stored.numel)
+
+
+def constant_of(attributes: Mapping[str, Any], name: str, complain: Callable[[str], None]) -> TensorType | None:
+    """What a Constant node holds; None where it does not say."""
+    for key, attribute in attributes.items():
+        if key == "value":
+            return tensor_of(attribute.t, name, complain)
+        if key == "sparse_value":
+            return sparse_of(attribute.sparse_tensor, name, complain)
+        if key in _LITERALS:
+            dtype, field, is_list = _LITERALS[key]
+            held = getattr(attribute, field)
+            values = tuple(held) if is_list else held
+            shape = (len(held),) if is_list else ()
+            small = dtype != 8 and len(shape and values) <= MOST_INTEGERS
+            return TensorType(shape, dtype_of(dtype), value=values if small else None)
+    return None
+
+
+_LITERALS = {
+    "value_float": (1, "f", False),
+    "value_floats": (1, "floats", True),
+    "value_int": (7, "i", False),
+    "value_ints": (7, "ints", True),
+    "value_string": (8, "s", False),
+    "value_strings": (8, "strings", True),
+}
+
+
+def text(value: bytes) -> str:
+    """A string of the file, whatever its bytes."""
+    return value.decode("utf-8", "replace")
+
+
+def _check_length(proto: Any, tensor: TensorType, expected: int, complain: Callable[[str], None]) -> None:
+    """Compare the bytes that a tensor's data has with those that its type needs; the data itself is not opened."""
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    where, length = "in another file", entries.get("length", "")
+    if DROPPED in entries:
+        field, _, length = entries[DROPPED].partition(":")
+        where = "in the file"
+        if field != "raw":
+            if field not in _BYTES_OF_FIELD:
+                return
+            numbers = 2 if tensor.dtype.kind == "complex" else 1
+            expected = _BYTES_OF_FIELD[field] * numbers * tensor.numel  # type: ignore[assignment]
+    if length.isascii() and length.isdigit() and int(length) != expected:
+        complain(f"tensor {shown(proto.name)} is {tensor}, {expected} bytes, but its data {where} has {length}")
+
+
+def _numbers(proto: Any, dtype: DType, elements: int) -> list[int | float] | None:
+    """The elements in row-major order, as many as the file holds; None where we do not read their type."""
+    letter = _LETTERS.get(dtype.name)
+    narrow = dtype.name in ("int4", "uint4")
+    if letter is None and not narrow:
+        return None
+    raw = proto.raw_data
+    if not raw:
+        held = list(getattr(proto, _FIELDS.get(dtype.name, "int32_data")))
+        if narrow:
+            return list(_nibbles(held, dtype))[:elements]
+        if dtype.name == "float16":
+            held = list(struct.unpack(f"<{len(held)}e", struct.pack(f"<{len(held)}H", *(x & 0xFFFF for x in held))))
+        return held[:elements] if dtype.name != "bfloat16" else [_from_bfloat16(x & 0xFFFF) for x in held[:elements]]
+    if narrow:
+        return list(_nibbles(raw, dtype))[:elements]
+    assert letter is not None
+    count = min(elements, len(raw) // struct.calcsize(letter))
+    numbers = list(struct.unpack_from(f"<{count}{letter}", raw))
+    return [_from_bfloat16(x) for x in numbers] if dtype.name == "bfloat16" else numbers
+
+
+def _nibbles(packed: bytes | list[int], dtype: DType) -> Iterator[int]:
+    for byte in packed:
+        for part in (byte & 15, byte >> 4 & 15):
+            yield part - 16 if dtype.kind == "int" and part > 7 else part
+
+
+def _from_bfloat16(bits: int) -> float:
+    (number,) = struct.unpack("<f", struct.pack("<I", bits << 16))
+    return float(number)
+
+
+def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents:
+    if not shape:
+        return next(elements)
+    return tuple([_nested(elements, shape[1:]) for _ in range(shape[0])])

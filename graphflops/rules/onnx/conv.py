@@ -1,0 +1,136 @@
+"""Convolutions over any number of axes, with padding at either end, and transposed ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.rules.conv import convolved
+from graphflops.rules.elementwise import elementwise
+from graphflops.rules.onnx.fused import Outputs, chosen, fused, only
+from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
+from graphflops.rules.registry import require, rule
+from graphflops.rules.vision import deformed
+from graphflops.tensor import INT32, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+
+
+@rule("onnx.Conv", product=("x", "w"))
+def convolution(
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """Every output position times its window, per group."""
+    sizes = window_counts(spatial_sizes(x, w, group), w.shape[2:], strides, dilations, pads, auto_pad)
+    return convolved(x, w, bias, sizes, group)
+
+
+def spatial_sizes(x: TensorType, w: TensorType, group: int) -> tuple[Dim, ...]:
+    """The sizes that a convolution's window moves over."""
+    require(x.rank >= 2 and w.rank == x.rank, f"a weight {w} does not fit an input {x}")
+    require(group > 0, f"a convolution cannot have {group} groups")
+    return x.shape[2:]
+
+
+@rule("onnx.ConvInteger", product=("x", "w"))
+def convolution_of_integers(
+    x: TensorType,
+    w: TensorType,
+    x_zero_point: TensorType | None = None,
+    w_zero_point: TensorType | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """As `Conv` in 32 bits; zero points, where given, are taken off each operand once."""
+    product = convolution(
+        x, w, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides
+    )
+    shifted = (x.numel if x_zero_point else 0) + (w.numel if w_zero_point else 0)
+    return replace(
+        product,
+        out=(only(product).like(dtype=INT32),),
+        vector_flops=shifted,
+        reads=(x, w, x_zero_point, w_zero_point),
+    )
+
+
+@rule("onnx.ConvTranspose", product=("x", "w"))
+def transposed_convolution(
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    output_padding: Ints = (),
+    output_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """Every input position times the whole kernel, per group. Counting output positions would be too much."""
+    sizes = spatial_sizes(x, w, group)
+    if output_shape:
+        require(len(output_shape) >= len(sizes), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
+        wanted: tuple[Dim, ...] = output_shape[-len(sizes) :]  # some exporters name batch and channels as well
+    else:
+        geometry = (strides, dilations, pads, auto_pad, output_padding)
+        wanted = transposed_sizes(sizes, w.shape[2:], *geometry)
+    return convolved(x, w, bias, wanted, group, transposed=True)
+
+
+@rule("onnx.DeformConv", product=("x", "w"))
+def deformable_convolution(
+    x: TensorType,
+    w: TensorType,
+    offset: TensorType,
+    bias: TensorType | None = None,
+    mask: TensorType | None = None,
+    *,
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    offset_group: int = 1,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """A convolution of inputs sampled at learned offsets: the product, and a sample per tap and channel."""
+    sizes = window_counts(spatial_sizes(x, w, group), w.shape[2:], strides, dilations, pads, "NOTSET")
+    return deformed(x, w, offset, mask, bias, sizes, group)
+
+
+@rule("onnx.CausalConvWithState", product=("x", "w"))
+def causal_convolution(
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+    past_state: TensorType | None = None,
+    *,
+    activation: str = "none",
+    outputs: Outputs = (),
+) -> Estimate:
+    """A convolution of each channel with what came before; SiLU is one product and a sigmoid per element."""
+    require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
+    product = convolved(x, w, bias, x.shape[2:], x.shape[1])
+    after = activation != "none"
+    activated = elementwise(x.like(), flops=1, transcendentals=1) if after else Estimate()
+    state = x.like((*x.shape[:2], w.shape[2] - 1))
+    out = chosen(outputs, x.like(), state)
+    return fused(out, product, activated, reads=(x, w, bias, past_state))

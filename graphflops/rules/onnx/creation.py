@@ -1,0 +1,128 @@
+"""Tensors that come of no other data: constants, ranges, fills, one-hot vectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.dims import Dim, Expr, at_least, ceil_div
+from graphflops.errors import DimError
+from graphflops.rules.axes import axis as place_of
+from graphflops.rules.creation import progression
+from graphflops.rules.onnx.entries import Numbers, Place, filled, grid, numbers, rank_of, size, sizes, unknown
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.values import Number, add, ceil, converted, divide, multiply, subtract
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import shown, tensors_of
+from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@rule("onnx.Constant")
+def constant(
+    *,
+    value: Value = None,
+    sparse_value: Value = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Estimate:
+    """Data that the file holds: nothing is done."""
+    floats = _literal(FLOAT32, value_float, value_floats)
+    whole = _literal(INT64, value_int, value_ints)
+    strings = _literal(STRING, value_string, value_strings)
+    given = [x for x in (value, sparse_value, floats, whole, strings) if x is not None]
+    require(len(given) == 1, f"a constant has one value, not {len(given)}")
+    return free(*given, alias=False)
+
+
+def _literal(dtype: DType, scalar: object, vector: Sequence[object] | None) -> TensorType | None:
+    """A constant written as a number, or as a list of them."""
+    if vector is None:
+        out = TensorType((), dtype)
+        return None if scalar is None else filled(out, lambda _: _number(scalar))
+    held = vector
+    return filled(TensorType((len(held),), dtype), lambda at: _number(held[at[0]]))
+
+
+def _number(x: object) -> Number | None:
+    return x if isinstance(x, (int, float)) else None
+
+
+@rule("onnx.ConstantOfShape")
+def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Estimate:
+    """One value written everywhere."""
+    lengths = sizes(shape)
+    if lengths is None:
+        lengths = tuple(unknown("fill", place) for place in range(rank_of(shape, "ConstantOfShape")))
+    held = (0.0,) if value is None else numbers(value) or (None,)
+    out = TensorType(lengths, FLOAT32 if value is None else value.dtype)
+    return Estimate((filled(out, lambda _: held[0]),))
+
+
+@rule("onnx.Range")
+def range_(start: TensorType, limit: TensorType, delta: TensorType, *, stash_type: int = 1) -> Estimate:
+    """Evenly spaced numbers; whole ones count up without arithmetic."""
+    found = [numbers(x) for x in (start, limit, delta)]
+    ends = [x[0] for x in found if x]
+    if len(ends) < len(found):
+        return progression(data_dependent("range"), start.dtype)
+    first, last, step = ends
+    estimate = progression(_steps(first, last, step), start.dtype)
+    (out,) = tensors_of(estimate.out)
+    known = filled(out, lambda at: _term(first, step, at[0], out.dtype))
+    return Estimate((known,), vector_flops=estimate.vector_flops)
+
+
+def _steps(first: Number, last: Number, step: Number) -> Dim:
+    """How many steps fit into [first, last)."""
+    require(step != 0, "a range needs a step that is not zero")
+    try:
+        span = subtract(last, first)
+        if not isinstance(span, float) and not isinstance(step, float):
+            count: Number = ceil_div(span, step)
+        else:
+            count = ceil(divide(span, step))
+    except (ArithmeticError, DimError, ValueError):  # a fraction of sizes that nobody can tell
+        return data_dependent("range")
+    steps = int(count) if isinstance(count, float) else count
+    return 0 if at_least(0, steps) else steps
+
+
+def _term(first: Number, step: Number, index: int, dtype: DType) -> Number | None:
+    try:
+        return converted(add(first, multiply(index, step)), dtype)
+    except (ArithmeticError, DimError, ValueError):
+        return None
+
+
+@rule("onnx.OneHot")
+def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: int = -1) -> Estimate:
+    """One of two values written per index and class."""
+    place, classes = place_of(axis, indices.rank + 1), size(depth)
+    known, pair = grid(indices), numbers(values)
+    length = data_dependent("one_hot") if classes is None else classes
+    out = TensorType((*indices.shape[:place], length, *indices.shape[place:]), values.dtype)
+
+    def entry(at: Place) -> Number | None:
+        index = None if known is None else known[(*at[:place], *at[place + 1 :])]
+        if not isinstance(index, int) or not isinstance(length, int) or pair is None:
+            return None
+        return pair[at[place] - index in (0, length)]
+
+    return Estimate((filled(out, entry),), reads=(indices,))
+
+
+@rule("onnx.EyeLike")
+def eye_like(x: TensorType, *, dtype: int | None = None, k: int = 0) -> Estimate:
+    """Ones on a diagonal, zeros elsewhere; of the operand only the shape matters."""
+    require(x.rank == 2, f"{shown(x.shape)} is no matrix")
+    out = x.like(dtype=None if dtype is None else onnx_dtype(dtype))
+    return Estimate((filled(out, lambda at: int(at[1] - at[0] == k)),))
+
+

@@ -1,0 +1,147 @@
+"""Operands that say sizes, axes or bounds, and known contents as operators move them from place to place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Union
+
+from graphflops.cost import data_dependent
+from graphflops.dims import Dim, Expr
+from graphflops.rules.axes import axes
+from graphflops.rules.onnx.values import Number
+from graphflops.rules.registry import require
+from graphflops.rules.shapes import flat, nested
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Place = tuple[int, ...]
+Numbers = Union[TensorType, Sequence[Number], Number, None]  # an operand, or the attribute that it was in older versions
+_FOLLOWED = 64  # elements; what programs compute sizes with has as many as tensors have axes, or twice that
+
+
+def numbers(given: Numbers) -> tuple[Number, ...] | None:
+    """All that an operand or attribute holds, in row-major order; None where that is not known."""
+    if isinstance(given, TensorType):
+        return None if given.value is None else tuple(flat(given.value))
+    if given is None or isinstance(given, (int, float, Expr)):
+        return None if given is None else (given,)
+    return tuple(given)
+
+
+def sizes(given: Numbers) -> tuple[Dim, ...] | None:
+    """What an operand or attribute holds, as sizes; None where that is not known or not whole."""
+    found = numbers(given)
+    if found is None or not all(not isinstance(x, float) or x.is_integer() for x in found):
+        return None
+    return tuple(int(x) if isinstance(x, float) else x for x in found)
+
+
+def literals(given: Numbers) -> tuple[int, ...] | None:
+    """What an operand or attribute holds, as plain integers; None where one of them is not known."""
+    found = sizes(given)
+    if found is None:
+        return None
+    plain = tuple(x for x in found if isinstance(x, int))
+    return plain if len(plain) == len(found) else None
+
+
+def size(given: Numbers) -> Dim | None:
+    """The one size that an operand or attribute holds; None where it is not known."""
+    found = sizes(given)
+    return found[0] if found else None
+
+
+def many(given: Numbers) -> int | None:
+    """How many entries an operand or attribute holds; None where that is not known."""
+    if isinstance(given, TensorType):
+        return given.numel if isinstance(given.numel, int) else None
+    found = numbers(given)
+    return None if found is None else len(found)
+
+
+def chosen_axes(given: Numbers, rank: int, default: int | None = None) -> tuple[int, ...] | None:
+    """Axes counted from the front: those named, else the first `default` ones, else all; None where not known."""
+    if given is None:
+        return tuple(range(rank if default is None else default))
+    named = literals(given)
+    return None if named is None else axes(named, rank)
+
+
+def unknown(what: str, place: int) -> Dim:
+    """A size that data decides, told apart from that of another axis of the same result."""
+    return data_dependent(f"{what}_axis{place}")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Known contents of a small tensor, by index."""
+
+    shape: Place
+    entries: tuple[Number, ...]
+
+    def __getitem__(self, place: Sequence[int]) -> Number:
+        """The element at that index; IndexError outside."""
+        offset = 0
+        for index, length in zip(place, self.shape, strict=True):
+            if not -length <= index < length:
+                raise IndexError(f"index {index} of {length}")
+            offset = offset * length + index % length
+        return self.entries[offset]
+
+    @property
+    def places(self) -> list[Place]:
+        """All indices in row-major order."""
+        return list(product(*map(range, self.shape)))
+
+
+def grid(x: TensorType) -> Grid | None:
+    """A tensor's contents by index, where they are known."""
+    shape = fixed(x.shape)
+    if x.value is None or shape is None:
+        return None
+    return Grid(shape, tuple(flat(x.value)))
+
+
+def fixed(shape: Sequence[Dim]) -> Place | None:
+    """The shape in plain integers, where all are known and hold few enough elements to follow."""
+    known = tuple(length for length in shape if isinstance(length, int))
+    return known if len(known) == len(shape) and math.prod(known) <= _FOLLOWED else None
+
+
+def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:
+    """`out` with its contents, each of which `entry` knows by index; as it is where one of them is not known."""
+    shape = fixed(out.shape)
+    if shape is None:
+        return out
+    try:
+        found = [entry(place) for place in product(*map(range, shape))]
+    except IndexError:
+        return out
+    if any(x is None for x in found):
+        return out
+    return replace(out, value=nested(iter(x for x in found if x is not None), shape))
+
+
+def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
+    """`out` with the contents of `x`, where these are known: element by element from the index that `source` says."""
+    known = grid(x)
+    return out if known is None else filled(out, lambda place: known[source(place)])
+
+
+def wrapped(index: Number | None, length: Dim) -> int:
+    """A literal index counted from the front; IndexError for one that is not known or outside."""
+    if not isinstance(index, int) or not isinstance(length, int) or not -length <= index < length:
+        raise IndexError(f"index {index} of {length}")
+    return index % length
+
+
+def rank_of(given: Numbers, what: str) -> int:
+    """How many axes a shape operand speaks of; raises ShapeError where nobody can tell."""
+    count = many(given)
+    require(count is not None, f"how many axes the result of {what} has depends on data")
+    return count or 0

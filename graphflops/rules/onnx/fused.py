@@ -1,0 +1,83 @@
+"""What operators that do the work of several share: adding it up, optional results, activations by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value
+from graphflops.dims import Dim, total
+from graphflops.rules.registry import find, require
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.tensor import DType
+
+Outputs = tuple[
+    bool, ...
+]  # which results are wanted, as far as the call names them; () where that is not known
+Touched = tuple[TensorType | Dim | None, ...]
+
+
+def fused(
+    out: tuple[Value, ...],
+    *parts: Estimate,
+    reads: Touched,
+    writes: Touched | None = None,
+    matrix_dtype: DType | None = None,
+) -> Estimate:
+    """The work of all the parts; what they hand to one another stays on chip."""
+    return Estimate(
+        out,
+        total(part.matrix_flops for part in parts),
+        total(part.vector_flops for part in parts),
+        total(part.transcendentals for part in parts),
+        total(part.masked_flops for part in parts),
+        reads=reads,
+        writes=writes,
+        matrix_dtype=matrix_dtype,
+    )
+
+
+def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
+    """Arithmetic alone, as a part of something."""
+    return Estimate(vector_flops=vector, transcendentals=transcendentals)
+
+
+def chosen(outputs: Outputs, *results: TensorType | None) -> tuple[TensorType | None, ...]:
+    """The results that are wanted, None in the place of the others; all of them where nobody says."""
+    if not outputs:
+        return results
+    return tuple(
+        result if place < len(outputs) and outputs[place] else None for place, result in enumerate(results)
+    )
+
+
+def asked(outputs: Outputs, place: int) -> bool:
+    """Whether the result at that place is wanted."""
+    return not outputs or (place < len(outputs) and outputs[place])
+
+
+def activation(name: str, x: TensorType) -> Estimate:
+    """The work of the ONNX operator of that name on `x`; none for an empty name."""
+    if not name:
+        return work(0)
+    found = find(f"onnx.{name}")
+    require(found is not None, f"{name} is not an activation")
+    assert found is not None
+    applied = found.function(x)
+    return work(applied.vector_flops, applied.transcendentals)
+
+
+def only(estimate: Estimate) -> TensorType:
+    """The single tensor that an estimate returns."""
+    (out,) = estimate.out
+    assert isinstance(out, TensorType)
+    return out
+
+
+def number(x: TensorType | None) -> Dim | None:
+    """The integer that a tensor of one element holds, where that is known."""
+    value = None if x is None else x.value
+    while isinstance(value, tuple) and len(value) == 1:
+        value = value[0]
+    return None if isinstance(value, (tuple, float)) else value

@@ -1,0 +1,76 @@
+"""Products of matrices and sums of products over named axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate
+from graphflops.rules import contraction, linalg
+from graphflops.rules import matmul as shared
+from graphflops.rules.onnx.fused import only
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import INT32, TensorType
+
+
+@rule("onnx.MatMul", product=("a", "b"))
+def matmul(a: TensorType, b: TensorType) -> Estimate:
+    """Batched matrix product; a vector operand borrows an axis of length one."""
+    return shared.matmul(a, b)
+
+
+@rule("onnx.MatMulInteger", product=("a", "b"))
+def matmul_of_integers(
+    a: TensorType,
+    b: TensorType,
+    a_zero_point: TensorType | None = None,
+    b_zero_point: TensorType | None = None,
+) -> Estimate:
+    """As `MatMul` in 32 bits; zero points, where given, are taken off each operand once."""
+    product = shared.matmul(a, b)
+    shifted = (a.numel if a_zero_point else 0) + (b.numel if b_zero_point else 0)
+    return replace(
+        product,
+        out=(only(product).like(dtype=INT32),),
+        vector_flops=shifted,
+        reads=(a, b, a_zero_point, b_zero_point),
+    )
+
+
+@rule("onnx.Gemm", product=("a", "b"))
+def gemm(
+    a: TensorType,
+    b: TensorType,
+    c: TensorType | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    broadcast: int = 0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Estimate:
+    """The product, and vector work for what is left of alpha * (a @ b) + beta * c."""
+    require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
+    product = shared.matmul(_turned(a, transA), _turned(b, transB))
+    if c is None:
+        scaled = shared.additions(only(product)) if alpha != 1 else 0
+        return replace(product, vector_flops=scaled)
+    return shared.add_product(c, product, beta, alpha)
+
+
+def _turned(x: TensorType, transposed: int) -> TensorType:
+    return x.view(x.shape[::-1]) if transposed else x
+
+
+@rule("onnx.Einsum")
+def einsum(*tensors: TensorType, equation: str) -> Estimate:
+    """Matrix products of the pairwise contractions, left to right; a mere transposition is a copy."""
+    estimate = contraction.einsum(equation, tensors)
+    if not estimate.alias:
+        return estimate
+    return Estimate((only(estimate).like(),), reads=estimate.reads or tensors)
+
+
+@rule("onnx.Det")
+def det(x: TensorType) -> Estimate:
+    """Gaussian elimination, and the product of the diagonal."""
+    return linalg.det(x)

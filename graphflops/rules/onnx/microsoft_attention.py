@@ -1,0 +1,407 @@
+"""onnxruntime's attention over whole batches, with projections inside or outside, with or without a cache.
+
+Causal structures let a query see the past and what stands before it, which aligns the last query with the last
+key. Operands are (batch, rows, heads * width); the past and the present are (batch, heads, rows, width). A cache
+that grows is read and written whole; one whose buffer provably holds the new rows already is written in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, differ, floor_div, mod
+from graphflops.rules.attention import Attention, attend
+from graphflops.rules.matmul import matmul
+from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, number, only, work
+from graphflops.rules.registry import require, rule
+
+if TYPE_CHECKING:
+    from graphflops.tensor import TensorType
+
+Sizes = tuple[Dim, ...]
+ROTATE = 3  # multiply 2, add 1: what a rotary embedding does per element
+
+
+def by_head(x: TensorType, heads: Dim) -> TensorType:
+    """The operand (batch, rows, heads * width) with the head axis before the row axis."""
+    require(x.rank == 3, f"attention takes (batch, rows, hidden), not {x}")
+    batch, rows, hidden = x.shape
+    require(not differ(mod(hidden, heads), 0), f"{hidden} features do not make {heads} heads")
+    return x.view((batch, heads, rows, floor_div(hidden, heads)))
+
+
+def merged(x: TensorType, width: Dim) -> TensorType:
+    """The result beside a query (batch, heads, rows, _), its heads side by side again."""
+    batch, heads, rows, _ = x.shape
+    return x.like((batch, rows, heads * width))
+
+
+def meet(
+    query: TensorType,
+    heads: Dim,
+    keys: Dim,
+    width: Dim,
+    bias: TensorType | None = None,
+    *,
+    causal: bool = False,
+    window: Dim | None = None,
+    bottom_right: bool = True,
+) -> Attention:
+    """The problem of a query (batch, heads, rows, width) and so many keys, their values `width` wide.
+
+    window: how many keys a query sees, itself among them.
+    """
+    batch = query.shape[0]
+    key = query.like((batch, heads, keys, query.shape[-1]))
+    left = None if window is None else window - 1
+    right = 0 if causal or window is not None else None
+    value = query.like((batch, heads, keys, width))
+    problem = attend(query, key, value, left=left, right=right, bottom_right=bottom_right)
+    return replace(problem, mask=bias)
+
+
+def per_score(problem: Attention, *masks: TensorType | None) -> Estimate:
+    """One more operation per score for each mask that is given."""
+    return work(problem.scores * sum(mask is not None for mask in masks))
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A state of keys or values: `fresh` rows join those of `past` into `keys` rows.
+
+    past: (..., rows held, width), with more rows than are filled where it is a buffer; None at first.
+    """
+
+    past: TensorType | None
+    fresh: TensorType
+    keys: Dim
+    shared: bool = False
+
+    @property
+    def before(self) -> Dim:
+        """Rows that were there already."""
+        return self.keys - self.fresh.shape[-2]
+
+    @property
+    def read(self) -> TensorType | None:
+        """What is read of the past."""
+        return None if self.past is None else rows_of(self.past, self.before)
+
+    @property
+    def present(self) -> TensorType:
+        """The state afterwards."""
+        state = self.past or self.fresh
+        return state.like() if self.shared else rows_of(state, self.keys)
+
+    def written(self, present: TensorType | None) -> TensorType | None:
+        """What is written of the present, nothing where nobody wants it."""
+        if present is None:
+            return None
+        return rows_of(present, self.fresh.shape[-2] if self.shared else self.keys)
+
+
+def rows_of(state: TensorType, rows: Dim) -> TensorType:
+    """So many rows of a state (..., rows, width)."""
+    return state.like((*state.shape[:-2], rows, state.shape[-1]))
+
+
+def past_rows(past: TensorType | None, filled: TensorType | None, shared: bool) -> Dim:
+    """Rows of the past: of a buffer as many as it is said to hold, which may be for data to tell."""
+    if past is None:
+        return 0
+    if not shared:
+        return past.shape[-2]
+    length = number(filled)
+    return data_dependent("past_sequence_length") if length is None else length
+
+
+def attended(
+    problem: Attention,
+    out: TensorType,
+    caches: tuple[Cache, ...],
+    *parts: Estimate,
+    reads: Touched,
+    outputs: Outputs,
+    more: tuple[TensorType, ...] = (),
+) -> Estimate:
+    """Attention and what goes with it; results are `out`, the presents, and `more`."""
+    results = chosen(outputs, out, *(cache.present for cache in caches), *more)
+    states = results[1 : len(caches) + 1]
+    written = (cache.written(state) for cache, state in zip(caches, states, strict=True))
+    return fused(
+        results,
+        problem.forward(),
+        *parts,
+        reads=(*reads, *(cache.read for cache in caches)),
+        writes=(results[0], *written, *results[len(caches) + 1 :]),
+    )
+
+
+# Projections inside: one weight for queries, keys and values.
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """Queries, keys and values made of one input by one weight, (batch, heads, rows, width) each."""
+
+    product: Estimate
+    query: TensorType
+    value: TensorType
+
+    @property
+    def state(self) -> TensorType:
+        """Keys and values together, as the past and the present hold them."""
+        return self.query.like((2, *self.query.shape))
+
+
+def project(
+    x: TensorType, weights: TensorType, bias: TensorType | None, heads: Dim, widths: Sizes
+) -> Projected:
+    """The product with the weight, as wide as all three together, and its bias."""
+    require(
+        x.rank == 3 and weights.rank == 2, f"a projection takes three and two axes, not {x} and {weights}"
+    )
+    third = floor_div(weights.shape[1], 3)
+    query, _, value = widths if len(widths) == 3 else (third, third, third)
+    product = matmul(x, weights)
+    biased = only(product).numel if bias is not None else 0
+    made = Estimate(matrix_flops=product.matrix_flops, vector_flops=biased)
+    batch, rows, _ = x.shape
+    parts = (by_head(x.like((batch, rows, width)), heads) for width in (query, value))
+    return Projected(made, *parts)
+
+
+def rotated(*operands: TensorType, width: Dim = 0) -> Estimate:
+    """A rotary embedding of each operand (..., width), of its first `width` channels where that is given."""
+    parts = (x.like((*x.shape[:-1], width or x.shape[-1])).numel for x in operands)
+    return work(ROTATE * sum(parts))
+
+
+@rule("com.microsoft.Attention", product=("x", "weights"))
+def attention(
+    x: TensorType,
+    weights: TensorType,
+    bias: TensorType | None = None,
+    mask_index: TensorType | None = None,
+    past: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    past_sequence_length: TensorType | None = None,
+    *,
+    num_heads: int,
+    unidirectional: int = 0,
+    qkv_hidden_sizes: Sizes = (),
+    past_present_share_buffer: int = 0,
+    do_rotary: int = 0,
+    rotary_embedding_dim: int = 0,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """One projection for queries, keys and values, and the two products of attention."""
+    made = project(x, weights, bias, num_heads, qkv_hidden_sizes)
+    shared = past_present_share_buffer != 0
+    keys = past_rows(past, past_sequence_length, shared) + x.shape[1]
+    width = made.value.shape[-1]
+    problem = meet(made.query, num_heads, keys, width, attention_bias, causal=unidirectional != 0)
+    return attended(
+        problem,
+        merged(made.query, width),
+        (Cache(past, made.state, keys, shared),),
+        made.product,
+        per_score(problem, mask_index),
+        rotated(*(made.query,) * 2 * (do_rotary != 0), width=rotary_embedding_dim),
+        reads=(x, weights, bias, mask_index, attention_bias, past_sequence_length),
+        outputs=outputs,
+    )
+
+
+@rule("com.microsoft.DecoderMaskedSelfAttention", product=("x", "weights"))
+def decoder_masked_self_attention(
+    x: TensorType,
+    weights: TensorType,
+    bias: TensorType | None = None,
+    mask_index: TensorType | None = None,
+    past: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    past_sequence_length: TensorType | None = None,
+    beam_width: TensorType | None = None,
+    cache_indirection: TensorType | None = None,
+    *,
+    num_heads: int,
+    past_present_share_buffer: int = 0,
+    do_rotary: int = 0,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """As Attention for one row per sequence; which beam a key came from is read beside."""
+    estimate = attention(
+        *(x, weights, bias, mask_index, past, attention_bias, past_sequence_length),
+        num_heads=num_heads,
+        past_present_share_buffer=past_present_share_buffer,
+        do_rotary=do_rotary,
+        outputs=outputs,
+    )
+    return replace(estimate, reads=(*estimate.reads, beam_width, cache_indirection))
+
+
+# Projections outside.
+
+
+def separated(
+    query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim
+) -> tuple[TensorType, ...]:
+    """Queries, keys and values by head, however they are packed."""
+    if query.rank == 5:  # (batch, rows, heads, 3, width)
+        batch, rows, _, _, width = query.shape
+        return (query.like((batch, heads, rows, width)),) * 3
+    if key is None:
+        third = floor_div(query.shape[-1], 3)
+        return (by_head(query.like((*query.shape[:-1], third)), heads),) * 3
+    if key.rank == 5:  # (batch, rows, heads, 2, width)
+        batch, rows, _, _, width = key.shape
+        return (by_head(query, heads), *(key.like((batch, heads, rows, width)),) * 2)
+    require(value is not None, "keys come with values")
+    assert value is not None
+    return by_head(query, heads), *(x if x.rank == 4 else by_head(x, heads) for x in (key, value))
+
+
+@rule("com.microsoft.MultiHeadAttention", product=("query", "key"))
+def multi_head_attention(
+    query: TensorType,
+    key: TensorType | None = None,
+    value: TensorType | None = None,
+    bias: TensorType | None = None,
+    key_padding_mask: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    past_key: TensorType | None = None,
+    past_value: TensorType | None = None,
+    past_sequence_length: TensorType | None = None,
+    cache_indirection: TensorType | None = None,
+    *,
+    num_heads: int,
+    unidirectional: int = 0,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """The two products of attention, after the biases of the projections.
+
+    Without a past a causal query sees as many keys as stand before it; with one, all of the past too.
+    """
+    q, k, v = separated(query, key, value, num_heads)
+    shared = past_sequence_length is not None
+    keys = past_rows(past_key, past_sequence_length, shared) + k.shape[-2]
+    causal = unidirectional != 0
+    aligned = past_key is not None
+    problem = meet(q, num_heads, keys, v.shape[-1], attention_bias, causal=causal, bottom_right=aligned)
+    biased = sum(x.numel for x in (q, k, v)) if bias is not None else 0
+    return attended(
+        problem,
+        merged(q, v.shape[-1]),
+        (Cache(past_key, k, keys, shared), Cache(past_value, v, keys, shared)),
+        work(biased),
+        per_score(problem, key_padding_mask),
+        reads=(
+            query,
+            key,
+            value,
+            bias,
+            key_padding_mask,
+            attention_bias,
+            past_sequence_length,
+            cache_indirection,
+        ),
+        outputs=outputs or (True,) * 3,
+        more=(q.like((*q.shape[:-1], keys)),),
+    )
+
+
+@rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key"))
+def decoder_masked_multi_head_attention(
+    query: TensorType,
+    key: TensorType | None = None,
+    value: TensorType | None = None,
+    mask_index: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    past_key: TensorType | None = None,
+    past_value: TensorType | None = None,
+    past_sequence_length: TensorType | None = None,
+    beam_width: TensorType | None = None,
+    cache_indirection: TensorType | None = None,
+    bias: TensorType | None = None,
+    *,
+    num_heads: int,
+    past_present_share_buffer: int = 0,
+    output_qk: int = 0,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """As MultiHeadAttention for one row per sequence, over all that the past holds."""
+    filled = past_sequence_length if past_present_share_buffer else None
+    estimate = multi_head_attention(
+        *(
+            query,
+            key,
+            value,
+            bias,
+            mask_index,
+            attention_bias,
+            past_key,
+            past_value,
+            filled,
+            cache_indirection,
+        ),
+        num_heads=num_heads,
+        outputs=outputs,
+    )
+    return replace(estimate, reads=(*estimate.reads, beam_width))
+
+
+@rule("com.microsoft.DecoderAttention", product=("query", "q_weight"))
+def decoder_attention(
+    query: TensorType,
+    key: TensorType,
+    q_weight: TensorType,
+    kv_weight: TensorType,
+    bias: TensorType,
+    key_padding_mask: TensorType | None = None,
+    key_cache: TensorType | None = None,
+    value_cache: TensorType | None = None,
+    static_kv: TensorType | None = None,
+    use_past: TensorType | None = None,
+    has_layer_state: TensorType | None = None,
+    has_key_padding_mask: TensorType | None = None,
+    *,
+    num_heads: int,
+    mask_filter_value: float = -10000.0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """Projections of (rows, batch, hidden) and attention.
+
+    Flags in tensors decide what is attended to: `static_kv` the encoder's states, kept in the cache after the first
+    step, else the decoder's own rows, which join the cache. Flags that are not known count as unset, save that a
+    cache that is given is used.
+    """
+    rows, batch, hidden = query.shape
+    crossed, cached = number(static_kv) == 1, key_cache is not None and number(use_past) != 0
+    source = key if crossed else query
+    q = by_head(query.like((batch, rows, hidden)), num_heads)
+    held = key_cache.shape[2] if key_cache is not None and cached else 0
+    fresh = 0 if crossed and cached else source.shape[0]
+    keys = held + fresh
+    problem = meet(q, num_heads, keys, q.shape[-1])
+    products = (matmul(query, q_weight), matmul(source.like((fresh, batch, hidden)), kv_weight))
+    states = (Cache(past if cached else None, rows_of(q, fresh), keys) for past in (key_cache, value_cache))
+    return attended(
+        problem,
+        query.like(),
+        tuple(states),
+        *(Estimate(matrix_flops=made.matrix_flops, vector_flops=only(made).numel) for made in products),
+        per_score(problem, key_padding_mask),
+        reads=(query, key if crossed and fresh != 0 else None, q_weight, kv_weight, bias, key_padding_mask),
+        outputs=outputs,
+    )

@@ -1,0 +1,197 @@
+"""onnxruntime's attention of decoders: grouped key heads, rotary embeddings, a cache of keys and values.
+
+Several query heads share a key head: FLOPs go by query heads, keys and values are read by their own. Queries are
+aligned with the last keys. A cosine and a sine row are read per position that is rotated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, at_least, dim_min, prod
+from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
+from graphflops.rules.onnx.fused import Outputs, number, work
+from graphflops.rules.onnx.microsoft_attention import Cache, attended, by_head, meet, merged, rotated
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
+from graphflops.rules.registry import require, rule
+
+if TYPE_CHECKING:
+    from graphflops.rules.attention import Attention
+    from graphflops.tensor import TensorType
+
+NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, per element
+CAPPED = 2  # divide 1, multiply 1; and a tanh
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Queries, keys and values (batch, heads, rows, width), and what was read for them."""
+
+    query: TensorType
+    key: TensorType
+    value: TensorType
+    reads: tuple[TensorType | None, ...]
+
+
+def unpacked(
+    query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
+) -> Given:
+    """The three operands by head; a query alone holds all three side by side."""
+    if key is None:
+        batch, rows, _ = query.shape
+        width = by_head(query, heads + 2 * kv_heads).shape[-1]
+        q, k = (query.like((batch, count, rows, width)) for count in (heads, kv_heads))
+        return Given(q, k, k, (query,))
+    require(value is not None, "keys come with values")
+    assert value is not None
+    return Given(by_head(query, heads), by_head(key, kv_heads), by_head(value, kv_heads), (query, key, value))
+
+
+def rotation(query: TensorType, key: TensorType, cos: TensorType | None, sin: TensorType | None) -> Estimate:
+    """Rotary embedding of queries and new keys (batch, heads, rows, width), reading a row of each table per position."""
+    if cos is None or sin is None:
+        return work(0)
+    places = (query.shape[0], query.shape[-2], cos.shape[-1])
+    turned = rotated(query, key, width=2 * cos.shape[-1])
+    return replace(turned, reads=(cos.like(places), sin.like(places)))
+
+
+def normed(
+    query: TensorType, key: TensorType, q_weight: TensorType | None, k_weight: TensorType | None
+) -> Estimate:
+    """Root mean square norms of each head's queries and new keys, where they are given weights."""
+    parts = [x for x, weight in ((query, q_weight), (key, k_weight)) if weight is not None]
+    elements, rows = sum(x.numel for x in parts), sum(prod(x.shape[:-1]) for x in parts)
+    return Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=(q_weight, k_weight))
+
+
+def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
+    """A cap on the scores, by tanh, and a further term of each row's sum."""
+    capped = problem.scores * (softcap != 0)
+    return work(CAPPED * capped + problem.rows * sink, capped + problem.rows * sink)
+
+
+def narrow_cache(quantized: bool, state: TensorType, keys: Dim, rows: Dim) -> Estimate:
+    """Work of a cache of few bits: new rows are quantized, all rows dequantized, without zero points."""
+    batch, heads, _, width = state.shape
+    new, held = batch * heads * rows * width, batch * heads * keys * width
+    return work(((QUANTIZE - 1) * new + (DEQUANTIZE - 1) * held) * quantized)
+
+
+@rule("com.microsoft.GroupQueryAttention", product=("query", "key"))
+def group_query_attention(
+    query: TensorType,
+    key: TensorType | None = None,
+    value: TensorType | None = None,
+    past_key: TensorType | None = None,
+    past_value: TensorType | None = None,
+    seqlens_k: TensorType | None = None,
+    total_sequence_length: TensorType | None = None,
+    cos_cache: TensorType | None = None,
+    sin_cache: TensorType | None = None,
+    position_ids: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    head_sink: TensorType | None = None,
+    k_scale: TensorType | None = None,
+    v_scale: TensorType | None = None,
+    q_norm_weight: TensorType | None = None,
+    k_norm_weight: TensorType | None = None,
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    causal: int = 1,
+    do_rotary: int = 0,
+    local_window_size: int = -1,
+    softcap: float = 0.0,
+    smooth_softmax: int = -1,
+    sliding_window_cache: int = 0,
+    outputs: Outputs = (),
+    **others: object,
+) -> Estimate:
+    """The two products over all keys so far, every sequence taken to be of the greatest length.
+
+    That length is what `total_sequence_length` holds, and without its contents the past and the new rows. The
+    cache keeps a length that suffices; it is then a buffer, of which only the new rows are written.
+    """
+    given = unpacked(query, key, value, num_heads, kv_num_heads)
+    q, k, v = given.query, given.key, given.value
+    keys = keys_in_all(past_key, k.shape[-2], total_sequence_length, sliding_window_cache != 0)
+    window = local_window_size if local_window_size > 0 else None
+    problem = meet(q, kv_num_heads, keys, v.shape[-1], attention_bias, causal=causal != 0, window=window)
+    tables = (cos_cache, sin_cache) if do_rotary else (None, None)
+    parts = (
+        rotation(q, k, *tables),
+        normed(q, k, q_norm_weight, k_norm_weight),
+        reshaped_scores(problem, softcap, head_sink is not None or smooth_softmax > 0),
+        *(narrow_cache(scale is not None, x, keys, k.shape[-2]) for x, scale in ((k, k_scale), (v, v_scale))),
+    )
+    caches = tuple(state(past, x, keys) for past, x in ((past_key, k), (past_value, v)))
+    reads = (
+        *given.reads,
+        seqlens_k,
+        total_sequence_length,
+        position_ids,
+        attention_bias,
+        head_sink,
+        k_scale,
+        v_scale,
+    )
+    return attended(
+        problem,
+        merged(q, v.shape[-1]),
+        caches,
+        *parts,
+        reads=(*reads, *(table for part in parts for table in part.reads)),
+        outputs=outputs or (True,) * 3,
+        more=(q.like((*q.shape[:-1], keys)),),
+    )
+
+
+def keys_in_all(past: TensorType | None, rows: Dim, length: TensorType | None, evicting: bool) -> Dim:
+    """Keys that queries meet: those so far, of which a buffer that evicts old ones may hold fewer."""
+    held = past.shape[-2] if past is not None else 0
+    said = number(length)
+    if said is None:
+        return held + rows
+    return dim_min(said, held + rows) if evicting else said
+
+
+def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> Cache:
+    """The cache of keys or of values: in place where it is provably long enough, else grown."""
+    return Cache(past, fresh, keys, past is not None and at_least(past.shape[-2], keys))
+
+
+@rule("com.microsoft.SparseAttention", product=("query", "key"))
+def sparse_attention(
+    query: TensorType,
+    key: TensorType | None,
+    value: TensorType | None,
+    past_key: TensorType,
+    past_value: TensorType,
+    block_row_indices: TensorType,
+    block_col_indices: TensorType,
+    total_sequence_length: TensorType,
+    key_total_sequence_lengths: TensorType,
+    cos_cache: TensorType | None = None,
+    sin_cache: TensorType | None = None,
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    sparse_block_size: int,
+    do_rotary: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float = 0.0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """As GroupQueryAttention on a cache in place; of the scores only those that causality hides are called masked."""
+    estimate = group_query_attention(
+        *(query, key, value, past_key, past_value, key_total_sequence_lengths, total_sequence_length),
+        *(cos_cache, sin_cache),
+        num_heads=num_heads,
+        kv_num_heads=kv_num_heads,
+        do_rotary=do_rotary,
+        outputs=outputs,
+    )
+    return replace(estimate, reads=(*estimate.reads, block_row_indices, block_col_indices))

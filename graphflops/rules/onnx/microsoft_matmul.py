@@ -1,0 +1,170 @@
+"""onnxruntime's fused products of matrices of full width: transposed operands, scales, additions, activations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import broadcast
+from graphflops.rules.activation import gelu_work
+from graphflops.rules.matmul import matmul, matmul_into
+from graphflops.rules.onnx.fused import activation, fused, only, work
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import INT32, UINT32
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+    from graphflops.tensor import TensorType
+
+
+def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
+    """An operand as the product takes it.
+
+    batch_first: the rows stand at the first axis, before the batch; they come to stand after it.
+    """
+    if x.rank < 2:
+        return x
+    *batch, rows, columns = x.shape
+    if batch_first:
+        batch, rows = [*batch[1:], rows], batch[0] if batch else rows
+    return x.view((*batch, columns, rows) if transposed else (*batch, rows, columns))
+
+
+def scaled(product: Estimate, alpha: float) -> Estimate:
+    """The product with one multiplication per result, where there is anything to scale by."""
+    return (
+        product if alpha == 1 else replace(product, vector_flops=product.vector_flops + only(product).numel)
+    )
+
+
+def followed(product: Estimate, *parts: Estimate, reads: tuple[TensorType | None, ...] = ()) -> Estimate:
+    """The product and what is done with its results before they are written."""
+    return fused(product.out, product, *parts, reads=(*product.reads, *reads))
+
+
+@rule("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul", product=("a", "b"))
+def fused_matmul(
+    a: TensorType,
+    b: TensorType,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Estimate:
+    """A product of operands that lie transposed in memory, scaled by alpha."""
+    return scaled(matmul(turned(a, transA, transBatchA), turned(b, transB, transBatchB)), alpha)
+
+
+@rule("com.microsoft.FusedMatMulActivation", product=("a", "b"))
+def fused_matmul_activation(
+    a: TensorType,
+    b: TensorType,
+    *,
+    activation: str,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+    **parameters: object,
+) -> Estimate:
+    """As FusedMatMul, and an activation."""
+    orders = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
+    product = fused_matmul(a, b, alpha=alpha, **orders)
+    return followed(product, activated(activation, product))
+
+
+def activated(name: str, product: Estimate) -> Estimate:
+    """The work of the activation of that name on a product's results."""
+    return activation(name, only(product))
+
+
+def added(base: TensorType | None, product: Estimate, beta: float = 1.0) -> Estimate:
+    """The work of adding beta * base to a product."""
+    if base is None or beta == 0:
+        return work(0)
+    out = only(product)
+    require(broadcast(base.shape, out.shape) == out.shape, f"cannot add {base} to a product {out}")
+    return work((1 + (beta != 1)) * out.numel)
+
+
+def gemm(
+    a: TensorType, b: TensorType, c: TensorType | None, alpha: float, beta: float, transA: int, transB: int
+) -> Estimate:
+    """Alpha * a @ b + beta * c."""
+    product = scaled(matmul(turned(a, transA), turned(b, transB)), alpha)
+    return followed(product, added(c, product, beta), reads=(c,))
+
+
+@rule("com.microsoft.FusedGemm", product=("a", "b"))
+def fused_gemm(
+    a: TensorType,
+    b: TensorType,
+    c: TensorType | None = None,
+    *,
+    activation: str = "",
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    **parameters: object,
+) -> Estimate:
+    """As Gemm, and an activation."""
+    product = gemm(a, b, c, alpha, beta, transA, transB)
+    return followed(product, activated(activation, product))
+
+
+@rule("com.microsoft.GemmFloat8", product=("a", "b"))
+def gemm_float8(
+    a: TensorType,
+    b: TensorType,
+    c: TensorType | None = None,
+    scale_a: TensorType | None = None,
+    scale_b: TensorType | None = None,
+    scale_y: TensorType | None = None,
+    *,
+    activation: str = "NONE",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: int = 1,
+    transA: int = 0,
+    transB: int = 0,
+) -> Estimate:
+    """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
+    product = gemm(a, b, c, alpha, beta, transA, transB)
+    scales = (scale_a, scale_b, scale_y)
+    rescaled = work(only(product).numel * sum(scale is not None for scale in scales))
+    name = {"RELU": "Relu", "GELU": "Gelu"}.get(activation, "")
+    estimate = followed(product, rescaled, activated(name, product), reads=scales)
+    return replace(estimate, out=(only(product).like(dtype=onnx_dtype(dtype)),))
+
+
+@rule("com.microsoft.GemmFastGelu", product=("x", "weight"))
+def gemm_fast_gelu(x: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
+    """A product, its bias, and gelu by tanh."""
+    product = matmul(x, weight)
+    return followed(product, added(bias, product), fast_gelu(only(product).numel), reads=(bias,))
+
+
+def fast_gelu(elements: Dim) -> Estimate:
+    """The work of gelu by tanh."""
+    operations, functions = gelu_work("tanh")
+    return work(operations * elements, functions * elements)
+
+
+@rule("com.microsoft.MatMulInteger16", product=("a", "b"))
+def matmul_integer16(a: TensorType, b: TensorType) -> Estimate:
+    """A product of 16-bit integers accumulated in 32 bits."""
+    return matmul_into(a, b, INT32 if "int" in (a.dtype.kind, b.dtype.kind) else UINT32)
+
+
+@rule("com.microsoft.SparseToDenseMatMul", product=("a", "b"))
+def sparse_to_dense_matmul(
+    a: TensorType, b: TensorType, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
+) -> Estimate:
+    """A product whose first operand is sparse, counted as if it were dense: how full it is, only data can tell."""
+    return fused_matmul(a, b, alpha=alpha, transA=transA, transB=transB)

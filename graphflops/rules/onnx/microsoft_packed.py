@@ -1,0 +1,170 @@
+"""onnxruntime's attention over packed rows: all sequences one after another, (tokens, heads * width).
+
+Rows attend within their own sequence. Where the contents of the offsets are known the work is the sum over the
+sequences; where only data can tell, it is bounded by every row meeting as many keys as the longest may have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, Expr, floor_div
+from graphflops.rules.attention_packed import lengths, pack
+from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.onnx.microsoft_grouped import normed, reshaped_scores, rotation, unpacked
+from graphflops.rules.registry import rule
+
+if TYPE_CHECKING:
+    from graphflops.rules.attention import Attention
+    from graphflops.rules.onnx.microsoft_attention import Sizes
+    from graphflops.tensor import TensorType
+
+
+def packed_by_head(x: TensorType, heads: Dim) -> TensorType:
+    """The operand (tokens, heads * width), its heads apart."""
+    tokens, hidden = x.shape
+    return x.view((tokens, heads, floor_div(hidden, heads)))
+
+
+def within(q: TensorType, v: TensorType, padded: TensorType | None, offsets: TensorType | None) -> Attention:
+    """The problem of rows (tokens, heads, width) that meet each other; `padded` is (batch, padded length)."""
+    return pack(q, q, v, offsets, offsets, q.shape[0] if padded is None else padded.shape[-1])
+
+
+@rule("com.microsoft.PackedMultiHeadAttention", product=("query", "key"))
+def packed_multi_head_attention(
+    query: TensorType,
+    key: TensorType | None = None,
+    value: TensorType | None = None,
+    bias: TensorType | None = None,
+    token_offset: TensorType | None = None,
+    cumulative_sequence_length: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    *,
+    num_heads: int,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+) -> Estimate:
+    """The two products of attention, after the biases of the projections; a query of four axes holds all three operands."""
+    tokens = query.shape[0]
+    rows = query.like((tokens, num_heads * query.shape[-1])) if query.rank == 4 else query
+    q, v = packed_by_head(rows, num_heads), packed_by_head(rows if value is None else value, num_heads)
+    problem = replace(within(q, v, token_offset, cumulative_sequence_length), mask=attention_bias)
+    biased = 2 * q.numel + v.numel if bias is not None else 0
+    reads = (query, key, value, bias, token_offset, cumulative_sequence_length, attention_bias)
+    out = query.like((tokens, num_heads * v.shape[-1]))
+    return fused((out,), problem.forward(), work(biased), reads=reads)
+
+
+@rule("com.microsoft.PackedAttention", product=("x", "weights"))
+def packed_attention(
+    x: TensorType,
+    weights: TensorType,
+    bias: TensorType | None = None,
+    token_offset: TensorType | None = None,
+    cumulative_sequence_length: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    *,
+    num_heads: int,
+    qkv_hidden_sizes: Sizes = (),
+    scale: float = 0.0,
+) -> Estimate:
+    """One projection of the packed rows, and attention within each sequence."""
+    tokens, hidden = x.shape
+    third = floor_div(weights.shape[1], 3)
+    wide_q, _, wide_v = qkv_hidden_sizes or (third, third, third)
+    q, v = (packed_by_head(x.like((tokens, wide)), num_heads) for wide in (wide_q, wide_v))
+    problem = replace(within(q, v, token_offset, cumulative_sequence_length), mask=attention_bias)
+    projected = tokens * weights.shape[1]
+    product = Estimate(matrix_flops=2 * projected * hidden, vector_flops=projected if bias is not None else 0)
+    reads = (x, weights, bias, token_offset, cumulative_sequence_length, attention_bias)
+    return fused((x.like((tokens, wide_v)),), product, problem.forward(), reads=reads)
+
+
+@rule("com.microsoft.PagedAttention", product=("query", "key"))
+def paged_attention(
+    query: TensorType,
+    key: TensorType | None,
+    value: TensorType | None,
+    key_cache: TensorType,
+    value_cache: TensorType | None,
+    cumulative_sequence_length: TensorType,
+    past_seqlens: TensorType,
+    block_table: TensorType,
+    cos_cache: TensorType | None = None,
+    sin_cache: TensorType | None = None,
+    slot_mapping: TensorType | None = None,
+    head_sink: TensorType | None = None,
+    q_norm_weight: TensorType | None = None,
+    k_norm_weight: TensorType | None = None,
+    k_scale: TensorType | None = None,
+    v_scale: TensorType | None = None,
+    attention_metadata: TensorType | None = None,
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    do_rotary: int = 0,
+    is_causal: int = 1,
+    local_window_size: int = -1,
+    softcap: float = 0.0,
+    v_head_size: int = 0,
+    outputs: Outputs = (),
+    **others: object,
+) -> Estimate:
+    """Packed rows against pages (block, row in block, heads, width), of which each sequence's are read.
+
+    The new rows are written into the pages in place. A sequence can be as long as its row of the table has room for.
+    """
+    tokens = query.shape[0]
+    one_batch = [None if x is None else x.view((1, *x.shape)) for x in (query, key, value or key)]
+    assert one_batch[0] is not None
+    given = unpacked(one_batch[0], one_batch[1], one_batch[2], num_heads, kv_num_heads)
+    width = v_head_size or given.value.shape[-1]
+    all_keys = with_past(cumulative_sequence_length, past_seqlens)
+    room = block_table.shape[-1] * key_cache.shape[1]
+    problem = pack(
+        given.query.like((tokens, num_heads, given.query.shape[-1])),
+        given.key,
+        given.value.like((tokens, kv_num_heads, width)),
+        *(cumulative_sequence_length, all_keys, room),
+        left=local_window_size - 1 if local_window_size > 0 else None,
+        right=0 if is_causal else None,
+    )
+    parts = (
+        rotation(given.query, given.key, *((cos_cache, sin_cache) if do_rotary else (None, None))),
+        normed(given.query, given.key, q_norm_weight, k_norm_weight),
+        reshaped_scores(problem, softcap, head_sink is not None),
+    )
+    caches = [cache for cache in (key_cache, value_cache) if cache is not None]
+    filled = sum(lengths(all_keys) or [block_table.shape[0] * room])
+    pages = (cache.like((filled, *cache.shape[2:])) for cache in caches)
+    tables = (
+        cumulative_sequence_length,
+        past_seqlens,
+        block_table,
+        slot_mapping,
+        head_sink,
+        k_scale,
+        v_scale,
+    )
+    out = query.like((tokens, num_heads * width))
+    return fused(
+        chosen(outputs, out, *(cache.view(cache.shape) for cache in caches)),
+        problem.forward(),
+        *parts,
+        reads=(query, key, value, *pages, *tables, *(read for part in parts for read in part.reads)),
+        writes=(out, *(cache.like((tokens, *cache.shape[2:])) for cache in caches)),
+    )
+
+
+def with_past(offsets: TensorType, past: TensorType) -> TensorType | None:
+    """Offsets of the keys, of which every sequence has some before its new rows; None where contents are not known."""
+    new, old = lengths(offsets), past.value
+    if new is None or not isinstance(old, tuple):
+        return None
+    held = [length for length in old if isinstance(length, (int, Expr))]
+    edges = accumulate((a + b for a, b in zip(new, held, strict=True)), initial=0)
+    return replace(offsets, value=tuple(edges))

@@ -1,0 +1,145 @@
+"""Pooling: a reduction over a window, or over everything, per output; and maxima put back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import prod
+from graphflops.rules.onnx.entries import sizes, unknown
+from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
+from graphflops.rules.pool import windowed
+from graphflops.rules.reduce import indexed
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """Operations and functions per window element, and per output."""
+
+    each: int = 1
+    final: int = 0
+    evaluated: int = 0
+    evaluated_final: int = 0
+
+
+MAXIMUM, AVERAGE = Pooling(), Pooling(final=1)
+
+
+def norm_of(p: float) -> Pooling:
+    """The p-norm of a window: magnitudes, squares or powers summed, and their root."""
+    if p == 1:
+        return Pooling(2)
+    return Pooling(2, evaluated=0 if p == 2 else 1, evaluated_final=1)
+
+
+def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind: Pooling) -> Estimate:
+    """So many windows of that size along the spatial axes."""
+    require(x.rank > 2, f"no spatial axes to pool over in {x}")
+    estimate = windowed(x, kernel, counts, kind.each, kind.final)
+    outputs = prod((*x.shape[:2], *counts))
+    return replace(estimate, transcendentals=(kind.evaluated * prod(kernel) + kind.evaluated_final) * outputs)
+
+
+@rule("onnx.MaxPool")
+def max_pool(
+    x: TensorType,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = (),
+    pads: Ints = (),
+    storage_order: int = 0,
+    strides: Ints = (),
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """One comparison per window element; where each maximum was found is no further work."""
+    geometry = (strides, dilations, pads, auto_pad, ceil_mode)
+    found = pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), MAXIMUM)
+    values, places = indexed(found).out
+    assert isinstance(values, TensorType)
+    assert isinstance(places, TensorType)
+    return replace(found, out=chosen(outputs, values, places))
+
+
+@rule("onnx.AveragePool")
+def average_pool(
+    x: TensorType,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """One addition per window element and a division per output."""
+    geometry = (strides, dilations, pads, auto_pad, ceil_mode)
+    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), AVERAGE)
+
+
+@rule("onnx.LpPool")
+def lp_pool(
+    x: TensorType,
+    *,
+    kernel_shape: Ints = (),
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints = (),
+    p: float = 2,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """A magnitude, a square or a power, and an addition per window element, and a root per output."""
+    geometry = (strides, dilations, pads, auto_pad, ceil_mode)
+    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), norm_of(p))
+
+
+def over_everything(x: TensorType, kind: Pooling) -> Estimate:
+    """One window as large as the input."""
+    return pooled(x, x.shape[2:], (1,) * (x.rank - 2), kind)
+
+
+@rule("onnx.GlobalMaxPool")
+def global_max_pool(x: TensorType) -> Estimate:
+    """One comparison per element."""
+    return over_everything(x, MAXIMUM)
+
+
+@rule("onnx.GlobalAveragePool")
+def global_average_pool(x: TensorType) -> Estimate:
+    """One addition per element and a division per channel."""
+    return over_everything(x, AVERAGE)
+
+
+@rule("onnx.GlobalLpPool")
+def global_lp_pool(x: TensorType, *, p: float = 2) -> Estimate:
+    """A magnitude, a square or a power, and an addition per element, and a root per channel."""
+    return over_everything(x, norm_of(p))
+
+
+@rule("onnx.MaxUnpool")
+def max_unpool(
+    x: TensorType,
+    indices: TensorType,
+    output_shape: TensorType | None = None,
+    *,
+    kernel_shape: Ints,
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """Values put back where they came from, zeros elsewhere: no arithmetic."""
+    if output_shape is None:
+        spatial = transposed_sizes(x.shape[2:], kernel_shape, strides, (), pads, "NOTSET", ())
+        asked = (*x.shape[:2], *spatial)
+    else:
+        asked = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
+    return Estimate((x.like(asked),), reads=(x, indices, output_shape))

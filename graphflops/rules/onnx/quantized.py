@@ -1,0 +1,147 @@
+"""Linear quantization in ONNX: conversion to few bits and back, and products of quantized operands.
+
+Converting is vector work. A product of integers is recorded as int8 arithmetic whichever of the two 8-bit types its
+operands have; zero points are taken off every operand element, and every result is scaled to its own range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import total
+from graphflops.rules.matmul import matmul
+from graphflops.rules.onnx.conv import convolution
+from graphflops.rules.onnx.fused import only
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
+from graphflops.rules.registry import rule
+from graphflops.tensor import INT8, UINT8, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.rules.onnx.fused import Touched
+    from graphflops.rules.onnx.windows import Ints
+    from graphflops.tensor import DType
+
+NARROW = (
+    4  # what quantizing to a float of few bits takes: multiply by the inverse scale 1, clamp 2, convert 1
+)
+
+
+def quantizing(dtype: DType, zero_point: TensorType | None) -> int:
+    """Operations per element that is converted to few bits; without a zero point there is none to add."""
+    return NARROW if dtype.is_floating else QUANTIZE - (zero_point is None)
+
+
+def dequantizing(zero_point: TensorType | None) -> int:
+    """Operations per element that is converted back."""
+    return DEQUANTIZE - (zero_point is None)
+
+
+@rule("onnx.QuantizeLinear")
+def quantize_linear(
+    x: TensorType,
+    y_scale: TensorType,
+    y_zero_point: TensorType | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Estimate:
+    """Six operations per element, five without a zero point, whatever shares a scale."""
+    named = onnx_dtype(output_dtype) if output_dtype else UINT8
+    dtype = named if y_zero_point is None else y_zero_point.dtype
+    return convert(x, dtype, quantizing(dtype, y_zero_point), y_scale, y_zero_point)
+
+
+@rule("onnx.DequantizeLinear")
+def dequantize_linear(
+    x: TensorType,
+    x_scale: TensorType,
+    x_zero_point: TensorType | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Estimate:
+    """Three operations per element, two without a zero point, whatever shares a scale."""
+    dtype = onnx_dtype(output_dtype) if output_dtype else x_scale.dtype
+    return convert(x, dtype, dequantizing(x_zero_point), x_scale, x_zero_point)
+
+
+@rule("onnx.DynamicQuantizeLinear")
+def dynamic_quantize_linear(x: TensorType) -> Estimate:
+    """The smallest and the largest element, then six operations on each; one scale and one zero point."""
+    out = (x.like(dtype=UINT8), x.like(()), x.like((), UINT8))
+    return Estimate(out, vector_flops=(MIN_MAX + QUANTIZE) * x.numel, reads=(x,))
+
+
+def arithmetic(x: TensorType) -> DType:
+    """The type that a product with this operand is recorded under."""
+    return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype
+
+
+def quantized_product(
+    product: Estimate,
+    *zeroed: TensorType,
+    dtype: DType,
+    per_result: int = QUANTIZE,
+    reads: Touched = (),
+) -> Estimate:
+    """A product of quantized operands: zero points off those named, `per_result` operations on each result."""
+    out, factor = only(product), product.reads[0]
+    assert isinstance(factor, TensorType)
+    vector = per_result * out.numel + total(x.numel for x in zeroed)
+    return replace(
+        product,
+        out=(out.like(dtype=dtype),),
+        vector_flops=product.vector_flops + vector,
+        reads=(*product.reads, *reads),
+        matrix_dtype=arithmetic(factor),
+    )
+
+
+@rule("onnx.QLinearMatMul", product=("a", "b"))
+def qlinear_matmul(
+    a: TensorType,
+    a_scale: TensorType,
+    a_zero_point: TensorType,
+    b: TensorType,
+    b_scale: TensorType,
+    b_zero_point: TensorType,
+    y_scale: TensorType,
+    y_zero_point: TensorType,
+) -> Estimate:
+    """A product of integers; zero points taken off both operands, six operations to quantize each result."""
+    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    return quantized_product(matmul(a, b), a, b, dtype=y_zero_point.dtype, reads=parameters)
+
+
+@rule("onnx.QLinearConv", product=("x", "w"))
+def qlinear_conv(
+    x: TensorType,
+    x_scale: TensorType,
+    x_zero_point: TensorType,
+    w: TensorType,
+    w_scale: TensorType,
+    w_zero_point: TensorType,
+    y_scale: TensorType,
+    y_zero_point: TensorType,
+    bias: TensorType | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints = (),
+    group: int = 1,
+    kernel_shape: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
+    """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
+    parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point)
+    product = convolution(
+        x, w, bias, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides
+    )
+    return quantized_product(product, x, w, dtype=y_zero_point.dtype, reads=parameters)

@@ -1,0 +1,138 @@
+"""Reductions, running sums and products, and the largest of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent
+from graphflops.rules import cumulative, sort
+from graphflops.rules import reduce as shared
+from graphflops.rules.axes import axis as axis_of
+from graphflops.rules.onnx import values
+from graphflops.rules.onnx.entries import many, size, unknown
+from graphflops.rules.onnx.entries import literals as integers
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import INT64, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.rules.onnx.entries import Numbers
+
+    Fold = Callable[[Sequence[values.Number]], values.Number]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Operations and functions per element, and per result; how contents are reduced."""
+
+    each: int = 1
+    final: int = 0
+    evaluated: int = 0
+    evaluated_final: int = 0
+    fold: Fold | None = None
+
+
+REDUCTIONS = {
+    "ReduceSum": Reduction(fold=values.total),
+    "ReduceProd": Reduction(fold=values.product_of),
+    "ReduceMax": Reduction(fold=lambda of: values.largest(*of)),
+    "ReduceMin": Reduction(fold=lambda of: values.smallest(*of)),
+    "ReduceMean": Reduction(final=1),
+    "ReduceL1": Reduction(2),  # magnitude, sum
+    "ReduceL2": Reduction(2, evaluated_final=1),  # square, sum; root
+    "ReduceSumSquare": Reduction(2),  # square, sum
+    "ReduceLogSum": Reduction(evaluated_final=1),
+    "ReduceLogSumExp": Reduction(3, 1, 1, 1),  # maximum, difference, exp, sum; log, sum
+}
+
+
+def register(name: str, kind: Reduction) -> None:
+    """Register a reduction; its axes became an operand in version 18, of sums in version 13."""
+
+    @rule(f"onnx.{name}")
+    def reduction(
+        x: TensorType, axes: Numbers = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Estimate:
+        """So many operations per element and per result."""
+        gone = integers(axes) if axes is not None else ()
+        reads = (x, axes if isinstance(axes, TensorType) else None)
+        if gone is None:
+            return replace(_along_unknown(x, many(axes), bool(keepdims), kind), reads=reads)
+        if not gone and noop_with_empty_axes:
+            return _of_nothing(x, kind)
+        estimate = _reduced(x, gone, bool(keepdims), kind)
+        (out,) = estimate.out
+        if kind.fold is None or not isinstance(out, TensorType):
+            return replace(estimate, reads=reads)
+        places = {axis_of(place, x.rank) for place in gone} if gone else set(range(x.rank))
+        return replace(estimate, out=(values.reduced(kind.fold, out, x, places),), reads=reads)
+
+
+def _reduced(x: TensorType, gone: tuple[int, ...] | None, keepdims: bool, kind: Reduction) -> Estimate:
+    return shared.reduction(
+        x, gone, keepdims, None, kind.each, kind.final, kind.evaluated, kind.evaluated_final
+    )
+
+
+def _of_nothing(x: TensorType, kind: Reduction) -> Estimate:
+    """Over no axes: what is done before and after the sum, the maximum or the product remains."""
+    sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
+    flops = (kind.each - sums + kind.final) * x.numel
+    functions = (kind.evaluated + kind.evaluated_final) * x.numel
+    out = x.like() if flops or functions else replace(x.like(), value=x.value)
+    return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=(x,))
+
+
+def _along_unknown(x: TensorType, count: int | None, keepdims: bool, kind: Reduction) -> Estimate:
+    """Over axes that only data can tell: which sizes remain is left open."""
+    require(count is not None or keepdims, "neither the axes nor their number are known")
+    left = x.rank if keepdims or count is None else x.rank - count
+    out = x.like(unknown("reduced", place) for place in range(left))
+    flops = kind.each * x.numel + kind.final * out.numel
+    functions = kind.evaluated * x.numel + kind.evaluated_final * out.numel
+    return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=(x,))
+
+
+for _name, _kind in REDUCTIONS.items():
+    register(_name, _kind)
+
+
+@rule("onnx.ArgMax", "onnx.ArgMin")
+def arg_extreme(
+    x: TensorType, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+) -> Estimate:
+    """One comparison per element."""
+    return shared.argmax(x, axis, bool(keepdims))
+
+
+def register_running(name: str, fold: Fold) -> None:
+    """Register a running sum or product."""
+
+    @rule(f"onnx.{name}")
+    def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int = 0) -> Estimate:
+        """One operation per element."""
+        place = size(axis)
+        estimate = cumulative.running(x, place if isinstance(place, int) else 0)
+        (out,) = estimate.out
+        if x.rank == 1 and isinstance(out, TensorType):
+            out = values.running(fold, out, x, bool(exclusive), bool(reverse))
+        return replace(estimate, out=(out,), reads=(x, axis))
+
+
+register_running("CumSum", values.total)
+register_running("CumProd", values.product_of)
+
+
+@rule("onnx.TopK")
+def top_k(
+    x: TensorType, k: Numbers = None, *, axis: int = -1, largest: int = 1, sorted: int = 1
+) -> Estimate:
+    """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
+    count = size(k)
+    found = sort.topk(x, data_dependent("topk") if count is None else count, axis, bool(largest), bool(sorted))
+    values_found, places = found.out
+    assert isinstance(places, TensorType)
+    reads = (x, k if isinstance(k, TensorType) else None)
+    return replace(found, out=(values_found, places.like(dtype=INT64)), reads=reads)

@@ -1,0 +1,144 @@
+"""Pictures brought to another size: by sizes, by factors, or by factors of a part of the picture.
+
+An interpolated output is a weighted sum of its taps, two along each axis that changes for `linear` and four for `cubic`,
+a multiplication and an addition each; picking the nearest input is no arithmetic.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, dim_max, dim_min, floor_div, prod, same, total
+from graphflops.errors import DimError
+from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, sizes, unknown
+from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import Shape, shown
+from graphflops.tensor import FLOAT32, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TAPS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}  # along one axis
+
+
+@rule("onnx.Resize")
+def resize(
+    x: TensorType,
+    roi: Numbers = None,
+    scales: Numbers = None,
+    sizes: Numbers = None,
+    *,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Estimate:
+    """To sizes, or by factors of the region of interest where one is cropped, else of the whole."""
+    places = chosen_axes(axes, x.rank) or ()
+    own = [x.shape[place] for place in places]
+    if sizes is not None and many(sizes) != 0:
+        lengths = _to_sizes(own, sizes, keep_aspect_ratio_policy)
+    else:
+        cropped = coordinate_transformation_mode == "tf_crop_and_resize"
+        lengths = _by_factors(own, scales, _extents(roi) if cropped else (1,) * len(own))
+    return _resized(x, dict(zip(places, lengths, strict=True)), mode, bool(antialias))
+
+
+@rule("onnx.Resize.10", "onnx.Upsample")
+def resize_by_factors(x: TensorType, scales: Numbers, *, mode: str = "nearest") -> Estimate:
+    """By one factor for each axis."""
+    lengths = _by_factors(x.shape, scales, (1,) * x.rank)
+    return _resized(x, dict(enumerate(lengths)), mode)
+
+
+@rule("onnx.Upsample.1")
+def upsample(x: TensorType, *, width_scale: float, height_scale: float, mode: str = "nearest") -> Estimate:
+    """By one factor for the rows of a picture and one for its columns."""
+    return resize_by_factors(x, (1.0, 1.0, height_scale, width_scale), mode=mode)
+
+
+# How large the result is: None for an axis of which only data can tell.
+
+Lengths = list[Dim | None]
+
+
+def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
+    wanted = sizes(given)
+    if wanted is None:
+        return [None] * len(own)
+    require(len(wanted) == len(own), f"{shown(wanted)} are not as many sizes as there are axes to resize")
+    if policy == "stretch":
+        return list(wanted)
+    pairs = list(zip(wanted, own))
+    if all(same(a * d, b * c) for (a, b), (c, d) in pairwise(pairs)):  # one ratio for all
+        return list(wanted)
+    ratios = [Fraction(to, length) for to, length in pairs if isinstance(to, int) and isinstance(length, int)]
+    if len(ratios) < len(own):
+        return [None] * len(own)
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    return [floor_div(2 * ratio.numerator * length + ratio.denominator, 2 * ratio.denominator) for length in own]
+
+
+def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | None) -> Lengths:
+    factors = numbers(given)
+    if factors is None or extents is None:
+        return [None] * len(own)
+    require(len(factors) == len(own), f"{len(factors)} factors are given for {len(own)} axes")
+    return [_scaled(*each) for each in zip(own, extents, factors, strict=True)]
+
+
+def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
+    """Rounded down from what single precision makes of the product."""
+    try:
+        found = floor(converted(multiply(multiply(length, extent), factor), FLOAT32))
+    except (ArithmeticError, DimError, ValueError):  # a factor computed from sizes in a way that is not followed
+        return None
+    return int(found) if isinstance(found, float) else found
+
+
+def _extents(roi: Numbers) -> list[Number] | None:
+    """The part of each axis that a region of interest covers: its starts stand first, then its ends."""
+    found = numbers(roi)
+    if found is None:
+        return None
+    starts, ends = found[: len(found) // 2], found[len(found) // 2 :]
+    return [subtract(end, start) for start, end in zip(starts, ends, strict=True)]
+
+
+# What it costs.
+
+
+def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
+    require(mode in _TAPS, f"unknown mode {mode}")
+    shape = tuple(_settled(lengths.get(place, own), place) for place, own in enumerate(x.shape))
+    out = x.like(shape)
+    changed = [place for place, own in enumerate(x.shape) if not same(own, shape[place])]
+    if _TAPS[mode] == 0:  # inputs between the nearest ones are never read
+        return Estimate((out,), reads=(dim_min(x.nbytes, out.nbytes),))
+    taps = _TAPS[mode]
+    work = _separated(x.shape, shape, changed, taps) if antialias else 2 * taps ** len(changed) * out.numel
+    return Estimate((out,), vector_flops=work if changed else 0, reads=(x,))
+
+
+def _settled(length: Dim | None, place: int) -> Dim:
+    return unknown("resize", place) if length is None else length
+
+
+def _separated(own: Shape, shape: Shape, changed: Sequence[int], taps: int) -> Dim:
+    """One axis after another, the last first, each with as many taps more as it shrinks."""
+    work: list[Dim] = []
+    now = list(own)
+    for place in reversed(changed):
+        length, now[place] = now[place], 1
+        work.append(2 * taps * prod(now) * dim_max(length, shape[place]))
+        now[place] = shape[place]
+    return total(work)

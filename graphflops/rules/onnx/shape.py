@@ -1,0 +1,95 @@
+"""Sizes read off tensors, and tensors under other sizes: all free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, free
+from graphflops.dims import Dim, differ, prod
+from graphflops.rules.onnx.entries import chosen_axes, many, rank_of, sizes, unknown
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import resolved, same_elements, shown
+from graphflops.tensor import INT64, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.rules.onnx.entries import Numbers
+
+
+@rule("onnx.Shape")
+def shape(x: TensorType, *, start: int = 0, end: int | None = None) -> Estimate:
+    """The sizes of a range of axes, known without a look at the data."""
+    part = x.shape[start:end]
+    return free(TensorType((len(part),), INT64, value=part), alias=False)
+
+
+@rule("onnx.Size")
+def size(x: TensorType) -> Estimate:
+    """The number of elements, known without a look at the data."""
+    return free(TensorType((), INT64, value=x.numel), alias=False)
+
+
+@rule("onnx.Reshape")
+def reshape(
+    x: TensorType, shape: Numbers = None, *, allowzero: int = 0, consumed_inputs: Sequence[int] = ()
+) -> Estimate:
+    """A look under other sizes: 0 keeps the operand's size at that place, -1 is worked out."""
+    wanted = sizes(shape)
+    if wanted is None:
+        return free(x.view(_undecided(x, rank_of(shape, "Reshape"))))
+    if not allowzero:
+        beyond = [place for place, length in enumerate(wanted) if length == 0 and place >= x.rank]
+        require(not beyond, f"{shown(wanted)} keeps an axis that {shown(x.shape)} does not have")
+        wanted = tuple(x.shape[place] if length == 0 else length for place, length in enumerate(wanted))
+    return free(same_elements(x, resolved(x, wanted)))
+
+
+def _undecided(x: TensorType, rank: int) -> tuple[Dim, ...]:
+    return (x.numel,) if rank == 1 else tuple(unknown("reshape", place) for place in range(rank))
+
+
+@rule("onnx.Squeeze")
+def squeeze(x: TensorType, axes: Numbers = None) -> Estimate:
+    """Axes of length one left out: those named, else all that are known to be of length one."""
+    ones = tuple(place for place, length in enumerate(x.shape) if length == 1)
+    gone = ones if axes is None else chosen_axes(axes, x.rank)
+    if gone is None:
+        require(many(axes) == len(ones), "which axes are left out depends on data")
+        gone = ones
+    for place in gone:
+        require(not differ(x.shape[place], 1), f"axis {place} of {shown(x.shape)} is not of length one")
+    return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
+
+
+@rule("onnx.Unsqueeze")
+def unsqueeze(x: TensorType, axes: Numbers) -> Estimate:
+    """New axes of length one, at places counted in the result."""
+    rank = x.rank + rank_of(axes, "Unsqueeze")
+    new = tuple(range(rank)) if x.rank == 0 else chosen_axes(axes, rank)
+    require(new is not None, "where the new axes stand depends on data")
+    kept = iter(x.shape)
+    return free(same_elements(x, [1 if place in (new or ()) else next(kept) for place in range(rank)]))
+
+
+@rule("onnx.Flatten")
+def flatten(x: TensorType, *, axis: int = 1) -> Estimate:
+    """The axes before a place seen as one, those from there on as another."""
+    require(-x.rank <= axis <= x.rank, f"axis {axis} does not exist in a tensor of {x.rank} axes")
+    place = axis + x.rank if axis < 0 else axis
+    return free(same_elements(x, (prod(x.shape[:place]), prod(x.shape[place:]))))
+
+
+@rule("onnx.Identity")
+def identity(x: Value) -> Estimate:
+    """The value itself."""
+    return free(x)
+
+
+@rule("onnx.BitCast")
+def bit_cast(x: TensorType, *, to: int) -> Estimate:
+    """The same bits as another element type of the same width."""
+    dtype = onnx_dtype(to)
+    require(dtype.bits == x.dtype.bits, f"{x.dtype} and {dtype} differ in width")
+    return free(x.view(x.shape, dtype))

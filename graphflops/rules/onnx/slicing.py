@@ -1,0 +1,194 @@
+"""Parts cut out of tensors, and borders put around them: only what is returned is read."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_min, total
+from graphflops.rules.axes import axis as place_of
+from graphflops.rules.onnx.entries import chosen_axes, filled, grid, many, moved, size, sizes, unknown
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import END, Shape, kept_by_slice, replaced, shown
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.rules.onnx.entries import Numbers, Place
+    from graphflops.rules.onnx.values import Number
+
+# Pieces of an axis.
+
+
+@rule("onnx.Split")
+def split(
+    x: TensorType,
+    split: Numbers = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+    outputs: tuple[bool, ...] = (),
+) -> Estimate:
+    """Pieces of the sizes given, else equal ones, the last of them shorter where they do not come out even."""
+    place = place_of(axis, x.rank)
+    lengths = split_lengths(x.shape[place], split, num_outputs or len(outputs))
+    parts = pieces(x, place, lengths)
+    wanted = tuple(part for part, asked in zip(parts, outputs or (True,) * len(parts)) if asked)
+    return Estimate(parts, reads=wanted, writes=wanted)
+
+
+def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
+    """The lengths of the pieces of an axis: those given, else `count` equal ones."""
+    if given is not None:
+        lengths = sizes(given) or tuple(unknown("split", place) for place in range(many(given) or count))
+        known = not any(isinstance(part, Expr) for part in lengths)
+        require(not (known and differ(total(lengths), length)), f"{shown(lengths)} do not add up to {length}")
+        return lengths
+    require(count > 0, "neither how many pieces nor how long they are is said")
+    step = ceil_div(length, count)
+    if isinstance(length, int) and isinstance(step, int):
+        return tuple(max(0, min(step, length - step * place)) for place in range(count))
+    return (*(step,) * (count - 1), length - step * (count - 1))
+
+
+def pieces(x: TensorType, place: int, lengths: Sequence[Dim]) -> tuple[TensorType, ...]:
+    """The parts of those lengths along an axis, one after another, contents included."""
+    starts = accumulate(lengths, initial=0)
+    shapes = [replaced(x.shape, place, length) for length in lengths]
+    return tuple(_window(x, shape, {place: (start, 1)}) for shape, start in zip(shapes, starts))
+
+
+def _window(x: TensorType, shape: Shape, where: dict[int, tuple[Dim, int]]) -> TensorType:
+    """A part of that shape which begins, and steps on, as said of each axis."""
+    out = x.like(shape)
+    if any(isinstance(start, Expr) for start, _ in where.values()):
+        return out
+    steps = [where.get(place, (0, 1)) for place in range(x.rank)]
+    return moved(x, out, lambda at: [start + i * step for i, (start, step) in zip(at, steps)])  # type: ignore[operator]
+
+
+@rule("onnx.Slice")
+def slice_(
+    x: TensorType, starts: Numbers, ends: Numbers, axes: Numbers = None, steps: Numbers = None
+) -> Estimate:
+    """A range of each axis named; a bound past the end, of either sign, means the end."""
+    places = chosen_axes(axes, x.rank, many(starts))
+    if places is None:
+        return _copied(x.like(unknown("slice", place) for place in range(x.rank)))
+    every = [sizes(given) for given in (starts, ends)]
+    strides = (1,) * len(places) if steps is None else sizes(steps)
+    shape, where = x.shape, {}
+    for at, place in enumerate(places):
+        start, end, step = (None if known is None else known[at] for known in (*every, strides))
+        if start is None or end is None or not isinstance(step, int):
+            shape = replaced(shape, place, unknown("slice", place))
+            where[place] = (unknown("slice", place), 1)
+        else:
+            require(step != 0, "a slice cannot have a step of 0")
+            where[place] = (_first(x.shape[place], start, step), step)
+            shape = replaced(shape, place, kept(x.shape[place], start, end, step))
+    return _copied(_window(x, shape, where))
+
+
+def _copied(part: TensorType) -> Estimate:
+    return Estimate((part,), reads=(part,))
+
+
+def kept(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
+    """How many positions a slice keeps; one that steps backwards is a forward slice of the axis seen from its end."""
+    if step < 0:
+        start, end, step = -1 - start, -1 - end, -step
+    first, last = _bounded(start), _bounded(end)
+    if last == -END or first == END:
+        return 0
+    return kept_by_slice(length, 0 if first == -END else first, last, step)
+
+
+def _bounded(bound: Dim) -> Dim:
+    """A bound past any length as the one that stands for all of these; exporters write the limits of int32 and int64."""
+    if not isinstance(bound, int) or abs(bound) < END - 1:
+        return bound
+    return END if bound > 0 else -END
+
+
+def _first(length: Dim, start: Dim, step: int) -> Dim:
+    """Where a slice begins, counted from the front where the length is known."""
+    if isinstance(length, int) and isinstance(start, int):
+        return slice(start, None, step).indices(length)[0]
+    return start
+
+
+# Borders.
+
+
+@rule("onnx.Pad")
+def pad(
+    x: TensorType,
+    pads: Numbers = None,
+    constant_value: Numbers = None,
+    axes: Numbers = None,
+    *,
+    mode: str = "constant",
+    value: float = 0.0,
+    paddings: Sequence[int] | None = None,
+) -> Estimate:
+    """A copy with a border: widths ahead of every axis, then behind; a negative width cuts off."""
+    places = chosen_axes(axes, x.rank)
+    widths = sizes(pads if paddings is None else paddings)
+    if places is None or widths is None:
+        touched = range(x.rank) if places is None else places
+        return Estimate((x.like(_opened(x.shape, touched)),), reads=(x,))
+    require(len(widths) == 2 * len(places), f"{shown(widths)} are no pairs for {len(places)} axes")
+    ahead, behind = dict(zip(places, widths)), dict(zip(places, widths[len(places) :]))
+    shape = [length + ahead.get(at, 0) + behind.get(at, 0) for at, length in enumerate(x.shape)]
+    require(
+        not any(at_least(-1, length) for length in shape),
+        f"a border of {shown(widths)} cuts more off than {shown(x.shape)} has",
+    )
+    fill = 0 if constant_value is None else size(constant_value)
+    return Estimate((_bordered(x, x.like(shape), ahead, mode, fill),), reads=(x,))
+
+
+def _opened(shape: Shape, places: Sequence[int]) -> Shape:
+    return tuple(unknown("pad", at) if at in places else length for at, length in enumerate(shape))
+
+
+def _bordered(x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None) -> TensorType:
+    """`out` with the contents of `x` and of the border that its mode draws from them."""
+    known, widths = grid(x), [ahead.get(at, 0) for at in range(x.rank)]
+    if known is None:
+        return out
+
+    def entry(at: Place) -> Number | None:
+        source = [_drawn(i - width, n, mode) for i, width, n in zip(at, widths, known.shape, strict=True)]  # type: ignore[operator]
+        inside = [i for i in source if i is not None]
+        return known[inside] if len(inside) == len(source) else fill
+
+    return out if any(isinstance(width, Expr) for width in widths) else filled(out, entry)
+
+
+def _drawn(index: int, length: int, mode: str) -> int | None:
+    """Where in an axis the element at an index beyond it comes from; None where it is the border's own."""
+    if 0 <= index < length:
+        return index
+    if mode == "edge":
+        return min(max(index, 0), length - 1)
+    if mode == "wrap":
+        return index % length
+    if mode == "reflect" and length > 1:
+        back = index % (2 * length - 2)
+        return min(back, 2 * length - 2 - back)
+    return 0 if mode == "reflect" else None
+
+
+@rule("onnx.CenterCropPad")
+def center_crop_pad(x: TensorType, shape: Numbers, *, axes: Sequence[int] | None = None) -> Estimate:
+    """Axes cut to a size about their middle, or padded to it with zeros."""
+    places, wanted = chosen_axes(axes, x.rank, many(shape)), sizes(shape)
+    named = dict(zip(places or (), wanted)) if wanted is not None else dict.fromkeys(places or (), None)
+    lengths = [named.get(at, length) for at, length in enumerate(x.shape)]
+    out = x.like(unknown("crop", at) if length is None else length for at, length in enumerate(lengths))
+    seen = x.like(dim_min(*pair) for pair in zip(x.shape, out.shape, strict=True))
+    return Estimate((out,), reads=(seen,))

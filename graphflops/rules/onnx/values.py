@@ -1,0 +1,321 @@
+"""Following known contents through ONNX arithmetic: whole numbers exactly, floating ones as their type rounds them.
+
+Programs compute sizes in floating point too: `floor(height * 0.5)`. A floating tensor's contents are floats where they
+are numbers, and where sizes are in them quotients of sizes, by the simplest fractions that round to the constants.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from typing import TYPE_CHECKING, Union
+
+from graphflops.dims import Dim, Expr, at_least, call, compare, dim_max, dim_min, floor_div, mod, where
+from graphflops.errors import DimError
+from graphflops.rules.contents import aligned
+from graphflops.rules.shapes import flat, nested
+from graphflops.tensor import FLOAT32, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from graphflops.tensor import TensorType
+
+Number = Union[Dim, float]
+FOLLOWED = 64  # elements; what programs compute sizes with has as many as tensors have axes, or twice that
+_SIMPLE = 1000  # largest denominator of a fraction that a floating constant is taken to stand for
+_PACKED = {"float16": "e", "float32": "f", "float64": "d"}
+_RELATIONS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def folded(function: Callable[..., Number], out: TensorType, *operands: TensorType) -> TensorType:
+    """`out` with the function of the operands' contents, broadcast, where these are known."""
+    known = [(x.rank, x.value) for x in operands if x.value is not None]
+    if _numbers(out.shape) is None or len(known) < len(operands):
+        return out
+
+    def stored(*numbers: Number) -> Number:
+        return converted(function(*numbers), out.dtype)
+
+    try:
+        contents = aligned(stored, out.shape, known)
+    except (ArithmeticError, DimError, ValueError):  # what the program may never come to, or what nobody can tell
+        return out
+    return replace(out, value=contents)
+
+
+def reduced(
+    function: Callable[[Sequence[Number]], Number], out: TensorType, x: TensorType, gone: Collection[int]
+) -> TensorType:
+    """`out` with the function of those of the contents of `x` that differ in the axes `gone` alone."""
+    sizes = _numbers(x.shape)
+    if x.value is None or sizes is None:
+        return out
+    groups: dict[tuple[int, ...], list[Number]] = {}
+    for place, number in zip(product(*map(range, sizes)), flat(x.value), strict=True):
+        kept = tuple(index for axis, index in enumerate(place) if axis not in gone)
+        groups.setdefault(kept, []).append(number)
+    places = product(*(range(size) for axis, size in enumerate(sizes) if axis not in gone))
+    try:
+        results = [converted(function(groups.get(place, [])), out.dtype) for place in places]
+    except (ArithmeticError, DimError, ValueError):
+        return out
+    return replace(out, value=nested(iter(results), out.shape))
+
+
+def running(
+    function: Callable[[Sequence[Number]], Number], out: TensorType, x: TensorType, exclusive: bool, reverse: bool
+) -> TensorType:
+    """`out` with the function of the contents of a vector up to each place."""
+    if not isinstance(x.value, tuple) or len(x.value) > FOLLOWED:
+        return out
+    numbers = list(flat(x.value))[:: -1 if reverse else 1]
+    ends = range(len(numbers)) if exclusive else range(1, len(numbers) + 1)
+    try:
+        results = [converted(function(numbers[:end]), out.dtype) for end in ends]
+    except (ArithmeticError, DimError, ValueError):
+        return out
+    return replace(out, value=tuple(results[:: -1 if reverse else 1]))
+
+
+def _numbers(shape: Sequence[Dim]) -> list[int] | None:
+    """The sizes of few elements, None where they are many or not known."""
+    sizes = [size for size in shape if isinstance(size, int)]
+    return sizes if len(sizes) == len(shape) and math.prod(sizes) <= FOLLOWED else None
+
+
+def converted(number: Number, dtype: DType) -> Number:
+    """The number in an element type; raises ValueError where it has none there that is known."""
+    if dtype.kind == "bool":
+        return compared("!=", number, 0)
+    if dtype.kind == "float":
+        return number if isinstance(number, Expr) else _rounded(number, dtype)
+    if dtype.kind not in ("int", "uint"):
+        raise ValueError(f"contents of {dtype} are not followed")
+    whole = _truncated(number)
+    if isinstance(whole, int) and not _lowest(dtype) <= whole < _lowest(dtype) + 2**dtype.bits:
+        raise ValueError(f"{whole} is no {dtype}")
+    return whole
+
+
+def _lowest(dtype: DType) -> int:
+    return -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+
+
+def _rounded(number: float, dtype: DType) -> float:
+    if dtype.name not in _PACKED:
+        raise ValueError(f"contents of {dtype} are not followed")
+    code = _PACKED[dtype.name]
+    (value,) = struct.unpack(code, struct.pack(code, number))
+    return float(value)
+
+
+def _truncated(number: Number) -> Dim:
+    """Towards zero; a size is never negative, so there it is rounding down."""
+    if isinstance(number, Expr):
+        return floor_div(*fraction(number))
+    return int(number)
+
+
+def fraction(number: Number) -> tuple[Dim, Dim]:
+    """Numerator and denominator; a floating constant is the simplest fraction that its float type rounds to it."""
+    if isinstance(number, float):
+        if number.is_integer():
+            return int(number), 1
+        simple, exact = Fraction(number).limit_denominator(_SIMPLE), Fraction(number)
+        taken = simple if number in (float(simple), _rounded(float(simple), FLOAT32)) else exact
+        return taken.numerator, taken.denominator
+    if isinstance(number, Expr) and len(number.terms) == 1:
+        ((atoms, coefficient),) = number.terms.items()
+        if coefficient == 1 and len(atoms) == 1 and (atoms[0].kind, atoms[0].name) == ("call", "truediv"):
+            numerator, denominator = atoms[0].args
+            return numerator, denominator
+    return number, 1
+
+
+def quotient(numerator: Dim, denominator: Dim) -> Number:
+    """One number over another in lowest terms: whole where it provably is."""
+    if denominator == 0:
+        raise ZeroDivisionError
+    if isinstance(denominator, int):
+        if denominator < 0:
+            numerator, denominator = -numerator, -denominator
+        if isinstance(numerator, int):
+            return numerator if denominator == 1 else numerator / denominator
+        common = math.gcd(denominator, *numerator.terms.values())
+        numerator, denominator = floor_div(numerator, common), denominator // common
+    whole = mod(numerator, denominator) == 0
+    return floor_div(numerator, denominator) if whole else call("truediv", numerator, denominator)
+
+
+def _plain(*numbers: Number) -> list[float] | None:
+    """The numbers, if none is a size that is not known."""
+    plain = [x for x in numbers if not isinstance(x, Expr)]
+    return plain if len(plain) == len(numbers) else None
+
+
+def _sizes(*numbers: Number) -> list[Dim]:
+    """The numbers as sizes; raises ValueError where one is no whole number."""
+    fractions = [fraction(x) for x in numbers]
+    if any(denominator != 1 for _, denominator in fractions):
+        raise ValueError("of fractions of sizes this is not followed")
+    return [numerator for numerator, _ in fractions]
+
+
+# What operators do with single elements.
+
+
+def add(a: Number, b: Number) -> Number:
+    """A sum."""
+    if plain := _plain(a, b):
+        return sum(plain)
+    (p, q), (r, s) = fraction(a), fraction(b)
+    return quotient(p * s + r * q, q * s)
+
+
+def total(numbers: Sequence[Number]) -> Number:
+    """A sum of any number of terms."""
+    result: Number = 0
+    for number in numbers:
+        result = add(result, number)
+    return result
+
+
+def negate(a: Number) -> Number:
+    """The opposite number."""
+    if isinstance(a, Expr):
+        p, q = fraction(a)
+        return quotient(-p, q)
+    return -a
+
+
+def subtract(a: Number, b: Number) -> Number:
+    """A difference."""
+    return add(a, negate(b))
+
+
+def multiply(a: Number, b: Number) -> Number:
+    """A product."""
+    if plain := _plain(a, b):
+        return math.prod(plain)
+    (p, q), (r, s) = fraction(a), fraction(b)
+    return quotient(p * r, q * s)
+
+
+def product_of(numbers: Sequence[Number]) -> Number:
+    """A product of any number of factors."""
+    result: Number = 1
+    for number in numbers:
+        result = multiply(result, number)
+    return result
+
+
+def divide(a: Number, b: Number) -> Number:
+    """A quotient of floating numbers."""
+    if plain := _plain(a, b):
+        return plain[0] / plain[1]
+    (p, q), (r, s) = fraction(a), fraction(b)
+    return quotient(p * s, q * r)
+
+
+def divide_whole(a: Number, b: Number) -> Number:
+    """A quotient of integers, towards zero; where the sign of a size is open, as of one that is not negative."""
+    p, q = _sizes(a, b)
+    if at_least(0, p) and at_least(q, 1):
+        return -floor_div(-p, q)
+    if at_least(p, 1) and at_least(0, q):
+        return -floor_div(p, -q)
+    return floor_div(p, q)
+
+
+def remainder(a: Number, b: Number) -> Number:
+    """What division leaves, with the divisor's sign."""
+    if plain := _plain(a, b):
+        return plain[0] % plain[1]
+    return mod(*_sizes(a, b))
+
+
+def remainder_of_dividend(a: Number, b: Number) -> Number:
+    """What division leaves, with the dividend's sign."""
+    if plain := _plain(a, b):
+        return math.fmod(*plain)
+    return remainder(a, b)
+
+
+def power(a: Number, b: Number) -> Number:
+    """A power."""
+    if plain := _plain(a, b):
+        return math.pow(*plain)
+    return call("pow", *_sizes(a, b))
+
+
+def square_root(a: Number) -> Number:
+    """A square root; that of a size need not be whole."""
+    if plain := _plain(a):
+        return math.sqrt(*plain)
+    return call("sqrt", *_sizes(a))
+
+
+def floor(a: Number) -> Number:
+    """Rounded down."""
+    return floor_div(*fraction(a)) if isinstance(a, Expr) else math.floor(a)
+
+
+def ceil(a: Number) -> Number:
+    """Rounded up."""
+    return negate(floor(negate(a)))
+
+
+def nearest(a: Number) -> Number:
+    """Rounded to the nearest whole number, halves to the even one."""
+    if isinstance(a, Expr):
+        return a if fraction(a)[1] == 1 else call("round", a)
+    return round(a)
+
+
+def magnitude(a: Number) -> Number:
+    """Without its sign."""
+    return a if isinstance(a, Expr) and at_least(a, 0) else largest(a, negate(a))
+
+
+def sign(a: Number) -> Number:
+    """-1, 0 or 1."""
+    return subtract(compared(">", a, 0), compared("<", a, 0))
+
+
+def smallest(*numbers: Number) -> Number:
+    """The smallest of the numbers."""
+    plain = _plain(*numbers)
+    return min(plain) if plain else dim_min(*_sizes(*numbers))
+
+
+def largest(*numbers: Number) -> Number:
+    """The largest of the numbers."""
+    plain = _plain(*numbers)
+    return max(plain) if plain else dim_max(*_sizes(*numbers))
+
+
+def compared(relation: str, a: Number, b: Number) -> Dim:
+    """1 where the relation holds, else 0."""
+    if plain := _plain(a, b):
+        return int(_RELATIONS[relation](*plain))
+    (p, q), (r, s) = fraction(a), fraction(b)
+    return compare(relation, p * s, r * q)
+
+
+def chosen(condition: Number, a: Number, b: Number) -> Number:
+    """The first of two numbers where the condition is not zero."""
+    if isinstance(condition, Expr):
+        return where(condition, *_sizes(a, b))
+    return a if condition else b

@@ -1,0 +1,70 @@
+"""Where windows fall: sizes of convolutions' and pools' results from attributes, over any number of axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, ceil_div
+from graphflops.rules.conv import upsampled
+from graphflops.rules.pool import outputs
+from graphflops.rules.registry import require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Sizes = tuple[Dim, ...]
+Ints = tuple[int, ...]
+
+
+def per_axis(given: Ints, spatial: int, default: int = 1) -> Ints:
+    """One setting for each spatial axis, the default where none is given."""
+    require(len(given) in (0, spatial), f"{len(given)} settings for {spatial} spatial axes")
+    return given or (default,) * spatial
+
+
+def ends(pads: Ints, spatial: int) -> list[tuple[int, int]]:
+    """What is added before and behind each axis: `pads` lists all beginnings, then all ends."""
+    require(len(pads) in (0, 2 * spatial), f"{len(pads)} pads for {spatial} spatial axes")
+    return list(zip(pads[:spatial], pads[spatial:], strict=True)) or [(0, 0)] * spatial
+
+
+def window_counts(
+    sizes: Sequence[Dim],
+    kernel: Sizes,
+    strides: Ints,
+    dilations: Ints,
+    pads: Ints,
+    auto_pad: str,
+    ceil_mode: int = 0,
+) -> Sizes:
+    """At how many positions the window stands along each axis."""
+    spatial = len(sizes)
+    require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
+    steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
+    require(min((*steps, *spread), default=1) > 0, f"strides {steps} and dilations {spread} must be positive")
+    if auto_pad.startswith("SAME"):
+        return tuple(ceil_div(size, step) for size, step in zip(sizes, steps, strict=True))
+    padded = ends(() if auto_pad == "VALID" else pads, spatial)
+    axes = zip(sizes, kernel, steps, padded, spread, strict=True)
+    return tuple(outputs(*axis, ceil_mode=bool(ceil_mode)) for axis in axes)
+
+
+def transposed_sizes(
+    sizes: Sequence[Dim],
+    kernel: Sizes,
+    strides: Ints,
+    dilations: Ints,
+    pads: Ints,
+    auto_pad: str,
+    output_padding: Ints,
+) -> Sizes:
+    """The sizes whose convolution has the given ones."""
+    spatial = len(sizes)
+    require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
+    steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
+    if auto_pad.startswith("SAME"):
+        return tuple(size * step for size, step in zip(sizes, steps, strict=True))
+    padded = ends(() if auto_pad == "VALID" else pads, spatial)
+    extra = per_axis(output_padding, spatial, 0)
+    unpadded = upsampled(tuple(sizes), kernel, steps, spread, (0,) * spatial, extra)
+    return tuple(size - before - after for size, (before, after) in zip(unpadded, padded, strict=True))
