@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphflops.backward import Backward, adamw, gradient
+from graphflops.backward import Backward, adamw, backward_of, reached
 from graphflops.binding import Binding, bind
-from graphflops.cost import Cost, Estimate, RegionRun, Value
-from graphflops.dims import Dim, Expr, differ, symbol
-from graphflops.errors import GraphflopsError, ModelError, RuleError, ShapeError, shown
+from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value
+from graphflops.derive import Guesses, mapped, merged, outgrown, renamed, sizes_in, trimmed
+from graphflops.dims import Dim, Expr, differ, meetings, symbol
+from graphflops.errors import DimError, GraphflopsError, ModelError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Ref
-from graphflops.memory import Event, Peak, SizesKnown, peak_of
+from graphflops.memory import Event, Peak, SizesKnown, owners, peak_of
 from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, State, Totals, scaled
+from graphflops.rules import functorch
 from graphflops.rules.registry import Rule, find, functional_name
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +50,23 @@ def analyze(
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
     """
     graph = as_graph(model, model_name)
-    return _Analysis(graph, bind(graph, dims or {}, inputs or {}), training, progress).report()
+    binding = bind(graph, dims or {}, inputs or {})
+    analysis = _Analysis(graph, binding, training, progress)
+    report: Report | None = None
+    if graph.declared is not None and binding.given and graph.symbols.keys() - binding.given.keys():
+        probe = _Analysis(graph, bind(graph, {}, {}), False, None)  # of two sizes that are equal one may be given
+        probe.report()
+        met = probe.met
+    else:
+        report, met = analysis.report(), analysis.met
+    whole, found = merged(graph, met, binding.given)
+    if not found:
+        return report or analysis.report()
+    analysis = _Analysis(whole, bind(whole, renamed(dims or {}, found, graph), inputs or {}), training, progress)
+    equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
+    text = f"sizes meet where only equal ones can, from which follows {equal}"
+    analysis.binding.diagnostics.append(Diagnostic("GF112", DIAGNOSTICS["GF112"], "", text))
+    return analysis.report()
 
 
 def as_graph(model: object, model_name: str | None = None) -> Graph:
@@ -79,6 +97,8 @@ class _Priced:
     placeholders: frozenset[str] = frozenset()
     code: str = ""
     problem: str = ""
+    met: tuple[tuple[Dim, Dim], ...] = ()
+    outgrown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +116,24 @@ class _Run:
 
 @dataclass(frozen=True, eq=False)
 class _Region:
-    """A nested graph bound to the analysis it is part of."""
+    """A nested graph bound to the analysis it is part of, and to the values around it that it uses."""
 
     graph: Graph
     analysis: _Analysis
+    around: Mapping[str, Value]
     runs: dict[tuple[Any, ...], _Run] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> tuple[Value, ...]:
+        given = [entry for entry in self.graph.inputs if entry.role != "constant"]
+        return tuple(self.analysis.binding.value(self.graph, entry.name) for entry in given)
 
     def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun:
         if not gradients:
             operands = tuple(_without_gradient(operand) for operand in operands)
         key = (autocast, *map(_key, operands))
         if key not in self.runs:
-            self.runs[key] = self.analysis.run(self.graph, operands, autocast=autocast)
+            self.runs[key] = self.analysis.run(self.graph, operands, self.around, autocast=autocast)
         return self.runs[key]
 
 
@@ -127,9 +153,13 @@ class _Analysis:
         self.progress = progress
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
         self.priced: dict[tuple[Any, ...], _Priced] = {}
-        self.regions: dict[Graph, _Region] = {}
+        self.regions: dict[tuple[Any, ...], _Region] = {}
         self.numbers: Counter[str] = Counter()
         self.contents: set[str] = set()
+        self.derives = graph.declared is not None
+        self.guesses = Guesses()
+        self.named: dict[Expr, Dim] = {}
+        self.met: dict[tuple[Dim, Dim], None] = {}
         minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
         self.sizes = SizesKnown(binding.hints, minimums)
         self.found: dict[tuple[str, str], Diagnostic] = {}
@@ -143,6 +173,9 @@ class _Analysis:
         parameters = self.inputs_with("parameter")
         trainable = [entry.type for entry in parameters if entry.type.requires_grad]
         optimizer = adamw(trainable)
+        if self.training and all(row.backward is None for row in run.rows):
+            message = "no result of the program depends on a trained parameter: a training step has no backward"
+            self.found["GF109", ""] = Diagnostic("GF109", DIAGNOSTICS["GF109"], "", message)
         by_module: Counter[str] = Counter()
         by_dtype: Counter[str] = Counter()
         for entry in parameters:
@@ -157,7 +190,12 @@ class _Analysis:
             buffer_bytes=sum(_number(e.type.nbytes) for e in self.inputs_with("buffer") + self.inputs_with("constant")),
             coverage=_coverage(run.rows),
             rows=run.rows,
-            diagnostics=(*self.binding.diagnostics, *self.found.values()),
+            diagnostics=(
+                *(Diagnostic(note.code, DIAGNOSTICS[note.code], note.node, note.message) for note in graph.notes),
+                *self.binding.diagnostics,
+                *self.found.values(),
+                *self.guesses.diagnostics(),
+            ),
             modules=graph.modules,
             parameter_modules=dict(by_module),
             parameter_dtypes=dict(by_dtype),
@@ -182,15 +220,25 @@ class _Analysis:
 
     # One graph
 
-    def run(self, graph: Graph, operands: Sequence[Value], *, top: bool = False, autocast: bool = False) -> _Run:
-        """Walk one graph, nested or not, from the values of its inputs."""
+    def run(
+        self,
+        graph: Graph,
+        operands: Sequence[Value],
+        around: Mapping[str, Value] | None = None,
+        *,
+        top: bool = False,
+        autocast: bool = False,
+    ) -> _Run:
+        """Walk one graph, nested or not, from the values of its inputs and of what it uses from around it."""
         given = graph.inputs if top else [entry for entry in graph.inputs if entry.role != "constant"]
         if len(operands) != len(given):
             raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
         values: dict[str, Value] = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
+        values.update(around or {})
         values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))
         rows: list[Row] = []
         events: list[Event] = []
+        firsts: list[int] = []  # by call: its row, which those of the graphs nested in it follow
         phases = graph.phases if top else {}
         for done, node in enumerate(graph.nodes):
             if top and self.progress and done % _PROGRESS_EVERY == 0:
@@ -213,52 +261,109 @@ class _Analysis:
                 phase=phases.get(node.name, "forward"),
                 regions=tuple(RegionUse(run.name, times, run.cost) for run, times in priced.estimate.regions),
             )
+            firsts.append(len(rows))
             rows.append(row)
             inner = [(run, times) for run, times in priced.estimate.regions if isinstance(run, _Run)]
             for run, times in inner:
                 rows.extend(_nested(run, times, row))
             peaks = [run.training_peak if self.training else run.forward_peak for run, times in inner if times != 0]
             events.append(Event(node, uses, priced.estimate, priced.gradient, tuple(peaks)))
+            if self.training:
+                _pass_on(events, values)
         resident = [entry.name for entry in graph.inputs if entry.role == "user"] if top else []
-        returned = [name for output in graph.outputs for _, name in Node("", "", (output.value,)).uses()]
+        returned = [name for output in graph.outputs for _, name in output.uses()]
+        seeds = [name for output in graph.outputs if output.role != "mutation" for _, name in output.uses()]
+        if self.training:
+            for index in set(range(len(events))) - reached(events, values, seeds):
+                events[index] = replace(events[index], gradient=None)
+                for place in range(firsts[index], firsts[index + 1] if index + 1 < len(firsts) else len(rows)):
+                    rows[place] = replace(rows[place], backward=None)
         return _Run(
             name=graph.name,
             out=tuple(_flat(self.resolve(output.value, values) for output in graph.outputs)),
-            cost=_sum(row.cost for row in rows),
-            backward=_sum(row.backward for row in rows if row.backward is not None),
+            cost=self.sum([row.cost for row in rows]),
+            backward=self.sum([row.backward for row in rows if row.backward is not None]),
             rows=tuple(rows),
-            forward_peak=peak_of(events, values, resident, returned, self.sizes, training=False),
-            training_peak=peak_of(events, values, resident, returned, self.sizes, training=True)
-            if self.training
-            else Peak(),
+            forward_peak=self.peak(events, values, resident, returned),
+            training_peak=self.peak(events, values, resident, returned, seeds) if self.training else Peak(),
         )
+
+    def sum(self, costs: Sequence[Cost]) -> Cost:
+        """Costs of a whole graph; a quantity whose formula grows too large goes by a name instead."""
+        try:
+            return _sum(costs)
+        except DimError:
+            parts = {name: [Cost(**{name: getattr(cost, name)}) for cost in costs] for name in QUANTITIES}
+            return Cost(**{name: self.total(name, of) for name, of in parts.items()})
+
+    def total(self, name: str, costs: Sequence[Cost]) -> Dim:
+        try:
+            quantity: Dim = getattr(_sum(costs), name)
+        except DimError:
+            quantity = self.too_large(name)
+        return quantity
+
+    def peak(
+        self,
+        events: Sequence[Event],
+        values: Mapping[str, Value],
+        resident: Iterable[str],
+        returned: Iterable[str],
+        seeds: Sequence[str] | None = None,
+    ) -> Peak:
+        try:
+            return peak_of(events, values, resident, returned, self.sizes, seeds)
+        except DimError:
+            return Peak(self.too_large("peak_bytes"))
+
+    def too_large(self, name: str) -> Dim:
+        """A name for a total whose formula grows too large."""
+        quantity = self.fresh(f"{name}?")
+        text = f"the formula of {name} grows too large, and goes by the name {quantity}: give sizes to get a number"
+        self.found.setdefault(("GF116", name), Diagnostic("GF116", DIAGNOSTICS["GF116"], "", text))
+        return quantity
 
     # One call
 
     def price(self, node: Node, values: Mapping[str, Value]) -> _Priced:
         """Ask the rule; equal calls are asked about once."""
         args = tuple([self.resolve(argument, values) for argument in node.args])
-        kwargs = tuple([(key, self.resolve(value, values)) for key, value in node.kwargs if key not in _PLACEMENT])
-        key = (node.op, _key(args), _key(kwargs))
+        dropped = () if self.derives else _PLACEMENT
+        kwargs = tuple([(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped])
+        wanted = tuple([name is not None for name in node.outputs]) if self.derives else ()
+        key = (node.op, _key(args), _key(kwargs), wanted)
         known = self.priced.get(key)
         if known is None:
-            known = self.priced[key] = self.ask(node, args, kwargs)
+            known = self.priced[key] = self.ask(node, args, kwargs, wanted)
         return known
 
-    def ask(self, node: Node, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> _Priced:
+    def ask(
+        self, node: Node, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], wanted: tuple[bool, ...]
+    ) -> _Priced:
         rule, in_place = self.rule_of(node.op)
         if rule is None:
-            return _unknown("GF101", f"no rule for operator {shown(node.op)}: its cost is not in the totals")
+            return _unknown("GF101", str(NoRuleError(node.op)))
         if self.training:
             args, kwargs = _distinct(args), _distinct(kwargs)
+        if self.derives:
+            if any(isinstance(value, UnknownType) for value in _flat(args)):
+                return _unknown("GF104", "not even the number of axes of an operand is known")
+            if "outputs" in rule.parameters[rule.positional :]:
+                kwargs = (*kwargs, ("outputs", wanted))
         try:
-            arguments = _bound(rule, args, kwargs)
-            estimate = rule.call(arguments)
+            arguments = _bound(rule, args, kwargs, by_place=not self.derives)
+            with meetings() as met:
+                estimate = rule.call(arguments)
+            if self.derives:
+                estimate = trimmed(estimate, wanted)
             target = next((a for a in _flat(arguments.values()) if isinstance(a, TensorType)), None)
             if in_place and target is not None:
                 estimate = replace(estimate, out=(target.view(target.shape), *estimate.out[1:]), alias=True)
             tensors = [value for value in _flat((args, kwargs)) if isinstance(value, TensorType)]
-            back = gradient(rule, arguments, estimate, tensors) if self.training else None
+            back = backward_of(rule, arguments, estimate, tensors) if self.training else None
+            if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
+                estimate = functorch.over_hidden_axes(estimate, tensors)
+                back = back and replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors))
             return _Priced(
                 state="free" if _is_free(estimate) else "counted",
                 estimate=_marked(estimate, _flat(arguments.values()), node.op) if self.training else estimate,
@@ -267,9 +372,11 @@ class _Analysis:
                 gradient_cost=None if back is None else back.estimate.cost,
                 in_place=in_place,
                 placeholders=_placeholders(estimate),
+                met=tuple(met),
+                outgrown=self.derives and any(map(outgrown, estimate.out)),
             )
         except GraphflopsError as error:
-            return _unknown("GF104", str(error))
+            return _unknown("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
         except RecursionError:
             raise
         except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up: one call is unknown, not all
@@ -291,9 +398,11 @@ class _Analysis:
         if kind is tuple:
             return tuple([self.resolve(item, values) for item in argument])
         if kind is Graph:
-            if argument not in self.regions:
-                self.regions[argument] = _Region(argument, self)
-            return self.regions[argument]
+            around = {name: values[name] for name in argument.captures}
+            key = (argument, *around.values())
+            if key not in self.regions:
+                self.regions[key] = _Region(argument, self, around)
+            return self.regions[key]
         return argument
 
     def numbered(self, node: Node, priced: _Priced, graph: Graph) -> _Priced:
@@ -307,9 +416,7 @@ class _Analysis:
             elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
                 names.update(_named_by(derived, recorded, priced.placeholders))
         for placeholder in sorted(priced.placeholders - names.keys()):
-            what = placeholder.rstrip("?")
-            names[placeholder] = symbol(f"{what}_{self.numbers[what]}")
-            self.numbers[what] += 1
+            names[placeholder] = self.fresh(placeholder)
         estimate = _substituted(priced.estimate, names)
         back = priced.gradient
         if back is not None:
@@ -322,6 +429,14 @@ class _Analysis:
             gradient_cost=None if back is None else back.estimate.cost,
         )
 
+    def fresh(self, placeholder: str) -> Dim:
+        """The next size of that origin."""
+        what = placeholder.rstrip("?")
+        while f"{what}_{self.numbers[what]}" in self.graph.symbols:
+            self.numbers[what] += 1
+        self.numbers[what] += 1
+        return symbol(f"{what}_{self.numbers[what] - 1}")
+
     def settle(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph, autocast: bool) -> None:
         """Fix the type of each result: the recorded one wins unless sizes were given anew, a disagreement is said."""
         if priced.problem:
@@ -333,6 +448,9 @@ class _Analysis:
         if priced.estimate.hint:
             self.say("GF108", node, priced.estimate.hint)
         derived = priced.estimate.out
+        if self.derives:
+            self.settle_derived(node, priced, values, graph)
+            return
         if priced.state != "unknown" and len(derived) != len(node.outputs):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file records {len(node.outputs)}")
         for index, name in enumerate(node.outputs):
@@ -348,6 +466,35 @@ class _Analysis:
                 self.contents.add(name)
         if self.contents and functional_name(node.op.rpartition(".")[0]) is not None:
             self.forget_contents(values)
+
+    def settle_derived(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph) -> None:
+        """Fix the type of each result where files record none: the derived one, else the best guess."""
+        self.met.update(dict.fromkeys(priced.met))
+        derived = priced.estimate.out
+        guesses: dict[int, Value] | None = None
+        for place, name in enumerate(node.outputs):
+            if name is None:
+                continue
+            value = derived[place] if place < len(derived) else None
+            if value is not None:
+                self.guesses.compare(name, value, graph)
+                if priced.outgrown:
+                    value = self.cut(node, value)
+            else:
+                if guesses is None:
+                    operands = [self.resolve(argument, values) for argument in node.args]
+                    guesses = self.guesses.of(node, operands, dict(node.kwargs), graph)
+                names = {n: self.fresh(n) for n in _open(sizes_in(guesses[place]))}
+                value = _settled(guesses[place], names)
+            values[name] = value
+
+    def cut(self, node: Node, value: Value) -> Value:
+        """The value with names for those of its sizes that have grown too large to go on computing with."""
+        for size in outgrown(value):
+            if size not in self.named:
+                self.named[size] = self.fresh("size?")
+                self.say("GF116", node, f"a size whose expression grows too large goes by the name {self.named[size]}")
+        return mapped(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
 
     def forget_contents(self, values: dict[str, Value]) -> None:
         """After a write in place no contents are known any more: what else shares the memory is not tracked this finely."""
@@ -390,6 +537,14 @@ DIAGNOSTICS = {
     "GF106": "size-outside-range",
     "GF107": "assumed-trainable",
     "GF108": "dear-order",
+    "GF109": "nothing-trained",
+    "GF110": "type-not-derived",
+    "GF111": "declared-otherwise",
+    "GF112": "sizes-merged",
+    "GF113": "version-unknown",
+    "GF114": "data-length",
+    "GF115": "domain-not-imported",
+    "GF116": "size-named",
 }
 
 
@@ -397,11 +552,13 @@ def _unknown(code: str, problem: str) -> _Priced:
     return _Priced("unknown", Estimate(writes=()), Cost(), code=code, problem=problem)
 
 
-def _bound(rule: Rule, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+def _bound(
+    rule: Rule, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], *, by_place: bool = True
+) -> dict[str, Any]:
     """Arguments by parameter name.
 
-    A keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.6 name every
-    argument and do not say which are positional, and rules may name leading operands as they like.
+    by_place: a keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.6
+    name every argument and do not say which are positional, and rules may name leading operands as they like.
     """
     names = rule.parameters
     bound: dict[str, Any] = {}
@@ -416,7 +573,7 @@ def _bound(rule: Rule, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...
     for index, (name, value) in enumerate(kwargs, start=len(args)):
         if name in names and name not in bound:
             bound[name] = value
-        elif index < rule.positional and names[index] not in bound:
+        elif by_place and index < rule.positional and names[index] not in bound:
             bound[names[index]] = value
         elif rule.open_ended:
             bound[name] = value
@@ -460,13 +617,43 @@ def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
     """Mark floating results of a call on values that want a gradient as wanting one too."""
     if op.rpartition(".")[0] in _CUTS_GRADIENT:
         return estimate
-    if not any(isinstance(operand, TensorType) and operand.requires_grad for operand in operands):
+    if not any(map(_wants, operands)):
         return estimate
+    if estimate.regions and not any(_wants(value) for run, _ in estimate.regions for value in run.out):
+        return estimate  # a graph that ran without recording gradients
     out = tuple(
         replace(value, requires_grad=True) if isinstance(value, TensorType) and value.dtype.is_floating else value
         for value in estimate.out
     )
     return replace(estimate, out=out)
+
+
+def _pass_on(events: Sequence[Event], values: dict[str, Value]) -> None:
+    """What an operator wrote in place wants a gradient from then on if its result does, and so do views of it.
+
+    So do results of an operator without a rule, if an operand does.
+    """
+    event = events[-1]
+    operands = event.tensors(values)
+    wanting = [name for name in operands if _wants(values[name])]
+    written = [name for name in event.node.outputs if name is not None and isinstance(values[name], TensorType)]
+    if wanting and not event.estimate.out:
+        _want(written, values)
+    elif event.in_place and any(_wants(values[name]) for name in written) and not _wants(values[operands[0]]):
+        owner = owners(events, values)
+        shared = owner.get(operands[0], operands[0])
+        _want([name for name in values if owner.get(name, name) == shared], values)
+
+
+def _wants(value: Value) -> bool:
+    return isinstance(value, TensorType) and value.requires_grad
+
+
+def _want(names: Iterable[str], values: dict[str, Value]) -> None:
+    for name in names:
+        value = values[name]
+        if isinstance(value, TensorType) and value.dtype.is_floating:
+            values[name] = replace(value, requires_grad=True)
 
 
 def _is_same(ours: Value, recorded: Value) -> bool:
@@ -506,9 +693,19 @@ def _nested(run: _Run, times: Dim, call: Row) -> Iterator[Row]:
 def _placeholders(estimate: Estimate) -> frozenset[str]:
     dims: list[Any] = list(_flat(getattr(estimate.cost, f) for f in Cost.__slots__))
     for value in estimate.out:
-        dims.extend(value.shape if isinstance(value, TensorType) else (value,))
+        dims.extend(sizes_in(value))
     dims.extend(times for _, times in estimate.regions)
+    return _open(dims)
+
+
+def _open(dims: Iterable[Any]) -> frozenset[str]:
+    """Names of the sizes that only data can tell and that are not numbered yet."""
     return frozenset(name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?"))
+
+
+def _settled(value: Any, names: Mapping[str, Dim]) -> Any:
+    """The value with the sizes by these names put in."""
+    return mapped(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
 
 
 def _named_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
@@ -519,12 +716,7 @@ def _named_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[st
 
 def _substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
     def settled(value: Any) -> Any:
-        if isinstance(value, Expr):
-            return value.substitute(names)
-        if isinstance(value, TensorType):
-            stored = None if value.stored is None else settled(value.stored)
-            return replace(value, shape=tuple(map(settled, value.shape)), stored=stored)
-        return value
+        return _settled(value, names)
 
     return replace(
         estimate,

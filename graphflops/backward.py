@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Cost, Estimate
 from graphflops.dims import Dim, prod, total
+from graphflops.memory import owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.memory import Event
 
 # One AdamW update of one element, as torch's single-tensor loop writes it (torch/optim/adamw.py): weight decay 1; first
 # moment 3 (lerp); second moment 4; root and bias correction 2 and one square root; update 3.
@@ -42,35 +46,42 @@ class Backward:
         return total(read.nbytes if isinstance(read, TensorType) else read or 0 for read in reads)
 
 
-def gradient(
-    rule: Rule, arguments: Mapping[str, Any], estimate: Estimate, operands: Sequence[TensorType]
-) -> Backward | None:
-    """The backward of one call, or None where nothing wants a gradient.
-
-    operands: the call's tensors as they come, each an object of its own, so that what a rule reads can be told apart.
+def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
+    """What the backward of one call costs, or None where nothing wants a gradient.
 
     Without a rule of its own: for a product the forward's matrix work once per wanted factor, otherwise the forward's vector
     work once per wanted operand; a view's gradient is a view.
     """
-    wanted = {name: tensors for name, value in arguments.items() if (tensors := _wanting(value))}
+    call = _call(arguments, estimate)
+    if call is None:
+        return None
+    own = find_backward(rule.key)
+    return _by_default(rule, call) if own is None else own(call)
+
+
+def backward_of(
+    rule: Rule, arguments: Mapping[str, Any], estimate: Estimate, operands: Sequence[TensorType]
+) -> Backward | None:
+    """The backward of one call with what it keeps in memory, or None where nothing wants a gradient.
+
+    operands: the call's tensors as they come, each an object of its own, so that what a rule reads can be told apart.
+    """
+    back = gradient(rule, arguments, estimate)
+    if back is None:
+        return None
+    places = {id(operand): place for place, operand in enumerate(operands)}
+    wanted = [places[id(tensor)] for value in arguments.values() for tensor in _wanting(value)]
+    operands_read, results_read, beside = _told_apart(back, estimate, places)
+    kept = beside if find_backward(rule.key) else ()  # by default what is read is what the forward read
+    return Backward(back, tuple(zip(wanted, _fresh(back), strict=False)), operands_read, results_read, kept)
+
+
+def _call(arguments: Mapping[str, Any], estimate: Estimate) -> ForwardCall | None:
+    wanted = frozenset(name for name, value in arguments.items() if _wanting(value))
     results = [value for value in estimate.out if isinstance(value, TensorType)]
     if not wanted or (results and not any(value.dtype.is_floating for value in results)):
         return None
-    call = ForwardCall(estimate, dict(arguments), frozenset(wanted))
-    own = find_backward(rule.key)
-    back = _by_default(rule, call) if own is None else own(call)
-    places = {id(operand): place for place, operand in enumerate(operands)}
-    known, results_read, beside = _told_apart(back, estimate, places)
-    return Backward(
-        back,
-        tuple(
-            (places[id(tensor)], fresh)
-            for tensor, fresh in zip((t for ts in wanted.values() for t in ts), _fresh(back), strict=False)
-        ),
-        known,
-        results_read,
-        beside if own is not None else (),
-    )
+    return ForwardCall(estimate, dict(arguments), wanted)
 
 
 def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
@@ -86,11 +97,14 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     if rule.product:
         matrix = len(factors)
         vector = int(wanted.keys() > factors)  # what is added to a product: its gradient is a sum
-        needless = _floating(value for name, value in given.items() if not factors - {name} or name not in rule.product)
+        needed = {name for name in rule.product if factors - {name}}
+        needless = _floating(value for name, value in given.items() if name not in needed)
     else:
         matrix = vector = len(gradients)
         moved = estimate.matrix_flops == estimate.vector_flops == estimate.transcendentals == 0
-        needless = _floating(given.values()) if moved else set()  # values only moved: where to is read, not what
+        needless = (
+            _floating(given.values()) if moved else set()
+        )  # values only moved: where to is read, not what
     return Estimate(
         gradients,
         matrix_flops=estimate.matrix_flops * matrix,
@@ -120,9 +134,7 @@ def _told_apart(
     Operands and results are told by identity, a gradient by its type; the first reading of a result stands for its
     gradient where no other does.
     """
-    results = {
-        id(value): place for place, value in enumerate(estimate.out) if isinstance(value, TensorType)
-    }
+    results = {id(value): place for place, value in enumerate(estimate.out) if isinstance(value, TensorType)}
     incoming = [v for v in estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]
     operands_read, results_read, beside = set(), [], []
     for index, value in enumerate(back.reads):
@@ -164,6 +176,28 @@ def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
         ),
         None,
     )
+
+
+def reached(events: Sequence[Event], values: Mapping[str, Value], seeds: Iterable[str]) -> set[int]:
+    """Places of the calls whose gradients a training step computes: those that lead to `seeds` by calls with gradients."""
+    owner = owners(events, values)
+    live = set(seeds)  # values with a gradient
+    written: set[str] = set()  # owners of memory that some of these are views of
+    places = set()
+    for index in range(len(events) - 1, -1, -1):
+        event = events[index]
+        operands = event.tensors(values)
+        later = event.in_place and operands and owner.get(operands[0], operands[0]) in written
+        if not later and live.isdisjoint(event.node.outputs):
+            continue
+        if event.gradient is not None:
+            places.add(index)
+            wanted = [operands[place] for place, _ in event.gradient.gradients]
+        else:
+            wanted = [] if event.estimate.out else operands  # an operator without a rule may have a gradient
+        live.update(wanted)
+        written.update(owner.get(name, name) for name in wanted)
+    return places
 
 
 def adamw(parameters: Iterable[TensorType]) -> Cost:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol, Union
 
 from graphflops.dims import Dim, floor_div, symbol, total
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ CONVENTIONS = {
     "bytes": "compulsory traffic: operands read once, results written once, views free",
 }
 
-Value = Union[TensorType, Dim, float, bool, str, None]
+Value = Union[TensorType, SequenceType, OptionalType, UnknownType, Dim, float, bool, str, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,10 @@ class Region(Protocol):
     gradients: False where the region runs without recording gradients.
     autocast: True where operators convert their operands on their own, so that recorded element types differ from derived.
     """
+
+    @property
+    def declared(self) -> tuple[Value, ...]:
+        """What the file records of its operands."""
 
     def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun: ...
 

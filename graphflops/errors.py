@@ -6,6 +6,7 @@
     ├── DimError       a size expression is malformed, unsafe or too large
     ├── ShapeError     a rule proved that operands cannot meet
     └── RuleError      a rule or its registration is wrong
+        └── NoRuleError    a call runs an operator that no rule prices
 
 Each message is one line that says what is wrong, where, and, where we know it, what to do. Only the command line
 catches `GraphflopsError`; the analysis loop catches `ShapeError` to add which node it was.
@@ -34,6 +35,13 @@ class ShapeError(GraphflopsError):
 
 class RuleError(GraphflopsError):
     """A rule, or its registration, is wrong."""
+
+
+class NoRuleError(RuleError):
+    """A call runs an operator that no rule prices; raised with the operator's name."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"no rule for operator {shown(op)}: its cost is not in the totals")
 
 
 def shown(name: str, limit: int = 120) -> str:

@@ -89,6 +89,10 @@ class Output:
     role: OutputRole = "user"
     target: str = ""
 
+    def uses(self) -> Iterator[tuple[str, str]]:
+        """(slot, value name) of every value in it."""
+        yield from _uses("", self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol:

@@ -2,7 +2,9 @@
 
 A value lives from the call that makes it to its last use; views share the memory of what they look at; inputs the caller
 holds and results of the program live throughout; parameters and buffers are not in it. In training, what a gradient reads
-lives until that gradient is computed, in reverse order, and gradients of parameters live to the end.
+lives until that gradient is computed, in reverse order; so does what it reads beside the call's operands and results, as
+the mask of a dropout. A gradient lives from the call that computes it to the one that it belongs to, those of parameters
+to the end; a second gradient of one value is added to the first in place, unless others hold that memory too.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr, at_least, dim_max, evaluate, symbol
+from graphflops.rules.registry import functional_name
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
     from graphflops.cost import Estimate, Value
     from graphflops.graph import Node
 
-_MOST_CANDIDATES = 16  # polynomials a symbolic peak is the maximum of; past that the smallest at the hints are dropped
+# Polynomials that a symbolic peak is the maximum of; past that the smallest at the hints are dropped.
+_MOST_CANDIDATES = 16
+# Marks that are compared in pairs; of more, only those that are the largest at some of these sizes.
+_MOST_COMPARED = 64
+_SAMPLED = tuple(4**power for power in range(11))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,11 @@ class Event:
     estimate: Estimate
     gradient: Backward | None = None
     peaks: tuple[Peak, ...] = ()
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the call writes its first operand."""
+        return functional_name(self.node.op.rpartition(".")[0]) is not None
 
     def tensors(self, values: Mapping[str, Value]) -> list[str]:
         """Names of the operands that are tensors, as often as they are used."""
@@ -60,15 +72,16 @@ def peak_of(
     resident: Iterable[str],
     returned: Iterable[str],
     sizes_known: SizesKnown,
-    *,
-    training: bool,
+    seeds: Sequence[str] | None = None,
 ) -> Peak:
     """The peak of a program's own values.
 
     resident: inputs counted as live throughout (a nested graph's operands are counted by the graph around it).
     returned: values that must live to the end.
+    seeds: in training, those whose gradients come from outside; None outside of training.
     """
-    root = _roots(events, values)
+    training = seeds is not None
+    root = owners(events, values)
     sizes = _sizes(root, values)
     returned = list(returned)
     kept = {root[name] for name in returned if name in root}
@@ -96,8 +109,8 @@ def peak_of(
         for name in lasts.get(index, ()):
             if name not in kept and name not in saved:
                 meter.shrink(sizes.get(name, 0))
-    if training:
-        _backward(events, values, returned, released, meter)
+    if seeds is not None:
+        _backward(events, values, seeds, released, meter)
     return meter.peak()
 
 
@@ -140,6 +153,9 @@ class _Meter:
         if not self.marks:
             return Peak(self.live)
         ranked = sorted(self.marks, key=self._at_hints, reverse=True)
+        if len(ranked) > _MOST_COMPARED:
+            largest = {max(ranked, key=lambda mark: evaluate(mark, sizes) or 0) for sizes in self._spread()}
+            ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
         best: dict[Dim, Dim] = {}
         for mark in ranked:
             shifted = self._from_minimums(mark)
@@ -148,11 +164,24 @@ class _Meter:
                 best[mark] = shifted
         return Peak(dim_max(*list(best)[:_MOST_CANDIDATES]), self.marks[ranked[0]])
 
+    def _spread(self) -> list[dict[str, int]]:
+        """Sizes small to large: all symbols alike, and each alone with the others at their hints."""
+        names = sorted({name for mark in self.marks if isinstance(mark, Expr) for name in mark.symbols})
+        least = {name: self.known.minimums.get(name, 1) for name in names}
+        hinted = {name: self.known.hints.get(name, least[name]) for name in names}
+        return [
+            {name: max(size, least[name]) if name in varied else hinted[name] for name in names}
+            for varied in (names, *([name] for name in names))
+            for size in _SAMPLED
+        ]
+
     def _from_minimums(self, mark: Dim) -> Dim:
         """The mark over symbols counted from their least value: so `64*s*t` covers `64*s`, where t is at least 1."""
         if isinstance(mark, int):
             return mark
-        return mark.substitute({name: symbol(name) + self.known.minimums.get(name, 1) for name in mark.symbols})
+        return mark.substitute(
+            {name: symbol(name) + self.known.minimums.get(name, 1) for name in mark.symbols}
+        )
 
     def _at_hints(self, mark: Dim) -> int:
         value = evaluate(mark, self.known.hints)
@@ -162,7 +191,7 @@ class _Meter:
         return value or 0
 
 
-def _roots(events: Sequence[Event], values: Mapping[str, Value]) -> dict[str, str]:
+def owners(events: Sequence[Event], values: Mapping[str, Value]) -> dict[str, str]:
     """The value whose memory each tensor shares: itself, unless it is a view."""
     root: dict[str, str] = {}
     for event in events:
@@ -193,11 +222,8 @@ def _last_uses(events: Sequence[Event], root: Mapping[str, str]) -> dict[int, li
     """By index of a call: values of the program's own making that nothing needs after it."""
     last: dict[str, int] = {}
     for index, event in enumerate(events):
-        for name in event.node.outputs:
-            if name in root:
-                last[root[name]] = index
-        for name in event.uses:
-            if name in root:
+        for name in (*event.node.outputs, *event.uses):
+            if name is not None and name in root:
                 last[root[name]] = index
     made = {name for name in root if root[name] == name}
     ends: dict[int, list[str]] = {}
@@ -207,9 +233,7 @@ def _last_uses(events: Sequence[Event], root: Mapping[str, str]) -> dict[int, li
     return ends
 
 
-def _saved(
-    events: Sequence[Event], root: Mapping[str, str], values: Mapping[str, Value]
-) -> dict[str, int]:
+def _saved(events: Sequence[Event], root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, int]:
     """Values that gradients read, by the index of the earliest call whose gradient does."""
     saved: dict[str, int] = {}
     for index, event in enumerate(events):
@@ -246,7 +270,9 @@ class _Reverse:
         operands = event.tensors(self.values)
         incoming = next((self.gradients[name] for name in event.node.outputs if name in self.gradients), None)
         again = []
-        for (place, fresh), gradient in zip(event.gradient.gradients, event.gradient.estimate.out, strict=False):
+        for (place, fresh), gradient in zip(
+            event.gradient.gradients, event.gradient.estimate.out, strict=False
+        ):
             if fresh or incoming is None:
                 buffer = self.allocate(gradient.nbytes if isinstance(gradient, TensorType) else 0)
             else:
@@ -259,10 +285,12 @@ class _Reverse:
         return again
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
-        """Add a second gradient of a value to its first: in place, unless others hold that memory too."""
-        first = self.gradients[name]
-        if self.holders[first] > 1:
-            self.gradients[name] = self.allocate(self.buffers[first])
+        """Add a second gradient of a value to its first: in place, unless that is repeated or others hold it too."""
+        first, value = self.gradients[name], self.values[name]
+        assert isinstance(value, TensorType)
+        size = value.like().nbytes
+        if self.holders[first] > 1 or self.buffers[first] != size:
+            self.gradients[name] = self.allocate(size)
             self.meter.mark(node)
             self.drop(first)
         self.drop(buffer)
@@ -286,13 +314,13 @@ class _Reverse:
 def _backward(
     events: Sequence[Event],
     values: Mapping[str, Value],
-    returned: Iterable[str],
+    seeds: Iterable[str],
     released: Mapping[int, Dim],
     meter: _Meter,
 ) -> None:
     """Run the calls backwards; `released` says what each call's gradient is the last to need."""
     reverse = _Reverse(values, meter)
-    for name in returned:
+    for name in seeds:
         reverse.give(name)
     for index in range(len(events) - 1, -1, -1):
         event = events[index]

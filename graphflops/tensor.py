@@ -78,6 +78,8 @@ class TensorType:
     value: contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None;
         of a floating constant too where sizes may come of it (the scales of a resizing).
     requires_grad: whether a training step wants the gradient of this value.
+    uniform: the number that was written everywhere, where the elements are too many for `value`, or nobody knows how many.
+    mapped: level and size of each axis that operators do not see, as inside vmap; memory is that of all its elements.
     """
 
     shape: tuple[Dim, ...]
@@ -85,6 +87,8 @@ class TensorType:
     stored: Dim | None = None
     value: Contents | None = None
     requires_grad: bool = False
+    uniform: float | None = None
+    mapped: tuple[tuple[int, Dim], ...] = ()
 
     @property
     def rank(self) -> int:
@@ -100,6 +104,8 @@ class TensorType:
     def nbytes(self) -> Dim:
         """Bytes of memory behind the tensor: repeats of a broadcast view are not counted, sub-byte types are packed."""
         bits = self.dtype.bits * (self.numel if self.stored is None else self.stored)
+        for _, size in self.mapped:
+            bits = bits * size
         return bits // 8 if self.dtype.bits % 8 == 0 else -((-bits) // 8)
 
     def like(self, shape: Iterable[Dim] | None = None, dtype: DType | None = None) -> TensorType:

@@ -280,3 +280,64 @@ def test_a_size_only_data_can_tell_is_numbered_where_the_file_is_silent():
     nodes = [Node(name, "aten.nonzero.default", (Ref("x"),), outputs=(name,)) for name in ("i", "j")]
     report = analyze(graph(nodes, {"x": t(4)}, ["x"], ["i", "j"]))
     assert [str(row.outputs[0].type.shape[0]) for row in report.rows] == ["nonzero_0", "nonzero_1"]
+
+
+def wanted(*calls, outputs=("y",), **types):
+    """Which calls (result, operator, operands) have a backward, with one parameter w."""
+    nodes = [Node(name, op, tuple(map(argument, args)), outputs=(name,)) for name, op, args in calls]
+    made = dict.fromkeys((name for name, _, _ in calls), t(8, 8))
+    given = {"x": t(8, 8), "w": t(8, 8, requires_grad=True)}
+    program = graph(nodes, {**given, **made, **types}, ["x", "w"], outputs)
+    report = analyze(program, training=True)
+    return [row.node for row in report.rows if row.backward is not None], report
+
+
+def argument(value):
+    return Ref(value) if isinstance(value, str) else value
+
+
+PRODUCT = ("a", "aten.mm.default", ("x", "w"))
+
+
+@pytest.mark.parametrize(
+    "calls, expected",
+    [
+        ([("y", "aten.exp.default", ("a",))], ["a", "y"]),
+        # nothing flows back through a detached value, a comparison or whole numbers, nor from what the results do not need
+        ([("d", "aten.detach.default", ("a",)), ("y", "aten.mm.default", ("d", "w"))], ["y"]),
+        ([("b", "aten.exp.default", ("x",)), ("y", "aten.mul.Tensor", ("b", "w"))], ["y"]),
+        # what is written in place leads on from the tensor written, and from what it is a view of
+        ([("i", "aten.mul_.Tensor", ("a", "a")), ("y", "aten.exp.default", ("a",))], ["a", "i", "y"]),
+        (
+            [
+                *(("z", "aten.clone.default", ("x",)), ("v", "aten.slice.Tensor", ("z", 0, 0, 8))),
+                *(("i", "aten.copy_.default", ("v", "a")), ("y", "aten.exp.default", ("z",))),
+            ],
+            ["a", "i", "y"],
+        ),
+    ],
+)
+def test_only_what_leads_to_a_result_has_a_backward(calls, expected):
+    assert wanted(PRODUCT, *calls)[0] == expected
+
+
+def test_an_unknown_operator_does_not_stop_the_backward():
+    calls = [("u", "mine.magic.default", ("a",)), ("y", "aten.exp.default", ("u",))]
+    assert wanted(PRODUCT, *calls)[0] == ["a", "y"]
+
+
+def test_a_program_whose_results_need_no_gradient_says_so():
+    names, report = wanted(PRODUCT, ("y", "aten.gt.Scalar", ("a", 0)), y=t(8, 8, dtype=BOOL))
+    assert names == []
+    assert [d.code for d in report.diagnostics] == ["GF109"]
+
+
+def test_a_graph_run_without_recording_gradients_returns_what_wants_none():
+    body = branch("body", 1)
+    call = Node("a", "higher_order.wrap_with_set_grad_enabled", (False, body, Ref("w")), outputs=("a",))
+    last = Node("y", "aten.mm.default", (Ref("a"), Ref("w")), outputs=("y",))
+    types = {"w": t(16, 16, requires_grad=True), "a": t(16, 16), "y": t(16, 16)}
+    report = analyze(graph([call, last], types, ["w"], ["y"]), training=True)
+    # the product inside is not differentiated, and the last has one gradient
+    assert report.backward.cost.matrix_flops == 2 * 16 * 16 * 16
+    assert [row.node for row in report.rows if row.backward is not None] == ["y"]

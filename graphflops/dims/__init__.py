@@ -17,7 +17,7 @@ needs no new expression, `expr` makes expressions and divides them, and `sums`, 
 `substitution`, `values`, `broadcasting` and `reading` are made of those.
 """
 
-from graphflops.dims.broadcasting import broadcast
+from graphflops.dims.broadcasting import broadcast, meet, meetings
 from graphflops.dims.choices import call, compare, dim_max, dim_min, where
 from graphflops.dims.expr import Dim, Expr, at_least, ceil_div, floor_div, mod
 from graphflops.dims.proofs import differ, same
@@ -40,6 +40,8 @@ __all__ = [
     "dim_min",
     "evaluate",
     "floor_div",
+    "meet",
+    "meetings",
     "mod",
     "parse_dim",
     "prod",

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - annotations can be resolved
+from collections.abc import Iterator, Sequence  # noqa: TC003 - annotations can be resolved
+from contextlib import contextmanager
 
 from graphflops.dims.expr import Dim, Expr, at_least
 from graphflops.dims.proofs import differ, same
 from graphflops.errors import ShapeError
+
+
+_met: list[tuple[Dim, Dim]] | None = None
+
+
+@contextmanager
+def meetings() -> Iterator[list[tuple[Dim, Dim]]]:
+    """Collects the pairs of sizes that meet, while it is open, where only equal ones can, and are not provably equal."""
+    global _met
+    around, _met = _met, []
+    try:
+        yield _met
+    finally:
+        _met = around
+
+
+def meet(a: Dim, b: Dim) -> Dim:
+    """The size of two that must be equal, the simpler spelling of it. Raises ShapeError where they provably differ."""
+    if same(a, b):
+        return a
+    if differ(a, b):
+        raise ShapeError(f"sizes {a} and {b} differ")
+    if _met is not None:
+        _met.append((a, b))
+    if isinstance(a, int) or isinstance(b, int):
+        return a if isinstance(a, int) else b
+    return min(a, b, key=_unsuitability)
 
 
 def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -46,6 +74,8 @@ def _broadcast_pair(a: Dim, b: Dim) -> Dim:
     if differ(a, b):
         raise ShapeError(f"sizes {a} and {b} do not broadcast")
     # At run time they are equal or one of them is 1: a size that cannot be 1 is the result.
+    if _met is not None:
+        _met.append((a, b))
     return min(a, b, key=_unsuitability)
 
 

@@ -23,13 +23,14 @@ def load(path: Path | str, model: str | None = None) -> Graph:
     path = archive.regular_file(path)
     try:
         with path.open("rb") as file:
-            kind = archive.kind_of(file.read(512))
+            head = file.read(512)
     except OSError as error:
         raise FileError(f"{shown(str(path))}: {archive.reason(error)}") from None
-    if kind == "onnx":
-        raise FileError(
-            f"{shown(str(path))}: is an ONNX model, which this graphflops does not read yet: give a .pt2"
-        )
+    if archive.kind_of(head) != "zip":
+        from graphflops.exporters import onnx
+
+        if onnx.kind_of(head) or path.suffix == ".onnx":
+            return onnx.read(path)
     from graphflops.exporters import pt2
 
     return pt2.read(path, model)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.exporters.sources import Sources
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -39,6 +36,8 @@ class Places:
         scopes = classes = trace = ""
         for entry in node.metadata_props:
             key = entry.key
+            if isinstance(entry.value, bytes):  # not UTF-8
+                continue
             if key == _SCOPES:
                 scopes = entry.value
             elif key == _CLASSES:
@@ -78,17 +77,17 @@ class Places:
 def ranges(model: Any) -> dict[str, tuple[int | None, int | None]]:
     """Inclusive ranges of sizes by name that torch's exporter states for the whole model."""
     for entry in model.metadata_props:
-        if entry.key == _RANGES:
+        if entry.key == _RANGES and isinstance(entry.value, str):
             return {name: (_bound(low), _bound(high)) for name, low, high in _RANGE.findall(entry.value)}
     return {}
 
 
-def original_names(graph: Any, initializers: Mapping[str, Any]) -> dict[str, str]:
-    """The parameter that an initializer was made from, by the initializer's name, where the file says so of one alone."""
+def original_names(graph: Any) -> dict[str, str]:
+    """The parameter that a value was made from, by the value's name, where the file says so of one parameter alone."""
     found = {}
-    for described in (*graph.value_info, *initializers.values()):
+    for described in (*graph.value_info, *graph.initializer):
         for entry in described.metadata_props:
-            if entry.key == _FOLDED and described.name in initializers:
+            if entry.key == _FOLDED and isinstance(entry.value, str):
                 names = _quoted(entry.value)
                 if len(names) == 1:
                     found[described.name] = names[0]

@@ -6,6 +6,7 @@ that module is loaded here. Both ways give the same classes.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from functools import lru_cache
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Iterator
 
     Buffer = bytes | memoryview
@@ -55,7 +57,13 @@ def messages() -> Any:
     return onnx
 
 
-def without_weights(data: Buffer) -> bytes:
+def decode_error() -> type[Exception]:
+    """What parsing a message raises where the bytes are not one."""
+    error: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError
+    return error
+
+
+def without_weights(data: Buffer | mmap.mmap) -> bytes:
     """A serialized ModelProto, the large data of its tensors left out and their sizes noted in their place.
 
     What is not a well-formed message comes back as it is: parsing it will say what is wrong.
@@ -105,8 +113,12 @@ def _slimmed(data: memoryview, at: int, end: int, kind: str, depth: int) -> Iter
             raise ValueError("groups are not used")
     yield data[kept_from:end]
     for text in dropped:
-        entry = b"".join(b"%c%c%b" % (n << 3 | _LENGTH, len(s), s) for n, s in ((1, DROPPED.encode()), (2, text.encode())))
-        yield b"%c%c%b" % (13 << 3 | _LENGTH, len(entry), entry)  # TensorProto.external_data
+        entry = _field(1, DROPPED.encode()) + _field(2, text.encode())
+        yield _field(13, entry)  # TensorProto.external_data
+
+
+def _field(number: int, body: bytes) -> bytes:
+    return bytes((number << 3 | _LENGTH, len(body))) + body
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:

@@ -15,9 +15,8 @@ from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from graphflops.graph import Scalar
     from graphflops.tensor import Contents
 
     Type = TensorType | SequenceType | OptionalType | UnknownType | Opaque
@@ -32,14 +31,31 @@ _JOINED = re.compile(r"[A-Za-z_]\w*([-.:][A-Za-z_]\w*)+", re.ASCII)  # `seq-len`
 _UNNAMED = frozenset({"", "?", "-1", "None", "none", "unknown", "Unknown"})
 
 _LETTERS = {
-    **{"bool": "B", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I"},
-    **{"int64": "q", "uint64": "Q", "float16": "e", "bfloat16": "H", "float32": "f", "float64": "d"},
+    "bool": "B",
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float16": "e",
+    "bfloat16": "H",
+    "float32": "f",
+    "float64": "d",
 }
 _FIELDS = {
-    **{"float32": "float_data", "float64": "double_data", "int64": "int64_data"},
-    **{"uint32": "uint64_data", "uint64": "uint64_data"},
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
 }  # all other element types are held in `int32_data`
-_BYTES_OF_FIELD = {"float": 4, "double": 8}  # of one element in a typed field; integers take as many as they need
+_BYTES_OF_FIELD = {
+    "float": 4,
+    "double": 8,
+}  # of one element in a typed field; integers take as many as they need
 
 
 class Sizes:
@@ -56,7 +72,7 @@ class Sizes:
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value != -1:
             return _number(dim.dim_value, where)
-        text = dim.dim_param if kind == "dim_param" else ""
+        text = checked(dim.dim_param) if kind == "dim_param" else ""
         size = symbol(self.named(f"{name}_{axis}")) if text.strip() in _UNNAMED else self.read(text)
         if isinstance(size, int):
             return _number(size, where)
@@ -64,18 +80,27 @@ class Sizes:
             self.symbols.setdefault(found, []).append(where)
         return size
 
+    def of_program_input(self, proto: Any, name: str) -> Type:
+        """The type of a program input."""
+        typed = type_of(proto, lambda dim, axis: self.of_input(dim, name, axis))
+        if isinstance(typed, SequenceType):
+            length = self.named(f"{name}_length")
+            self.symbols[length] = [name]
+            return SequenceType(typed.element, symbol(length))
+        return typed
+
     def of_value(self, dim: Any) -> Dim:
         """A size that the file states in passing; one that it does not state is a size of its own."""
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value >= 0:
             return int(dim.dim_value)
-        if kind == "dim_param" and dim.dim_param.strip() not in _UNNAMED:
+        if kind == "dim_param" and checked(dim.dim_param).strip() not in _UNNAMED:
             return self.read(dim.dim_param)
         return data_dependent("unknown")
 
     def read(self, text: str) -> Dim:
         """A size from its text: a number, a name, or an expression of names."""
-        known = self._read.get(text)
+        known = self._read.get(checked(text))
         if known is None:
             known = self._read[text] = self._parsed(text.strip())
         return known
@@ -147,11 +172,14 @@ def dtype_of(code: int) -> DType:
     try:
         return onnx_dtype(code)
     except DimError:
-        raise FileError(f"element type {code} is not one of ONNX: update graphflops, or export again") from None
+        raise FileError(
+            f"element type {code} is not one of ONNX: update graphflops, or export again"
+        ) from None
 
 
 def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorType:
     """The type of a stored tensor, and its contents where it is small and they are in the file itself."""
+    checked(name), checked(proto.name)
     shape = tuple(proto.dims)
     dtype = dtype_of(proto.data_type)
     if any(size < 0 for size in shape):
@@ -166,9 +194,15 @@ def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
         return bare
     elements = prod(shape)
     assert isinstance(elements, int)
-    if elements > (MOST_FLOATS if dtype.kind == "float" else MOST_INTEGERS) or dtype.kind in ("complex", "other"):
+    if elements > (MOST_FLOATS if dtype.kind == "float" else MOST_INTEGERS) or dtype.kind in (
+        "complex",
+        "other",
+    ):
         return bare
-    numbers = _numbers(proto, dtype, elements)
+    try:
+        numbers = _numbers(proto, dtype, elements)
+    except struct.error:  # a number that its type has no room for
+        numbers = ()
     if numbers is None:
         return bare
     if len(numbers) < elements:
@@ -186,7 +220,9 @@ def sparse_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
     return TensorType(shape, stored.dtype, stored=stored.numel)
 
 
-def constant_of(attributes: Mapping[str, Any], name: str, complain: Callable[[str], None]) -> TensorType | None:
+def constant_of(
+    attributes: Mapping[str, Any], name: str, complain: Callable[[str], None]
+) -> TensorType | None:
     """What a Constant node holds; None where it does not say."""
     for key, attribute in attributes.items():
         if key == "value":
@@ -213,6 +249,13 @@ _LITERALS = {
 }
 
 
+def checked(name: str | bytes) -> str:
+    """The name, if it is one: what is not UTF-8 comes as bytes. Raises FileError where it is not."""
+    if isinstance(name, bytes):
+        raise FileError(f"the name {shown(repr(name))} is not UTF-8")
+    return name
+
+
 def text(value: bytes) -> str:
     """A string of the file, whatever its bytes."""
     return value.decode("utf-8", "replace")
@@ -231,40 +274,40 @@ def _check_length(proto: Any, tensor: TensorType, expected: int, complain: Calla
             numbers = 2 if tensor.dtype.kind == "complex" else 1
             expected = _BYTES_OF_FIELD[field] * numbers * tensor.numel  # type: ignore[assignment]
     if length.isascii() and length.isdigit() and int(length) != expected:
-        complain(f"tensor {shown(proto.name)} is {tensor}, {expected} bytes, but its data {where} has {length}")
+        complain(
+            f"tensor {shown(proto.name)} is {tensor}, {expected} bytes, but its data {where} has {length}"
+        )
 
 
-def _numbers(proto: Any, dtype: DType, elements: int) -> list[int | float] | None:
+def _numbers(proto: Any, dtype: DType, elements: int) -> Sequence[int | float] | None:
     """The elements in row-major order, as many as the file holds; None where we do not read their type."""
     letter = _LETTERS.get(dtype.name)
-    narrow = dtype.name in ("int4", "uint4")
-    if letter is None and not narrow:
+    if letter is None and dtype.name not in ("int4", "uint4"):
         return None
-    raw = proto.raw_data
-    if not raw:
-        held = list(getattr(proto, _FIELDS.get(dtype.name, "int32_data")))
-        if narrow:
-            return list(_nibbles(held, dtype))[:elements]
-        if dtype.name == "float16":
-            held = list(struct.unpack(f"<{len(held)}e", struct.pack(f"<{len(held)}H", *(x & 0xFFFF for x in held))))
-        return held[:elements] if dtype.name != "bfloat16" else [_from_bfloat16(x & 0xFFFF) for x in held[:elements]]
-    if narrow:
+    raw = proto.raw_data or _packed(proto, dtype, elements)
+    if letter is None:
         return list(_nibbles(raw, dtype))[:elements]
-    assert letter is not None
     count = min(elements, len(raw) // struct.calcsize(letter))
-    numbers = list(struct.unpack_from(f"<{count}{letter}", raw))
-    return [_from_bfloat16(x) for x in numbers] if dtype.name == "bfloat16" else numbers
+    numbers = struct.unpack_from(f"<{count}{letter}", raw)
+    if dtype.name == "bfloat16":
+        return struct.unpack(f"<{count}f", b"".join(struct.pack("<I", bits << 16) for bits in numbers))
+    return numbers
 
 
-def _nibbles(packed: bytes | list[int], dtype: DType) -> Iterator[int]:
+def _packed(proto: Any, dtype: DType, elements: int) -> bytes:
+    """The elements that a typed field holds, as raw data has them."""
+    field = _FIELDS.get(dtype.name)
+    if field is not None:
+        held = getattr(proto, field)[:elements]
+        return struct.pack(f"<{len(held)}{_LETTERS[dtype.name]}", *held)
+    width = max(dtype.bits // 8, 1)
+    return b"".join((bits % 256**width).to_bytes(width, "little") for bits in proto.int32_data[:elements])
+
+
+def _nibbles(packed: bytes, dtype: DType) -> Iterator[int]:
     for byte in packed:
-        for part in (byte & 15, byte >> 4 & 15):
+        for part in (byte & 15, byte >> 4):
             yield part - 16 if dtype.kind == "int" and part > 7 else part
-
-
-def _from_bfloat16(bits: int) -> float:
-    (number,) = struct.unpack("<f", struct.pack("<I", bits << 16))
-    return float(number)
 
 
 def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents:

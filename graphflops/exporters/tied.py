@@ -23,15 +23,18 @@ def with_aliases(
     """
     weights = {entry.name: entry for entry in inputs if entry.role in ("parameter", "buffer")}
     users = _users(nodes, weights)
-    unused = {_owner(entry): entry for entry in weights.values() if entry.name not in users and _owner(entry)}
+    unused: dict[str, list[Input]] = {}
+    for entry in weights.values():
+        if entry.name not in users and _owner(entry):
+            unused.setdefault(_owner(entry), []).append(entry)
     if not unused:
         return tuple(inputs)
     used: dict[str, str] = {}  # by member of a tied group: the one that is used
     for name, modules in users.items():
         for module in modules & unused.keys():
-            entry = unused[module]
-            if module != _owner(weights[name]) and types.get(name) == types.get(entry.name):
-                used[name] = used[entry.name] = name
+            alike = [entry for entry in unused[module] if types.get(name) == types.get(entry.name)]
+            if alike and module != _owner(weights[name]):
+                used[name] = used[alike[0].name] = name
     first: dict[str, str] = {}  # by the one that is used: the first of the group
     marked = []
     for entry in inputs:

@@ -120,14 +120,15 @@ def attend(
     left: Dim | None = None,
     right: Dim | None = None,
     bottom_right: bool = False,
+    offset: Dim = 0,
     dropout: bool = False,
     grouped: bool = True,
 ) -> Attention:
     """The problem of operands (..., heads, rows, width); a key head may serve several query heads.
 
     left, right: how far before and behind its own place a query sees, None without limit; causal is
-    `right=0`. The place of the first query is the first key's, with `bottom_right` the one that aligns the
-    last query with the last key.
+    `right=0`. The place of the first query is the first key's or `offset` keys behind it, with `bottom_right`
+    the one that aligns the last query with the last key.
     """
     rows, keys = query.shape[-2], key.shape[-2]
     widths = query.shape[-1], key.shape[-1]
@@ -138,7 +139,7 @@ def attend(
         broadcast(mask.shape, (*leading_axes(query, key, value, grouped), rows, keys))
     visible = None
     if left is not None or right is not None:
-        offset = keys - rows if bottom_right else 0
+        offset = keys - rows if bottom_right else offset
         visible = heads * doubled_pairs(rows, keys, left=left, right=right, offset=offset)
     return Attention(query, key, value, mask, heads * rows, heads * rows * keys, visible, dropout)
 

@@ -37,7 +37,9 @@ def _is_whole(value: object) -> bool:
     return all(map(_is_whole, value)) if isinstance(value, tuple) else isinstance(value, (int, Expr))
 
 
-def aligned(fold: Callable[..., Dim | float], shape: Sequence[Dim], operands: list[tuple[int, Contents]]) -> Contents:
+def aligned(
+    fold: Callable[..., Dim | float], shape: Sequence[Dim], operands: list[tuple[int, Contents]]
+) -> Contents:
     """The function of every element of contents broadcast to a shape of numbers; each operand with its rank."""
     if not shape:
         return fold(*(value for _, value in operands))

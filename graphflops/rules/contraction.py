@@ -263,7 +263,10 @@ BILINEAR_PLACES, BILINEAR_SUMMED = ((1, 3), (0,), (1, 2)), (2, 3)  # of rows, we
 
 
 def trilinear_gradients(
-    grad: TensorType, factors: Sequence[TensorType], places: Sequence[tuple[int, ...]], summed: tuple[int, ...]
+    grad: TensorType,
+    factors: Sequence[TensorType],
+    places: Sequence[tuple[int, ...]],
+    summed: tuple[int, ...],
 ) -> list[Estimate]:
     """For each factor the same contraction, with the result's gradient in its place."""
     a, b, c = factors
@@ -391,6 +394,8 @@ def cdist_backward(
     grad: TensorType, x1: TensorType, x2: TensorType, p: float, distances: TensorType
 ) -> Estimate:
     """The gradient of x1: per component of every pair subtract, scale, accumulate; pow for other p."""
+    if 0 in (grad.numel, x1.numel):  # zeros, not broadcast
+        return Estimate((x1.like(),))
     batch = broadcast(x1.shape[:-2], x2.shape[:-2])
     out = x1.like((*batch, *x1.shape[-2:]))
     components = out.numel * x2.shape[-2]

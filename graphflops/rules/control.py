@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import QUANTITIES, Cost, Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, at_least, dim_max, evaluate
+from graphflops.errors import NoRuleError
 from graphflops.rules.registry import find, require, rule
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from graphflops.graph import Opaque
 
 _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown in full where neither is provably dearer
@@ -119,14 +123,15 @@ def strict_mode(region: Region, operands: tuple[Value, ...]) -> Estimate:
 @rule("higher_order.with_effects")
 def with_effects(token: Value, operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
     """The operator it orders; the token is the first result."""
-    inner = _operator(operator).function(*operands, **keywords)
-    return Estimate(
-        (None, *inner.out),
-        *(inner.matrix_flops, inner.vector_flops, inner.transcendentals, inner.masked_flops, inner.reads),
-        writes=inner.out if inner.writes is None else inner.writes,
-        matrix_dtype=inner.matrix_dtype,
-        regions=inner.regions,
-    )
+    return _with_results(_operator(operator)(*operands, **keywords), lambda own: (None, *own))
+
+
+@rule("higher_order.auto_functionalized_v2")
+def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
+    """The operator; the tensors that it writes into are results after its own."""
+    bases = keywords["_all_bases"]
+    inner = _operator(operator)(**_arguments(keywords, bases))
+    return _with_results(inner, lambda own: (*own, *(base.like() for base in bases)))
 
 
 @rule("higher_order.print", "higher_order._export_tracepoint")
@@ -140,11 +145,30 @@ def once(run: RegionRun) -> Estimate:
     return Estimate(run.out, writes=(), regions=((run, 1),))
 
 
+def _with_results(inner: Estimate, results: Callable[[tuple[Value, ...]], tuple[Value, ...]]) -> Estimate:
+    """What a wrapped operator costs, with the results of the wrapper; one that returns nothing counts as one None."""
+    writes = tuple(value for value in inner.out if isinstance(value, TensorType)) if inner.writes is None else inner.writes
+    return replace(inner, out=results(inner.out or (None,)), writes=writes, alias=False)
+
+
 def _operator(operator: Opaque) -> Any:
     name = operator.what.removeprefix("torch.ops.")
     found = find(name)
-    require(found is not None, f"no rule for the wrapped operator {name}")
-    return found
+    if found is None:
+        raise NoRuleError(name)
+    return found.function
+
+
+def _arguments(keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> dict[str, Any]:
+    """Arguments of an operator that writes some: `_x_base_index` says which base `x` is, or is a view of."""
+    arguments = {name: value for name, value in keywords.items() if not name.startswith("_")}
+    lists = [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]
+    for name in [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]:
+        index = keywords[f"_{name}_base_index"]
+        written = None if index is None else bases[index].view(keywords.get(f"_{name}_size", bases[index].shape))
+        owner = next((entry for entry in lists if name.rpartition("_")[0] == entry), None)
+        arguments[owner or name] = (*arguments.get(owner, ()), written) if owner else written
+    return arguments
 
 
 def _weight(cost: Cost) -> tuple[int, ...]:

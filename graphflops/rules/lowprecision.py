@@ -327,6 +327,14 @@ def sparse_coo_addmm(
     return add_product(base, sparse_coo_mm(a, b), beta, alpha)
 
 
+@rule("aten._sparse_mm_reduce_impl")
+def sparse_mm_reduce_impl(a: TensorType, b: TensorType, reduce: str) -> Estimate:
+    """As _sparse_mm; the second result says which element was chosen."""
+    product = sparse_coo_mm(a, b)
+    (out,) = product.out
+    return replace(product, out=(out, TensorType(a.like((a.shape[0], b.shape[1])).shape, INT64)))
+
+
 @rule("aten._sparse_mm.reduce")
 def sparse_mm_reduce(a: TensorType, b: TensorType, reduce: str) -> Estimate:
     """As _sparse_mm; taking the largest or smallest instead of the sum is as much work."""

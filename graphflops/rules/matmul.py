@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, prod
+from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
 from graphflops.rules.activation import gelu_work
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -40,6 +40,7 @@ def matmul(a: TensorType, b: TensorType) -> Estimate:
     *batch_a, m, k = a.shape if a.rank > 1 else (1, *a.shape)
     *batch_b, inner, n = b.shape if b.rank > 1 else (*b.shape, 1)
     require(not differ(k, inner), f"inner dimensions differ: {k} and {inner}")
+    meet(k, inner)
     batch = broadcast(batch_a, batch_b)
     kept = (m,) * (a.rank > 1) + (n,) * (b.rank > 1)
     out = a.like((*batch, *kept))
@@ -131,7 +132,8 @@ def add_product(
 ) -> Estimate:
     """The product and what is left of beta * base + alpha * product; with beta 0 the base is not read."""
     out = only_result(product)
-    require(broadcast(base.shape, out.shape) == out.shape, f"cannot add {base} to a product {out}")
+    fits = base.rank <= out.rank and not any(map(differ, broadcast(base.shape, out.shape), out.shape))
+    require(fits, f"cannot add {base} to a product {out}")
     operations = (beta != 0) + (beta not in (0, 1)) + (alpha != 1)
     factor = product.reads[0]
     return Estimate(
@@ -154,7 +156,7 @@ def product_gradients(call: ForwardCall) -> Estimate:
     vector: Dim = forward.vector_flops if "base" in call.wants else 0
     for name, other in (("a", given["b"]), ("b", given["a"])):
         if name in call.wants and other.rank < 2:
-            pairs = floor_div(forward.matrix_flops, once) if other.rank else given[name].numel
+            pairs = floor_div(forward.matrix_flops, once) if other.rank and given[name].rank else grad.numel
             vector += (6 if grad.dtype.kind == "complex" else 1) * pairs
         elif name in call.wants:
             matrix += forward.matrix_flops

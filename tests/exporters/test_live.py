@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 Dim = torch.export.Dim
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def told(graph: Graph) -> dict[str, Any]:
@@ -348,6 +349,8 @@ def fake() -> Any:
 @pytest.mark.parametrize("make", [real, meta, fake])
 @pytest.mark.parametrize("strict", [False, True])
 def test_capture(make: Callable[[], Any], strict: bool, tmp_path: Path) -> None:
+    if strict and make is meta and TORCH < (2, 13):
+        pytest.skip("dynamo of this torch runs constants of a meta model on the CPU")
     ids = torch.zeros(2, 5, dtype=torch.int64)
     shapes = {"ids": {0: Dim("batch"), 1: Dim("time")}}
     program = capture(make(), (), {"ids": ids}, dynamic_shapes=shapes, strict=strict)

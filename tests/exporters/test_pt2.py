@@ -453,6 +453,18 @@ def test_a_weight_that_nothing_uses_is_not_tied(tmp_path: Path) -> None:
     assert aliases(read(save(tmp_path / "b.pt2", content))) == {}
 
 
+def test_a_module_all_of_whose_weights_are_tied(tmp_path: Path) -> None:
+    content = tied_program()
+    whole, signature = content["graph_module"]["graph"], content["graph_module"]["signature"]
+    signature["input_specs"][2:2] = [
+        {"parameter": {"arg": {"name": name}, "parameter_name": target}}
+        for name, target in (("p_emb_bias", "emb.bias"), ("p_bias", "bias"))
+    ]
+    whole["tensor_values"] |= {"p_emb_bias": meta(4), "p_bias": meta(4)}
+    whole["nodes"][0]["inputs"].append({"name": "bias", "arg": tensor("p_bias"), "kind": 1})
+    assert aliases(read(save(tmp_path / "a.pt2", content))) == {"head.weight": "emb.weight", "bias": "emb.bias"}
+
+
 # Several programs, and what is no program
 
 

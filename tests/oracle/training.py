@@ -6,8 +6,8 @@ Each module is exported with a scalar loss. Its joint graph of forward and backw
 diagnostic, and its matrix FLOPs must equal FlopCounterMode's around forward and backward in eager mode under
 `sdpa_kernel(MATH)`. The training analysis of the forward program alone must have as many matrix FLOPs as the joint graph
 (attention fused in both), and vector FLOPs and bytes within a factor of RATIO. Where torch's counter is wrong, the case
-states the right number as a product; where another count differs by convention, the case says why. Prints each failure
-and one summary line; exits 1 if there is a failure.
+states the right number as a product; where the joint graph spells an operator out in many calls, it says so. Prints each
+failure and one summary line; exits 1 if there is a failure.
 """
 
 from __future__ import annotations
@@ -127,8 +127,12 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
-        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        self.first = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+        self.second = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(self.second(F.relu(self.first(x))) + x)
@@ -211,9 +215,9 @@ def layer(module: Callable[[], nn.Module], *shape: int) -> Case:
     return Case(lambda: (module(), (R(*shape),)))
 
 
-def through(function: Callable[..., Any], *shape: int, rest: tuple[Any, ...] = ()) -> Case:
+def through(function: Callable[..., Any], *shape: int, rest: tuple[Any, ...] = (), spelled: str = "") -> Case:
     """A function without parameters behind a linear layer."""
-    return Case(lambda: (Call(function, shape[-1]), (R(*shape), *rest)))
+    return Case(lambda: (Call(function, shape[-1]), (R(*shape), *rest)), spelled=spelled)
 
 
 def convolution(module: Callable[[], nn.Module], *shape: int, matrix: int) -> Case:
@@ -221,6 +225,12 @@ def convolution(module: Callable[[], nn.Module], *shape: int, matrix: int) -> Ca
     return Case(lambda: (module(), (R(*shape),)), matrix)
 
 
+GATHERED = "the graph gathers each neighbour and weighs it by itself"
+STEPS = "the graph reads the weights in every step"
+SPELLED_LOSSES = dict.fromkeys(
+    ("multi_margin", "hinge_embedding", "cosine_embedding"),
+    "the graph spells the formula, with an intermediate per term",
+)
 ACTIVATIONS = [
     *(nn.ReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardsigmoid),
     *(nn.Hardtanh, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink, nn.LeakyReLU, nn.LogSigmoid, nn.Sigmoid),
@@ -242,7 +252,9 @@ CASES: dict[str, Case] = {
     "embedding_bag": Case(lambda: (nn.EmbeddingBag(100, 32), (torch.randint(0, 100, (4, 16)),))),
     **{
         f"conv{n}d{name}": layer(
-            lambda n=n, k=k: nn.Sequential(getattr(nn, f"Conv{n}d")(4, 8, 3, **k), getattr(nn, f"Conv{n}d")(8, 4, 1)),
+            lambda n=n, k=k: nn.Sequential(
+                getattr(nn, f"Conv{n}d")(4, 8, 3, **k), getattr(nn, f"Conv{n}d")(8, 4, 1)
+            ),
             *(2, 4, *(8,) * n),
         )
         for n in (1, 2, 3)
@@ -258,7 +270,9 @@ CASES: dict[str, Case] = {
         for n in (1, 2, 3)
         for name, k in {"": {}, "_strided": {"stride": 2, "padding": 1, "output_padding": 1}}.items()
     },
-    "conv2d_same_circular": layer(lambda: nn.Conv2d(4, 8, 3, padding="same", padding_mode="circular"), 2, 4, 8, 8),
+    "conv2d_same_circular": layer(
+        lambda: nn.Conv2d(4, 8, 3, padding="same", padding_mode="circular"), 2, 4, 8, 8
+    ),
     # pointwise 4->32 (input wants no gradient: 2 x), then 32->64 in 4 groups (3 x)
     "conv2d_groups": convolution(
         lambda: nn.Sequential(nn.Conv2d(4, 32, 1), nn.Conv2d(32, 64, 3, padding=1, groups=4)),
@@ -287,7 +301,9 @@ CASES: dict[str, Case] = {
     "layer_norm": layer(lambda: nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32)), 64, 16),
     "rms_norm": layer(lambda: nn.Sequential(nn.Linear(16, 32), nn.RMSNorm(32)), 64, 16),
     "group_norm": layer(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.GroupNorm(2, 8)), 4, 3, 8, 8),
-    "instance_norm": layer(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.InstanceNorm2d(8, affine=True)), 4, 3, 8, 8),
+    "instance_norm": layer(
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.InstanceNorm2d(8, affine=True)), 4, 3, 8, 8
+    ),
     "local_response_norm": through(nn.LocalResponseNorm(2), 4, 8, 8, 8),
     "weight_norm": layer(lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(16, 32)), 64, 16),
     **{activation.__name__.lower(): through(activation(), 64, 32) for activation in ACTIVATIONS},
@@ -298,7 +314,13 @@ CASES: dict[str, Case] = {
     **{
         f"{kind}{n}d": through(getattr(nn, f"{kind}{n}d")(size), 2, 4, *(8,) * n)
         for n in (1, 2, 3)
-        for kind, size in {"MaxPool": 2, "AvgPool": 2, "AdaptiveAvgPool": 4, "AdaptiveMaxPool": 4, "LPPool": (2, 2)}.items()
+        for kind, size in {
+            "MaxPool": 2,
+            "AvgPool": 2,
+            "AdaptiveAvgPool": 4,
+            "AdaptiveMaxPool": 4,
+            "LPPool": (2, 2),
+        }.items()
         if kind != "LPPool"
     },
     "LPPool2d": through(nn.LPPool2d(2, 2), 2, 4, 8, 8),
@@ -308,11 +330,17 @@ CASES: dict[str, Case] = {
         lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), kernel_size=2), 2, 4, 8, 8
     ),
     **{
-        f"upsample_{mode}": through(nn.Upsample(scale_factor=2, mode=mode), *(2, 4, *(8,) * n))
+        f"upsample_{mode}": through(
+            nn.Upsample(scale_factor=2, mode=mode),
+            *(2, 4, *(8,) * n),
+            spelled="" if mode == "nearest" else GATHERED,
+        )
         for mode, n in {"nearest": 2, "linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}.items()
     },
     "grid_sample": through(
-        lambda x, grid: F.grid_sample(x, grid, align_corners=False), *(2, 4, 8, 8), rest=(torch.rand(2, 6, 6, 2),)
+        lambda x, grid: F.grid_sample(x, grid, align_corners=False),
+        *(2, 4, 8, 8),
+        rest=(torch.rand(2, 6, 6, 2),),
     ),
     "pixel_shuffle": through(nn.PixelShuffle(2), 2, 4, 8, 8),
     "unfold": through(nn.Unfold(3), 2, 4, 8, 8),
@@ -320,12 +348,14 @@ CASES: dict[str, Case] = {
     "zero_pad": through(nn.ZeroPad2d(1), 2, 4, 8, 8),
     "reflection_pad": through(nn.ReflectionPad2d(1), 2, 4, 8, 8),
     "replication_pad": through(nn.ReplicationPad2d(1), 2, 4, 8, 8),
-    "circular_pad": through(nn.CircularPad2d(1), 2, 4, 8, 8),
+    "circular_pad": through(nn.CircularPad2d(1), 2, 4, 8, 8, spelled="a copy of the whole for every side"),
     "dropout": through(nn.Dropout(), 64, 32),
     "dropout2d": through(nn.Dropout2d(), 4, 8, 8, 8),
     "alpha_dropout": through(nn.AlphaDropout(), 64, 32),
     **{
-        f"{name}_loss": Case(lambda loss=loss, y=y: (Call(lambda x: loss(x, y), 16), (R(64, 16),)))
+        f"{name}_loss": through(
+            lambda x, loss=loss, y=y: loss(x, y), 64, 16, spelled=SPELLED_LOSSES.get(name, "")
+        )
         for name, (loss, y) in {
             "l1": (nn.L1Loss(), TARGET),
             "mse": (nn.MSELoss(), TARGET),
@@ -339,7 +369,6 @@ CASES: dict[str, Case] = {
             "multi_margin": (nn.MultiMarginLoss(), CLASSES),
             "multilabel_soft_margin": (nn.MultiLabelSoftMarginLoss(), TARGET),
             "poisson_nll": (nn.PoissonNLLLoss(), TARGET),
-            "gaussian_nll": (lambda x, y: F.gaussian_nll_loss(x, y, torch.ones(64, 1)), TARGET),
             "hinge_embedding": (nn.HingeEmbeddingLoss(), TARGET.round() * 2 - 1),
             "cosine_embedding": (lambda x, y: F.cosine_embedding_loss(x, TARGET, y), SIGNS),
             "triplet_margin": (lambda x, y: F.triplet_margin_loss(x, y, y.flip(0)), TARGET),
@@ -349,7 +378,9 @@ CASES: dict[str, Case] = {
     },
     "attention_full": layer(lambda: Heads(full, 32, 4, 4), 2, 16, 32),
     "attention_causal": layer(lambda: Heads(causal, 32, 4, 4), 2, 16, 32),
-    "attention_masked": Case(lambda: (Heads(full, 32, 4, 4), (R(2, 16, 32), torch.ones(16, 16).tril().bool()))),
+    "attention_masked": Case(
+        lambda: (Heads(full, 32, 4, 4), (R(2, 16, 32), torch.ones(16, 16).tril().bool()))
+    ),
     "attention_biased": Case(lambda: (Heads(full, 32, 4, 4), (R(2, 16, 32), R(1, 4, 16, 16)))),
     "attention_grouped": layer(lambda: Heads(grouped, 32, 4, 2), 2, 16, 32),
     "attention_spelled": layer(lambda: Heads(spelled, 32, 4, 4), 2, 16, 32),
@@ -368,13 +399,14 @@ CASES: dict[str, Case] = {
     "rnn_cell": Case(lambda: (nn.RNNCell(16, 32), (R(8, 16), R(8, 32)))),
     "lstm_cell": Case(lambda: (nn.LSTMCell(16, 32), (R(8, 16), (R(8, 32), R(8, 32))))),
     "gru_cell": Case(lambda: (nn.GRUCell(16, 32), (R(8, 16), R(8, 32)))),
-    "rnn": layer(lambda: nn.RNN(16, 32), 5, 8, 16),
+    "rnn": Case(lambda: (nn.RNN(16, 32), (R(5, 8, 16),)), spelled=STEPS),
     "lstm": Case(
         lambda: (nn.LSTM(16, 32), (R(5, 8, 16),)),
         # twice for the input's matrix, three times for the hidden state's, less the first step's unwanted gradient
         matrix=2 * (2 * 5 * 8 * 16 * 128) + 3 * (2 * 5 * 8 * 32 * 128) - 2 * 8 * 32 * 128,
+        spelled=STEPS,
     ),
-    "gru": layer(lambda: nn.GRU(16, 32), 5, 8, 16),
+    "gru": Case(lambda: (nn.GRU(16, 32), (R(5, 8, 16),)), spelled=STEPS),
     "mlp": layer(lambda: nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8)), 32, 16),
     "mlp_frozen_first": layer(
         lambda: frozen_first(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))), 32, 16
@@ -383,14 +415,22 @@ CASES: dict[str, Case] = {
     "cnn": layer(
         lambda: nn.Sequential(
             *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(8, 16, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)),
+            *(
+                nn.Conv2d(8, 16, 3),
+                nn.ReLU(inplace=True),
+                nn.AdaptiveAvgPool2d(1),
+                nn.Flatten(),
+                nn.Linear(16, 10),
+            ),
         ),
         *(4, 3, 16, 16),
     ),
     "residual": layer(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), Residual(8)), 2, 3, 8, 8),
     "unet": layer(UNet, 2, 3, 16, 16),
     "vit": layer(ViT, 2, 3, 16, 16),
-    "gpt": Case(lambda: (GPT(64, 32, tied=False), (torch.randint(0, 64, (2, 16)), torch.randint(0, 64, (2, 16))))),
+    "gpt": Case(
+        lambda: (GPT(64, 32, tied=False), (torch.randint(0, 64, (2, 16)), torch.randint(0, 64, (2, 16))))
+    ),
     "gpt_tied": Case(
         lambda: (GPT(64, 32), (torch.randint(0, 64, (2, 16)), torch.randint(0, 64, (2, 16)))),
         # 2 x 16 tokens through two blocks of 12 * 32 * 32 weights and the head, each three times;
@@ -399,7 +439,15 @@ CASES: dict[str, Case] = {
         joint=False,
     ),
 }
-QUICK = ("linear", "conv2d_groups", "batch_norm2d", "attention_causal", "unet", "gpt_tied", "mlp_frozen_first")
+QUICK = (
+    "linear",
+    "conv2d_groups",
+    "batch_norm2d",
+    "attention_causal",
+    "unet",
+    "gpt_tied",
+    "mlp_frozen_first",
+)
 
 
 def main() -> int:
@@ -422,7 +470,7 @@ def main() -> int:
                 print(f"{name}: {verdict}")
     print(
         f"torch {torch.__version__.partition('+')[0]}: {len(names)} modules trained: {count['right']} right, "
-        f"{count['apart']} apart by convention, {count['wrong']} wrong; {count['not exportable']} not exportable"
+        f"{count['apart']} apart by name, {count['wrong']} wrong; {count['not exportable']} not exportable"
     )
     return 1 if count["wrong"] else 0
 
@@ -434,7 +482,7 @@ def judge(case: Case, verbose: Any = "") -> list[str]:
     try:
         program = torch.export.export(module, args, strict=False)
         joints = [] if not case.joint else [*joint_graphs(program), _decomposed_math(module, args)]
-    except Exception as error:  # what torch cannot export, nobody can analyze
+    except Exception as error:  # noqa: BLE001 what torch cannot export, nobody can analyze
         return [f"not exportable: {(str(error).strip() or type(error).__name__).splitlines()[0][:120]}"]
     reports = [graphflops.analyze(joint) for joint in joints]
     training = graphflops.analyze(program, training=True)
@@ -466,7 +514,9 @@ def judge(case: Case, verbose: Any = "") -> list[str]:
             print(f"  {verbose}: {quantity} {ours} training, {theirs} joint: {ours / max(theirs, 1):.2f}")
         if max(ours, theirs) > SMALL and not 1 / RATIO <= ours / max(theirs, 1) <= RATIO:
             text = f"{quantity} {ours} in the training analysis, {theirs} in the joint graph"
-            (apart if case.spelled else wrong).append(f"apart: {text}: {case.spelled}" if case.spelled else f"wrong: {text}")
+            (apart if case.spelled else wrong).append(
+                f"apart: {text}: {case.spelled}" if case.spelled else f"wrong: {text}"
+            )
     return wrong or apart or ["right"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from graphflops.backward import gradient
@@ -146,6 +148,25 @@ def test_trap_10_bilinear_contracts_the_first_operand_first() -> None:
     assert (shapes(core), core.matrix_flops) == ([(4, 32)], 36_864)
 
 
+@pytest.mark.parametrize(
+    "wants, matrix, vector",
+    [
+        # for every row the outer product of a and the result's gradient, contracted with b over the rows
+        ("weight", 2 * 4 * 8 * 16 * 32, 4 * 8 * 32),
+        # one output feature after the other: its gradient times the weight, contracted with b, added up
+        ("a", 2 * 4 * 16 * 32 * 8, 4 * 32 * 8 * 16 + 4 * 32 * 8),
+    ],
+)
+def test_bilinear_gradients_are_contractions_with_the_results(wants: str, matrix: int, vector: int) -> None:
+    rule = find("aten.bilinear.default")
+    assert rule is not None
+    given = {"a": t(4, 8), "b": t(4, 16), "weight": t(32, 8, 16)}
+    given = {name: replace(x, requires_grad=name == wants) for name, x in given.items()}
+    backward = gradient(rule, given, rule.function(**given))
+    assert backward is not None
+    assert (backward.matrix_flops, backward.vector_flops) == (matrix, vector)
+
+
 def test_bilinear_of_other_features() -> None:
     with pytest.raises(ShapeError, match="9 features, weight takes 8"):
         price("aten.bilinear.default", t(4, 9), t(4, 16), t(32, 8, 16))
@@ -196,6 +217,11 @@ def test_powers_in_distances(p: float, functions: int, roots: int) -> None:
 def test_pairs_of_an_unknown_number_of_rows() -> None:
     n = symbol("n")
     assert shapes(price("aten._pdist_forward.default", t("n", 3))) == [(floor_div(n * (n - 1), 2),)]
+
+
+def test_the_gradient_of_no_distances_is_not_broadcast() -> None:
+    estimate = price("aten._cdist_backward.default", t(0, 4, 3), t(4, 5), t(0, 3, 5), 2.0, t(0, 4, 3))
+    assert (shapes(estimate), estimate.vector_flops) == ([(4, 5)], 0)
 
 
 def test_distance_gradients() -> None:

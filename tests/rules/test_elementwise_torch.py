@@ -28,6 +28,7 @@ REFUSED = {
     "aten.mish_backward": {"int64"},
     "aten.log_sigmoid_backward": {"int64", "float16", "complex64"},
 }
+MENDED = ("aten.hardtanh_backward", "aten.infinitely_differentiable_gelu_backward")
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,8 @@ REFUSED = {
 )
 def test_result_types_are_those_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
+    if name in MENDED and torch.__version__ < "2.13":
+        pytest.skip("meta kernels of this torch promote integers otherwise")
     packet = getattr(torch.ops.aten, name.removeprefix("aten."), None)
     for overload in packet.overloads() if packet else ():
         operator = getattr(packet, overload)

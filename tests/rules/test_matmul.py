@@ -174,6 +174,48 @@ def test_gradients_of_powers_and_chains_are_two_products_each() -> None:
     assert shapes(chain) == [(8, 6), (6, 7), (7, 4)]
 
 
+@pytest.mark.parametrize(
+    "op, a, b, wants, matrix, vector",
+    [
+        ("aten.mv.default", (6, 4), (4,), "a", 0, 6 * 4),
+        ("aten.mv.default", (6, 4), (4,), "b", 2 * 6 * 4, 0),
+        ("aten.mv.default", (6, 4), (4,), "ab", 2 * 6 * 4, 6 * 4),
+        ("aten.dot.default", (4,), (4,), "ab", 0, 2 * 4),
+        ("aten.inner.default", (4,), (4,), "ab", 0, 2 * 4),
+        ("aten.inner.default", (3, 4), (5, 4), "ab", 2 * 2 * 3 * 4 * 5, 0),
+        ("aten.inner.default", (), (5,), "a", 0, 5),
+        ("aten.matmul.default", (6, 3, 4), (4,), "ab", 2 * 6 * 3 * 4, 6 * 3 * 4),
+        ("aten.matmul.default", (6, 3, 4), (4, 5), "ab", 2 * 2 * 6 * 3 * 4 * 5, 0),
+    ],
+)
+def test_a_gradient_beside_a_vector_is_an_outer_product(
+    op: str, a: tuple[int, ...], b: tuple[int, ...], wants: str, matrix: int, vector: int
+) -> None:
+    estimate = trained(op, a=t(*a, requires_grad="a" in wants), b=t(*b, requires_grad="b" in wants))
+    assert (estimate.matrix_flops, estimate.vector_flops) == (matrix, vector)
+    assert shapes(estimate) == [shape for name, shape in (("a", a), ("b", b)) if name in wants]
+
+
+def test_a_complex_outer_product_is_six_operations_per_pair() -> None:
+    vector = t(4, dtype="complex64", requires_grad=True)
+    assert trained("aten.vdot.default", a=vector, b=vector).vector_flops == 2 * 6 * 4
+
+
+def test_vecdot_gradients_are_the_operands_scaled() -> None:
+    estimate = trained(
+        "aten.linalg_vecdot.default", x=t(3, 4, requires_grad=True), y=t(4, requires_grad=True)
+    )
+    assert (estimate.matrix_flops, estimate.vector_flops) == (0, 2 * 3 * 4)
+
+
+def test_a_factor_is_read_for_the_other_factors_gradient_only() -> None:
+    x, weight = t(16, 8), t(4, 8, requires_grad=True)
+    assert trained("aten.linear.default", x=x, weight=weight).cost.read_bytes == 4 * (16 * 4 + 16 * 8)
+    x, weight, bias = t(16, 8, requires_grad=True), t(4, 8), t(4)
+    frozen = trained("aten.linear.default", x=x, weight=weight, bias=bias)
+    assert (frozen.cost.read_bytes, frozen.vector_flops) == (4 * (16 * 4 + 4 * 8), 0)
+
+
 def test_backward_operators() -> None:
     x, grad, weight = t(4, 5, 64), t(4, 5, 128), t(128, 64)
     product = 2 * 20 * 64 * 128

@@ -165,6 +165,13 @@ def trained_gru(wants: str) -> Estimate:
     return result
 
 
+def test_back_propagation_reads_every_steps_gates() -> None:
+    x, state, weights, out = 7 * 3 * 6, 3 * 5, 15 * 6 + 15 * 5 + 2 * 15, 7 * 3 * 5
+    # both results' gradients, the operands, the result itself, and 3 gates and the candidate's hidden part per unit
+    expected = (out + state) + (x + state + weights) + out + 4 * out
+    assert trained_gru("x params").cost.read_bytes == 4 * expected
+
+
 def test_gradients_come_in_the_order_of_the_operands() -> None:
     assert shapes(trained_gru("x params hx")) == [(7, 3, 6), (1, 3, 5), (15, 6), (15, 5), (15,), (15,)]
 

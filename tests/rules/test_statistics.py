@@ -108,3 +108,11 @@ def test_the_gradient_of_a_median_is_scattered() -> None:
     given = {"x": t(4, 8), "dim": 1}
     priced = gradient(ForwardCall(price("aten.median.dim", *given.values()), given, frozenset({"x"})))
     assert (shapes(priced), priced.vector_flops) == ([(4, 8)], 0)
+
+
+def test_the_gradient_of_the_median_of_everything_is_shared_among_equals() -> None:
+    gradient = find_backward("aten.median.default")
+    assert gradient is not None
+    given = {"x": t(4, 8)}
+    priced = gradient(ForwardCall(price("aten.median.default", t(4, 8)), given, frozenset({"x"})))
+    assert priced.vector_flops == 3 * 4 * 8

@@ -69,5 +69,6 @@ def operators(torch: Any) -> Iterator[tuple[str, Any]]:
         if namespace != "aten" or any(word in name for word in PRIVATE):
             continue
         operator = getattr(getattr(torch.ops.aten, name), overload or "default")
-        if not any(argument.is_out for argument in operator._schema.arguments):
+        by_name = "name" in overload.lower()  # overloads for axes by name, which no exported program holds
+        if not by_name and not any(argument.is_out for argument in operator._schema.arguments):
             yield f"aten.{name}.{overload or 'default'}", operator

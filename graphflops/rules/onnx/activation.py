@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ
 from graphflops.rules.activation import gelu_work
@@ -9,7 +11,9 @@ from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.onnx.arithmetic import pointwise, unary
 from graphflops.rules.registry import require, rule
 from graphflops.rules.softmax import log_softmax, softmax
-from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.tensor import TensorType
 
 unary("Relu ThresholdedRelu", 1)
 unary("LeakyRelu", 2)
@@ -45,9 +49,7 @@ def swish(x: TensorType, *, alpha: float = 1.0) -> Estimate:
 @rule("onnx.SwiGLU")
 def swiglu(a: TensorType, b: TensorType, *, alpha: float = 1.0) -> Estimate:
     """As `Swish` of the gate, times the other operand."""
-    require(
-        a.rank == b.rank and not any(map(differ, a.shape, b.shape)), f"a gate of {a} does not fit {b}"
-    )
+    require(a.rank == b.rank and not any(map(differ, a.shape, b.shape)), f"a gate of {a} does not fit {b}")
     return pointwise(a, b, flops=2 if alpha == 1 else 3, transcendentals=1)
 
 

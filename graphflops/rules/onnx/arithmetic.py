@@ -85,7 +85,7 @@ unary("Round", 1, fold=values.nearest)
 unary("Reciprocal", 1, fold=partial(values.divide, 1))
 unary("Sqrt", 0, 1, fold=values.square_root)
 unary("Exp Log Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh", 0, 1)
-unary("Not", 1, fold=lambda a: values.compared("==", a, 0))
+unary("Not", 1, fold=partial(values.subtract, 1))
 unary("IsInf IsNaN", 1, result=to_bool)
 unary("BitwiseNot", 1)
 
@@ -172,7 +172,9 @@ variadic("Min", 0, values.smallest)
 @rule("onnx.Where")
 def select(condition: TensorType, a: TensorType, b: TensorType) -> Estimate:
     """One selection per element."""
-    return pointwise(condition, a, b, flops=1, result=lambda _, chosen, *__: own_type(chosen), fold=values.chosen)
+    return pointwise(
+        condition, a, b, flops=1, result=lambda _, chosen, *__: own_type(chosen), fold=values.chosen
+    )
 
 
 @rule("onnx.Clip")
@@ -185,7 +187,9 @@ def clip(
 ) -> Estimate:
     """One comparison per element and bound; bounds were attributes before version 11."""
     out = replace(a.like(), value=a.value)
-    given = [(fold, bound) for fold, bound in ((values.largest, min), (values.smallest, max)) if bound is not None]
+    given = [
+        (fold, bound) for fold, bound in ((values.largest, min), (values.smallest, max)) if bound is not None
+    ]
     for fold, bound in given:
         limit = bound if isinstance(bound, TensorType) else TensorType((), a.dtype, value=bound)
         out = values.folded(fold, a.like(), out, limit)

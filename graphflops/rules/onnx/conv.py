@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.rules.conv import convolved
 from graphflops.rules.elementwise import elementwise
-from graphflops.rules.onnx.fused import Outputs, chosen, fused, only
+from graphflops.rules.onnx.fused import Outputs, arithmetic, chosen, fused, only
 from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
 from graphflops.rules.registry import require, rule
 from graphflops.rules.vision import deformed
@@ -67,6 +67,7 @@ def convolution_of_integers(
         out=(only(product).like(dtype=INT32),),
         vector_flops=shifted,
         reads=(x, w, x_zero_point, w_zero_point),
+        matrix_dtype=arithmetic(x),
     )
 
 
@@ -89,7 +90,9 @@ def transposed_convolution(
     sizes = spatial_sizes(x, w, group)
     if output_shape:
         require(len(output_shape) >= len(sizes), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
-        wanted: tuple[Dim, ...] = output_shape[-len(sizes) :]  # some exporters name batch and channels as well
+        wanted: tuple[Dim, ...] = output_shape[
+            -len(sizes) :
+        ]  # some exporters name batch and channels as well
     else:
         geometry = (strides, dilations, pads, auto_pad, output_padding)
         wanted = transposed_sizes(sizes, w.shape[2:], *geometry)

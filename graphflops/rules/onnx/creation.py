@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
@@ -61,8 +62,10 @@ def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Est
     if lengths is None:
         lengths = tuple(unknown("fill", place) for place in range(rank_of(shape, "ConstantOfShape")))
     held = (0.0,) if value is None else numbers(value) or (None,)
-    out = TensorType(lengths, FLOAT32 if value is None else value.dtype)
-    return Estimate((filled(out, lambda _: held[0]),))
+    out = filled(TensorType(lengths, FLOAT32 if value is None else value.dtype), lambda _: held[0])
+    if out.value is None and not isinstance(held[0], Expr):
+        out = replace(out, uniform=held[0])
+    return Estimate((out,))
 
 
 @rule("onnx.Range")
@@ -110,7 +113,7 @@ def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: in
     out = TensorType((*indices.shape[:place], length, *indices.shape[place:]), values.dtype)
 
     def entry(at: Place) -> Number | None:
-        index = None if known is None else known[(*at[:place], *at[place + 1 :])]
+        index = None if known is None else known.at((*at[:place], *at[place + 1 :]))
         if not isinstance(index, int) or not isinstance(length, int) or pair is None:
             return None
         return pair[at[place] - index in (0, length)]
@@ -123,6 +126,4 @@ def eye_like(x: TensorType, *, dtype: int | None = None, k: int = 0) -> Estimate
     """Ones on a diagonal, zeros elsewhere; of the operand only the shape matters."""
     require(x.rank == 2, f"{shown(x.shape)} is no matrix")
     out = x.like(dtype=None if dtype is None else onnx_dtype(dtype))
-    return Estimate((filled(out, lambda at: int(at[1] - at[0] == k)),))
-
-
+    return Estimate((out if out.dtype.is_floating else filled(out, lambda at: int(at[1] - at[0] == k)),))

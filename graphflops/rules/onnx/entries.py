@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Union
 from graphflops.cost import data_dependent
 from graphflops.dims import Dim, Expr
 from graphflops.rules.axes import axes
-from graphflops.rules.onnx.values import Number
+from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require
 from graphflops.rules.shapes import flat, nested
 from graphflops.tensor import TensorType
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Place = tuple[int, ...]
-Numbers = Union[TensorType, Sequence[Number], Number, None]  # an operand, or the attribute that it was in older versions
-_FOLLOWED = 64  # elements; what programs compute sizes with has as many as tensors have axes, or twice that
+Numbers = Union[
+    TensorType, Sequence[Number], Number, None
+]  # an operand, or the attribute that it was in older versions
 
 
 def numbers(given: Numbers) -> tuple[Number, ...] | None:
@@ -84,7 +85,7 @@ class Grid:
     shape: Place
     entries: tuple[Number, ...]
 
-    def __getitem__(self, place: Sequence[int]) -> Number:
+    def at(self, place: Sequence[int]) -> Number:
         """The element at that index; IndexError outside."""
         offset = 0
         for index, length in zip(place, self.shape, strict=True):
@@ -110,7 +111,7 @@ def grid(x: TensorType) -> Grid | None:
 def fixed(shape: Sequence[Dim]) -> Place | None:
     """The shape in plain integers, where all are known and hold few enough elements to follow."""
     known = tuple(length for length in shape if isinstance(length, int))
-    return known if len(known) == len(shape) and math.prod(known) <= _FOLLOWED else None
+    return known if len(known) == len(shape) and math.prod(known) <= FOLLOWED else None
 
 
 def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:
@@ -130,7 +131,7 @@ def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorTy
 def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
     """`out` with the contents of `x`, where these are known: element by element from the index that `source` says."""
     known = grid(x)
-    return out if known is None else filled(out, lambda place: known[source(place)])
+    return out if known is None else filled(out, lambda place: known.at(source(place)))
 
 
 def wrapped(index: Number | None, length: Dim) -> int:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.rules.registry import find, require
-from graphflops.tensor import TensorType
+from graphflops.tensor import INT8, TensorType
 
 if TYPE_CHECKING:
     from graphflops.tensor import DType
 
-Outputs = tuple[
-    bool, ...
-]  # which results are wanted, as far as the call names them; () where that is not known
+# Which results are wanted, as far as the call names them; () where that is not known.
+Outputs = tuple[bool, ...]
 Touched = tuple[TensorType | Dim | None, ...]
+_BOUNDS = {"Clip": (0.0, 6.0)}  # fused into another operator it has both bounds, whichever they are
 
 
 def fused(
@@ -64,7 +64,7 @@ def activation(name: str, x: TensorType) -> Estimate:
     found = find(f"onnx.{name}")
     require(found is not None, f"{name} is not an activation")
     assert found is not None
-    applied = found.function(x)
+    applied = found.function(x, *_BOUNDS.get(name, ()))
     return work(applied.vector_flops, applied.transcendentals)
 
 
@@ -75,9 +75,6 @@ def only(estimate: Estimate) -> TensorType:
     return out
 
 
-def number(x: TensorType | None) -> Dim | None:
-    """The integer that a tensor of one element holds, where that is known."""
-    value = None if x is None else x.value
-    while isinstance(value, tuple) and len(value) == 1:
-        value = value[0]
-    return None if isinstance(value, (tuple, float)) else value
+def arithmetic(x: TensorType) -> DType:
+    """The type that a product with this operand is recorded under: int8 for either kind of 8-bit integers."""
+    return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype

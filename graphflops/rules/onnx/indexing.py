@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.dims import differ
 from graphflops.rules.axes import axis as place_of
-from graphflops.rules.onnx.entries import Grid, Numbers, Place, filled, grid, literals, moved, wrapped
+from graphflops.rules.onnx.entries import Grid, Place, filled, grid, moved, wrapped
 from graphflops.rules.onnx.values import Number, add, largest, multiply, smallest
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import nested, replaced, shown
-from graphflops.tensor import TensorType
+from graphflops.rules.shapes import replaced, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from graphflops.tensor import TensorType
 
 _COMBINED: dict[str, Callable[[Number, Number], Number]] = {
     "none": lambda old, new: new,
@@ -39,7 +40,7 @@ def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     last = place + indices.rank
 
     def source(at: Place) -> Place:
-        return (*at[:place], wrapped(known[at[place:last]], x.shape[place]), *at[last:])
+        return (*at[:place], wrapped(known.at(at[place:last]), x.shape[place]), *at[last:])
 
     return _picked(moved(x, out, source), indices)
 
@@ -57,7 +58,7 @@ def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Est
         return _picked(out, indices)
 
     def source(at: Place) -> Place:
-        return (*at[:place], wrapped(known[at], x.shape[place]), *at[place + 1 :])
+        return (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
 
     return _picked(moved(x, out, source), indices)
 
@@ -73,7 +74,7 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
 
     def source(at: Place) -> Place:
         where = at[: len(lead)]
-        named = (wrapped(known[(*where, i)], x.shape[batch_dims + i]) for i in range(deep))
+        named = (wrapped(known.at((*where, i)), x.shape[batch_dims + i]) for i in range(deep))
         return (*where[:batch_dims], *named, *at[len(lead) :])
 
     return _picked(moved(x, out, source), indices)
@@ -103,7 +104,7 @@ def scatter_elements(
 
     def writes(known: Grid, new: Grid) -> Iterable[tuple[Place, Number]]:
         for at in known.places:
-            yield (*at[:place], wrapped(known[at], x.shape[place]), *at[place + 1 :]), new[at]
+            yield (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :]), new.at(at)
 
     contents = None if known is None or new is None else writes(known, new)
     return _scattered(x, indices, updates, reduction, contents)
@@ -119,8 +120,8 @@ def scatter_nd(
 
     def writes(known: Grid, new: Grid) -> Iterable[tuple[Place, Number]]:
         for at in new.places:
-            named = [wrapped(known[(*at[:lead], i)], x.shape[i]) for i in range(deep)]
-            yield (*named, *at[lead:]), new[at]
+            named = [wrapped(known.at((*at[:lead], i)), x.shape[i]) for i in range(deep)]
+            yield (*named, *at[lead:]), new.at(at)
 
     contents = None if known is None or new is None else writes(known, new)
     return _scattered(x, indices, updates, reduction, contents)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate
 from graphflops.rules import contraction, linalg
 from graphflops.rules import matmul as shared
-from graphflops.rules.onnx.fused import only
+from graphflops.rules.onnx.fused import arithmetic, only
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import INT32, TensorType
 
@@ -33,6 +33,7 @@ def matmul_of_integers(
         out=(only(product).like(dtype=INT32),),
         vector_flops=shifted,
         reads=(a, b, a_zero_point, b_zero_point),
+        matrix_dtype=arithmetic(a),
     )
 
 
@@ -67,7 +68,7 @@ def einsum(*tensors: TensorType, equation: str) -> Estimate:
     estimate = contraction.einsum(equation, tensors)
     if not estimate.alias:
         return estimate
-    return Estimate((only(estimate).like(),), reads=estimate.reads or tensors)
+    return Estimate((only(estimate).like(),), reads=(only(estimate).like(),))
 
 
 @rule("onnx.Det")

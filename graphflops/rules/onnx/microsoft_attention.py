@@ -14,7 +14,8 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, floor_div, mod
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, number, only, work
+from graphflops.rules.onnx.entries import size
+from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, only, work
 from graphflops.rules.registry import require, rule
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def past_rows(past: TensorType | None, filled: TensorType | None, shared: bool) 
         return 0
     if not shared:
         return past.shape[-2]
-    length = number(filled)
+    length = size(filled)
     return data_dependent("past_sequence_length") if length is None else length
 
 
@@ -197,7 +198,7 @@ def attention(
     rotary_embedding_dim: int = 0,
     mask_filter_value: float = -10000.0,
     scale: float = 0.0,
-    outputs: Outputs = (),
+    outputs: Outputs = (True,),
 ) -> Estimate:
     """One projection for queries, keys and values, and the two products of attention."""
     made = project(x, weights, bias, num_heads, qkv_hidden_sizes)
@@ -215,36 +216,6 @@ def attention(
         reads=(x, weights, bias, mask_index, attention_bias, past_sequence_length),
         outputs=outputs,
     )
-
-
-@rule("com.microsoft.DecoderMaskedSelfAttention", product=("x", "weights"))
-def decoder_masked_self_attention(
-    x: TensorType,
-    weights: TensorType,
-    bias: TensorType | None = None,
-    mask_index: TensorType | None = None,
-    past: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    past_sequence_length: TensorType | None = None,
-    beam_width: TensorType | None = None,
-    cache_indirection: TensorType | None = None,
-    *,
-    num_heads: int,
-    past_present_share_buffer: int = 0,
-    do_rotary: int = 0,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
-    outputs: Outputs = (),
-) -> Estimate:
-    """As Attention for one row per sequence; which beam a key came from is read beside."""
-    estimate = attention(
-        *(x, weights, bias, mask_index, past, attention_bias, past_sequence_length),
-        num_heads=num_heads,
-        past_present_share_buffer=past_present_share_buffer,
-        do_rotary=do_rotary,
-        outputs=outputs,
-    )
-    return replace(estimate, reads=(*estimate.reads, beam_width, cache_indirection))
 
 
 # Projections outside.
@@ -285,7 +256,7 @@ def multi_head_attention(
     unidirectional: int = 0,
     mask_filter_value: float = -10000.0,
     scale: float = 0.0,
-    outputs: Outputs = (),
+    outputs: Outputs = (True,),
 ) -> Estimate:
     """The two products of attention, after the biases of the projections.
 
@@ -314,94 +285,6 @@ def multi_head_attention(
             past_sequence_length,
             cache_indirection,
         ),
-        outputs=outputs or (True,) * 3,
+        outputs=outputs,
         more=(q.like((*q.shape[:-1], keys)),),
-    )
-
-
-@rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key"))
-def decoder_masked_multi_head_attention(
-    query: TensorType,
-    key: TensorType | None = None,
-    value: TensorType | None = None,
-    mask_index: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    past_key: TensorType | None = None,
-    past_value: TensorType | None = None,
-    past_sequence_length: TensorType | None = None,
-    beam_width: TensorType | None = None,
-    cache_indirection: TensorType | None = None,
-    bias: TensorType | None = None,
-    *,
-    num_heads: int,
-    past_present_share_buffer: int = 0,
-    output_qk: int = 0,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
-    outputs: Outputs = (),
-) -> Estimate:
-    """As MultiHeadAttention for one row per sequence, over all that the past holds."""
-    filled = past_sequence_length if past_present_share_buffer else None
-    estimate = multi_head_attention(
-        *(
-            query,
-            key,
-            value,
-            bias,
-            mask_index,
-            attention_bias,
-            past_key,
-            past_value,
-            filled,
-            cache_indirection,
-        ),
-        num_heads=num_heads,
-        outputs=outputs,
-    )
-    return replace(estimate, reads=(*estimate.reads, beam_width))
-
-
-@rule("com.microsoft.DecoderAttention", product=("query", "q_weight"))
-def decoder_attention(
-    query: TensorType,
-    key: TensorType,
-    q_weight: TensorType,
-    kv_weight: TensorType,
-    bias: TensorType,
-    key_padding_mask: TensorType | None = None,
-    key_cache: TensorType | None = None,
-    value_cache: TensorType | None = None,
-    static_kv: TensorType | None = None,
-    use_past: TensorType | None = None,
-    has_layer_state: TensorType | None = None,
-    has_key_padding_mask: TensorType | None = None,
-    *,
-    num_heads: int,
-    mask_filter_value: float = -10000.0,
-    outputs: Outputs = (),
-) -> Estimate:
-    """Projections of (rows, batch, hidden) and attention.
-
-    Flags in tensors decide what is attended to: `static_kv` the encoder's states, kept in the cache after the first
-    step, else the decoder's own rows, which join the cache. Flags that are not known count as unset, save that a
-    cache that is given is used.
-    """
-    rows, batch, hidden = query.shape
-    crossed, cached = number(static_kv) == 1, key_cache is not None and number(use_past) != 0
-    source = key if crossed else query
-    q = by_head(query.like((batch, rows, hidden)), num_heads)
-    held = key_cache.shape[2] if key_cache is not None and cached else 0
-    fresh = 0 if crossed and cached else source.shape[0]
-    keys = held + fresh
-    problem = meet(q, num_heads, keys, q.shape[-1])
-    products = (matmul(query, q_weight), matmul(source.like((fresh, batch, hidden)), kv_weight))
-    states = (Cache(past if cached else None, rows_of(q, fresh), keys) for past in (key_cache, value_cache))
-    return attended(
-        problem,
-        query.like(),
-        tuple(states),
-        *(Estimate(matrix_flops=made.matrix_flops, vector_flops=only(made).numel) for made in products),
-        per_score(problem, key_padding_mask),
-        reads=(query, key if crossed and fresh != 0 else None, q_weight, kv_weight, bias, key_padding_mask),
-        outputs=outputs,
     )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.fused import Outputs, number, work
+from graphflops.rules.onnx.entries import size
+from graphflops.rules.onnx.fused import Outputs, work
 from graphflops.rules.onnx.microsoft_attention import Cache, attended, by_head, meet, merged, rotated
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -107,7 +108,7 @@ def group_query_attention(
     softcap: float = 0.0,
     smooth_softmax: int = -1,
     sliding_window_cache: int = 0,
-    outputs: Outputs = (),
+    outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
     """The two products over all keys so far, every sequence taken to be of the greatest length.
@@ -144,7 +145,7 @@ def group_query_attention(
         caches,
         *parts,
         reads=(*reads, *(table for part in parts for table in part.reads)),
-        outputs=outputs or (True,) * 3,
+        outputs=outputs,
         more=(q.like((*q.shape[:-1], keys)),),
     )
 
@@ -152,7 +153,7 @@ def group_query_attention(
 def keys_in_all(past: TensorType | None, rows: Dim, length: TensorType | None, evicting: bool) -> Dim:
     """Keys that queries meet: those so far, of which a buffer that evicts old ones may hold fewer."""
     held = past.shape[-2] if past is not None else 0
-    said = number(length)
+    said = size(length)
     if said is None:
         return held + rows
     return dim_min(said, held + rows) if evicting else said
@@ -183,7 +184,7 @@ def sparse_attention(
     do_rotary: int = 0,
     rotary_interleaved: int = 0,
     scale: float = 0.0,
-    outputs: Outputs = (),
+    outputs: Outputs = (True,),
 ) -> Estimate:
     """As GroupQueryAttention on a cache in place; of the scores only those that causality hides are called masked."""
     estimate = group_query_attention(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
-from graphflops.dims import broadcast
 from graphflops.rules.activation import gelu_work
-from graphflops.rules.matmul import matmul, matmul_into
+from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.fused import activation, fused, only, work
+from graphflops.rules.onnx.matmul import gemm
 from graphflops.rules.onnx.types import onnx_dtype
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import rule
 from graphflops.tensor import INT32, UINT32
 
 if TYPE_CHECKING:
+    from graphflops.cost import Estimate
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
 
@@ -41,7 +41,8 @@ def scaled(product: Estimate, alpha: float) -> Estimate:
 
 def followed(product: Estimate, *parts: Estimate, reads: tuple[TensorType | None, ...] = ()) -> Estimate:
     """The product and what is done with its results before they are written."""
-    return fused(product.out, product, *parts, reads=(*product.reads, *reads))
+    touched = (*product.reads, *reads)
+    return fused(product.out, product, *parts, reads=touched, matrix_dtype=product.matrix_dtype)
 
 
 @rule("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul", product=("a", "b"))
@@ -83,23 +84,6 @@ def activated(name: str, product: Estimate) -> Estimate:
     return activation(name, only(product))
 
 
-def added(base: TensorType | None, product: Estimate, beta: float = 1.0) -> Estimate:
-    """The work of adding beta * base to a product."""
-    if base is None or beta == 0:
-        return work(0)
-    out = only(product)
-    require(broadcast(base.shape, out.shape) == out.shape, f"cannot add {base} to a product {out}")
-    return work((1 + (beta != 1)) * out.numel)
-
-
-def gemm(
-    a: TensorType, b: TensorType, c: TensorType | None, alpha: float, beta: float, transA: int, transB: int
-) -> Estimate:
-    """Alpha * a @ b + beta * c."""
-    product = scaled(matmul(turned(a, transA), turned(b, transB)), alpha)
-    return followed(product, added(c, product, beta), reads=(c,))
-
-
 @rule("com.microsoft.FusedGemm", product=("a", "b"))
 def fused_gemm(
     a: TensorType,
@@ -114,7 +98,7 @@ def fused_gemm(
     **parameters: object,
 ) -> Estimate:
     """As Gemm, and an activation."""
-    product = gemm(a, b, c, alpha, beta, transA, transB)
+    product = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     return followed(product, activated(activation, product))
 
 
@@ -135,7 +119,7 @@ def gemm_float8(
     transB: int = 0,
 ) -> Estimate:
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
-    product = gemm(a, b, c, alpha, beta, transA, transB)
+    product = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     scales = (scale_a, scale_b, scale_y)
     rescaled = work(only(product).numel * sum(scale is not None for scale in scales))
     name = {"RELU": "Relu", "GELU": "Gelu"}.get(activation, "")
@@ -147,7 +131,8 @@ def gemm_float8(
 def gemm_fast_gelu(x: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
     """A product, its bias, and gelu by tanh."""
     product = matmul(x, weight)
-    return followed(product, added(bias, product), fast_gelu(only(product).numel), reads=(bias,))
+    biased = product if bias is None else add_product(bias, product, 1, 1)
+    return followed(biased, fast_gelu(only(product).numel))
 
 
 def fast_gelu(elements: Dim) -> Estimate:

@@ -111,7 +111,7 @@ def paged_attention(
     local_window_size: int = -1,
     softcap: float = 0.0,
     v_head_size: int = 0,
-    outputs: Outputs = (),
+    outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
     """Packed rows against pages (block, row in block, heads, width), of which each sequence's are read.

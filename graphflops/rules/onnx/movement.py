@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, Expr, broadcast, differ, floor_div, mod, prod, total
+from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod, total
 from graphflops.rules.axes import axes
 from graphflops.rules.axes import axis as place_of
-from graphflops.rules.joining import met
 from graphflops.rules.onnx.entries import (
     filled,
     grid,
-    many,
     moved,
     rank_of,
     size,
@@ -21,13 +19,13 @@ from graphflops.rules.onnx.entries import (
 )
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import replaced, shown
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.rules.onnx.entries import Numbers, Place
     from graphflops.rules.onnx.values import Number
+    from graphflops.tensor import TensorType
 
 # Axes in another order, tensors end to end.
 
@@ -36,7 +34,9 @@ if TYPE_CHECKING:
 def transpose(x: TensorType, *, perm: Sequence[int] | None = None) -> Estimate:
     """Axes in the order given, by default reversed."""
     order = tuple(reversed(range(x.rank))) if perm is None else axes(perm, x.rank)
-    require(sorted(order) == list(range(x.rank)), f"{shown(order)} is no order of the axes of {shown(x.shape)}")
+    require(
+        sorted(order) == list(range(x.rank)), f"{shown(order)} is no order of the axes of {shown(x.shape)}"
+    )
     out = x.like(x.shape[place] for place in order)
     back = [order.index(place) for place in range(x.rank)]
     return Estimate((moved(x, out, lambda at: [at[place] for place in back]),), reads=(x,))
@@ -57,7 +57,7 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
     for x in tensors[1:]:
         require(x.rank == first.rank, f"{shown(first.shape)} and {shown(x.shape)} have not as many axes")
         pairs = enumerate(zip(shape, x.shape, strict=True))
-        shape = tuple(a if at == place else met(a, b, f"axes {at}") for at, (a, b) in pairs)
+        shape = tuple(a if at == place else meet(a, b) for at, (a, b) in pairs)
     out = first.like(replaced(shape, place, total(x.shape[place] for x in tensors)))
     known = [contents for x in tensors if (contents := grid(x)) is not None]
     if len(known) < len(tensors):
@@ -66,7 +66,7 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
 
     def entry(at: Place) -> Number:
         part, index = sources[at[place]]
-        return part[(*at[:place], index, *at[place + 1 :])]
+        return part.at((*at[:place], index, *at[place + 1 :]))
 
     return filled(out, entry)
 
@@ -95,7 +95,9 @@ def expand(x: TensorType, shape: Numbers) -> Estimate:
 def tile(x: TensorType, repeats: Numbers) -> Estimate:
     """Every axis repeated end to end."""
     times = sizes(repeats) or tuple(unknown("tile", place) for place in range(x.rank))
-    require(len(times) == x.rank, f"{shown(times)} does not say how often each axis of {shown(x.shape)} repeats")
+    require(
+        len(times) == x.rank, f"{shown(times)} does not say how often each axis of {shown(x.shape)} repeats"
+    )
     return Estimate((_repeated(x, times),), reads=(x,))
 
 
@@ -176,7 +178,7 @@ def trilu(x: TensorType, k: Numbers = None, *, upper: int = 1) -> Estimate:
 
     def entry(at: Place) -> Number:
         beyond = at[-1] - at[-2] - shift
-        return known[at] if (beyond >= 0 if upper else beyond <= 0) else 0
+        return known.at(at) if (beyond >= 0 if upper else beyond <= 0) else 0
 
     return Estimate((filled(x.like(), entry),), reads=(x,))
 

@@ -13,11 +13,11 @@ from graphflops.cost import Estimate
 from graphflops.dims import total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.conv import convolution
-from graphflops.rules.onnx.fused import only
+from graphflops.rules.onnx.fused import arithmetic, only
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import rule
-from graphflops.tensor import INT8, UINT8, TensorType
+from graphflops.tensor import UINT8, TensorType
 
 if TYPE_CHECKING:
     from graphflops.rules.onnx.fused import Touched
@@ -77,11 +77,6 @@ def dynamic_quantize_linear(x: TensorType) -> Estimate:
     """The smallest and the largest element, then six operations on each; one scale and one zero point."""
     out = (x.like(dtype=UINT8), x.like(()), x.like((), UINT8))
     return Estimate(out, vector_flops=(MIN_MAX + QUANTIZE) * x.numel, reads=(x,))
-
-
-def arithmetic(x: TensorType) -> DType:
-    """The type that a product with this operand is recorded under."""
-    return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype
 
 
 def quantized_product(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Value, data_dependent
+from graphflops.cost import Estimate, data_dependent
 from graphflops.rules import cumulative, sort
 from graphflops.rules import reduce as shared
 from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.onnx import values
-from graphflops.rules.onnx.entries import many, size, unknown
 from graphflops.rules.onnx.entries import literals as integers
+from graphflops.rules.onnx.entries import many, size, unknown
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import INT64, TensorType
 
@@ -100,9 +100,7 @@ for _name, _kind in REDUCTIONS.items():
 
 
 @rule("onnx.ArgMax", "onnx.ArgMin")
-def arg_extreme(
-    x: TensorType, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
-) -> Estimate:
+def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Estimate:
     """One comparison per element."""
     return shared.argmax(x, axis, bool(keepdims))
 
@@ -126,12 +124,12 @@ register_running("CumProd", values.product_of)
 
 
 @rule("onnx.TopK")
-def top_k(
-    x: TensorType, k: Numbers = None, *, axis: int = -1, largest: int = 1, sorted: int = 1
-) -> Estimate:
+def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
     count = size(k)
-    found = sort.topk(x, data_dependent("topk") if count is None else count, axis, bool(largest), bool(sorted))
+    found = sort.topk(
+        x, data_dependent("topk") if count is None else count, axis, bool(largest), bool(sorted)
+    )
     values_found, places = found.out
     assert isinstance(places, TensorType)
     reads = (x, k if isinstance(k, TensorType) else None)

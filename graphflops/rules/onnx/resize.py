@@ -78,14 +78,16 @@ def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
     require(len(wanted) == len(own), f"{shown(wanted)} are not as many sizes as there are axes to resize")
     if policy == "stretch":
         return list(wanted)
-    pairs = list(zip(wanted, own))
+    pairs = list(zip(wanted, own, strict=True))
     if all(same(a * d, b * c) for (a, b), (c, d) in pairwise(pairs)):  # one ratio for all
         return list(wanted)
     ratios = [Fraction(to, length) for to, length in pairs if isinstance(to, int) and isinstance(length, int)]
     if len(ratios) < len(own):
         return [None] * len(own)
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
-    return [floor_div(2 * ratio.numerator * length + ratio.denominator, 2 * ratio.denominator) for length in own]
+    return [
+        floor_div(2 * ratio.numerator * length + ratio.denominator, 2 * ratio.denominator) for length in own
+    ]
 
 
 def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | None) -> Lengths:
@@ -100,7 +102,11 @@ def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
     """Rounded down from what single precision makes of the product."""
     try:
         found = floor(converted(multiply(multiply(length, extent), factor), FLOAT32))
-    except (ArithmeticError, DimError, ValueError):  # a factor computed from sizes in a way that is not followed
+    except (
+        ArithmeticError,
+        DimError,
+        ValueError,
+    ):  # a factor computed from sizes in a way that is not followed
         return None
     return int(found) if isinstance(found, float) else found
 

@@ -21,11 +21,15 @@ from graphflops.tensor import INT64, TensorType
 def non_zero(x: TensorType) -> Estimate:
     """The position of every element that is not zero, a column each: one comparison per element."""
     known = grid(x)
-    if known is None or any(isinstance(entry, Expr) for entry in known.entries):
-        out = x.like((x.rank, data_dependent("nonzero")), INT64)
-    else:
-        found = [place for place in known.places if known[place] != 0]
+    if known is not None and not any(isinstance(entry, Expr) for entry in known.entries):
+        found = [place for place in known.places if known.at(place) != 0]
         out = filled(x.like((x.rank, len(found)), INT64), lambda at: found[at[1]][at[0]])
+    elif (
+        x.uniform is not None
+    ):  # a range of numbers, as exporters spelled it before there was an operator for it
+        out = x.like((x.rank, x.numel if x.uniform else 0), INT64)
+    else:
+        out = x.like((x.rank, data_dependent("nonzero")), INT64)
     return Estimate((out,), vector_flops=x.numel, reads=(x,))
 
 
@@ -79,7 +83,10 @@ def non_max_suppression(
     center_point_box: int = 0,
 ) -> Estimate:
     """Per class, boxes sorted by score, then every pair's overlap: the most that data can ask for."""
-    require(boxes.rank == scores.rank == 3, f"{shown(boxes.shape)} and {shown(scores.shape)} are no boxes and scores")
+    require(
+        boxes.rank == scores.rank == 3,
+        f"{shown(boxes.shape)} and {shown(scores.shape)} are no boxes and scores",
+    )
     batch, classes, n = scores.shape
     most = 0 if max_output_boxes_per_class is None else size(max_output_boxes_per_class)
     kept: Dim = 0 if most == 0 else data_dependent("nms")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Value, free
+from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, differ, prod
 from graphflops.rules.onnx.entries import chosen_axes, many, rank_of, sizes, unknown
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import resolved, same_elements, shown
-from graphflops.tensor import INT64, TensorType
+from graphflops.tensor import INT64, TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,24 +19,33 @@ if TYPE_CHECKING:
 
 
 @rule("onnx.Shape")
-def shape(x: TensorType, *, start: int = 0, end: int | None = None) -> Estimate:
+def shape(x: TensorType | UnknownType, *, start: int = 0, end: int | None = None) -> Estimate:
     """The sizes of a range of axes, known without a look at the data."""
+    if isinstance(x, UnknownType):
+        return free(TensorType((data_dependent("rank"),), INT64), alias=False)
     part = x.shape[start:end]
     return free(TensorType((len(part),), INT64, value=part), alias=False)
 
 
 @rule("onnx.Size")
-def size(x: TensorType) -> Estimate:
+def size(x: TensorType | UnknownType) -> Estimate:
     """The number of elements, known without a look at the data."""
-    return free(TensorType((), INT64, value=x.numel), alias=False)
+    known = None if isinstance(x, UnknownType) else x.numel
+    return free(TensorType((), INT64, value=known), alias=False)
 
 
 @rule("onnx.Reshape")
 def reshape(
-    x: TensorType, shape: Numbers = None, *, allowzero: int = 0, consumed_inputs: Sequence[int] = ()
+    x: TensorType | UnknownType,
+    shape: Numbers = None,
+    *,
+    allowzero: int = 0,
+    consumed_inputs: Sequence[int] = (),
 ) -> Estimate:
     """A look under other sizes: 0 keeps the operand's size at that place, -1 is worked out."""
     wanted = sizes(shape)
+    if isinstance(x, UnknownType):
+        return free(_of_unknown(x, wanted or (-1,) * rank_of(shape, "Reshape")))
     if wanted is None:
         return free(x.view(_undecided(x, rank_of(shape, "Reshape"))))
     if not allowzero:
@@ -44,6 +53,17 @@ def reshape(
         require(not beyond, f"{shown(wanted)} keeps an axis that {shown(x.shape)} does not have")
         wanted = tuple(x.shape[place] if length == 0 else length for place, length in enumerate(wanted))
     return free(same_elements(x, resolved(x, wanted)))
+
+
+def _of_unknown(x: UnknownType, wanted: Sequence[Dim]) -> TensorType | UnknownType:
+    """What a reshaping says of a tensor of which nothing else is known."""
+    if x.dtype is None:
+        return x
+    open_ = (length in (0, -1) for length in wanted)
+    pairs = enumerate(zip(wanted, open_, strict=True))
+    return TensorType(
+        tuple(unknown("reshape", at) if gone else length for at, (length, gone) in pairs), x.dtype
+    )
 
 
 def _undecided(x: TensorType, rank: int) -> tuple[Dim, ...]:

@@ -6,18 +6,18 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_min, total
+from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, total
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import chosen_axes, filled, grid, many, moved, size, sizes, unknown
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import END, Shape, kept_by_slice, replaced, shown
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.rules.onnx.entries import Numbers, Place
     from graphflops.rules.onnx.values import Number
+    from graphflops.tensor import TensorType
 
 # Pieces of an axis.
 
@@ -33,9 +33,25 @@ def split(
 ) -> Estimate:
     """Pieces of the sizes given, else equal ones, the last of them shorter where they do not come out even."""
     place = place_of(axis, x.rank)
-    lengths = split_lengths(x.shape[place], split, num_outputs or len(outputs))
-    parts = pieces(x, place, lengths)
-    wanted = tuple(part for part, asked in zip(parts, outputs or (True,) * len(parts)) if asked)
+    parts = pieces(x, place, split_lengths(x.shape[place], split, num_outputs or len(outputs)))
+    return _wanted(parts, outputs)
+
+
+@rule("onnx.Split.1", "onnx.Split.2", "onnx.Split.11", "onnx.Split.13")
+def split_evenly(
+    x: TensorType, split: Numbers = None, *, axis: int = 0, outputs: tuple[bool, ...] = ()
+) -> Estimate:
+    """Pieces of the sizes given, else equal ones that come out even."""
+    place = place_of(axis, x.rank)
+    length, count = x.shape[place], len(outputs)
+    if split is None and count:
+        return _wanted(pieces(x, place, (floor_div(length, count),) * count), outputs)
+    return _wanted(pieces(x, place, split_lengths(length, split, count)), outputs)
+
+
+def _wanted(parts: tuple[TensorType, ...], outputs: tuple[bool, ...]) -> Estimate:
+    """Pieces of which those that nobody wants are not made."""
+    wanted = tuple(part for part, asked in zip(parts, outputs or (True,) * len(parts), strict=False) if asked)
     return Estimate(parts, reads=wanted, writes=wanted)
 
 
@@ -43,8 +59,7 @@ def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     """The lengths of the pieces of an axis: those given, else `count` equal ones."""
     if given is not None:
         lengths = sizes(given) or tuple(unknown("split", place) for place in range(many(given) or count))
-        known = not any(isinstance(part, Expr) for part in lengths)
-        require(not (known and differ(total(lengths), length)), f"{shown(lengths)} do not add up to {length}")
+        require(not differ(total(lengths), length), f"{shown(lengths)} do not add up to {length}")
         return lengths
     require(count > 0, "neither how many pieces nor how long they are is said")
     step = ceil_div(length, count)
@@ -57,16 +72,17 @@ def pieces(x: TensorType, place: int, lengths: Sequence[Dim]) -> tuple[TensorTyp
     """The parts of those lengths along an axis, one after another, contents included."""
     starts = accumulate(lengths, initial=0)
     shapes = [replaced(x.shape, place, length) for length in lengths]
-    return tuple(_window(x, shape, {place: (start, 1)}) for shape, start in zip(shapes, starts))
+    return tuple(_window(x, shape, {place: (start, 1)}) for shape, start in zip(shapes, starts, strict=False))
 
 
 def _window(x: TensorType, shape: Shape, where: dict[int, tuple[Dim, int]]) -> TensorType:
     """A part of that shape which begins, and steps on, as said of each axis."""
     out = x.like(shape)
-    if any(isinstance(start, Expr) for start, _ in where.values()):
+    named = (where.get(place, (0, 1)) for place in range(x.rank))
+    steps = [(start, step) for start, step in named if isinstance(start, int)]
+    if len(steps) < x.rank:
         return out
-    steps = [where.get(place, (0, 1)) for place in range(x.rank)]
-    return moved(x, out, lambda at: [start + i * step for i, (start, step) in zip(at, steps)])  # type: ignore[operator]
+    return moved(x, out, lambda at: [start + i * step for i, (start, step) in zip(at, steps, strict=True)])
 
 
 @rule("onnx.Slice")
@@ -141,7 +157,9 @@ def pad(
         touched = range(x.rank) if places is None else places
         return Estimate((x.like(_opened(x.shape, touched)),), reads=(x,))
     require(len(widths) == 2 * len(places), f"{shown(widths)} are no pairs for {len(places)} axes")
-    ahead, behind = dict(zip(places, widths)), dict(zip(places, widths[len(places) :]))
+    ahead, behind = (
+        dict(zip(places, part, strict=True)) for part in (widths[: len(places)], widths[len(places) :])
+    )
     shape = [length + ahead.get(at, 0) + behind.get(at, 0) for at, length in enumerate(x.shape)]
     require(
         not any(at_least(-1, length) for length in shape),
@@ -155,18 +173,21 @@ def _opened(shape: Shape, places: Sequence[int]) -> Shape:
     return tuple(unknown("pad", at) if at in places else length for at, length in enumerate(shape))
 
 
-def _bordered(x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None) -> TensorType:
+def _bordered(
+    x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None
+) -> TensorType:
     """`out` with the contents of `x` and of the border that its mode draws from them."""
-    known, widths = grid(x), [ahead.get(at, 0) for at in range(x.rank)]
-    if known is None:
+    known = grid(x)
+    widths = [width for at in range(x.rank) if isinstance(width := ahead.get(at, 0), int)]
+    if known is None or len(widths) < x.rank:
         return out
 
     def entry(at: Place) -> Number | None:
-        source = [_drawn(i - width, n, mode) for i, width, n in zip(at, widths, known.shape, strict=True)]  # type: ignore[operator]
+        source = [_drawn(i - width, n, mode) for i, width, n in zip(at, widths, known.shape, strict=True)]
         inside = [i for i in source if i is not None]
-        return known[inside] if len(inside) == len(source) else fill
+        return known.at(inside) if len(inside) == len(source) else fill
 
-    return out if any(isinstance(width, Expr) for width in widths) else filled(out, entry)
+    return filled(out, entry)
 
 
 def _drawn(index: int, length: int, mode: str) -> int | None:
@@ -187,8 +208,9 @@ def _drawn(index: int, length: int, mode: str) -> int | None:
 def center_crop_pad(x: TensorType, shape: Numbers, *, axes: Sequence[int] | None = None) -> Estimate:
     """Axes cut to a size about their middle, or padded to it with zeros."""
     places, wanted = chosen_axes(axes, x.rank, many(shape)), sizes(shape)
-    named = dict(zip(places or (), wanted)) if wanted is not None else dict.fromkeys(places or (), None)
-    lengths = [named.get(at, length) for at, length in enumerate(x.shape)]
-    out = x.like(unknown("crop", at) if length is None else length for at, length in enumerate(lengths))
+    if places is None or wanted is None:
+        wanted, places = tuple(unknown("crop", at) for at in places or ()), places or ()
+    named = dict(zip(places, wanted, strict=True))
+    out = x.like(named.get(at, length) for at, length in enumerate(x.shape))
     seen = x.like(dim_min(*pair) for pair in zip(x.shape, out.shape, strict=True))
     return Estimate((out,), reads=(seen,))

@@ -50,7 +50,11 @@ def folded(function: Callable[..., Number], out: TensorType, *operands: TensorTy
 
     try:
         contents = aligned(stored, out.shape, known)
-    except (ArithmeticError, DimError, ValueError):  # what the program may never come to, or what nobody can tell
+    except (
+        ArithmeticError,
+        DimError,
+        ValueError,
+    ):  # what the program may never come to, or what nobody can tell
         return out
     return replace(out, value=contents)
 
@@ -75,7 +79,11 @@ def reduced(
 
 
 def running(
-    function: Callable[[Sequence[Number]], Number], out: TensorType, x: TensorType, exclusive: bool, reverse: bool
+    function: Callable[[Sequence[Number]], Number],
+    out: TensorType,
+    x: TensorType,
+    exclusive: bool,
+    reverse: bool,
 ) -> TensorType:
     """`out` with the function of the contents of a vector up to each place."""
     if not isinstance(x.value, tuple) or len(x.value) > FOLLOWED:
@@ -98,7 +106,8 @@ def _numbers(shape: Sequence[Dim]) -> list[int] | None:
 def converted(number: Number, dtype: DType) -> Number:
     """The number in an element type; raises ValueError where it has none there that is known."""
     if dtype.kind == "bool":
-        return compared("!=", number, 0)
+        truth = isinstance(number, Expr) and at_least(number, 0) and at_least(1, number)
+        return number if truth else compared("!=", number, 0)
     if dtype.kind == "float":
         return number if isinstance(number, Expr) else _rounded(number, dtype)
     if dtype.kind not in ("int", "uint"):

@@ -1,0 +1,155 @@
+"""An ONNX file as a Graph: binary, ONNX's own text, JSON, protobuf text. Weights are not read, external ones not opened."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib
+import mmap
+import re
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import FileError, shown
+from graphflops.exporters import onnx_proto
+from graphflops.exporters.archive import kind_of as archive_kind
+from graphflops.exporters.archive import reason, refusal, regular_file
+from graphflops.exporters.onnx_graph import Program
+from graphflops.exporters.onnx_values import checked
+from graphflops.graph import Graph, Origin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAPPED_BYTES = 16 * 2**20  # a larger file is mapped, not read: most of it is weights
+_MOST_TEXT = 512 * 2**20
+_MOST_NESTED = 100  # braces in text; the parsers recurse
+
+_SYNTAX = re.compile(rb"\s*<\s*(?:\w+\s*:|>)")
+_PROTOTEXT = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(?:ir_version|producer_name|opset_import|graph)\s*[:{]")
+_JSON = re.compile(rb'\s*\{.*"(?:irVersion|ir_version|opsetImport|opset_import|graph)"\s*:', re.DOTALL)
+
+_FIRST_FIELDS = (b"\x08", b"\x12", b"\x1a", b"\x3a", b"\x42")
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+
+
+def kind_of(head: bytes) -> str:
+    """In which form a file that starts like this holds an ONNX model; "" where it does not."""
+    if _SYNTAX.match(head):
+        return "text"
+    if _JSON.match(head):
+        return "json"
+    if _PROTOTEXT.match(head):
+        return "prototext"
+    # ir_version comes first in what protobuf writes; other fields may where a file was put together by hand.
+    return "binary" if head[:1] in _FIRST_FIELDS and _CONTROL.search(head[:64]) else ""
+
+
+def read(path: Path | str) -> Graph:
+    """The program in an ONNX file. Raises FileError, in one line, for anything that is no such file."""
+    path = regular_file(path)
+    name = shown(str(path))
+    try:
+        with path.open("rb") as file:
+            kind = kind_of(file.read(512))
+            if not kind:
+                file.seek(0)
+                raise FileError(f"{name}: {_refusal(file.read(512))}")
+            data = _bytes_of(file, path.stat().st_size, kind)
+    except OSError as error:
+        raise FileError(f"{name}: {reason(error)}") from None
+    was_collecting = gc.isenabled()
+    gc.disable()  # nothing here is garbage yet
+    try:
+        model = _DECODERS[kind](data, name)
+        if not model.HasField("graph"):
+            raise FileError(
+                f"{name}: holds no graph: it is not an ONNX model, or was cut off when it was copied"
+            )
+        producer = " ".join(filter(None, map(checked, (model.producer_name, model.producer_version))))
+        origin = Origin(str(path), "onnx", shown(producer), hashlib.sha256(data).hexdigest())
+        return Program(model).graph(origin)
+    except FileError as error:
+        raise (
+            error if str(error).startswith(name) else FileError(f"{name}: {shown(str(error), 800)}")
+        ) from None
+    except RecursionError:
+        raise FileError(f"{name}: nests too deep") from None
+    except MemoryError:
+        raise FileError(f"{name}: the program does not fit in memory") from None
+    finally:
+        if was_collecting:
+            gc.enable()
+
+
+def _bytes_of(file: Any, size: int, kind: str) -> bytes:
+    """What of the file describes the program."""
+    file.seek(0)
+    if kind != "binary":
+        if size > _MOST_TEXT:
+            raise FileError(f"{shown(file.name)}: {size} bytes of text: store the model as binary")
+        return bytes(file.read())
+    if size <= _MAPPED_BYTES:
+        return onnx_proto.without_weights(file.read())
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return onnx_proto.without_weights(mapped)
+
+
+def _from_binary(data: bytes, name: str) -> Any:
+    try:
+        return onnx_proto.messages().ModelProto.FromString(data)
+    except onnx_proto.decode_error():
+        raise FileError(
+            f"{name}: is damaged, nests too deep, or is no ONNX model: export or copy it again"
+        ) from None
+
+
+def _from_text(data: bytes, name: str) -> Any:
+    _check_nesting(data, name)
+    from onnx import parser
+
+    try:
+        return parser.parse_model(data.decode())
+    except UnicodeDecodeError:
+        raise FileError(f"{name}: is not UTF-8") from None
+    except parser.ParseError as error:
+        said = error.args[0] if error.args else ""
+        said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        raise FileError(f"{name}: {shown(' '.join(said.split()), 300)}") from None
+
+
+def _from_json(data: bytes, name: str) -> Any:
+    _check_nesting(data, name)
+    json_format = importlib.import_module("google.protobuf.json_format")
+    try:
+        return json_format.Parse(data, onnx_proto.messages().ModelProto(), ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise FileError(f"{name}: is not the JSON of an ONNX model: {shown(str(error), 300)}") from None
+
+
+def _from_prototext(data: bytes, name: str) -> Any:
+    _check_nesting(data, name)
+    text_format = importlib.import_module("google.protobuf.text_format")
+    try:
+        return text_format.Parse(data, onnx_proto.messages().ModelProto(), allow_unknown_field=True)
+    except text_format.ParseError as error:
+        raise FileError(f"{name}: is not the text of an ONNX model: {shown(str(error), 300)}") from None
+
+
+_DECODERS = {"binary": _from_binary, "text": _from_text, "json": _from_json, "prototext": _from_prototext}
+
+
+def _check_nesting(data: bytes, name: str) -> None:
+    depth = deepest = 0
+    for bracket in re.findall(rb"[{}()\[\]]", data):
+        depth += 1 if bracket in b"{([" else -1
+        deepest = max(deepest, depth)
+    if deepest > 4 * _MOST_NESTED:
+        raise FileError(f"{name}: nests too deep")
+
+
+def _refusal(head: bytes) -> str:
+    """Why a file that starts like this is no ONNX model, and what to do."""
+    if archive_kind(head) == "json":
+        return "is JSON, but not that of an ONNX model"
+    said = refusal(head)
+    return said if not said.startswith("is not a .pt2") else "is not an ONNX model: give the file that torch.onnx.export wrote"

@@ -1,0 +1,76 @@
+"""Program order: calls come after what they use. Nearly all files are written so; others are sorted here."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import FileError, shown
+from graphflops.exporters.onnx_values import checked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Sequence[Any]:
+    """The calls, each after the calls whose results it uses, otherwise as in the file.
+
+    visible: whether a name has a meaning before the first call. Raises FileError where calls use one another in a circle.
+    """
+    needs = [_used(node) for node in nodes]
+    makers: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.output:
+            makers.setdefault(name, index)
+    for index, used in enumerate(needs):
+        if any(makers.get(name, -1) >= index and not visible(name) for name in used):
+            return _sorted(nodes, needs, makers, visible)
+    return nodes
+
+
+def _used(node: Any) -> list[str]:
+    """Names that a call uses, those that the graphs in its attributes take from outside among them."""
+    used = [name for name in node.input if name]
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            used.extend(_free(attribute.g))
+        for graph in attribute.graphs:
+            used.extend(_free(graph))
+    return used
+
+
+def _free(graph: Any) -> Iterator[str]:
+    own = {value.name for value in graph.input}
+    own.update(tensor.name for tensor in graph.initializer)
+    own.update(tensor.values.name for tensor in graph.sparse_initializer)
+    own.update(name for node in graph.node for name in node.output)
+    for node in graph.node:
+        for name in _used(node):
+            if name not in own:
+                yield name
+
+
+def _sorted(
+    nodes: Sequence[Any], needs: list[list[str]], makers: dict[str, int], visible: Callable[[str], bool]
+) -> list[Any]:
+    waits = [{makers[name] for name in used if name in makers and not visible(name)} for used in needs]
+    followers: dict[int, list[int]] = {}
+    for index, awaited in enumerate(waits):
+        for maker in awaited:
+            followers.setdefault(maker, []).append(index)
+    missing = [len(awaited) for awaited in waits]
+    ready = [index for index, count in enumerate(missing) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        index = heappop(ready)
+        order.append(nodes[index])
+        for follower in followers.get(index, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(ready, follower)
+    if len(order) < len(nodes):
+        stuck = next(index for index, count in enumerate(missing) if count)
+        name = checked(nodes[stuck].name or nodes[stuck].op_type)
+        raise FileError(f"{shown(name)} uses what is made of its own results: the graph has a circle")
+    return order

@@ -1,0 +1,70 @@
+"""vmap as programs record it: between two marks, operators see tensors without the axis that is mapped over.
+
+Such a tensor carries the size of each hidden axis in `TensorType.mapped`. The loop asks a rule about what the operator sees
+and hands the answer to `over_hidden_axes`: work is done once per hidden element, and memory is that of all of them, while
+an operand without hidden axes (a weight) is one for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, prod
+from graphflops.rules.axes import axis
+from graphflops.rules.registry import rule
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MARKS = "torch._functorch.predispatch."
+
+
+@rule(f"{MARKS}_add_batch_dim")
+def add_batch_dim(x: TensorType, batch_dim: int, level: int) -> Estimate:
+    """Hides an axis: a view."""
+    at = axis(batch_dim, x.rank)
+    seen = x.view((*x.shape[:at], *x.shape[at + 1 :]))
+    return free(replace(seen, mapped=(*x.mapped, (level, x.shape[at]))))
+
+
+@rule(f"{MARKS}_remove_batch_dim")
+def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -> Estimate:
+    """Shows a hidden axis again, a view; what was the same for all of them is repeated without a copy."""
+    at = axis(out_dim, x.rank + 1)
+    shape = (*x.shape[:at], batch_size, *x.shape[at:])
+    left = tuple(entry for entry in x.mapped if entry[0] != level)
+    if left == x.mapped:
+        return free(replace(x.view(shape), stored=x.numel if x.stored is None else x.stored, mapped=left))
+    return free(replace(x.view(shape), stored=None, mapped=left))
+
+
+@rule(f"{MARKS}_vmap_increment_nesting", f"{MARKS}_vmap_decrement_nesting", f"{MARKS}lazy_load_decompositions")
+def mark(batch_size: Dim = 0, randomness: str = "error") -> Estimate:
+    """Bookkeeping."""
+    return free(None)
+
+
+def over_hidden_axes(estimate: Estimate, operands: Sequence[TensorType]) -> Estimate:
+    """The answer to a call on what operators see, as it is for every element of the hidden axes together."""
+    axes = tuple(sorted({entry for operand in operands for entry in operand.mapped}, key=lambda entry: entry[0]))
+    times = prod(size for _, size in axes)
+    whole = {id(operand) for operand in operands}
+
+    def spread(value: Any) -> Any:
+        if isinstance(value, TensorType):
+            return value if id(value) in whole else replace(value, mapped=axes)
+        return None if value is None else value * times
+
+    return replace(
+        estimate,
+        out=tuple(spread(value) if isinstance(value, TensorType) else value for value in estimate.out),
+        matrix_flops=estimate.matrix_flops * times,
+        vector_flops=estimate.vector_flops * times,
+        transcendentals=estimate.transcendentals * times,
+        masked_flops=estimate.masked_flops * times,
+        reads=tuple(map(spread, estimate.reads)),
+        writes=None if estimate.writes is None else tuple(map(spread, estimate.writes)),
+    )

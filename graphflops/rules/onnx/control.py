@@ -1,0 +1,190 @@
+"""Graphs that run inside a call: one of two, one as often as a loop turns, one for each element of a list."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Region, RegionRun, Value
+from graphflops.dims import Dim, Expr, evaluate, meet, where
+from graphflops.rules.axes import axis as place_of
+from graphflops.rules.control import either, once
+from graphflops.rules.onnx.entries import Numbers, filled, grid, size, unknown
+from graphflops.rules.onnx.loops import State, Turn, looped
+from graphflops.rules.onnx.sequence import alike, listed, sequence_of
+from graphflops.rules.onnx.values import chosen
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import replaced
+from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorType, UnknownType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ENDLESS = 2**31 - 1  # a loop that may turn this often is left by its condition
+_TRIED = (2, 3, 64, 1009)  # sizes at which a condition is tried that leads to results of different ranks
+
+# One of two.
+
+
+@rule("onnx.If")
+def if_(cond: TensorType, *, then_branch: Region, else_branch: Region) -> Estimate:
+    """The branch that a known condition picks, else the dearer one."""
+    holds = size(cond)
+    if isinstance(holds, int):
+        return once(then_branch() if holds else else_branch())
+    first, second = then_branch(), else_branch()
+    pairs = enumerate(zip(first.out, second.out, strict=True))
+    return replace(either(first, second), out=tuple(_picked(holds, a, b, place) for place, (a, b) in pairs))
+
+
+def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
+    """What is known of either result: a size that differs is chosen by the condition where that is one of sizes."""
+    if a == b:
+        return a
+    if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype == b.dtype:
+        if a.rank == b.rank:
+            return _chosen(condition, a, b, place)
+        taken = None if condition is None else _usually(condition)
+        return UnknownType(a.dtype) if taken is None else a if taken else b
+    if isinstance(a, SequenceType) and isinstance(b, SequenceType):
+        length = a.length if a.length == b.length else None
+        return SequenceType(alike(a.element, b.element), length)
+    if isinstance(a, OptionalType) and isinstance(b, OptionalType):
+        return OptionalType(alike(a.element, b.element))
+    return UnknownType()
+
+
+def _chosen(condition: Expr | None, a: TensorType, b: TensorType, place: int) -> TensorType:
+    shape: list[Dim] = []
+    for axis, (one, other) in enumerate(zip(a.shape, b.shape, strict=True)):
+        open_ = unknown(f"branch{place}", axis) if condition is None else where(condition, one, other)
+        shape.append(one if one == other else open_)
+    out, first, second = a.like(shape), grid(a), grid(b)
+    if condition is None or first is None or second is None or a.shape != b.shape:
+        return out
+    return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
+
+
+def _usually(condition: Expr) -> bool | None:
+    """Whether a condition on sizes holds, if it does or does not at all sizes tried: none of them is 0 or 1."""
+    names = sorted(condition.symbols)
+    tried = [dict.fromkeys(names, size) for size in _TRIED]
+    tried += [{name: size + 7 * place for place, name in enumerate(names)} for size in _TRIED]
+    found = {bool(evaluate(condition, sizes)) for sizes in tried}
+    return found.pop() if len(found) == 1 else None
+
+
+# As often as a loop turns.
+
+
+@rule("onnx.Loop")
+def loop(trips: Numbers = None, cond: Numbers = None, *carried: Value, body: Region) -> Estimate:
+    """The body as often as the trip count and the condition let it turn; a number only data can tell has a name."""
+    most, entered = size(trips), 1 if cond is None else size(cond)
+    limit = None if isinstance(most, int) and most >= _ENDLESS else most
+    shape = cond.shape if isinstance(cond, TensorType) else ()
+    holds = filled(TensorType(shape, BOOL), lambda _: 1)
+
+    def turn(index: Dim, state: State) -> Turn:
+        run = body(TensorType((), INT64, value=index), holds, *state)
+        goes_on = run.out[0]
+        settled = size(goes_on) if isinstance(goes_on, TensorType) and entered is not None else None
+        return Turn(run, run.out[1 : len(state) + 1], run.out[len(state) + 1 :], settled)
+
+    return looped(turn, carried, 0 if entered == 0 else limit)
+
+
+@rule("onnx.Scan")
+def scan(
+    *operands: TensorType,
+    body: Region,
+    num_scan_inputs: int,
+    scan_input_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_axes: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
+) -> Estimate:
+    """The body once per slice of the scanned tensors."""
+    states, scanned = _parted(operands, num_scan_inputs)
+    pairs = zip(scan_input_axes or (0,) * len(scanned), scanned, strict=True)
+    return _scanned(body, states, scanned, [place_of(axis, x.rank) for axis, x in pairs], scan_output_axes)
+
+
+@rule("onnx.Scan.8")
+def scan_batch(
+    sequence_lens: TensorType | None = None,
+    *operands: TensorType,
+    body: Region,
+    num_scan_inputs: int,
+    directions: Sequence[int] | None = None,
+) -> Estimate:
+    """The body once per step of every sequence of a batch, padding included."""
+    batch = operands[0].shape[0]
+    states, scanned = _parted([x.view(x.shape[1:]) for x in operands], num_scan_inputs)
+    one = _scanned(body, states, scanned, [0] * len(scanned), None)
+    cost = one.cost * batch
+    out = tuple(x.like((batch, *x.shape)) if isinstance(x, TensorType) else x for x in one.out)
+    work = (cost.matrix_flops, cost.vector_flops, cost.transcendentals, cost.masked_flops)
+    regions = tuple((run, times * batch) for run, times in one.regions)
+    return Estimate(out, *work, reads=(cost.read_bytes,), writes=(cost.written_bytes,), regions=regions)
+
+
+def _parted(
+    operands: Sequence[TensorType], count: int
+) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
+    """States, and the tensors that are scanned."""
+    require(0 < count <= len(operands), f"{count} of {len(operands)} operands cannot be scanned")
+    return tuple(operands[:-count]), tuple(operands[-count:])
+
+
+def _scanned(
+    body: Region,
+    states: State,
+    scanned: Sequence[TensorType],
+    places: Sequence[int],
+    output_places: Sequence[int] | None,
+) -> Estimate:
+    lengths = [x.shape[place] for x, place in zip(scanned, places, strict=True)]
+    length = lengths[0]
+    for other in lengths[1:]:
+        length = meet(length, other)
+    slices = tuple(x.view(replaced(x.shape, place)) for x, place in zip(scanned, places, strict=True))
+
+    def turn(index: Dim, state: State) -> Turn:
+        run = body(*state, *slices)
+        return Turn(run, run.out[: len(state)], run.out[len(state) :])
+
+    return looped(turn, states, length, output_places or ())
+
+
+# For each element of a list.
+
+
+@rule("onnx.SequenceMap")
+def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
+    """The body once per element; lists beside the first are walked along with it."""
+    operands = (x, *others)
+    each = [listed(value) if isinstance(value, SequenceType) else None for value in operands]
+    if x.length == 0 or any(
+        isinstance(v, SequenceType) and not e for v, e in zip(operands, each, strict=True)
+    ):
+        run = body(*(value.element if isinstance(value, SequenceType) else value for value in operands))
+        out = tuple(SequenceType(_element(value), x.length) for value in run.out)
+        return Estimate(out, writes=(), regions=((run, 0 if x.length is None else x.length),))
+    rows = [
+        tuple(e[at] if e else v for v, e in zip(operands, each, strict=True))
+        for at in range(len(each[0] or ()))
+    ]
+    runs = [body(*row) for row in rows]
+    out = tuple(sequence_of(values) for values in zip(*(run.out for run in runs), strict=True))
+    return Estimate(out, writes=(), regions=_counted(runs))
+
+
+def _element(value: Value) -> TensorType | None:
+    return value if isinstance(value, TensorType) else None
+
+
+def _counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:
+    times = Counter(id(run) for run in runs)
+    return tuple((run, times[key]) for key, run in {id(run): run for run in runs}.items())

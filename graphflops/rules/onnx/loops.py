@@ -1,0 +1,280 @@
+"""How often a loop turns and what it leaves behind: as formulas of its turn where they are, else turn by turn.
+
+A loop's body is priced at a turn that has a name instead of a number. A carried size or whole number that grows by the
+same amount in each turn becomes a formula of that name; a condition that compares such formulas says how often the loop
+turns; a cost that depends on the turn is summed over all of them. What follows no formula is followed turn by turn for as
+long as a short loop takes, and has a name of its own past that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import QUANTITIES, Estimate, RegionRun, Value, data_dependent
+from graphflops.dims import Dim, Expr, dim_min, symbol
+from graphflops.rules.onnx.entries import filled, grid, numbers, unknown
+from graphflops.rules.onnx.sequence import alike, common, one_of
+from graphflops.rules.onnx.series import at_turn, growth, turns_while
+from graphflops.rules.shapes import flat, nested, tensors_of
+from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.rules.onnx.values import Number
+
+    Body = Callable[[Dim, "State"], "Turn"]
+
+State = tuple[Value, ...]
+_ROUNDS = 4  # tries at finding what each turn adds
+_UNROLLED = (32, 8, 2)  # turns followed one by one, of a loop, of a loop within a loop, and so on
+_DEEPEST = 4  # loops within loops past this find no formulas: each level prices its body a few times
+
+_level: ContextVar[int] = ContextVar("level", default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run of a body: what it carries into the next, what it hands out, and whether there is a next.
+
+    goes_on: 0 or 1 where it is known, a formula where it depends on sizes, None where only data can tell.
+    """
+
+    run: RegionRun
+    carried: State
+    scanned: State
+    goes_on: Dim | None = 1
+
+
+def looped(body: Body, state: State, limit: Dim | None, places: Sequence[int] = ()) -> Estimate:
+    """The body as often as the loop turns, at most `limit` times; carried values first, then what the turns stack up.
+
+    places: the axis along which each of the latter is stacked, the first one where none is said.
+    """
+    level = _level.get()
+    token = _level.set(level + 1)
+    try:
+        return _Loop(body, state, limit, tuple(places), level).estimate()
+    finally:
+        _level.reset(token)
+
+
+@dataclass
+class _Loop:
+    """One loop. `open` holds the names of carried sizes that follow no formula."""
+
+    body: Body
+    initial: State
+    limit: Dim | None
+    places: tuple[int, ...]
+    level: int
+    open: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """The name of the turn, another one inside another loop."""
+        return f"turn_{self.level}"
+
+    def estimate(self) -> Estimate:
+        if self.level < _DEEPEST:
+            begun = self.body(symbol(self.name), self.initial)
+            if any(map(_unlike, self.initial, begun.carried)) and (turns := self.followed()):
+                return self.listed(turns)
+            state, turn = self.settled()
+        else:
+            state, turn = self.opened()
+        trips = 0 if self.limit == 0 else self.trips(turn.goes_on)
+        if (self.open or trips is None) and self.level < _DEEPEST and (turns := self.followed()):
+            return self.listed(turns)
+        count = data_dependent("loop_trips") if trips is None else trips
+        carried = self.initial if count == 0 else tuple(self.seen(value, count) for value in state)
+        scanned = (self.stacked(value, place, count) for place, value in enumerate(turn.scanned))
+        return self.priced(turn, count, (*carried, *scanned))
+
+    # What each turn adds.
+
+    def settled(self) -> tuple[State, Turn]:
+        """The carried values as formulas of the turn, and the turn from there."""
+        state, index = self.initial, symbol(self.name)
+        for attempt in range(_ROUNDS):
+            turn = self.body(index, state)
+            pairs = enumerate(zip(state, turn.carried, strict=True))
+            last = attempt + 2 >= _ROUNDS
+            after = tuple(
+                self.grown(old, new, f"carried_{self.level}_{place}", last) for place, (old, new) in pairs
+            )
+            if after == state:
+                return state, turn
+            state = after
+        return self.opened()
+
+    def opened(self) -> tuple[State, Turn]:
+        """The carried values without a formula for any of their sizes, and the turn from there."""
+        state: list[Value] = []
+        for place, value in enumerate(self.initial):
+            if isinstance(value, TensorType):
+                names = [f"carried_{self.level}_{place}_{axis}" for axis in range(value.rank)]
+                self.open.update(names)
+                state.append(value.like(map(symbol, names)))
+            else:
+                state.append(SequenceType() if isinstance(value, SequenceType) else value)
+        return tuple(state), self.body(symbol(self.name), tuple(state))
+
+    def grown(self, old: Value, new: Value, name: str, last: bool) -> Value:
+        """A carried value that explains how the turn changed it: as it is where it does so already."""
+        if old == new:
+            return old
+        if isinstance(old, SequenceType) and isinstance(new, SequenceType):
+            element = new.element if old.length == 0 else alike(old.element, new.element)
+            if old.length is None or new.length is None:
+                return SequenceType(element)
+            return SequenceType(element, self.stepped(old.length, new.length, name, last))
+        if not isinstance(old, TensorType) or not isinstance(new, TensorType) or _unlike(old, new):
+            return UnknownType()
+        pairs = enumerate(zip(old.shape, new.shape, strict=True))
+        shape = tuple(self.stepped(a, b, f"{name}_{axis}", last) for axis, (a, b) in pairs)
+        return TensorType(
+            shape, old.dtype, value=self.counted(old, new, last) if shape == new.shape else None
+        )
+
+    def stepped(self, old: Dim, new: Dim, name: str, last: bool) -> Dim:
+        """A size as a formula of the turn: what it was, and what a turn adds as often as it turned."""
+        if old == symbol(name) or self.advanced(old) == new:
+            return old
+        if last or self.turns_in(old) or self.turns_in(new):
+            self.open.add(name)
+            return symbol(name)
+        return old + (new - old) * symbol(self.name)
+
+    def counted(self, old: TensorType, new: TensorType, last: bool) -> Contents | None:
+        """Known contents as formulas of the turn; None where one of them follows none."""
+        before, after = numbers(old), numbers(new)
+        if before is None or after is None:
+            return None
+        entries: list[Number] = []
+        for a, b in zip(before, after, strict=True):
+            if a == b or (not isinstance(a, float) and self.advanced(a) == b):
+                entries.append(a)
+            elif last or isinstance(a, float) or isinstance(b, float) or self.turns_in(a) or self.turns_in(b):
+                return None
+            else:
+                entries.append(a + (b - a) * symbol(self.name))
+        return nested(iter(entries), old.shape)
+
+    def turns_in(self, size: Dim) -> bool:
+        return isinstance(size, Expr) and self.name in size.symbols
+
+    def advanced(self, size: Dim) -> Dim:
+        return at_turn(size, self.name, symbol(self.name) + 1)
+
+    # How often it turns.
+
+    def trips(self, goes_on: Dim | None) -> Dim | None:
+        """How often the loop turns; None where only data can tell."""
+        if isinstance(goes_on, int):
+            return self.limit if goes_on else 1
+        turns = None if goes_on is None else turns_while(goes_on, self.name)
+        if turns is None or self.limit is None:
+            return turns
+        return dim_min(turns, self.limit)
+
+    def followed(self) -> list[Turn] | None:
+        """Every turn by itself; None where there are too many, or only data can tell which is the last."""
+        if isinstance(self.limit, Expr):
+            return None
+        turns: list[Turn] = []
+        while len(turns) != self.limit:
+            if len(turns) == _UNROLLED[min(self.level, len(_UNROLLED) - 1)]:
+                return None
+            turns.append(self.body(len(turns), turns[-1].carried if turns else self.initial))
+            if turns[-1].goes_on == 0:
+                break
+            if turns[-1].goes_on != 1:
+                return None
+        return turns
+
+    # What it leaves behind, and what it costs.
+
+    def seen(self, value: Value, turn: Dim) -> Value:
+        """A value at one turn; sizes that follow no formula are for data to tell."""
+        return substituted(value, {self.name: turn, **{name: data_dependent(name) for name in self.open}})
+
+    def stacked(self, value: Value, place: int, count: Dim) -> Value:
+        """What every turn hands out, along a new axis."""
+        if not isinstance(value, TensorType):
+            return UnknownType()
+        settled = (
+            unknown("scan", axis) if self.turns_in(size) else size for axis, size in enumerate(value.shape)
+        )
+        slice_ = self.seen(value.like(settled), count)
+        assert isinstance(slice_, TensorType)
+        whole = self.with_axis(slice_, place, count)
+        known = grid(value)
+        if known is None or self.places:
+            return whole
+        return filled(whole, lambda at: _at(known.at(at[1:]), self.name, at[0]))
+
+    def with_axis(self, x: TensorType, place: int, count: Dim) -> TensorType:
+        """The tensor with the axis along which a result is stacked."""
+        axis = self.places[place] % (x.rank + 1) if self.places else 0
+        return x.like((*x.shape[:axis], count, *x.shape[axis:]))
+
+    def listed(self, turns: Sequence[Turn]) -> Estimate:
+        """What turns that were followed one by one leave behind."""
+        runs = Counter(id(turn.run) for turn in turns)
+        once = {id(turn.run): turn.run for turn in turns}
+        scanned: list[Value] = []
+        for place, values in enumerate(zip(*(turn.scanned for turn in turns), strict=True)):
+            tensors = tensors_of(values)
+            one = one_of(common(tensors)) if len(tensors) == len(values) else UnknownType()
+            scanned.append(self.with_axis(one, place, len(turns)) if isinstance(one, TensorType) else one)
+        regions = tuple((once[key], times) for key, times in runs.items())
+        return Estimate((*turns[-1].carried, *scanned), writes=(), regions=regions)
+
+    def priced(self, turn: Turn, count: Dim, out: State) -> Estimate:
+        """The body's cost for each turn; where it changes, the first turn's for each and what the others cost more."""
+        same_for_all = Estimate(out, writes=(), regions=((turn.run, count),))
+        if not any(self.turns_in(getattr(turn.run.cost, name)) for name in QUANTITIES):
+            return same_for_all
+        more = [growth(getattr(turn.run.cost, name), self.name, count) for name in QUANTITIES]
+        known = [part for part in more if part is not None]
+        if len(known) < len(more):
+            return same_for_all
+        first = self.body(0, self.initial).run
+        matrix, vector, functions, masked, read, written = known
+        work = (matrix, vector, functions, masked)
+        return Estimate(out, *work, reads=(read,), writes=(written,), regions=((first, count),))
+
+
+def substituted(value: Value, sizes: Mapping[str, Dim]) -> Value:
+    """A value with sizes put in for names."""
+
+    def put(size: Dim) -> Dim:
+        return size.substitute(sizes) if isinstance(size, Expr) else size
+
+    if isinstance(value, TensorType):
+        shape = tuple(map(put, value.shape))
+        if value.value is None or shape != value.shape:
+            return TensorType(shape, value.dtype)
+        entries = (x if isinstance(x, float) else put(x) for x in flat(value.value))
+        return replace(value, value=nested(entries, shape))
+    if isinstance(value, SequenceType):
+        length = None if value.length is None else put(value.length)
+        return SequenceType(substituted(value.element, sizes), length)  # type: ignore[arg-type]
+    if isinstance(value, OptionalType):
+        return OptionalType(substituted(value.element, sizes), value.present)  # type: ignore[arg-type]
+    return value
+
+
+def _unlike(a: Value, b: Value) -> bool:
+    """Whether two values have not even the number of axes in common."""
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        return a.rank != b.rank or a.dtype != b.dtype
+    return type(a) is not type(b)
+
+
+def _at(number: Number, turn: str, index: int) -> Number:
+    return number if isinstance(number, float) else at_turn(number, turn, index)

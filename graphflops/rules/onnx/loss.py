@@ -1,0 +1,50 @@
+"""Losses of class scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.rules.loss_class import cross_entropy_loss, likelihood
+from graphflops.rules.onnx.fused import Outputs, chosen, only
+from graphflops.rules.registry import require, rule
+
+if TYPE_CHECKING:
+    from graphflops.cost import Estimate
+    from graphflops.tensor import TensorType
+
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+
+
+def code_of(reduction: str) -> int:
+    """The number that the shared formulas know a reduction by."""
+    require(reduction in REDUCTIONS, f"unknown reduction {reduction!r}")
+    return REDUCTIONS[reduction]
+
+
+@rule("onnx.NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(
+    x: TensorType,
+    target: TensorType,
+    weight: TensorType | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Estimate:
+    """Negate, compare and weight per picked score."""
+    return likelihood(x, target, weight, code_of(reduction))
+
+
+@rule("onnx.SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy_loss(
+    x: TensorType,
+    target: TensorType,
+    weight: TensorType | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """The logarithm of the softmax, which may be a result of its own, then a pick."""
+    loss = cross_entropy_loss(x, target, weight, code_of(reduction))
+    return replace(loss, out=chosen(outputs, only(loss), x.like()))

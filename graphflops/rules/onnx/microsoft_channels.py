@@ -1,0 +1,172 @@
+"""onnxruntime's convolutions and pools in the layouts of its devices, with sums and activations fused in.
+
+Channels stand at the end (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`com.microsoft.nchwc`); weights
+keep ONNX's order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import mod, same
+from graphflops.rules.onnx.conv import convolution, transposed_convolution
+from graphflops.rules.onnx.entries import literals, unknown
+from graphflops.rules.onnx.fused import Outputs, fused, only, work
+from graphflops.rules.onnx.fused import activation as activated
+from graphflops.rules.onnx.pool import average_pool, global_average_pool, global_max_pool, max_pool
+from graphflops.rules.onnx.resize import resize_by_factors
+from graphflops.rules.registry import find, require, rule
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.rules.onnx.windows import Ints
+
+
+def channels_first(x: TensorType) -> TensorType:
+    """The operand (batch, *sizes, channels) with its channels after the batch."""
+    require(x.rank > 2, f"no spatial axes in {x}")
+    return x.view((x.shape[0], x.shape[-1], *x.shape[1:-1]))
+
+
+def to_the_end(x: TensorType) -> TensorType:
+    """The operand (batch, channels, *sizes) with its channels at the end."""
+    return x.view((x.shape[0], *x.shape[2:], x.shape[1]))
+
+
+def moved(estimate: Estimate) -> Estimate:
+    """The same with the channels of its results at the end."""
+    out = tuple(to_the_end(x) if isinstance(x, TensorType) else x for x in estimate.out)
+    return replace(estimate, out=out)
+
+
+# Fused into a convolution: the sum with another tensor, and an activation.
+
+
+def after(product: Estimate, added: TensorType | None, activation: str) -> Estimate:
+    """The convolution, the sum of its results with what is added, and an activation."""
+    out = only(product)
+    summed = work(out.numel if added is not None else 0)
+    return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, added))
+
+
+@rule("com.microsoft.FusedConv", "com.microsoft.nchwc.Conv", product=("x", "w"))
+def fused_convolution(
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+    added: TensorType | None = None,
+    *,
+    activation: str = "",
+    activation_params: tuple[float, ...] = (),
+    **geometry: Any,
+) -> Estimate:
+    """As Conv; then one addition per result where there is something to add, and an activation."""
+    return after(convolution(x, w, bias, **geometry), added, activation)
+
+
+@rule("com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv", product=("x", "w"))
+def channels_last_convolution(
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+    added: TensorType | None = None,
+    *,
+    activation: str = "",
+    activation_params: tuple[float, ...] = (),
+    **geometry: Any,
+) -> Estimate:
+    """As FusedConv, channels at the end."""
+    return moved(after(convolution(channels_first(x), w, bias, **geometry), added, activation))
+
+
+@rule("com.microsoft.ConvTransposeWithDynamicPads", product=("x", "w"))
+def transposed_convolution_with_pads(
+    x: TensorType,
+    w: TensorType,
+    pads: TensorType | None = None,
+    bias: TensorType | None = None,
+    **geometry: Any,
+) -> Estimate:
+    """As ConvTranspose, its pads an operand; where their contents are not known, neither are the sizes."""
+    known = () if pads is None else literals(pads)
+    estimate = transposed_convolution(x, w, bias, pads=known or (), **geometry)
+    if known is None:
+        out = only(estimate)
+        sizes = (unknown("unpadded", place) for place in range(2, x.rank))
+        estimate = replace(estimate, out=(out.like((*out.shape[:2], *sizes)),))
+    return replace(estimate, reads=(*estimate.reads, pads))
+
+
+@rule("com.microsoft.NhwcMaxPool")
+def channels_last_max_pool(x: TensorType, **geometry: Any) -> Estimate:
+    """As MaxPool, channels at the end."""
+    return moved(max_pool(channels_first(x), **geometry))
+
+
+@rule("com.microsoft.MaxpoolWithMask")
+def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimate:
+    """As MaxPool, with a choice by the mask per window element."""
+    pooled = max_pool(x, **geometry)
+    return replace(pooled, vector_flops=2 * pooled.vector_flops, reads=(x, mask))
+
+
+# A whole domain with channels at the end: ONNX's operators on the operand turned around.
+
+
+def register_channels_last(name: str) -> None:
+    """Register an operator whose first operand, and result, have their channels at the end."""
+
+    @rule(f"com.ms.internal.nhwc.{name}")
+    def turned(
+        x: TensorType, *operands: TensorType | None, outputs: Outputs = (True,), **attributes: Any
+    ) -> Estimate:
+        """As the operator with channels after the batch."""
+        found = find(f"onnx.{name}") or find(f"com.microsoft.{name}")
+        assert found is not None
+        if "outputs" in found.parameters:
+            attributes["outputs"] = outputs
+        return moved(found.function(channels_first(x), *operands, **attributes))
+
+
+for _name in (
+    *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool"),
+    *("GlobalLpPool", "BatchNormalization", "InstanceNormalization", "LRN", "DepthToSpace", "SpaceToDepth"),
+    *("GridSample", "QLinearConv", "QLinearAveragePool"),
+):
+    register_channels_last(_name)
+
+
+# Channels in blocks, whose sizes depend on the machine.
+
+BLOCK = 16  # the largest block; channels that are a multiple of it are in no case padded
+
+rule("com.microsoft.nchwc.MaxPool")(max_pool)
+rule("com.microsoft.nchwc.AveragePool")(average_pool)
+rule("com.microsoft.nchwc.GlobalMaxPool")(global_max_pool)
+rule("com.microsoft.nchwc.GlobalAveragePool")(global_average_pool)
+
+
+@rule("com.microsoft.nchwc.ReorderInput")
+def reorder_input(x: TensorType, *, channels_last: int = 0) -> Estimate:
+    """A copy into blocks of channels, padded to whole ones."""
+    first = channels_first(x) if channels_last else x
+    channels = first.shape[1]
+    padded = channels if same(mod(channels, BLOCK), 0) else data_dependent("padded_channels")
+    return Estimate((x.like((first.shape[0], padded, *first.shape[2:])),), reads=(x,))
+
+
+@rule("com.microsoft.nchwc.ReorderOutput")
+def reorder_output(x: TensorType, *, channels: int = 0, channels_last: int = 0) -> Estimate:
+    """A copy out of blocks of channels, without their padding."""
+    out = x.like((x.shape[0], channels or x.shape[1], *x.shape[2:]))
+    return Estimate((to_the_end(out).like() if channels_last else out,), reads=(out,))
+
+
+@rule("com.microsoft.nchwc.Upsample")
+def upsample(
+    x: TensorType, *, scales: Ints, mode: str = "nearest", coordinate_transformation_mode: str = ""
+) -> Estimate:
+    """Every element repeated, or in the linear mode sampled between its neighbours."""
+    return resize_by_factors(x, tuple(map(float, scales)), mode=mode)

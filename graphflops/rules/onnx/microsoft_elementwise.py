@@ -1,0 +1,163 @@
+"""onnxruntime's elementwise operators: activations behind a bias, sums behind a gate, dropout behind both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import ceil_div, floor_div
+from graphflops.rules.activation import gelu_work
+from graphflops.rules.onnx.activation import gelu, rows_of, swish
+from graphflops.rules.onnx.arithmetic import pointwise
+from graphflops.rules.onnx.fused import Outputs, asked, chosen, fused, work
+from graphflops.rules.onnx.norm import dropout
+from graphflops.rules.registry import rule
+from graphflops.rules.softmax import SOFTMAX
+from graphflops.tensor import UINT32
+
+if TYPE_CHECKING:
+    from graphflops.tensor import TensorType
+
+
+rule("com.microsoft.Gelu")(gelu)
+
+
+@rule("com.microsoft.BiasGelu")
+def bias_gelu(x: TensorType, bias: TensorType) -> Estimate:
+    """An addition, one erf and the arithmetic around it."""
+    return biased(x, bias, "none")
+
+
+@rule("com.microsoft.FastGelu")
+def fast_gelu(x: TensorType, bias: TensorType | None = None) -> Estimate:
+    """An addition where there is a bias, one tanh and the arithmetic around it."""
+    return biased(x, bias, "tanh")
+
+
+def biased(x: TensorType, bias: TensorType | None, approximate: str) -> Estimate:
+    """Gelu of the sum with a bias, which is as long as the last axis."""
+    flops, functions = gelu_work(approximate)
+    flops += bias is not None
+    return Estimate((x.like(),), 0, flops * x.numel, functions * x.numel, reads=(x, bias))
+
+
+@rule("com.microsoft.QuickGelu")
+def quick_gelu(x: TensorType, *, alpha: float = 1.702) -> Estimate:
+    """A product with the sigmoid of the scaled operand."""
+    return swish(x, alpha=alpha)
+
+
+@rule("com.microsoft.ScaledSiLU")
+def scaled_silu(x: TensorType, scale: TensorType | None = None, *, alpha: float = 1.0) -> Estimate:
+    """A scale where there is any, and a product with the sigmoid."""
+    estimate = swish(x, alpha=alpha if scale is None else 2.0)
+    return replace(estimate, reads=(x, scale))
+
+
+@rule("com.microsoft.BiasSplitGelu")
+def bias_split_gelu(x: TensorType, bias: TensorType) -> Estimate:
+    """An addition to every element, gelu of one half, and a product of both halves."""
+    flops, functions = gelu_work("none")
+    out = x.like((*x.shape[:-1], floor_div(x.shape[-1], 2)))
+    vector = x.numel + (flops + 1) * out.numel
+    return Estimate((out,), vector_flops=vector, transcendentals=functions * out.numel, reads=(x, bias))
+
+
+@rule("com.microsoft.BiasAdd")
+def bias_add(x: TensorType, bias: TensorType, skip: TensorType) -> Estimate:
+    """Two additions per element."""
+    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x, bias, skip))
+
+
+@rule("com.microsoft.BiasSoftmax")
+def bias_softmax(x: TensorType, bias: TensorType, *, is_inner_broadcast: int, axis: int = 1) -> Estimate:
+    """An addition, and softmax over all axes from the one named on."""
+    rows_of(x, axis)
+    return Estimate((x.like(),), 0, (1 + SOFTMAX) * x.numel, x.numel, reads=(x, bias))
+
+
+@rule("com.microsoft.GatedAdd")
+def gated_add(x: TensorType, y: TensorType, gate: TensorType) -> Estimate:
+    """A product and a sum per element."""
+    return pointwise(x, y, gate, flops=2)
+
+
+@rule("com.microsoft.LinearAttentionGate")
+def linear_attention_gate(
+    a: TensorType,
+    bias: TensorType,
+    scale: TensorType,
+    b: TensorType | None = None,
+    *,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """A sum, softplus and a product for the decay; a sigmoid for the update rate."""
+    rate = b.numel if b is not None and asked(outputs, 1) else 0
+    out = chosen(outputs, a.like(), None if b is None else b.like())
+    return Estimate(out, 0, 3 * a.numel, 2 * a.numel + rate, reads=(a, bias, scale, b if rate != 0 else None))
+
+
+@rule("com.microsoft.ComplexMul", "com.microsoft.ComplexMulConj")
+def complex_mul(a: TensorType, b: TensorType) -> Estimate:
+    """Four multiplications and two sums per pair of a real and an imaginary part, which are the last axis."""
+    return pointwise(a, b, flops=3)
+
+
+# Dropout in training; nothing but what stands before and behind it in inference.
+
+
+@rule("com.microsoft.BitmaskDropout")
+def bitmask_dropout(
+    x: TensorType,
+    ratio: TensorType | None = None,
+    training_mode: TensorType | None = None,
+    *,
+    seed: int | None = None,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """As Dropout, its mask a bit per element in words of 32."""
+    estimate = dropout(x, ratio, training_mode, outputs=outputs)
+    out, mask = estimate.out if len(estimate.out) > 1 else (*estimate.out, None)
+    if mask is None:
+        return estimate
+    words = x.like((ceil_div(x.numel, 32),), UINT32)
+    writes = (words,) if estimate.alias else None
+    return replace(estimate, out=(out, words), writes=writes)
+
+
+@rule("com.microsoft.BiasDropout")
+def bias_dropout(
+    x: TensorType,
+    bias: TensorType,
+    residual: TensorType | None = None,
+    ratio: TensorType | None = None,
+    training_mode: TensorType | None = None,
+    *,
+    seed: int | None = None,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """One addition per element for the bias and one for a residual, and Dropout between them."""
+    return between(dropout(x, ratio, training_mode, outputs=outputs), x, bias, residual)
+
+
+@rule("com.microsoft.BitmaskBiasDropout")
+def bitmask_bias_dropout(
+    x: TensorType,
+    bias: TensorType,
+    residual: TensorType | None = None,
+    ratio: TensorType | None = None,
+    training_mode: TensorType | None = None,
+    *,
+    seed: int | None = None,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """As BiasDropout, its mask a bit per element."""
+    return between(bitmask_dropout(x, ratio, training_mode, outputs=outputs), x, bias, residual)
+
+
+def between(dropped: Estimate, x: TensorType, bias: TensorType, residual: TensorType | None) -> Estimate:
+    """Dropout between two additions: `x` itself is then never the result."""
+    sums = 1 + (residual is not None)
+    out = (x.like(), *dropped.out[1:])
+    return fused(out, dropped, work(sums * x.numel), reads=(x, bias, residual))

@@ -1,0 +1,266 @@
+"""onnxruntime's products of 8-bit integers, alone and inside attention and recurrences.
+
+Zero points are taken off every operand element once, as where such a product stands alone; a result that leaves as
+floating point is converted and scaled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.rules.activation import gelu_work
+from graphflops.rules.elementwise import elementwise
+from graphflops.rules.matmul import matmul
+from graphflops.rules.onnx.fused import Outputs, fused, work
+from graphflops.rules.onnx.matmul import gemm
+from graphflops.rules.onnx.microsoft_attention import (
+    Cache,
+    attended,
+    meet,
+    merged,
+    per_score,
+    project,
+    rotated,
+)
+from graphflops.rules.onnx.quantized import quantized_product
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
+from graphflops.rules.reduce import reduction
+from graphflops.rules.registry import rule
+from graphflops.tensor import INT8, INT32, UINT8, UINT32
+
+if TYPE_CHECKING:
+    from graphflops.cost import Estimate
+    from graphflops.tensor import TensorType
+
+TO_FLOAT = DEQUANTIZE - 1  # convert 1, multiply by both scales 1
+FROM_FLOAT = QUANTIZE - 1  # without a zero point
+
+
+def zeroed(*pairs: tuple[TensorType, TensorType | None]) -> tuple[TensorType, ...]:
+    """The operands that have a zero point."""
+    return tuple(x for x, zero_point in pairs if zero_point is not None)
+
+
+@rule("com.microsoft.MatMulIntegerToFloat", product=("a", "b"))
+def matmul_integer_to_float(
+    a: TensorType,
+    b: TensorType,
+    a_scale: TensorType,
+    b_scale: TensorType,
+    a_zero_point: TensorType | None = None,
+    b_zero_point: TensorType | None = None,
+    bias: TensorType | None = None,
+) -> Estimate:
+    """A product of integers; each result is converted and scaled, and biased."""
+    return quantized_product(
+        matmul(a, b),
+        *zeroed((a, a_zero_point), (b, b_zero_point)),
+        dtype=a_scale.dtype,
+        per_result=TO_FLOAT + (bias is not None),
+        reads=(a_scale, b_scale, a_zero_point, b_zero_point, bias),
+    )
+
+
+@rule("com.microsoft.DynamicQuantizeMatMul", product=("a", "b"))
+def dynamic_quantize_matmul(
+    a: TensorType,
+    b: TensorType,
+    b_scale: TensorType,
+    b_zero_point: TensorType | None = None,
+    bias: TensorType | None = None,
+) -> Estimate:
+    """The first operand's range and its quantization, eight operations per element; then as MatMulIntegerToFloat."""
+    narrow = a.like(dtype=UINT8)
+    zeros = zeroed((narrow, narrow), (b, b_zero_point))
+    per_result = TO_FLOAT + (bias is not None)
+    product = quantized_product(matmul(narrow, b), *zeros, dtype=a.dtype, per_result=per_result)
+    quantizing = work((MIN_MAX + QUANTIZE) * a.numel)
+    reads = (a, b, b_scale, b_zero_point, bias)
+    return fused(product.out, product, quantizing, reads=reads, matrix_dtype=INT8)
+
+
+@rule("com.microsoft.QGemm", product=("a", "b"))
+def qgemm(
+    a: TensorType,
+    a_scale: TensorType,
+    a_zero_point: TensorType,
+    b: TensorType,
+    b_scale: TensorType,
+    b_zero_point: TensorType,
+    c: TensorType | None = None,
+    y_scale: TensorType | None = None,
+    y_zero_point: TensorType | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Estimate:
+    """As Gemm of integers; results are quantized where they have a scale, else floating point."""
+    product = gemm(a, b, c, transA=transA, transB=transB)
+    product = replace(product, reads=(a, b, c))
+    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    dtype = y_zero_point.dtype if y_zero_point is not None else a_scale.dtype
+    per_result = TO_FLOAT if y_scale is None else QUANTIZE
+    return quantized_product(product, a, b, dtype=dtype, per_result=per_result, reads=parameters)
+
+
+@rule("com.microsoft.MulInteger")
+def mul_integer(
+    a: TensorType, a_zero_point: TensorType | None, b: TensorType, b_zero_point: TensorType | None = None
+) -> Estimate:
+    """A multiplication per result, and zero points off the operands."""
+    shifted = sum(x.numel for x in zeroed((a, a_zero_point), (b, b_zero_point)))
+    product = elementwise(a, b, flops=1, result=lambda *_: INT32)
+    vector = product.vector_flops + shifted
+    return replace(product, vector_flops=vector, reads=(a, b, a_zero_point, b_zero_point))
+
+
+@rule("com.microsoft.ReduceSumInteger")
+def reduce_sum_integer(x: TensorType, *, axes: tuple[int, ...], keepdims: int) -> Estimate:
+    """One addition per element, in 32 bits."""
+    return reduction(x, axes, bool(keepdims), UINT32 if x.dtype == UINT8 else INT32)
+
+
+@rule("com.microsoft.QAttention", product=("x", "weights"))
+def qattention(
+    x: TensorType,
+    weights: TensorType,
+    bias: TensorType,
+    input_scale: TensorType,
+    weight_scale: TensorType,
+    mask_index: TensorType | None = None,
+    input_zero_point: TensorType | None = None,
+    weight_zero_point: TensorType | None = None,
+    past: TensorType | None = None,
+    *,
+    num_heads: int,
+    unidirectional: int = 0,
+    do_rotary: int = 0,
+    past_present_share_buffer: int = 0,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """As Attention, whose projection is of integers: its work is recorded as int8, the two products after it included."""
+    made = project(x.like(dtype=bias.dtype), weights, bias, num_heads, ())
+    keys = (past.shape[-2] if past is not None else 0) + x.shape[1]
+    width = made.value.shape[-1]
+    problem = meet(made.query, num_heads, keys, width, causal=unidirectional != 0)
+    shifted = sum(part.numel for part in zeroed((x, input_zero_point), (weights, weight_zero_point)))
+    estimate = attended(
+        problem,
+        merged(made.query, width),
+        (Cache(past, made.state, keys, past_present_share_buffer != 0),),
+        made.product,
+        work(TO_FLOAT * 3 * made.query.numel + shifted),
+        per_score(problem, mask_index),
+        rotated(*(made.query,) * 2 * (do_rotary != 0)),
+        reads=(x, weights, bias, input_scale, weight_scale, mask_index, input_zero_point, weight_zero_point),
+        outputs=outputs,
+    )
+    return replace(estimate, matrix_dtype=INT8)
+
+
+# Operands in the layouts of cuBLASLt, without zero points.
+
+
+@rule("com.microsoft.QuantizeWithOrder")
+def quantize_with_order(x: TensorType, scale: TensorType, *, order_input: int, order_output: int) -> Estimate:
+    """Five operations per element."""
+    return convert(x, INT8, FROM_FLOAT, scale)
+
+
+@rule("com.microsoft.DequantizeWithOrder")
+def dequantize_with_order(
+    x: TensorType, scale: TensorType, *, order_input: int, order_output: int, to: int
+) -> Estimate:
+    """Two operations per element."""
+    return convert(x, onnx_dtype(to), TO_FLOAT, scale)
+
+
+@rule("com.microsoft.QOrderedMatMul", product=("a", "b"))
+def qordered_matmul(
+    a: TensorType,
+    scale_a: TensorType,
+    b: TensorType,
+    scale_b: TensorType,
+    scale_y: TensorType,
+    bias: TensorType | None = None,
+    c: TensorType | None = None,
+    scale_c: TensorType | None = None,
+    *,
+    order_A: int,
+    order_B: int,
+    order_Y: int,
+) -> Estimate:
+    """A product of integers; each result takes the bias, a scaled addend, and is quantized."""
+    product = matmul(a, b)
+    per_result = FROM_FLOAT + (bias is not None) + 2 * (c is not None)
+    reads = (scale_a, scale_b, scale_y, bias, c, scale_c)
+    return quantized_product(product, dtype=a.dtype, per_result=per_result, reads=reads)
+
+
+@rule("com.microsoft.QOrderedGelu")
+def qordered_gelu(
+    x: TensorType, scale_x: TensorType, scale_y: TensorType, *, order_X: int = 1, order_Y: int = 1
+) -> Estimate:
+    """Gelu between a conversion from integers and one back."""
+    operations, functions = gelu_work("none")
+    estimate = convert(x, x.dtype, TO_FLOAT + operations + FROM_FLOAT, scale_x, scale_y)
+    return replace(estimate, transcendentals=functions * x.numel)
+
+
+@rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"))
+def qordered_attention(
+    x: TensorType,
+    scale_input: TensorType,
+    scale_q: TensorType,
+    scale_k: TensorType,
+    scale_v: TensorType,
+    q_weight: TensorType,
+    k_weight: TensorType,
+    v_weight: TensorType,
+    scale_q_weight: TensorType,
+    scale_k_weight: TensorType,
+    scale_v_weight: TensorType,
+    q_bias: TensorType,
+    k_bias: TensorType,
+    v_bias: TensorType,
+    scale_scores: TensorType | None = None,
+    scale_softmax: TensorType | None = None,
+    scale_values: TensorType | None = None,
+    mask_index: TensorType | None = None,
+    past: TensorType | None = None,
+    attention_bias: TensorType | None = None,
+    *,
+    num_heads: int,
+    unidirectional: int = 0,
+    qkv_hidden_sizes: tuple[int, ...] = (),
+    order_input: int = 1,
+    order_output: int = 1,
+    order_weight: int = 1,
+) -> Estimate:
+    """Three projections and attention, all of integers: projections, softmax and results are quantized again."""
+    weights = (q_weight, k_weight, v_weight)
+    wide = x.like((x.shape[-1], sum(weight.shape[-1] for weight in weights)))
+    made = project(x, wide, q_bias, num_heads, tuple(weight.shape[-1] for weight in weights))
+    width = made.value.shape[-1]
+    problem = meet(made.query, num_heads, x.shape[1], width, attention_bias, causal=unidirectional != 0)
+    out = merged(made.query, width)
+    requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
+    scales = (scale_input, scale_q, scale_k, scale_v, scale_q_weight, scale_k_weight, scale_v_weight)
+    more = (
+        q_bias,
+        k_bias,
+        v_bias,
+        scale_scores,
+        scale_softmax,
+        scale_values,
+        mask_index,
+        past,
+        attention_bias,
+    )
+    parts = (made.product, problem.forward(), per_score(problem, mask_index), work(requantized))
+    return fused((out,), *parts, reads=(x, *weights, *scales, *more))

@@ -1,0 +1,197 @@
+"""onnxruntime's mixtures of experts: every token goes through the `k` experts that its router rates highest.
+
+FLOPs are those of the chosen experts only, and of no more experts than tokens can choose are the weights read. What a
+weight of few bits takes to become a number is counted once for each weight that is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, dim_min, floor_div, prod, same
+from graphflops.rules.activation import gelu_work
+from graphflops.rules.counts import n_log_n
+from graphflops.rules.onnx.fused import fused, work
+from graphflops.rules.quantized import DEQUANTIZE
+from graphflops.rules.registry import require, rule
+from graphflops.rules.softmax import SOFTMAX
+
+if TYPE_CHECKING:
+    from graphflops.tensor import TensorType
+
+COMBINED = 2  # an expert's result times its weight, added to the others'
+ACTIVATIONS = {
+    "identity": (0, 0),
+    "relu": (1, 0),
+    "gelu": gelu_work("none"),
+    "silu": (1, 1),
+    "swiglu": (1, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of all experts: its weights (experts, ...), what belongs to them, and how many make up a stored element."""
+
+    weights: TensorType
+    bias: TensorType | None = None
+    parameters: tuple[TensorType | None, ...] = ()
+    packed: int = 1
+
+    def per_expert(self, experts: Dim) -> Dim:
+        """Weights of one expert."""
+        return floor_div(self.packed * self.weights.numel, experts)
+
+    def read(self, experts: Dim, touched: Dim) -> tuple[TensorType | None, ...]:
+        """What is read of it for so many of its experts; scales of all of them together stay whole."""
+        return tuple(
+            x.like((touched, *x.shape[1:]))
+            if x is not None and x.rank > 0 and same(x.shape[0], experts)
+            else x
+            for x in (self.weights, self.bias, *self.parameters)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What an expert does between its layers."""
+
+    kind: str
+    alpha: float = 1.0
+    beta: float = 0.0
+    limit: float | None = None
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """Operations and functions per hidden element; swiglu scales, shifts and clamps where it is asked to."""
+        require(self.kind in ACTIVATIONS, f"unknown activation {self.kind!r}")
+        operations, functions = ACTIVATIONS[self.kind]
+        if self.kind == "swiglu":
+            operations += 1 + (self.alpha != 1) + (self.beta != 0) + 3 * (self.limit is not None)
+        return operations, functions
+
+
+def mixture(
+    x: TensorType,
+    router: TensorType,
+    layers: tuple[Layer, ...],
+    k: int,
+    gate: Gate,
+    normalised: bool,
+    *more: TensorType | None,
+) -> Estimate:
+    """Layers from the input to the hidden elements and back, and a third beside the first where there is one."""
+    tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
+    used, touched = k * tokens, dim_min(experts, k * tokens)
+    sizes = [layer.per_expert(experts) for layer in layers]
+    inner = floor_div(sizes[1], hidden)
+    widths = (floor_div(sizes[0], hidden), hidden, inner)
+    operations, functions = gate.work
+    operations += len(layers) > 2 and gate.kind != "swiglu"
+    biased = sum(width for layer, width in zip(layers, widths, strict=False) if layer.bias is not None)
+    parts = (
+        Estimate(matrix_flops=2 * used * sum(sizes)),
+        routing(tokens, experts, k, normalised),
+        work(used * (operations * inner + biased + COMBINED * hidden), used * functions * inner),
+        work(
+            sum(
+                DEQUANTIZE * size * touched
+                for layer, size in zip(layers, sizes, strict=True)
+                if layer.parameters
+            )
+        ),
+    )
+    reads = (read for layer in layers for read in layer.read(experts, touched))
+    return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
+
+
+def routing(tokens: Dim, experts: Dim, k: int, normalised: bool) -> Estimate:
+    """Softmax over the experts and the selection of `k` in order; their weights may be made to sum to one."""
+    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalised else 0)
+    return work(tokens * per_token, tokens * experts)
+
+
+@rule("com.microsoft.MoE", product=("x", "fc1"))
+def moe(
+    x: TensorType,
+    router_probs: TensorType,
+    fc1: TensorType,
+    fc1_bias: TensorType | None,
+    fc2: TensorType,
+    fc2_bias: TensorType | None = None,
+    fc3: TensorType | None = None,
+    fc3_bias: TensorType | None = None,
+    *,
+    k: int = 1,
+    activation_type: str = "relu",
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    normalize_routing_weights: int = 0,
+    swiglu_fusion: int = 0,
+    swiglu_limit: float | None = None,
+    use_sparse_mixer: int = 0,
+) -> Estimate:
+    """The chosen experts' layers for every token."""
+    layers = [Layer(fc1, fc1_bias), Layer(fc2, fc2_bias)]
+    if fc3 is not None:
+        layers.append(Layer(fc3, fc3_bias))
+    gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
+    return mixture(x, router_probs, tuple(layers), k, gate, normalize_routing_weights != 0)
+
+
+@rule("com.microsoft.QMoE", product=("x", "fc1"))
+def qmoe(
+    x: TensorType,
+    router_probs: TensorType,
+    fc1: TensorType,
+    fc1_scales: TensorType | None,
+    fc1_bias: TensorType | None,
+    fc2: TensorType,
+    fc2_scales: TensorType | None,
+    fc2_bias: TensorType | None = None,
+    fc3: TensorType | None = None,
+    fc3_scales: TensorType | None = None,
+    fc3_bias: TensorType | None = None,
+    fc1_zero_points: TensorType | None = None,
+    fc2_zero_points: TensorType | None = None,
+    fc3_zero_points: TensorType | None = None,
+    router_weights: TensorType | None = None,
+    fc1_global_scale: TensorType | None = None,
+    fc2_global_scale: TensorType | None = None,
+    fc1_act_scale: TensorType | None = None,
+    fc2_act_scale: TensorType | None = None,
+    fc1_act_block_scale: TensorType | None = None,
+    fc2_act_block_scale: TensorType | None = None,
+    *,
+    k: int = 1,
+    activation_type: str = "relu",
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    normalize_routing_weights: int = 0,
+    swiglu_limit: float | None = None,
+    expert_weight_bits: int = 4,
+    fc1_expert_weight_bits: int = 0,
+    fc2_expert_weight_bits: int = 0,
+    fc3_expert_weight_bits: int = 0,
+    **others: object,
+) -> Estimate:
+    """As MoE with weights of few bits, several to a byte, in whose place the activations' type is computed with."""
+    bits = [
+        given or expert_weight_bits
+        for given in (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    ]
+    stored = (
+        (fc1, fc1_bias, (fc1_scales, fc1_zero_points, fc1_global_scale)),
+        (fc2, fc2_bias, (fc2_scales, fc2_zero_points, fc2_global_scale)),
+        (fc3, fc3_bias, (fc3_scales, fc3_zero_points)),
+    )
+    layers = tuple(
+        Layer(weights, bias, parameters, weights.dtype.bits // (8 if weights.dtype.is_floating else width))
+        for (weights, bias, parameters), width in zip(stored, bits, strict=True)
+        if weights is not None
+    )
+    gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
+    more = (router_weights, fc1_act_scale, fc2_act_scale, fc1_act_block_scale, fc2_act_block_scale)
+    return mixture(x, router_probs, layers, k, gate, normalize_routing_weights != 0, *more)

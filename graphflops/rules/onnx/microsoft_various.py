@@ -1,0 +1,284 @@
+"""onnxruntime's operators of no family: older spellings of ONNX's own, look-ups, distances, transforms, copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent, free
+from graphflops.dims import Dim, floor_div, prod
+from graphflops.rules import fourier, solve
+from graphflops.rules.axes import axis as axis_of
+from graphflops.rules.counts import n_log_n
+from graphflops.rules.embedding import embedding
+from graphflops.rules.onnx.creation import range_ as onnx_range
+from graphflops.rules.onnx.entries import literals, rank_of, sizes, unknown
+from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.onnx.indexing import gather_nd
+from graphflops.rules.onnx.movement import trilu
+from graphflops.rules.onnx.shape import unsqueeze
+from graphflops.rules.onnx.slicing import pad, slice_
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.vision import grid_sample
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
+from graphflops.rules.registry import rule
+from graphflops.rules.shapes import replaced
+from graphflops.rules.vision import OVERLAP
+from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.rules.onnx.entries import Numbers
+
+rule("com.microsoft.GatherND")(gather_nd)
+rule("com.microsoft.Pad")(pad)
+rule("com.microsoft.Trilu")(trilu)
+rule("com.microsoft.ExpandDims")(unsqueeze)
+rule("com.microsoft.GridSample")(grid_sample)
+rule("onnx.DynamicSlice")(slice_)
+
+ONE = TensorType((), INT64, value=1)
+
+
+@rule("com.microsoft.Range")
+def range_(start: TensorType, limit: TensorType, delta: TensorType | None = None) -> Estimate:
+    """As ONNX's, in steps of one where none is given; bounds may be tensors of one element."""
+    return onnx_range(start, limit, ONE if delta is None else delta)
+
+
+@rule("com.microsoft.SampleOp", "onnx.MemcpyFromHost", "onnx.MemcpyToHost")
+def copied(x: TensorType) -> Estimate:
+    """A copy; the contents of small integer tensors go along."""
+    return Estimate((replace(x.like(), value=x.value),), reads=(x,))
+
+
+@rule("com.microsoft.TorchEmbedding")
+def torch_embedding(
+    weight: TensorType,
+    indices: TensorType,
+    padding_idx: TensorType | None = None,
+    scale_grad_by_freq: TensorType | None = None,
+) -> Estimate:
+    """One row of the table per index."""
+    return embedding(weight, indices)
+
+
+@rule("com.microsoft.UnfoldTensor")
+def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> Estimate:
+    """Every window along an axis, as a new last axis: a copy."""
+    place = axis_of(dim, x.rank)
+    count = floor_div(x.shape[place] - size, step) + 1
+    out = x.like((*replaced(x.shape, place, count), size))
+    return Estimate((out,), reads=(x,))
+
+
+@rule("com.microsoft.Unique")
+def unique(x: TensorType, *, outputs: Outputs = (True, True, True)) -> Estimate:
+    """The distinct elements in the order in which they appear, each looked up in a table once."""
+    distinct = data_dependent("unique")
+    out = chosen(outputs, x.like((distinct,)), x.like(dtype=INT64), x.like((distinct,), INT64))
+    return Estimate(out, vector_flops=x.numel, reads=(x,))
+
+
+@rule("com.microsoft.Inverse")
+def inverse(x: TensorType) -> Estimate:
+    """2 n^3 for every matrix."""
+    return solve.inverse(x)
+
+
+@rule("com.microsoft.CDist")
+def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estimate:
+    """A difference, a square and a sum per pair of rows and column; a root where the distance is not squared."""
+    out = a.like((a.shape[0], b.shape[0]))
+    roots = 0 if metric == "sqeuclidean" else out.numel
+    return Estimate((out,), vector_flops=3 * out.numel * a.shape[1], transcendentals=roots, reads=(a, b))
+
+
+@rule("com.microsoft.Rfft")
+def rfft(x: TensorType, *, signal_ndim: int = 1, normalized: int = 0, onesided: int = 1) -> Estimate:
+    """A transform of real lanes along the last axes; real and imaginary parts are a new last one."""
+    n = x.shape[-1]
+    out = x.like((*x.shape[:-1], floor_div(n, 2) + 1, 2))
+    others = range(x.rank - signal_ndim, x.rank - 1)
+    half = (*x.shape[:-1], floor_div(n, 2) + 1)
+    transforms = fourier.real_transform(n) * prod(x.shape[:-1]) + fourier.complex_work(half, others)
+    return Estimate((out,), vector_flops=transforms, reads=(x,))
+
+
+@rule("com.microsoft.Irfft")
+def irfft(x: TensorType, *, signal_ndim: int, normalized: int = 0, onesided: int = 1) -> Estimate:
+    """The same backwards."""
+    *leading, frequencies, _ = x.shape
+    n = 2 * (frequencies - 1)
+    half = (*leading, frequencies)
+    others = range(len(half) - signal_ndim, len(half) - 1)
+    transforms = fourier.real_transform(n) * prod(leading) + fourier.complex_work(half, others)
+    return Estimate((x.like((*leading, n)),), vector_flops=transforms, reads=(x,))
+
+
+@rule("com.microsoft.CropAndResize")
+def crop_and_resize(
+    x: TensorType,
+    rois: TensorType,
+    batch_indices: TensorType,
+    crop_size: TensorType,
+    *,
+    extrapolation_value: float = 0.0,
+    mode: str = "bilinear",
+) -> Estimate:
+    """Every region sampled at as many positions; four weighted neighbours each, or the nearest."""
+    height, width = sizes(crop_size) or (unknown("crop", 0), unknown("crop", 1))
+    out = x.like((rois.shape[0], x.shape[1], height, width))
+    sampled = 8 * out.numel if mode == "bilinear" else 0
+    positions = 2 * rois.shape[0] * (height + width)
+    return Estimate((out,), vector_flops=sampled + positions, reads=(x, rois, batch_indices, crop_size))
+
+
+@rule("com.microsoft.DynamicTimeWarping")
+def dynamic_time_warping(x: TensorType) -> Estimate:
+    """Two comparisons and a sum per element; how long the cheapest path is, only data can tell."""
+    out = x.like((2, data_dependent("warping_path")), INT32)
+    return Estimate((out,), vector_flops=3 * x.numel, reads=(x,))
+
+
+@rule("com.microsoft.IsAllFinite")
+def is_all_finite(*tensors: TensorType, isinf_only: int = 0, isnan_only: int = 0) -> Estimate:
+    """A test and a conjunction per element."""
+    vector = 2 * sum(x.numel for x in tensors)
+    return Estimate((TensorType((), BOOL),), vector_flops=vector, reads=tensors)
+
+
+@rule("com.microsoft.MurmurHash3")
+def murmur_hash(x: TensorType, *, positive: int = 1, seed: int = 0) -> Estimate:
+    """Seven operations mix each four bytes into the hash, and eight more finish it."""
+    words = 1 if x.dtype == STRING else max(x.dtype.bits // 32, 1)
+    out = x.like(dtype=UINT32 if positive else INT32)
+    return Estimate((out,), vector_flops=(7 * words + 8) * x.numel, reads=(x,))
+
+
+@rule("com.microsoft.QuantizeBFP")
+def quantize_bfp(x: TensorType, *, bfp_type: int, block_dim: int = -1) -> Estimate:
+    """Blocks that share an exponent, as bytes, and the shape and strides that the tensor had."""
+    rank = x.like((x.rank,), INT64)
+    out = (x.like((data_dependent("bfp_bytes"),), UINT8), replace(rank, value=x.shape), rank)
+    return Estimate(out, vector_flops=QUANTIZE * x.numel, reads=(x,))
+
+
+@rule("com.microsoft.DequantizeBFP")
+def dequantize_bfp(
+    x: TensorType,
+    shape: TensorType,
+    strides: TensorType,
+    *,
+    bfp_type: int,
+    block_dim: int = -1,
+    dtype: int = 1,
+) -> Estimate:
+    """Every element out of its block, in the shape that it had."""
+    known = sizes(shape) or tuple(unknown("bfp", place) for place in range(rank_of(shape, "DequantizeBFP")))
+    out = x.like(known, onnx_dtype(dtype))
+    return Estimate((out,), vector_flops=DEQUANTIZE * out.numel, reads=(x, shape, strides))
+
+
+# Rows of tokens without the padding, and with it again.
+
+
+@rule("com.microsoft.RemovePadding")
+def remove_padding(
+    x: TensorType, counts: TensorType, *, outputs: Outputs = (True, True, True, True)
+) -> Estimate:
+    """The rows that are no padding, one after another; how many there are, their counts tell."""
+    known = literals(counts)
+    tokens: Dim = data_dependent("tokens") if known is None else sum(known)
+    batch, rows, hidden = x.shape
+    out = x.like((tokens, hidden))
+    places = (x.like(shape, INT32) for shape in ((batch, rows), (batch + 1,), (1,)))
+    return Estimate(chosen(outputs, out, *places), vector_flops=batch, reads=(out, counts))
+
+
+@rule("com.microsoft.RestorePadding")
+def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
+    """The rows put back, zeros between them."""
+    return Estimate((x.like((*token_offset.shape, x.shape[-1])),), reads=(x, token_offset))
+
+
+# Experiments of ONNX that files of its first years hold.
+
+
+@rule("onnx.Affine")
+def affine(x: TensorType, *, alpha: float = 1.0, beta: float = 0.0) -> Estimate:
+    """A product and a sum per element."""
+    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
+
+
+@rule("onnx.Scale")
+def scale(x: TensorType, *, scale: float = 1.0) -> Estimate:
+    """A product per element."""
+    return Estimate((x.like(),), vector_flops=x.numel, reads=(x,))
+
+
+@rule("onnx.ImageScaler")
+def image_scaler(x: TensorType, *, bias: tuple[float, ...] = (), scale: float = 1.0) -> Estimate:
+    """A product and a sum per element."""
+    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
+
+
+@rule("onnx.ScaledTanh")
+def scaled_tanh(x: TensorType, *, alpha: float = 1.0, beta: float = 1.0) -> Estimate:
+    """Two products and a tanh per element."""
+    return Estimate((x.like(),), 0, 2 * x.numel, x.numel, reads=(x,))
+
+
+@rule("onnx.ParametricSoftplus")
+def parametric_softplus(x: TensorType, *, alpha: float = 1.0, beta: float = 1.0) -> Estimate:
+    """Two products, a sum, an exponential and a logarithm per element."""
+    return Estimate((x.like(),), 0, 3 * x.numel, 2 * x.numel, reads=(x,))
+
+
+@rule("onnx.Crop")
+def crop(x: TensorType, *, border: tuple[int, ...] = (0, 0, 0, 0), scale: tuple[int, ...] = ()) -> Estimate:
+    """A part of an image: what borders leave of it, or as much as is asked for from the upper left one on."""
+    *leading, height, width = x.shape
+    left, top, right, bottom = border
+    sides = tuple(scale) or (height - top - bottom, width - left - right)
+    out = x.like((*leading, *sides))
+    return Estimate((out,), reads=(out,))
+
+
+@rule("onnx.GivenTensorFill")
+def given_tensor_fill(
+    shape: Numbers = None,
+    *,
+    extra_shape: tuple[int, ...] = (),
+    input_as_shape: int = 0,
+    values: tuple[float, ...] = (),
+) -> Estimate:
+    """Values that the call holds, in the shape that it names or that its operand has or holds."""
+    if isinstance(shape, TensorType) and not input_as_shape:
+        known: tuple[Dim, ...] | None = shape.shape
+    else:
+        known = sizes(shape)
+    rank = rank_of(shape, "GivenTensorFill") if known is None else 0
+    filled = tuple(unknown("fill", place) for place in range(rank)) if known is None else known
+    return free(TensorType((*filled, *extra_shape), FLOAT32), alias=False)
+
+
+# Detection as TensorRT's plug-ins spell it.
+
+
+@rule("onnx.EfficientNMS_TRT", "TRT.EfficientNMS_TRT")
+def efficient_nms(
+    boxes: TensorType,
+    scores: TensorType,
+    anchors: TensorType | None = None,
+    *,
+    max_output_boxes: int,
+    **attributes: object,
+) -> Estimate:
+    """Non-maximum suppression, every pair of boxes compared, its results padded to the most that may be kept."""
+    batch, candidates, classes = scores.shape
+    kept = (batch, max_output_boxes)
+    counts, labels = (scores.like(shape, INT32) for shape in ((batch, 1), kept))
+    out = (counts, boxes.like((*kept, 4)), scores.like(kept), labels)
+    pairs = floor_div(candidates * (candidates - 1), 2)
+    work = batch * classes * (candidates + n_log_n(candidates) + OVERLAP * pairs)
+    return Estimate(out, vector_flops=work, reads=(boxes, scores, anchors))

@@ -1,0 +1,285 @@
+"""Classical machine learning (`ai.onnx.ml`): linear models, support vectors, encoders, scalers.
+
+Models are attributes of the calls: their coefficients are read once, four bytes each. Scores are made in float32
+whatever the features are. Looking up a string or a number in a table is one operation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent
+from graphflops.dims import Dim, ceil_div, differ
+from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.registry import require, rule
+from graphflops.rules.softmax import SOFTMAX
+from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.graph import Opaque
+
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+Strings = tuple[str, ...]
+FLOAT_BYTES = 4
+# Operations and functions per score.
+TRANSFORMS = {"SOFTMAX": (SOFTMAX, 1), "SOFTMAX_ZERO": (SOFTMAX + 1, 1), "LOGISTIC": (0, 1), "PROBIT": (4, 2)}
+# Of a kernel, what follows the dot product: operations and functions; that of distances takes three per feature.
+KERNELS = {"LINEAR": (0, 0), "POLY": (2, 1), "SIGMOID": (2, 1), "RBF": (1, 1)}
+DISTANCE = 3
+
+
+def rows_and_features(x: TensorType) -> tuple[Dim, Dim]:
+    """Samples and features; a single axis is one sample."""
+    require(x.rank in (1, 2), f"{x} is no batch of samples")
+    return (1, x.shape[0]) if x.rank == 1 else (x.shape[0], x.shape[1])
+
+
+def transformed(scores: TensorType, post_transform: str) -> Estimate:
+    """What is done with the scores at last."""
+    operations, functions = TRANSFORMS.get(post_transform, (0, 0))
+    return work(operations * scores.numel, functions * scores.numel)
+
+
+def labelled(x: TensorType, scores: TensorType, strings: Strings) -> TensorType:
+    """The class of every sample."""
+    return x.like((scores.shape[0],), STRING if strings else INT64)
+
+
+def linear(x: TensorType, coefficients: Floats, intercepts: Floats) -> tuple[Estimate, Dim]:
+    """The products of every sample with every set of coefficients, and how many sets there are."""
+    rows, features = rows_and_features(x)
+    sets = ceil_div(len(coefficients), features)
+    product = Estimate(
+        matrix_flops=2 * rows * len(coefficients),
+        vector_flops=rows * sets if intercepts else 0,
+        reads=(x, FLOAT_BYTES * (len(coefficients) + len(intercepts))),
+    )
+    return product, sets
+
+
+@rule("ai.onnx.ml.LinearRegressor")
+def linear_regressor(
+    x: TensorType,
+    *,
+    coefficients: Floats,
+    intercepts: Floats = (),
+    post_transform: str = "NONE",
+    targets: int = 1,
+) -> Estimate:
+    """A product per target."""
+    product, _ = linear(x, coefficients, intercepts)
+    out = x.like((rows_and_features(x)[0], targets), FLOAT32)
+    parts = (product, transformed(out, post_transform))
+    return fused((out,), *parts, reads=product.reads, matrix_dtype=FLOAT32)
+
+
+@rule("ai.onnx.ml.LinearClassifier")
+def linear_classifier(
+    x: TensorType,
+    *,
+    coefficients: Floats,
+    classlabels_ints: Ints = (),
+    classlabels_strings: Strings = (),
+    intercepts: Floats = (),
+    multi_class: int = 0,
+    post_transform: str = "NONE",
+    outputs: Outputs = (True, True),
+) -> Estimate:
+    """A product per class, and the largest; of two classes one score can stand for both."""
+    product, sets = linear(x, coefficients, intercepts)
+    labels = len(classlabels_ints or classlabels_strings)
+    classes = 2 if labels == 2 and not differ(sets, 1) else sets
+    scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
+    parts = (product, transformed(scores, post_transform), work(scores.numel))
+    out = chosen(outputs, labelled(x, scores, classlabels_strings), scores)
+    return fused(out, *parts, reads=product.reads, matrix_dtype=FLOAT32)
+
+
+def kernels(x: TensorType, vectors: Dim, kernel_type: str) -> Estimate:
+    """The kernel of every sample with so many vectors."""
+    rows, features = rows_and_features(x)
+    pairs = rows * vectors
+    require(kernel_type in KERNELS, f"unknown kernel {kernel_type!r}")
+    operations, functions = KERNELS[kernel_type]
+    apart = kernel_type == "RBF"
+    return Estimate(
+        matrix_flops=0 if apart else 2 * pairs * features,
+        vector_flops=pairs * (operations + (DISTANCE * features if apart else 0)),
+        transcendentals=pairs * functions,
+    )
+
+
+@rule("ai.onnx.ml.SVMRegressor")
+def svm_regressor(
+    x: TensorType,
+    *,
+    coefficients: Floats,
+    kernel_params: Floats = (),
+    kernel_type: str = "LINEAR",
+    n_supports: int = 0,
+    one_class: int = 0,
+    post_transform: str = "NONE",
+    rho: Floats = (),
+    support_vectors: Floats = (),
+) -> Estimate:
+    """The kernel with every support vector, and their weighted sum; without any, one product."""
+    rows, _ = rows_and_features(x)
+    out = x.like((rows, 1), FLOAT32)
+    found = kernels(x, n_supports or 1, kernel_type if n_supports else "LINEAR")
+    summed = Estimate(matrix_flops=2 * rows * n_supports, vector_flops=rows * (1 + (one_class != 0)))
+    held = FLOAT_BYTES * (len(coefficients) + len(rho) + len(support_vectors))
+    parts = (found, summed, transformed(out, post_transform))
+    return fused((out,), *parts, reads=(x, held), matrix_dtype=FLOAT32)
+
+
+@rule("ai.onnx.ml.SVMClassifier")
+def svm_classifier(
+    x: TensorType,
+    *,
+    coefficients: Floats,
+    classlabels_ints: Ints = (),
+    classlabels_strings: Strings = (),
+    kernel_params: Floats = (),
+    kernel_type: str = "LINEAR",
+    post_transform: str = "NONE",
+    prob_a: Floats = (),
+    prob_b: Floats = (),
+    rho: Floats = (),
+    support_vectors: Floats = (),
+    vectors_per_class: Ints = (),
+    outputs: Outputs = (True, True),
+) -> Estimate:
+    """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class.
+
+    Scores are per class where there are probabilities, else per pair of classes, of which two have both signs.
+    """
+    rows, _ = rows_and_features(x)
+    labels, vectors = len(classlabels_ints or classlabels_strings), sum(vectors_per_class)
+    if vectors:
+        pairs = labels * (labels - 1) // 2
+        decided = Estimate(matrix_flops=2 * rows * vectors * (labels - 1), vector_flops=2 * rows * pairs)
+        found, columns = kernels(x, vectors, kernel_type), labels if prob_a or labels == 2 else pairs
+    else:
+        found, columns = kernels(x, labels, "LINEAR"), labels
+        decided = work(2 * rows * labels)
+    scores = x.like((rows, columns), FLOAT32)
+    likely = work(2 * rows * len(prob_a), rows * len(prob_a))
+    held = FLOAT_BYTES * (len(coefficients) + len(support_vectors) + len(rho) + 2 * len(prob_a))
+    out = chosen(outputs, labelled(x, scores, classlabels_strings), scores)
+    parts = (found, decided, likely, transformed(scores, post_transform))
+    return fused(out, *parts, reads=(x, held), matrix_dtype=FLOAT32)
+
+
+# One value for another.
+
+
+@rule("ai.onnx.ml.ArrayFeatureExtractor")
+def array_feature_extractor(x: TensorType, indices: TensorType) -> Estimate:
+    """Columns picked from the last axis; a single axis becomes a row."""
+    out = x.like((*(x.shape[:-1] or (1,)), indices.numel))
+    return Estimate((out,), reads=(out, indices))
+
+
+@rule("ai.onnx.ml.Binarizer")
+def binarizer(x: TensorType, *, threshold: float = 0.0) -> Estimate:
+    """A comparison per element."""
+    return Estimate((x.like(),), vector_flops=x.numel, reads=(x,))
+
+
+@rule("ai.onnx.ml.Imputer")
+def imputer(x: TensorType, **values: Value) -> Estimate:
+    """A comparison and a choice per element."""
+    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
+
+
+@rule("ai.onnx.ml.Scaler")
+def scaler(x: TensorType, *, offset: Floats = (), scale: Floats = ()) -> Estimate:
+    """A difference and a product per element."""
+    reads = (x, FLOAT_BYTES * (len(offset) + len(scale)))
+    return Estimate((x.like(dtype=FLOAT32),), vector_flops=2 * x.numel, reads=reads)
+
+
+@rule("ai.onnx.ml.Normalizer")
+def normalizer(x: TensorType, *, norm: str = "MAX") -> Estimate:
+    """The largest, the sum or the root of the sum of squares of every row, and a division per element."""
+    rows, _ = rows_and_features(x)
+    squares = norm == "L2"
+    return Estimate(
+        (x.like(dtype=FLOAT32),),
+        vector_flops=(2 + squares) * x.numel,
+        transcendentals=rows if squares else 0,
+        reads=(x,),
+    )
+
+
+@rule("ai.onnx.ml.OneHotEncoder")
+def one_hot_encoder(
+    x: TensorType, *, cats_int64s: Ints = (), cats_strings: Strings = (), zeros: int = 1
+) -> Estimate:
+    """A look-up per element, and a row of zeros with at most a single one."""
+    categories = len(cats_int64s or cats_strings)
+    out = x.like((*x.shape, categories), FLOAT32)
+    return Estimate((out,), vector_flops=x.numel, reads=(x,))
+
+
+def looked_up(x: TensorType, dtype: DType) -> Estimate:
+    """One look-up per element."""
+    return Estimate((x.like(dtype=dtype),), vector_flops=x.numel, reads=(x,))
+
+
+@rule("ai.onnx.ml.CategoryMapper", "ai.onnx.ml.LabelEncoder.1")
+def category_mapper(x: TensorType, **tables: Value) -> Estimate:
+    """Strings to integers, or integers to strings."""
+    return looked_up(x, INT64 if x.dtype == STRING else STRING)
+
+
+@rule("ai.onnx.ml.LabelEncoder")
+def label_encoder(
+    x: TensorType,
+    *,
+    values_floats: Floats = (),
+    values_int64s: Ints = (),
+    values_strings: Strings = (),
+    values_tensor: TensorType | None = None,
+    **keys: Value,
+) -> Estimate:
+    """One look-up per element; the type is that of the values."""
+    if values_tensor is not None:
+        return looked_up(x, values_tensor.dtype)
+    return looked_up(x, STRING if values_strings else INT64 if values_int64s else FLOAT32)
+
+
+@rule("ai.onnx.ml.FeatureVectorizer")
+def feature_vectorizer(*tensors: TensorType, inputdimensions: Ints = ()) -> Estimate:
+    """Features side by side, converted where they are no float32."""
+    sizes = [rows_and_features(x) for x in tensors]
+    widths: Dim = sum(inputdimensions) if inputdimensions else sum(width for _, width in sizes)
+    out = TensorType((sizes[0][0], widths), FLOAT32)
+    converted = sum(x.numel for x in tensors if x.dtype != FLOAT32)
+    return Estimate((out,), vector_flops=converted, reads=tensors)
+
+
+# Maps from names or numbers to values, of which nothing is known beforehand.
+
+
+@rule("ai.onnx.ml.DictVectorizer")
+def dict_vectorizer(x: Opaque, *, int64_vocabulary: Ints = (), string_vocabulary: Strings = ()) -> Estimate:
+    """A look-up for every name in the vocabulary; floating-point values are taken to be float32."""
+    count = len(int64_vocabulary or string_vocabulary)
+    return Estimate((TensorType((1, count), FLOAT32),), vector_flops=count)
+
+
+@rule("ai.onnx.ml.CastMap")
+def cast_map(x: Opaque, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Estimate:
+    """The values in order of their keys, or each where its key says."""
+    count = data_dependent("map_entries") if map_form == "DENSE" else max_map
+    dtype = {"TO_STRING": STRING, "TO_INT64": INT64}.get(cast_to, FLOAT32)
+    return Estimate((TensorType((1, count), dtype),), vector_flops=count)
+
+
+@rule("ai.onnx.ml.ZipMap")
+def zip_map(x: TensorType, *, classlabels_int64s: Ints = (), classlabels_strings: Strings = ()) -> Estimate:
+    """A map for every row: the values beside their names."""
+    rows, _ = rows_and_features(x)
+    return Estimate((SequenceType(None, rows),), reads=(x,), writes=(x,))

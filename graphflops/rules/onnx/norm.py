@@ -1,0 +1,236 @@
+"""Normalisation: by the batch, by groups, by rows, by neighbouring channels; and dropout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, free
+from graphflops.dims import differ, mod, prod
+from graphflops.rules.axes import axes as axes_of
+from graphflops.rules.axes import axis as axis_of
+from graphflops.rules.axes import reduced
+from graphflops.rules.batch_norm import scaled, updated
+from graphflops.rules.dropout import DROPOUT
+from graphflops.rules.norm import MEAN_SQUARE, normalised
+from graphflops.rules.onnx.arithmetic import only_value
+from graphflops.rules.onnx.fused import Outputs, asked, chosen
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.registry import require, rule
+from graphflops.tensor import BOOL, DType, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+
+
+@rule("onnx.BatchNormalization")
+def batch_normalization(
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType,
+    mean: TensorType,
+    var: TensorType,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
+    if not training_mode:
+        return _inferred(x, scale, bias, mean, var, outputs)
+    return _trained(x, scale, bias, mean, var, (x.like(), mean.like(), var.like()), outputs)
+
+
+@rule(
+    "onnx.BatchNormalization.1",
+    "onnx.BatchNormalization.6",
+    "onnx.BatchNormalization.7",
+    "onnx.BatchNormalization.9",
+)
+def batch_normalization_by_results(
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType,
+    mean: TensorType,
+    var: TensorType,
+    *,
+    consumed_inputs: Value = None,
+    epsilon: float = 1e-5,
+    is_test: int = 0,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """As the newest, training where statistics are asked for: new ones, and the batch's for the backward pass."""
+    if is_test or not any(outputs[1:]):
+        return _inferred(x, scale, bias, mean, var, outputs)
+    kept = (mean.like(), var.like(), mean.like(), var.like())
+    return _trained(x, scale, bias, mean, var, (x.like(), *kept), outputs)
+
+
+def _inferred(
+    x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType, outputs: Outputs
+) -> Estimate:
+    """By the given statistics, of which there may be one for each element of a sample."""
+    _check_channels(x, scale)
+    estimate = replace(scaled(x, scale, bias, mean, var), transcendentals=var.numel)
+    return replace(estimate, out=chosen(outputs, x.like(), mean.like(), var.like(), mean.like(), var.like()))
+
+
+def _trained(
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType,
+    mean: TensorType,
+    var: TensorType,
+    out: tuple[TensorType, ...],
+    outputs: Outputs,
+) -> Estimate:
+    """By the batch's own statistics, which are mixed into the running ones where these are asked for."""
+    _check_channels(x, scale)
+    running = [given if asked(outputs, place) else None for place, given in enumerate((mean, var), 1)]
+    mixed = updated(normalised(x, var.numel, scale, bias), *running)
+    return replace(mixed, out=chosen(outputs, *out), writes=None)
+
+
+def _check_channels(x: TensorType, scale: TensorType) -> None:
+    if x.rank > 1 and scale.rank == 1:
+        channels = x.shape[1]
+        require(
+            not differ(channels, scale.shape[0]), f"{channels} channels meet a scale for {scale.shape[0]}"
+        )
+
+
+@rule("onnx.InstanceNormalization")
+def instance_normalization(
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType,
+    *,
+    epsilon: float = 1e-5,
+    consumed_inputs: Value = None,
+) -> Estimate:
+    """Seven operations per element, a reciprocal root per channel of each sample."""
+    return normalised(x, prod(x.shape[:2]), scale, bias)
+
+
+@rule("onnx.GroupNormalization")
+def group_normalization(
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Estimate:
+    """Seven operations per element, a reciprocal root per group of each sample; scales of groups or of channels."""
+    require(x.rank >= 2 and num_groups > 0, f"{num_groups} groups of the channels of {x}")
+    channels = x.shape[1]
+    require(not differ(mod(channels, num_groups), 0), f"{channels} channels do not make {num_groups} groups")
+    return normalised(x, x.shape[0] * num_groups, scale, bias)
+
+
+def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
+    """The first axis normalised over, and the shape of statistics."""
+    place = axis_of(axis, x.rank)
+    return place, (*x.shape[:place], *(1,) * (x.rank - place))
+
+
+@rule("onnx.LayerNormalization")
+def layer_normalization(
+    x: TensorType,
+    scale: TensorType,
+    bias: TensorType | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """Seven operations per element with a bias, a reciprocal root per row."""
+    place, kept = from_axis(x, axis)
+    statistic = x.like(kept, onnx_dtype(stash_type))
+    estimate = normalised(x, prod(x.shape[:place]), scale, bias)
+    return replace(estimate, out=chosen(outputs, x.like(), statistic, statistic))
+
+
+@rule("onnx.RMSNormalization")
+def rms_normalization(
+    x: TensorType, scale: TensorType, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Estimate:
+    """Four operations per element, a reciprocal root per row."""
+    place, _ = from_axis(x, axis)
+    estimate = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
+    return replace(estimate, out=(x.like(dtype=scale.dtype),))
+
+
+@rule("onnx.LpNormalization")
+def lp_normalization(x: TensorType, *, axis: int = -1, p: int = 2) -> Estimate:
+    """A magnitude or a square, a sum and a division per element; a root per row of squares."""
+    rows = prod(reduced(x.shape, axis))
+    return Estimate((x.like(),), vector_flops=3 * x.numel, transcendentals=rows if p == 2 else 0, reads=(x,))
+
+
+@rule("onnx.MeanVarianceNormalization")
+def mean_variance_normalization(x: TensorType, *, axes: tuple[int, ...] = (0, 2, 3)) -> Estimate:
+    """Five operations per element, a root per group."""
+    return normalised(x, prod(reduced(x.shape, axes_of(axes, x.rank))))
+
+
+@rule("onnx.LRN")
+def local_response_normalization(
+    x: TensorType, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Estimate:
+    """Squares of neighbouring channels summed; scaled, shifted, raised to a power, and divided by, per element."""
+    return Estimate((x.like(),), vector_flops=(size + 4) * x.numel, transcendentals=x.numel, reads=(x,))
+
+
+@rule("onnx.Dropout")
+def dropout(
+    x: TensorType,
+    ratio: TensorType | None = None,
+    training_mode: TensorType | None = None,
+    *,
+    seed: int | None = None,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """In training three operations per element; where nobody knows, as in training."""
+    training = training_mode is not None and only_value(training_mode) != 0 and only_value(ratio) != 0
+    return _dropped(x, training, outputs, BOOL)
+
+
+@rule("onnx.Dropout.10")
+def dropout_of_inference(x: TensorType, *, ratio: float = 0.5, outputs: Outputs = (True,)) -> Estimate:
+    """Nothing: this version only ever meant inference."""
+    return _dropped(x, False, outputs, BOOL)
+
+
+@rule("onnx.Dropout.7")
+def dropout_with_like_mask(x: TensorType, *, ratio: float = 0.5, outputs: Outputs = (True,)) -> Estimate:
+    """As version 10, with a mask of the operand's own type."""
+    return _dropped(x, False, outputs, x.dtype)
+
+
+@rule("onnx.Dropout.1", "onnx.Dropout.6")
+def dropout_unless_tested(
+    x: TensorType,
+    *,
+    consumed_inputs: Value = None,
+    is_test: int = 0,
+    ratio: float = 0.5,
+    outputs: Outputs = (True,),
+) -> Estimate:
+    """Three operations per element unless the call says that it is a test, which fills no mask."""
+    return _dropped(x, not is_test and ratio != 0, (True,) if is_test else outputs, x.dtype)
+
+
+def _dropped(x: TensorType, training: bool, outputs: Outputs, mask: DType) -> Estimate:
+    if not training and not asked(outputs, 1):
+        return free(replace(x.view(x.shape), value=x.value))
+    kept = x.like(dtype=mask)
+    out = chosen(outputs, x.like(), kept)
+    if training:
+        return Estimate(out, vector_flops=DROPOUT * x.numel, reads=(x,))
+    return Estimate(out, writes=(kept,), alias=True)

@@ -1,0 +1,176 @@
+"""Recurrent layers: one layer in one or both directions, its gates' matrices stacked, peepholes and all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.dims import differ
+from graphflops.rules import recurrent as shared
+from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+
+if TYPE_CHECKING:
+    from graphflops.cost import Estimate
+    from graphflops.tensor import TensorType
+
+PEEPHOLES = 6  # per hidden unit: a product with the cell state and its addition for three gates
+CLIP = 2  # per gate: two comparisons
+# Operations and functions per element of the activations that a cell may be given.
+ACTIVATIONS = {
+    "relu": (1, 0),
+    "tanh": (0, 1),
+    "sigmoid": (0, 1),
+    "affine": (2, 0),
+    "leakyrelu": (2, 0),
+    "thresholdedrelu": (1, 0),
+    "scaledtanh": (2, 1),
+    "hardsigmoid": (4, 0),
+    "elu": (2, 1),
+    "softsign": (3, 0),
+    "softplus": (1, 2),
+}
+# Which of the activations named for a direction each kind of cell applies, gate by gate, and the usual ones.
+APPLIED = {"RNN": (0,), "GRU": (0, 0, 1), "LSTM": (0, 0, 0, 1, 2)}
+CELLS = {"RNN": shared.TANH, "GRU": shared.GRU, "LSTM": shared.LSTM}
+
+
+def cell_of(kind: str, activations: tuple[str, ...], clip: float | None, peepholes: bool) -> Cell:
+    """The cell with the activations of its first direction in place of sigmoids and hyperbolic tangents."""
+    cell, applied = CELLS[kind], APPLIED[kind]
+    vector = cell.vector + (PEEPHOLES if peepholes else 0) + (CLIP * cell.gates if clip is not None else 0)
+    if not activations:
+        return replace(cell, vector=vector)
+    names = [name.lower() for name in activations]
+    require(len(names) > max(applied), f"{len(names)} activations for a cell that has {max(applied) + 1}")
+    unknown = [name for name in names if name not in ACTIVATIONS]
+    require(not unknown, f"unknown activation {unknown[:1]}")
+    work = [ACTIVATIONS[names[place]] for place in applied]
+    return replace(
+        cell,
+        vector=vector + sum(flops for flops, _ in work),
+        transcendentals=sum(functions for _, functions in work),
+    )
+
+
+def layer(
+    cell: Cell,
+    x: TensorType,
+    w: TensorType,
+    r: TensorType,
+    bias: TensorType | None,
+    states: tuple[TensorType | None, ...],
+    layout: int,
+    results: int,
+    outputs: Outputs,
+    *more: TensorType | None,
+) -> Estimate:
+    """Every direction over all steps of all sequences, however short some of them are."""
+    require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
+    directions, rows, hidden = r.shape
+    require(not differ(rows, cell.gates * hidden), f"{rows} rows make no {cell.gates} gates of {hidden}")
+    require(
+        isinstance(directions, int) and not differ(w.shape[0], directions), f"{directions} directions of {w}"
+    )
+    assert isinstance(directions, int)
+    batch, steps = x.shape[:2] if layout else x.shape[1::-1]
+    biases = () if bias is None else (bias.like((rows,)),) * 2
+    both = [Layer(w.like(w.shape[1:]), r.like(r.shape[1:]), None, biases)] * directions
+    held = tuple(state for state in states if state is not None)
+    estimate = recur(cell, x, held, both, x)
+    every = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
+    last = (batch, directions, hidden) if layout else (directions, batch, hidden)
+    out = (x.like(every), *(x.like(last) for _ in range(results - 1)))
+    return replace(estimate, out=chosen(outputs, *out), reads=(*estimate.reads, *more))
+
+
+@backward("onnx.RNN", "onnx.GRU", "onnx.LSTM")
+def layer_backward(call: ForwardCall) -> Estimate:
+    """Back-propagation through time: each product once for what goes in, once for its matrix."""
+    given = call.arguments
+    x, r = given["x"], given["r"]
+    cell = next(cell for cell in CELLS.values() if not differ(r.shape[1], cell.gates * r.shape[2]))
+    one = Layer(given["w"].like(given["w"].shape[1:]), r.like(r.shape[1:]))
+    state = x.like((x.shape[0 if given.get("layout") else 1], r.shape[2]))
+    groups = {"x": {"x"}, "hx": {"initial_h", "initial_c"}, "params": {"w", "r", "bias", "peepholes"}}
+    wants = frozenset(name for name, members in groups.items() if members & call.wants)
+    work = recur_back(cell, x, state, [one] * r.shape[0], r.shape[0], wants)
+    return with_gradients(work, call)
+
+
+@rule("onnx.RNN", product=("x", "w", "r"))
+def rnn(
+    x: TensorType,
+    w: TensorType,
+    r: TensorType,
+    bias: TensorType | None = None,
+    sequence_lens: TensorType | None = None,
+    initial_h: TensorType | None = None,
+    *,
+    activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (),
+    activations: tuple[str, ...] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    output_sequence: int = 0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """Both matrices once per row of every step, and an activation."""
+    cell = cell_of("RNN", activations, clip, peepholes=False)
+    return layer(cell, x, w, r, bias, (initial_h,), layout, 2, outputs, sequence_lens)
+
+
+@rule("onnx.GRU", product=("x", "w", "r"))
+def gru(
+    x: TensorType,
+    w: TensorType,
+    r: TensorType,
+    bias: TensorType | None = None,
+    sequence_lens: TensorType | None = None,
+    initial_h: TensorType | None = None,
+    *,
+    activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (),
+    activations: tuple[str, ...] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+    output_sequence: int = 0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """Both matrices of three gates once per row of every step; resetting before or after a product costs the same."""
+    cell = cell_of("GRU", activations, clip, peepholes=False)
+    return layer(cell, x, w, r, bias, (initial_h,), layout, 2, outputs, sequence_lens)
+
+
+@rule("onnx.LSTM", product=("x", "w", "r"))
+def lstm(
+    x: TensorType,
+    w: TensorType,
+    r: TensorType,
+    bias: TensorType | None = None,
+    sequence_lens: TensorType | None = None,
+    initial_h: TensorType | None = None,
+    initial_c: TensorType | None = None,
+    peepholes: TensorType | None = None,
+    *,
+    activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (),
+    activations: tuple[str, ...] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+    output_sequence: int = 0,
+    outputs: Outputs = (),
+) -> Estimate:
+    """Both matrices of four gates once per row of every step, and the cell's formula."""
+    cell = cell_of("LSTM", activations, clip, peepholes is not None)
+    states = (initial_h, initial_c)
+    return layer(cell, x, w, r, bias, states, layout, 3, outputs, sequence_lens, peepholes)

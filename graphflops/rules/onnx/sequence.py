@@ -1,0 +1,198 @@
+"""Lists of tensors, and values that may be absent: bookkeeping is free, cutting up and joining copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, free
+from graphflops.dims import Dim, ceil_div, mod, symbol
+from graphflops.rules.axes import axis as place_of
+from graphflops.rules.onnx.entries import Numbers, size, unknown
+from graphflops.rules.onnx.movement import joined
+from graphflops.rules.onnx.slicing import pieces, split_lengths
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import replaced, same_elements, tensors_of
+from graphflops.tensor import BOOL, INT64, ElementType, OptionalType, SequenceType, TensorType, UnknownType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LISTED = 64  # elements that are followed one by one
+VARIES = symbol("size that varies")  # in the type of all elements, a size that they do not share
+
+
+def sequence_of(items: Sequence[ElementType | None]) -> SequenceType:
+    """The sequence of these elements."""
+    known = tuple(item for item in items if item is not None)
+    each = known if len(known) == len(items) <= _LISTED else None
+    return SequenceType(common(items), len(items), each)
+
+
+def common(items: Sequence[ElementType | None]) -> ElementType | None:
+    """What is known of all elements alike."""
+    first, *rest = items or (None,)
+    for item in rest:
+        first = alike(first, item)
+    return first
+
+
+def alike(a: ElementType | None, b: ElementType | None) -> ElementType | None:
+    """What is known of either of two elements."""
+    if a == b:
+        return a
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return None
+    if a.rank != b.rank or a.dtype != b.dtype:
+        return None
+    return a.like(mine if mine == other else VARIES for mine, other in zip(a.shape, b.shape, strict=True))
+
+
+def one_of(element: ElementType | None) -> ElementType | UnknownType:
+    """Some element: a size that varies is for data to tell."""
+    if isinstance(element, TensorType):
+        return element.like(
+            unknown("element", at) if size is VARIES else size for at, size in enumerate(element.shape)
+        )
+    return UnknownType() if element is None else element
+
+
+def listed(x: SequenceType) -> tuple[ElementType, ...] | None:
+    """The elements one by one, where they are known or known to be alike."""
+    if x.items is not None or not isinstance(x.length, int) or x.element is None or x.length > _LISTED:
+        return x.items
+    return (
+        None if isinstance(x.element, TensorType) and VARIES in x.element.shape else (x.element,) * x.length
+    )
+
+
+# Lists.
+
+
+@rule("onnx.SequenceEmpty")
+def sequence_empty(*, dtype: int = 1) -> Estimate:
+    """A list without elements."""
+    onnx_dtype(dtype)
+    return free(SequenceType(None, 0, ()), alias=False)
+
+
+@rule("onnx.SequenceConstruct")
+def sequence_construct(*tensors: TensorType) -> Estimate:
+    """A list of the tensors themselves."""
+    return free(sequence_of(tensors), alias=False)
+
+
+@rule("onnx.SequenceInsert")
+def sequence_insert(x: SequenceType, tensor: TensorType, position: Numbers = None) -> Estimate:
+    """The list with one element more, by default at its end."""
+    items, place = listed(x), None if position is None else size(position)
+    if items is not None and (position is None or isinstance(place, int)):
+        at = place if isinstance(place, int) else len(items)
+        return free(sequence_of((*items[:at], tensor, *items[at:])), alias=False)
+    element = tensor if x.length == 0 else alike(x.element, tensor)
+    return free(SequenceType(element, None if x.length is None else x.length + 1), alias=False)
+
+
+@rule("onnx.SequenceErase")
+def sequence_erase(x: SequenceType, position: Numbers = None) -> Estimate:
+    """The list with one element less, by default without its last."""
+    items, place = listed(x), -1 if position is None else size(position)
+    if items and isinstance(place, int):
+        at = place % len(items)
+        return free(sequence_of((*items[:at], *items[at + 1 :])), alias=False)
+    return free(SequenceType(x.element, None if x.length is None else x.length - 1), alias=False)
+
+
+@rule("onnx.SequenceAt")
+def sequence_at(x: SequenceType, position: Numbers) -> Estimate:
+    """One element, itself."""
+    items, place = listed(x), size(position)
+    if items and isinstance(place, int):
+        require(-len(items) <= place < len(items), f"position {place} is outside a sequence of {len(items)}")
+        return free(items[place], alias=False)
+    return free(one_of(common(items) if items else x.element), alias=False)
+
+
+@rule("onnx.SequenceLength")
+def sequence_length(x: SequenceType) -> Estimate:
+    """How many elements there are."""
+    return free(TensorType((), INT64, value=x.length), alias=False)
+
+
+# Tensors cut up and joined.
+
+
+@rule("onnx.SplitToSequence")
+def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, keepdims: int = 1) -> Estimate:
+    """A copy of each piece of the lengths given, or of the one length; without either of every slice."""
+    place = place_of(axis, x.rank)
+    length = x.shape[place]
+    each = isinstance(split, TensorType) and split.rank > 0
+    step = 1 if split is None else size(split)
+    if each:
+        parts = pieces(x, place, split_lengths(length, split, 0))
+    elif isinstance(length, int) and isinstance(step, int) and length <= _LISTED * step:
+        starts = range(0, length, step)
+        parts = pieces(x, place, [min(step, length - start) for start in starts])
+    else:
+        return _many(x, place, step, dropped=split is None and not keepdims)
+    if split is None and not keepdims:
+        parts = tuple(same_elements(part, replaced(part.shape, place)) for part in parts)
+    return Estimate((sequence_of(parts),), reads=(x,), writes=parts)
+
+
+def _many(x: TensorType, place: int, step: Dim | None, dropped: bool) -> Estimate:
+    """More pieces than are followed one by one, or nobody knows how many: all alike, as far as they come out even."""
+    length = x.shape[place]
+    even = step is not None and mod(length, step) == 0
+    width = step if even and step is not None else VARIES
+    element = x.like(replaced(x.shape, place) if dropped else replaced(x.shape, place, width))
+    count = None if step is None else ceil_div(length, step)
+    return Estimate((SequenceType(element, count),), reads=(x,), writes=(x,))
+
+
+@rule("onnx.ConcatFromSequence")
+def concat_from_sequence(x: SequenceType, *, axis: int, new_axis: int = 0) -> Estimate:
+    """All elements joined along an axis they have, or stacked along a new one."""
+    items = tensors_of(listed(x) or ())
+    if items:
+        rows = [_with_axis(item, axis) for item in items] if new_axis else items
+        return Estimate((joined(rows, axis),), reads=items)
+    if not isinstance(x.element, TensorType):
+        return Estimate((UnknownType(),))
+    whole = _with_axis(x.element, axis) if new_axis else x.element
+    place = place_of(axis, whole.rank)
+    each = whole.shape[place]
+    length = VARIES if x.length is None or each is VARIES else each * x.length
+    out = one_of(whole.like(replaced(whole.shape, place, length)))
+    return Estimate((out,), reads=(out,) if isinstance(out, TensorType) else ())
+
+
+def _with_axis(x: TensorType, axis: int) -> TensorType:
+    place = place_of(axis, x.rank + 1)
+    return same_elements(x, (*x.shape[:place], 1, *x.shape[place:]))
+
+
+# What may be absent.
+
+
+@rule("onnx.Optional")
+def optional(x: ElementType | None = None, *, type: object = None) -> Estimate:
+    """The value, or none."""
+    return free(OptionalType(x, x is not None))
+
+
+@rule("onnx.OptionalGetElement")
+def optional_get_element(x: ElementType) -> Estimate:
+    """The value that is there."""
+    if not isinstance(x, OptionalType):
+        return free(x)
+    require(x.present is not False, "there is no value to get")
+    return free(UnknownType() if x.element is None else x.element)
+
+
+@rule("onnx.OptionalHasElement")
+def optional_has_element(x: ElementType | None = None) -> Estimate:
+    """Whether there is a value; a tensor or sequence always is one."""
+    present = x.present if isinstance(x, OptionalType) else x is not None
+    return free(TensorType((), BOOL, value=None if present is None else int(present)), alias=False)

@@ -1,0 +1,124 @@
+"""Fourier transforms, windows and the mel scale; complex numbers are pairs along the last axis.
+
+A transform is 5*n*log2(n) real operations, half of that from or to real numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, at_least, floor_div
+from graphflops.rules.axes import axis as axis_of
+from graphflops.rules.fourier import real_transform, transform, without
+from graphflops.rules.onnx.entries import literals, size, unknown
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import replaced
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.rules.onnx.entries import Numbers
+
+
+@rule("onnx.DFT")
+def dft(
+    x: TensorType,
+    dft_length: TensorType | None = None,
+    axis: Numbers = -2,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Estimate:
+    """A transform of every lane along an axis, cut or filled up to a length."""
+    places = literals(axis)
+    require(bool(places) and x.rank > 1, f"which axis of {x} to transform depends on data")
+    along = axis_of((places or (0,))[0], x.rank)
+    real_result = bool(onesided and inverse)
+    whole = 2 * (x.shape[along] - 1) if real_result else x.shape[along]
+    length = whole if dft_length is None else _known(dft_length, "dft")
+    halved = onesided and not inverse
+    kept = floor_div(length, 2) + 1 if halved else length
+    out = x.like((*replaced(x.shape, along, kept)[:-1], 1 if real_result else 2))
+    real = real_result or x.shape[-1] == 1
+    lanes = without(x.shape[:-1], along)
+    work = (real_transform if real else transform)(length) * lanes
+    reads = (x, dft_length, axis if isinstance(axis, TensorType) else None)
+    return Estimate((out,), vector_flops=work, reads=reads)
+
+
+@rule("onnx.DFT.17")
+def dft_along_attribute(
+    x: TensorType, dft_length: TensorType | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
+) -> Estimate:
+    """As the newest, along the second axis by default."""
+    return dft(x, dft_length, axis, inverse=inverse, onesided=onesided)
+
+
+def _known(x: TensorType, what: str) -> Dim:
+    """The size that a tensor of one element holds, or a name for it."""
+    held = size(x)
+    return unknown(what, 0) if held is None else held
+
+
+@rule("onnx.STFT")
+def stft(
+    signal: TensorType,
+    frame_step: TensorType,
+    window: TensorType | None = None,
+    frame_length: TensorType | None = None,
+    *,
+    onesided: int = 1,
+) -> Estimate:
+    """A product with the window and a transform per frame."""
+    require(signal.rank in (2, 3), f"a batch of signals has two or three axes, not {signal.rank}")
+    batch, samples = signal.shape[:2]
+    length = window.shape[0] if window is not None else samples
+    if frame_length is not None:
+        length = _known(frame_length, "frame")
+    require(not at_least(length, samples + 1), f"a frame takes {length} samples of a signal of {samples}")
+    frames = floor_div(samples - length, _known(frame_step, "step")) + 1
+    parts = 1 if signal.rank == 2 or signal.shape[2] == 1 else 2
+    bins = floor_div(length, 2) + 1 if onesided and parts == 1 else length
+    windowing = 0 if window is None else length * parts
+    per_frame = windowing + (real_transform if parts == 1 else transform)(length)
+    return Estimate(
+        (signal.like((batch, frames, bins, 2)),),
+        vector_flops=batch * frames * per_frame,
+        reads=(signal, frame_step, window, frame_length),
+    )
+
+
+def register_window(name: str, flops: int, cosines: int) -> None:
+    """Register a window function by its work per sample."""
+
+    @rule(f"onnx.{name}")
+    def window(length: TensorType, *, output_datatype: int = 1, periodic: int = 1) -> Estimate:
+        """So many cosines and operations per sample."""
+        samples = _known(length, "window")
+        out = TensorType((samples,), onnx_dtype(output_datatype))
+        functions = cosines * samples
+        return Estimate((out,), vector_flops=flops * samples, transcendentals=functions, reads=(length,))
+
+
+# Each takes one product for the angle; a weighted cosine is a product and a sum.
+register_window("HannWindow", 3, 1)
+register_window("HammingWindow", 3, 1)
+register_window("BlackmanWindow", 6, 2)
+
+
+@rule("onnx.MelWeightMatrix")
+def mel_weight_matrix(
+    num_mel_bins: TensorType,
+    dft_length: TensorType,
+    sample_rate: TensorType,
+    lower_edge_hertz: TensorType,
+    upper_edge_hertz: TensorType,
+    *,
+    output_datatype: int = 1,
+) -> Estimate:
+    """Two slopes and the smaller of them, not below zero, per weight; a power per edge of a triangle."""
+    bins, length = _known(num_mel_bins, "mel"), _known(dft_length, "dft")
+    out = TensorType((floor_div(length, 2) + 1, bins), onnx_dtype(output_datatype))
+    reads = (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)
+    return Estimate((out,), vector_flops=6 * out.numel, transcendentals=bins + 2, reads=reads)

@@ -1,0 +1,82 @@
+"""Strings, n-grams and encoded pictures. Work on characters is no arithmetic: what strings hold is not counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, broadcast
+from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import shown
+from graphflops.tensor import BOOL, FLOAT32, INT64, UINT8, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@rule("onnx.StringConcat")
+def string_concat(x: TensorType, y: TensorType) -> Estimate:
+    """Strings end to end, pair by pair."""
+    return Estimate((x.like(broadcast(x.shape, y.shape)),), reads=(x, y))
+
+
+@rule("onnx.StringSplit")
+def string_split(
+    x: TensorType, *, delimiter: str | None = None, maxsplit: int | None = None, outputs: Outputs = ()
+) -> Estimate:
+    """Each string cut into parts, as many as the one with the most has, and how many it has."""
+    parts = x.like((*x.shape, data_dependent("string_split")))
+    return Estimate(chosen(outputs, parts, x.like(dtype=INT64)), reads=(x,))
+
+
+@rule("onnx.StringNormalizer")
+def string_normalizer(
+    x: TensorType,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str | None = None,
+    stopwords: Sequence[str] | None = None,
+) -> Estimate:
+    """Strings in another case, without those that are to be left out: how many these are the data says."""
+    require(x.rank in (1, 2), f"{shown(x.shape)} is no list of strings")
+    kept: Dim = data_dependent("strings") if stopwords else x.shape[-1]
+    return Estimate((x.like((*x.shape[:-1], kept)),), reads=(x,))
+
+
+@rule("onnx.RegexFullMatch")
+def regex_full_match(x: TensorType, *, pattern: str | None = None) -> Estimate:
+    """Whether each string matches a pattern."""
+    return Estimate((x.like(dtype=BOOL),), reads=(x,))
+
+
+@rule("onnx.TfIdfVectorizer")
+def tf_idf_vectorizer(
+    x: TensorType,
+    *,
+    max_gram_length: int,
+    max_skip_count: int,
+    min_gram_length: int,
+    mode: str,
+    ngram_counts: Sequence[int],
+    ngram_indexes: Sequence[int],
+    pool_int64s: Sequence[int] | None = None,
+    pool_strings: Sequence[str] | None = None,
+    weights: Sequence[float] | None = None,
+) -> Estimate:
+    """An addition for each n-gram of each length and number of skips; a weight for each entry where there are weights."""
+    require(x.rank in (1, 2), f"{shown(x.shape)} is no sequence of tokens")
+    out = TensorType((*x.shape[:-1], max(ngram_indexes, default=-1) + 1), FLOAT32)
+    lengths = max_gram_length - min_gram_length + 1
+    # A single token skips nothing.
+    spacings = lengths * (max_skip_count + 1) - (max_skip_count if min_gram_length == 1 else 0)
+    return Estimate((out,), vector_flops=spacings * x.numel + (0 if mode == "TF" else out.numel), reads=(x,))
+
+
+@rule("onnx.ImageDecoder")
+def image_decoder(stream: TensorType, *, pixel_format: str = "RGB") -> Estimate:
+    """A picture as large as the data says; decoding is not counted."""
+    channels = 1 if pixel_format == "Grayscale" else 3
+    shape = (data_dependent("image_height"), data_dependent("image_width"), channels)
+    return Estimate((TensorType(shape, UINT8),), reads=(stream,))

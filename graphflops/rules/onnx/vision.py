@@ -1,0 +1,70 @@
+"""Pictures sampled between their pixels: at the points of a grid, within boxes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.rules import resample
+from graphflops.rules import vision as shared
+from graphflops.rules.onnx.entries import many, sizes, unknown
+from graphflops.rules.registry import require, rule
+
+if TYPE_CHECKING:
+    from graphflops.cost import Estimate
+    from graphflops.tensor import TensorType
+
+MODES = {"bilinear": 0, "linear": 0, "nearest": 1, "bicubic": 2, "cubic": 2}
+
+
+@rule("onnx.GridSample")
+def grid_sample(
+    x: TensorType,
+    grid: TensorType,
+    *,
+    align_corners: int = 0,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+) -> Estimate:
+    """Per channel two operations per tap; per grid point its position and a weight per tap."""
+    require(mode in MODES, f"unknown mode {mode!r}")
+    return resample.grid_sampler(x, grid, MODES[mode], 0, bool(align_corners))
+
+
+@rule("onnx.AffineGrid")
+def affine_grid(theta: TensorType, size: TensorType, *, align_corners: int = 0) -> Estimate:
+    """Every position, with a 1 appended, times the transposed affine matrix."""
+    count = many(size)
+    asked = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count or 4)))
+    require(len(asked) in (4, 5), f"a grid of {len(asked)} axes")
+    estimate = resample.affine_grid_generator(theta, asked, bool(align_corners))
+    return replace(estimate, reads=(theta, size))
+
+
+@rule("onnx.RoiAlign")
+def roi_align(
+    x: TensorType,
+    rois: TensorType,
+    batch_indices: TensorType,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Estimate:
+    """The bilinear samples of each output, and a division by their number where they are averaged."""
+    settings = (spatial_scale, output_height, output_width, sampling_ratio, False)
+    estimate = shared.roi_align(x, rois, *settings)
+    return replace(estimate, reads=(x, rois, batch_indices))
+
+
+@rule("onnx.MaxRoiPool")
+def max_roi_pool(
+    x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0
+) -> Estimate:
+    """One comparison per pixel of each output's window, whose size only data can tell."""
+    require(len(pooled_shape) == 2, f"a picture is pooled to two sizes, not {len(pooled_shape)}")
+    estimate = shared.roi_pool(x, rois, spatial_scale, *pooled_shape)
+    return replace(estimate, out=estimate.out[:1])

@@ -1,0 +1,309 @@
+"""ONNX files that are damaged, contradict themselves or were made to harm: one line each, in bounded time."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import onnx
+import pytest
+from onnx import TensorProto, helper, parser
+
+from graphflops.analyze import analyze
+from graphflops.dims import symbol
+from graphflops.errors import FileError
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "d": 1]>'
+node = helper.make_node
+
+
+def value(name, shape=("N", 4), code=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, code, shape)
+
+
+def model(nodes, inputs, outputs, stored=(), **fields):
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(stored))
+    fields.setdefault("opset_imports", [helper.make_opsetid("", 21), helper.make_opsetid("d", 1)])
+    return helper.make_model(graph, **fields)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(data, name="model.onnx"):
+        path = tmp_path / name
+        if isinstance(data, str):
+            data = parser.parse_model(f"{HEAD} {data}")
+        path.write_bytes(data if isinstance(data, bytes) else data.SerializeToString())
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def refused(write):
+    """The one line with which a file is refused, without the file's name."""
+
+    def refusal(data, name="model.onnx"):
+        path = write(data, name)
+        began = time.process_time()
+        with pytest.raises(FileError) as caught:
+            analyze(path)
+        assert time.process_time() - began < 20
+        message = str(caught.value)
+        assert "\n" not in message
+        assert message.startswith(f"{path}: ")
+        assert len(message) < len(str(path)) + 900
+        return message.removeprefix(f"{path}: ")
+
+    return refusal
+
+
+RELU = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"
+
+
+@pytest.mark.parametrize("kept", [3, 10, 40, 60, -1])
+def test_a_file_cut_off(kept, refused):
+    whole = model([node("Relu", ["x"], ["y"])], [value("x")], [value("y")], producer_name="p").SerializeToString()
+    assert refused(whole[:kept]).startswith(("is damaged, ", "holds no graph"))
+
+
+def test_garbage(refused):
+    noise = random.Random(0)
+    for length in (1, 10, 1000, 100_000):
+        assert refused(b"\x08\x0a" + noise.randbytes(length))
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n", "is a git-lfs pointer"),
+        (b"<!DOCTYPE html>\n<html><body>Not found</body></html>", "is a web page"),
+        (b"<html lang=en><body>Not found</body></html>", "is a web page"),
+        (b"", "is empty"),
+        (b"hello", "is not an ONNX model"),
+        (b'{"schema": 1}', "is JSON, but not that of an ONNX model"),
+        (b"\x80\x04\x95junk", "is a pickle"),
+    ],
+)
+def test_what_is_no_model(data, said, refused):
+    assert refused(data).startswith(said)
+
+
+def test_forms_of_text_that_are_damaged(refused):
+    assert "ParseError" in refused(f"{HEAD} {RELU}".encode()[:-3], "model.onnxtxt")
+    assert refused(b'{"irVersion": "8", "graph": {"node": [}', "m.json").startswith("is not the JSON of an ONNX model")
+    assert refused(b"ir_version: 8 graph { node {", "m.textproto").startswith("is not the text of an ONNX model")
+    assert refused(f"{HEAD} {RELU}".encode() + b"\xff", "model.onnxtxt") == "is not UTF-8"
+
+
+def test_nesting_too_deep_in_every_form(refused):
+    branch = "y = If(x) <then_branch = g () => (float y) { "
+    assert refused(f"{HEAD} g (bool x) => (float y) {{ {branch * 5000}".encode(), "m.onnxtxt") == "nests too deep"
+    assert refused(b'{"irVersion": 8, "graph":' + b'{"node":[' * 20_000, "m.json") == "nests too deep"
+    assert refused(b"ir_version: 8 graph " + b"{node{attribute{g" * 20_000, "m.textproto") == "nests too deep"
+    inner = b""
+    for _ in range(3000):  # GraphProto.node.attribute.g of GraphProto, as bytes
+        for field in (6, 5, 1):
+            size = len(inner)
+            encoded = bytearray()
+            while size > 0x7F:
+                encoded.append(size & 0x7F | 0x80)
+                size >>= 7
+            encoded.append(size)
+            inner = bytes((field << 3 | 2,)) + bytes(encoded) + inner
+    tail = bytearray()
+    size = len(inner)
+    while size > 0x7F:
+        tail.append(size & 0x7F | 0x80)
+        size >>= 7
+    tail.append(size)
+    assert refused(b"\x08\x0a\x3a" + bytes(tail) + inner).startswith("is damaged, nests too deep")
+
+
+@pytest.mark.parametrize(
+    "nodes, said",
+    [
+        ([node("Add", ["x", "c"], ["b"]), node("Relu", ["b"], ["c"])], "Add uses what is made of its own results"),
+        ([node("Add", ["x", "c"], ["c"])], "Add uses what is made of its own results"),
+        ([node("Add", ["x", "lost"], ["c"], name="adder")], "adder uses the value lost, which nothing defines"),
+        ([node("Relu", ["x"], ["b"])], "output c uses the value c, which nothing defines"),
+    ],
+)
+def test_values_that_are_made_of_themselves_or_by_nothing(nodes, said, refused):
+    assert refused(model(nodes, [value("x")], [value("c")])).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "sizes, said",
+    [
+        ((-4, 8), "tensor w has a negative size: [-4, 8]"),
+        ((2**62, 8), "tensor w has the sizes [4611686018427387904, 8], more than any machine can hold"),
+    ],
+)
+def test_sizes_of_stored_tensors_that_cannot_be(sizes, said, refused):
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=sizes)
+    assert refused(model([node("MatMul", ["x", "w"], ["y"])], [value("x")], [value("y")], [weight])) == said
+
+
+def test_sizes_of_inputs_that_cannot_be(refused):
+    assert refused(model([], [value("x", (-7, 4))], [])).startswith("x[0] has the size -7")
+
+
+def test_an_element_type_that_does_not_exist(refused):
+    assert refused(model([], [value("x", code=99)], [])).startswith("element type 99 is not one of ONNX")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[1, 3] x, float[8, 3, 3, 3] w) => (y) { y = Conv(x, w) }",
+        "g (float[1, 3, 8, 8] x, float[8, 3, 3, 3] w) => (y) { y = Conv<group = 0>(x, w) }",
+        "g (float[1, 3, 8, 8] x, float[8, 3, 3, 3] w) => (y) { y = Conv<strides = [0, 0]>(x, w) }",
+        'g (float[2, 3] x) => (y) { y = Einsum<equation = "i,,->>..j">(x) }',
+        "g (float[2, 3] x) => (y) { y = Transpose<perm = [5, 5]>(x) }",
+        "g (float[2, 3] x) => (y) { y = Softmax<axis = 9>(x) }",
+        "g (float[2, 3] x) => (y) <int64[2] s = {-1, -1}> { y = Reshape(x, s) }",
+        "g (float[2, 3] x, float[2, 3] z) => (y) { y = MatMul(x, z) }",
+        "g (float[2, 3] x) => (y) { y = Relu(x, x, x) }",
+        "g (float[2, 3] x) => (y) { y = Transpose<surprise = 1>(x) }",
+        "g (float[2, 3] x) => (y) { y = Nonsense(x) }",
+    ],
+)
+def test_calls_that_make_no_sense_are_unknown_and_said(text, write):
+    report = analyze(write(text))
+    assert report.coverage.unknown == 1
+    assert report.diagnostics[0].code in ("GF101", "GF104")
+    assert all("\n" not in diagnostic.message for diagnostic in report.diagnostics)
+
+
+def test_one_failing_call_does_not_stop_the_others(write):
+    made = model(
+        [node("MatMul", ["x", "x"], ["a"]), node("Nonsense", ["a"], ["b"]), node("MatMul", ["b", "b"], ["y"])],
+        [value("x", (4, 4))],
+        [onnx.ValueInfoProto(name="y")],
+    )
+    report = analyze(write(made))
+    assert [row.state for row in report.rows] == ["counted", "unknown", "unknown"]
+    assert report.diagnostics[-1].message == "the types of b, y are not known"
+    made.graph.value_info.append(value("b", (8, 8)))
+    report = analyze(write(made))
+    assert [row.state for row in report.rows] == ["counted", "unknown", "counted"]
+    assert report.total().matrix_flops == 2 * 4 * 4 * 4 + 2 * 8 * 8 * 8
+    assert report.diagnostics[-1].message == "the types of b are known from what the file declares alone"
+
+
+# Functions.
+
+CALL = 'g (float[4] x) => (y) { y = d.F0(x) } <domain: "d", opset_import: ["": 21, "d": 1]>'
+AGAIN = '<domain: "d", opset_import: ["": 21, "d": 1]>'
+
+
+def test_functions_that_call_themselves(refused):
+    assert refused(f"{CALL} F0 (a) => (b) {{ b = d.F0(a) }}") == "the function d.F0 calls itself"
+    assert refused(f"{CALL} F0 (a) => (b) {{ b = d.F1(a) }} {AGAIN} F1 (a) => (b) {{ b = d.F0(a) }}").endswith("calls itself")
+
+
+def test_functions_that_multiply(refused):
+    bodies = [f"F{i} (a) => (b) {{ t = d.F{i + 1}(a) b = d.F{i + 1}(t) }}" for i in range(40)]
+    bodies.append("F40 (a) => (b) { b = Relu(a) }")
+    assert refused(f"{CALL} " + f" {AGAIN} ".join(bodies)).startswith("functions that call one another come to more than")
+
+
+def test_functions_that_nest(refused):
+    bodies = [f"F{i} (a) => (b) {{ b = d.F{i + 1}(a) }}" for i in range(200)]
+    bodies.append("F200 (a) => (b) { b = Relu(a) }")
+    assert refused(f"{CALL} " + f" {AGAIN} ".join(bodies)).endswith("nest too deep")
+
+
+def test_a_function_with_too_many_operands(refused):
+    text = 'g (float[4] x) => (y) { y = d.F(x, x) } <domain: "d", opset_import: ["": 21]> F (a) => (b) { b = Relu(a) }'
+    assert refused(text) == "F gives 2 operands to d.F, which takes 1"
+
+
+# Size and depth.
+
+
+def test_nested_branches(write):
+    body = "r0 = Relu(x)"
+    for depth in range(1, 20):
+        body = (
+            f"r{depth} = If(c) <then_branch = t{depth} () => (r{depth - 1}) {{ {body} }}, "
+            f"else_branch = e{depth} () => (s{depth}) {{ s{depth} = Neg(x) }}>"
+        )
+    report = analyze(write(f"g (bool c, float[4] x) => (r19) {{ {body} }}"))
+    assert report.coverage.unknown == 0
+    assert report.coverage.nodes == 2 * 19 + 1
+
+
+@pytest.mark.parametrize("turns, expected", [(10**9, 10**9 * 2 * 4 * 4 * 4), (10**18, 128 * symbol("loop_trips_0"))])
+def test_a_loop_of_very_many_turns(turns, expected, write):
+    """Past any number of turns that a machine takes, the trip count is only there because one has to be."""
+    body = "b (int64 i, bool go, float[4, 4] s) => (bool go, float[4, 4] r) { r = MatMul(s, s) }"
+    loop = f'y = Loop(turns, "", x) <body = {body}>'
+    report = analyze(write(f"g (float[4, 4] x) => (float[4, 4] y) <int64 turns = {{{turns}}}> {{ {loop} }}"))
+    assert report.total().matrix_flops == expected
+
+
+def test_a_long_chain(write):
+    count = 100_000
+    nodes = [node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(count)]
+    path = write(model(nodes, [value("v0")], [value(f"v{count}")]))
+    began = time.process_time()
+    report = analyze(path)
+    assert time.process_time() - began < 60
+    assert report.coverage.counted == count
+
+
+def test_sizes_that_grow_get_names(write):
+    nodes = []
+    for i in range(40):
+        nodes += [
+            node("Shape", [f"v{i}"], [f"s{i}"]),
+            node("Add", [f"s{i}", "k"], [f"a{i}"]),
+            node("Mul", [f"a{i}", f"s{i}"], [f"m{i}"]),
+            node("ConstantOfShape", [f"m{i}"], [f"v{i + 1}"]),
+        ]
+    k = helper.make_tensor("k", TensorProto.INT64, (2,), [3, 7])
+    path = write(model(nodes, [value("v0", ("N", "M"))], [onnx.ValueInfoProto(name="v40")], [k]))
+    began = time.process_time()
+    report = analyze(path)
+    assert time.process_time() - began < 20
+    assert report.coverage.unknown == 0
+    assert {d.code for d in report.diagnostics} == {"GF116"}
+
+
+def test_versions_from_the_future(write):
+    path = write(
+        model(
+            [node("Relu", ["x"], ["y"])],
+            [value("x")],
+            [value("y")],
+            opset_imports=[helper.make_opsetid("", 9999)],
+            ir_version=99,
+        )
+    )
+    report = analyze(path)
+    assert report.coverage.counted == 1
+    assert [d.code for d in report.diagnostics] == ["GF113", "GF113"]
+
+
+def test_a_domain_that_is_not_imported(write):
+    made = model([node("Relu", ["x"], ["y"], domain="strange")], [value("x")], [value("y")])
+    report = analyze(write(made))
+    assert report.coverage.unknown_ops == {"strange.Relu.1": 1}
+    assert report.diagnostics[0].message == "the domain strange is used, but not imported"
+
+
+def test_names_that_are_not_text(write, refused):
+    whole = model([node("Relu", ["xyz"], ["y"])], [value("xyz")], [value("y")]).SerializeToString()
+    assert "is not UTF-8" in refused(whole.replace(b"xyz", b"x\xffz"))
+    assert "is not UTF-8" in refused(whole.replace(b"Relu", b"\xff\xfelu"))
+    strange = "\x1b[31mx\n"
+    made = model([node("Relu", [strange], ["y"], name="a\nb")], [value(strange)], [value("y")])
+    assert analyze(write(made)).coverage.counted == 1
+
+
+def test_contents_that_their_type_has_no_room_for(write):
+    tensor = TensorProto(name="c", data_type=TensorProto.UINT32, dims=[1], uint64_data=[2**40])
+    made = model([node("Identity", ["c"], ["y"])], [], [value("y", (1,), TensorProto.UINT32)], [tensor])
+    assert [d.code for d in analyze(write(made)).diagnostics] == ["GF114"]
