@@ -66,9 +66,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=80)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--no-peer", action="store_true", help="leave out torch's counter, which takes half a minute")
+    parser.add_argument(
+        "--no-peer", action="store_true", help="leave out torch's counter, which takes half a minute"
+    )
     options = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         large, small = Path(folder, "large.pt2"), Path(folder, "small.pt2")
         vision = Path(folder, "resnet50.pt2")
@@ -92,7 +96,9 @@ def main() -> None:
             walls[name] = wall
             print(row(f"graphflops analyze {name}", f"{wall:.3f}", f"{peak:.0f}", total))
         print(f"closed form, large at (1, 2048): {Shape(layers=options.layers).matrix_flops(1, 2048)}")
-        print(f"{options.layers} layers against {options.layers // 10}: {walls['large'] / walls['small']:.2f} x the time")
+        print(
+            f"{options.layers} layers against {options.layers // 10}: {walls['large'] / walls['small']:.2f} x the time"
+        )
         if not options.no_peer:
             for name, path, shape in (("large", large, "1,2048"), ("resnet50", vision, "1,3,224,224")):
                 wall, peak, output = measured([sys.executable, "-c", PEER, str(path), shape], 1)

@@ -11,13 +11,13 @@ __version__ = "0.1.0"
 __all__ = ["analyze", "capture", "load", "rule"]
 
 if TYPE_CHECKING:
-    from graphflops.analyze import analyze
+    from graphflops.analysis import analyze
     from graphflops.exporters import load
     from graphflops.exporters.live import capture
     from graphflops.rules import rule
 
 _HOME = {
-    "analyze": "graphflops.analyze",
+    "analyze": "graphflops.analysis",
     "capture": "graphflops.exporters.live",
     "load": "graphflops.exporters",
     "rule": "graphflops.rules",

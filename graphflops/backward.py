@@ -201,7 +201,7 @@ def reached(events: Sequence[Event], values: Mapping[str, Value], seeds: Iterabl
 
 
 def adamw(parameters: Iterable[TensorType]) -> Cost:
-    """One AdamW step: reads parameter, gradient and two moments, writes parameter and moments, all of the parameter's type."""
+    """One AdamW step: reads parameter, gradient and two moments, writes parameter and moments, all of its type."""
     trainable = list(parameters)
     elements = total(prod(parameter.shape) for parameter in trainable)
     nbytes = total(parameter.nbytes for parameter in trainable)

@@ -102,17 +102,23 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
         elif axis and isinstance(tensor := recorded.get(axis[1]), TensorType):
             index = int(axis[2])
             if index >= tensor.rank:
-                raise ModelError(f"--dim {shown(name)}: {shown(axis[1])} has {tensor.rank} axes, counted from 0")
+                raise ModelError(
+                    f"--dim {shown(name)}: {shown(axis[1])} has {tensor.rank} axes, counted from 0"
+                )
             axes[axis[1], index] = value
         else:
-            raise ModelError(f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}")
+            raise ModelError(
+                f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}"
+            )
     for name, shape in inputs.items():
         tensor = recorded.get(name)
         if not isinstance(tensor, TensorType):
             names = ", ".join(shown(n) for n, t in recorded.items() if isinstance(t, TensorType)) or "none"
             raise ModelError(f"--input {shown(name)}: no such input; the program has {names}")
         if len(shape) != tensor.rank:
-            raise ModelError(f"--input {shown(name)}: {len(shape)} sizes given for {tensor}, which has {tensor.rank}")
+            raise ModelError(
+                f"--input {shown(name)}: {len(shape)} sizes given for {tensor}, which has {tensor.rank}"
+            )
         axes.update({(name, index): size for index, size in enumerate(shape)})
     fixed = _bind_axes(binding, recorded, axes)  # type: ignore[arg-type]
     for (name, index), value in fixed.items():
@@ -132,7 +138,7 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
 def _bind_axes(
     binding: Binding, recorded: Mapping[str, TensorType], axes: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], int]:
-    """Bind symbols from axis sizes, bare ones first: they may settle others. Returns the axes where a fixed size is changed."""
+    """Bind symbols from axis sizes, bare ones first: others may follow. Returns the axes where a fixed size is changed."""
     fixed: dict[tuple[str, int], int] = {}
     sizes = {axis: recorded[axis[0]].shape[axis[1]] for axis in axes}
     for axis in sorted(axes, key=lambda axis: (len(str(sizes[axis])), axis)):
@@ -143,7 +149,9 @@ def _bind_axes(
             _solve(binding, size, value, f"{axis[0]}[{axis[1]}]")
         elif size != value:
             if isinstance(sizes[axis], Expr):
-                raise ModelError(f"{shown(axis[0])}[{axis[1]}] is {sizes[axis]} = {size} at the sizes given, not {value}")
+                raise ModelError(
+                    f"{shown(axis[0])}[{axis[1]}] is {sizes[axis]} = {size} at the sizes given, not {value}"
+                )
             fixed[axis] = value
     return fixed
 
@@ -158,13 +166,17 @@ def _assign(binding: Binding, symbol: str, value: int) -> None:
 def _solve(binding: Binding, size: Expr, value: int, where: str) -> None:
     """Bind the one symbol left in a size that is linear in it."""
     if len(size.symbols) != 1:
-        raise ModelError(f"{shown(where)} is {size}: bind {', '.join(sorted(size.symbols))} with --dim instead")
+        raise ModelError(
+            f"{shown(where)} is {size}: bind {', '.join(sorted(size.symbols))} with --dim instead"
+        )
     (symbol,) = size.symbols
     zero, one = (evaluate(size, {symbol: point}) for point in (0, 1))
     slope = 0 if zero is None or one is None else one - zero
     solution = 0 if slope == 0 else (value - (zero or 0)) // slope
     if evaluate(size, {symbol: solution}) != value or size.degree(symbol) != 1:
-        raise ModelError(f"{shown(where)} is {size}, which {value} does not solve: bind {symbol} with --dim instead")
+        raise ModelError(
+            f"{shown(where)} is {size}, which {value} does not solve: bind {symbol} with --dim instead"
+        )
     _assign(binding, symbol, solution)
 
 
@@ -172,7 +184,11 @@ def _choices(graph: Graph, recorded: Mapping[str, object]) -> str:
     tensors = {name: value for name, value in recorded.items() if isinstance(value, TensorType)}
     axes = [f"{name}[{index}]" for name, tensor in tensors.items() for index in range(tensor.rank)]
     names = [shown(name) for name in (*graph.symbols, *axes)]
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "none"
+    return (
+        ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+        if names
+        else "none"
+    )
 
 
 def _say_ranges(binding: Binding, graph: Graph) -> None:

@@ -278,7 +278,7 @@ def capture(factory: str, output: str, training: bool, rule_files: tuple[str, ..
             torch.export.save(program, path)
         return
     _import_rules(rule_files)
-    from graphflops.analyze import analyze
+    from graphflops.analysis import analyze
     from graphflops.render import render
 
     _write(render(analyze(program, training=training), "json"), output)
@@ -333,7 +333,7 @@ def _report(
             )
         return _saved(model)
     _import_rules(rule_files)
-    from graphflops.analyze import analyze
+    from graphflops.analysis import analyze
 
     with Progress() as progress:
         return analyze(model, model_name=model_name, progress=progress, **options)

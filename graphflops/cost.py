@@ -138,7 +138,11 @@ class Estimate:
             self.transcendentals,
             self.masked_flops,
             total(_nbytes(value) for value in self.reads),
-            total(_nbytes(value) for value in written if self.writes is not None or isinstance(value, TensorType)),
+            total(
+                _nbytes(value)
+                for value in written
+                if self.writes is not None or isinstance(value, TensorType)
+            ),
         )
 
 

@@ -38,12 +38,17 @@ class Guesses:
         self.otherwise: list[str] = []
 
     def of(
-        self, node: Node, operands: Sequence[Value], attributes: Mapping[str, Any], graph: Graph
+        self, node: Node, operands: Sequence[Value], attributes: Mapping[str, Any] | None, graph: Graph
     ) -> dict[int, Value]:
-        """What is best known of each wanted result, by its place."""
-        from graphflops.exporters.onnx_infer import inferred
+        """What is best known of each wanted result, by its place.
 
-        found = dict(enumerate(inferred(node.op, operands, attributes, len(node.outputs))))
+        attributes: None for a call whose operands cannot meet, of which onnx is not asked.
+        """
+        found: dict[int, Value] = {}
+        if attributes is not None:
+            from graphflops.exporters.onnx_infer import inferred
+
+            found = dict(enumerate(inferred(node.op, operands, attributes, len(node.outputs))))
         types: dict[int, Value] = {}
         for place, name in enumerate(node.outputs):
             if name is None:
@@ -208,4 +213,8 @@ def outgrown(value: Any) -> list[Expr]:
 @lru_cache(maxsize=65_536)
 def _is_outgrown(size: Expr) -> bool:
     degree = max(map(len, size.terms))
-    return len(size.terms) > _MOST_TERMS or degree > _MOST_DEGREE or max(atom.depth for atom in size.atoms()) > _MOST_DEPTH
+    return (
+        len(size.terms) > _MOST_TERMS
+        or degree > _MOST_DEGREE
+        or max(atom.depth for atom in size.atoms()) > _MOST_DEPTH
+    )

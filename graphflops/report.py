@@ -328,7 +328,10 @@ def _to_wire(report: Report) -> _WireReport:
         }
 
     def tensors(named: tuple[Named, ...]) -> list[_WireTensor]:
-        return [_WireTensor(name, [d if isinstance(d, int) else str(d) for d in t.shape], t.dtype.name) for name, t in named]
+        return [
+            _WireTensor(name, [d if isinstance(d, int) else str(d) for d in t.shape], t.dtype.name)
+            for name, t in named
+        ]
 
     def row(row: Row) -> _WireRow:
         return _WireRow(
@@ -338,7 +341,9 @@ def _to_wire(report: Report) -> _WireReport:
             matrix_dtype=row.matrix_dtype,
             phase=row.phase,
             times=quantity(row.times),
-            regions=[_WireRegion(use.name, quantity(use.times), _WireCost(**cost(use.cost))) for use in row.regions],
+            regions=[
+                _WireRegion(use.name, quantity(use.times), _WireCost(**cost(use.cost))) for use in row.regions
+            ],
         )
 
     extra = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
@@ -352,7 +357,10 @@ def _to_wire(report: Report) -> _WireReport:
         },
         conventions=CONVENTIONS,
         totals=msgspec.convert(
-            {**phase(report.totals), **{name: phase(part) for name, part in extra.items() if part is not None}},
+            {
+                **phase(report.totals),
+                **{name: phase(part) for name, part in extra.items() if part is not None},
+            },
             _WireTotals,
             from_attributes=True,
         ),
@@ -400,7 +408,9 @@ def _from_wire(wire: _WireReport) -> Report:
         parameters=wire.totals.parameters,
         parameter_bytes=wire.totals.parameter_bytes,
         buffer_bytes=wire.totals.buffer_bytes,
-        coverage=Coverage(wire.coverage.counted, wire.coverage.free, wire.coverage.unknown, wire.coverage.unknown_ops),
+        coverage=Coverage(
+            wire.coverage.counted, wire.coverage.free, wire.coverage.unknown, wire.coverage.unknown_ops
+        ),
         rows=tuple(
             Row(
                 *(row.node, row.op, row.module, row.module_type, row.source, row.state, cost(row.cost)),

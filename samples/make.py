@@ -55,7 +55,12 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, sequence, _ = x.shape
         q = self.q(x).view(batch, sequence, self.heads, self.head_width).transpose(1, 2)
-        k, v = self.kv(x).view(batch, sequence, 2, self.kv_heads, self.head_width).permute(2, 0, 3, 1, 4).unbind(0)
+        k, v = (
+            self.kv(x)
+            .view(batch, sequence, 2, self.kv_heads, self.head_width)
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.out(y.transpose(1, 2).reshape(batch, sequence, -1))
 
@@ -81,7 +86,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A decoder whose output layer shares the embedding's weight."""
 
-    def __init__(self, vocabulary: int = 256, width: int = 64, heads: int = 8, kv_heads: int = 2, layers: int = 4) -> None:
+    def __init__(
+        self, vocabulary: int = 256, width: int = 64, heads: int = 8, kv_heads: int = 2, layers: int = 4
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(Block(width, heads, kv_heads) for _ in range(layers))
@@ -140,7 +147,10 @@ def main() -> None:
     batch, sequence = Dim("batch", min=1, max=64), Dim("sequence", min=2, max=4096)
     ids = torch.zeros(2, 16, dtype=torch.int64)
     save("convnet", export(ConvNet().eval(), (torch.zeros(1, 3, 32, 32),)))
-    save("gqa_transformer", export(Transformer().eval(), (ids,), dynamic_shapes={"ids": {0: batch, 1: sequence}}))
+    save(
+        "gqa_transformer",
+        export(Transformer().eval(), (ids,), dynamic_shapes={"ids": {0: batch, 1: sequence}}),
+    )
     save("lstm", export(Recurrent().eval(), (torch.zeros(2, 10, 16),)))
     save("cond", export(Branching().eval(), (torch.zeros(4, 32),)))
     joint = export(Training(), (torch.zeros(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64)))
@@ -154,7 +164,10 @@ def save(name: str, program: torch.export.ExportedProgram) -> None:
             tensor.zero_()
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
-    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(HERE / f"{name}.pt2", "w", zipfile.ZIP_DEFLATED) as target:
+    with (
+        zipfile.ZipFile(buffer) as source,
+        zipfile.ZipFile(HERE / f"{name}.pt2", "w", zipfile.ZIP_DEFLATED) as target,
+    ):
         for entry in source.infolist():
             data = source.read(entry)
             if "/models/" in entry.filename and entry.filename.endswith(".json"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import parser
 
-from graphflops.analyze import analyze
+from graphflops.analysis import analyze
 from graphflops.dims import symbol
 from graphflops.exporters.onnx_graph import Program
 from graphflops.graph import Origin
@@ -62,20 +62,29 @@ def test_sizes_that_the_file_leaves_out_get_names_of_their_own():
     assert result(report) == t("unknown_0", "N")
 
 
-def test_a_failing_rule_leaves_the_type_to_onnx():
-    report = analyze(
-        graph_of("g (float[N, 3, 8, 8] x, float[4, 3, 1, 1] w) => (y) { a = Conv<group = 0>(x, w) y = Relu(a) }")
-    )
+def test_a_rule_that_does_not_fit_leaves_the_type_to_onnx():
+    report = analyze(graph_of("g (float[N, 3] x) => (y) { a = Transpose<new = 1>(x) y = Relu(a) }"))
     assert report.coverage.unknown == 1
-    assert result(report).dtype.name == "float32"
+    assert result(report) == t(3, "N")
+    assert messages(report, "GF110") == ["the types of a are known from onnx's own shape inference alone"]
+
+
+def test_operands_that_cannot_meet_have_no_result():
+    report = analyze(
+        graph_of(
+            "g (float[N, 3, 8, 8] x, float[4, 3, 1, 1] w) => (y) { a = Conv<group = 0>(x, w) y = Relu(a) }"
+        )
+    )
+    assert report.coverage.unknown == 2
+    assert messages(report, "GF110") == ["the types of a, y are not known"]
 
 
 def test_calls_on_values_of_unknown_rank_are_unknown_until_the_rank_is_known():
-    report = analyze(graph_of("g (x) => (y) <int64[2] s = {2, 3}> { a = Relu(x) r = Reshape(a, s) y = Relu(r) }"))
-    assert [row.state for row in report.rows] == ["unknown", "unknown", "unknown"]
     report = analyze(
-        graph_of("g (float[] z) => (y) <int64[2] s = {1, 1}> { r = Reshape(z, s) y = Relu(r) }")
+        graph_of("g (x) => (y) <int64[2] s = {2, 3}> { a = Relu(x) r = Reshape(a, s) y = Relu(r) }")
     )
+    assert [row.state for row in report.rows] == ["unknown", "unknown", "unknown"]
+    report = analyze(graph_of("g (float[] z) => (y) <int64[2] s = {1, 1}> { r = Reshape(z, s) y = Relu(r) }"))
     assert result(report) == t(1, 1)
 
 

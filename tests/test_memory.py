@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.analyze import analyze
+from graphflops.analysis import analyze
 from graphflops.dims import evaluate, symbol
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report

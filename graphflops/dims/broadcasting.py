@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence  # noqa: TC003 - annotations can be resolved
+from collections.abc import Iterator, Sequence  # noqa: TC003
 from contextlib import contextmanager
 
 from graphflops.dims.expr import Dim, Expr, at_least
 from graphflops.dims.proofs import differ, same
 from graphflops.errors import ShapeError
-
 
 _met: list[tuple[Dim, Dim]] | None = None
 

@@ -7,7 +7,7 @@ new expression is in the modules below (`terms`, `atoms`, `intervals`, `text`), 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003 - annotations can be resolved
+from collections.abc import Mapping  # noqa: TC003
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 

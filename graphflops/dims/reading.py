@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable  # noqa: TC003 - annotations can be resolved
+from collections.abc import Callable  # noqa: TC003
 from functools import lru_cache
 
 from graphflops.dims.expr import Dim  # noqa: TC001 - annotations can be resolved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable  # noqa: TC003 - annotations can be resolved
+from collections.abc import Iterable  # noqa: TC003
 
 from graphflops.dims.expr import Dim, Expr, build, opaque
 from graphflops.dims.terms import Terms  # noqa: TC001

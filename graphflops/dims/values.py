@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003 - annotations can be resolved
+from collections.abc import Mapping  # noqa: TC003
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims.expr import Dim  # noqa: TC001 - annotations can be resolved

@@ -35,7 +35,8 @@ def _entered(node: Node, owners: Mapping[str, str]) -> Node:
     last = max(index for index, argument in enumerate(node.args) if _is_graph(argument))
     operands = list(_flat(node.args[last + 1 :]))
     args = tuple(
-        _placed(argument, operands, owners) if isinstance(argument, Graph) else argument for argument in node.args
+        _placed(argument, operands, owners) if isinstance(argument, Graph) else argument
+        for argument in node.args
     )
     return replace(node, args=args)
 

@@ -50,7 +50,7 @@ def inferred(op: str, operands: Sequence[Value], attributes: Mapping[str, Any], 
         return []
 
     def size(dim: Any, _: int) -> Dim:
-        if dim.HasField("dim_value"):
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
             return int(dim.dim_value)
         known = names.get(dim.dim_param) if dim.HasField("dim_param") else None
         return data_dependent("unknown") if known is None else known

@@ -1,4 +1,4 @@
-"""`python -m graphflops.rules` rewrites index.py, which says where each rule lives so that only what is needed is imported."""
+"""`python -m graphflops.rules` rewrites index.py: where each rule lives, so that only what is needed is imported."""
 
 from pathlib import Path
 

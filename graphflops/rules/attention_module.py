@@ -7,13 +7,16 @@ Biases, residual additions, activations and normalisations are vector work: 1 pe
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import differ, floor_div
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.registry import require, rule
-from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.tensor import TensorType
 
 GELU = 4
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
 from graphflops.rules.attention import (
     Attention,
@@ -28,6 +27,8 @@ from graphflops.tensor import FLOAT32, UINT64, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphflops.cost import Estimate
 
 CAUSAL_BOTTOM_RIGHT = 2  # a `custom_mask_type`; 1 is causal from the top left, 0 none
 

@@ -49,18 +49,25 @@ def while_loop(
 
 @rule("higher_order.scan")
 def scan(
-    combine: Region, init: tuple[Value, ...], xs: tuple[TensorType, ...], additional_inputs: tuple[Value, ...] = ()
+    combine: Region,
+    init: tuple[Value, ...],
+    xs: tuple[TensorType, ...],
+    additional_inputs: tuple[Value, ...] = (),
 ) -> Estimate:
     """The body once per slice of the first axis; results of each turn are stacked."""
     require(bool(xs) and xs[0].rank > 0, "scan needs something to scan over")
     length = xs[0].shape[0]
     turn = combine(*init, *(_first(x) for x in xs), *additional_inputs)
     carried, stacked = turn.out[: len(init)], turn.out[len(init) :]
-    return Estimate((*carried, *(_stacked(value, length) for value in stacked)), writes=(), regions=((turn, length),))
+    return Estimate(
+        (*carried, *(_stacked(value, length) for value in stacked)), writes=(), regions=((turn, length),)
+    )
 
 
 @rule("higher_order.associative_scan")
-def associative_scan(combine: Region, xs: tuple[TensorType, ...], additional_inputs: tuple[Value, ...] = ()) -> Estimate:
+def associative_scan(
+    combine: Region, xs: tuple[TensorType, ...], additional_inputs: tuple[Value, ...] = ()
+) -> Estimate:
     """One combination per slice but the first: the work of a sequential scan, whichever tree a device runs."""
     require(bool(xs) and xs[0].rank > 0, "associative_scan needs something to scan over")
     slices = tuple(_first(x) for x in xs)
@@ -74,7 +81,9 @@ def map_impl(body: Region, xs: tuple[TensorType, ...], operands: tuple[Value, ..
     require(bool(xs) and xs[0].rank > 0, "map needs something to map over")
     length = xs[0].shape[0]
     turn = body(*(_first(x) for x in xs), *operands)
-    return Estimate(tuple(_stacked(value, length) for value in turn.out), writes=(), regions=((turn, length),))
+    return Estimate(
+        tuple(_stacked(value, length) for value in turn.out), writes=(), regions=((turn, length),)
+    )
 
 
 @rule("higher_order.wrap_with_set_grad_enabled")
@@ -109,7 +118,9 @@ def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
 
 
 @rule("higher_order.hints_wrapper")
-def hints_wrapper(region: Region, operands: tuple[Value, ...], kwargs: Value = None, hints: Value = None) -> Estimate:
+def hints_wrapper(
+    region: Region, operands: tuple[Value, ...], kwargs: Value = None, hints: Value = None
+) -> Estimate:
     """The graph once."""
     return once(region(*operands))
 
@@ -147,7 +158,11 @@ def once(run: RegionRun) -> Estimate:
 
 def _with_results(inner: Estimate, results: Callable[[tuple[Value, ...]], tuple[Value, ...]]) -> Estimate:
     """What a wrapped operator costs, with the results of the wrapper; one that returns nothing counts as one None."""
-    writes = tuple(value for value in inner.out if isinstance(value, TensorType)) if inner.writes is None else inner.writes
+    writes = (
+        tuple(value for value in inner.out if isinstance(value, TensorType))
+        if inner.writes is None
+        else inner.writes
+    )
     return replace(inner, out=results(inner.out or (None,)), writes=writes, alias=False)
 
 
@@ -160,21 +175,38 @@ def _operator(operator: Opaque) -> Any:
 
 
 def _arguments(keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> dict[str, Any]:
-    """Arguments of an operator that writes some: `_x_base_index` says which base `x` is, or is a view of."""
+    """Arguments of an operator that writes some: `_x_base_index` says of which base it is a view, `_x_length` how many."""
     arguments = {name: value for name, value in keywords.items() if not name.startswith("_")}
-    lists = [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]
-    for name in [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]:
-        index = keywords[f"_{name}_base_index"]
-        written = None if index is None else bases[index].view(keywords.get(f"_{name}_size", bases[index].shape))
-        owner = next((entry for entry in lists if name.rpartition("_")[0] == entry), None)
-        arguments[owner or name] = (*arguments.get(owner, ()), written) if owner else written
-    return arguments
+    single = [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]
+    for name in [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]:
+        members = [f"{name}_{index}" for index in range(keywords[f"_{name}_length"] or 0)]
+        arguments[name] = tuple(_written(member, keywords, bases) for member in members)
+        single = [other for other in single if other not in members]
+    return arguments | {name: _written(name, keywords, bases) for name in single}
+
+
+def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> TensorType | None:
+    """The view of a base that an operator writes into; None where it is given no tensor."""
+    index: int | None = keywords[f"_{name}_base_index"]
+    if index is None:
+        return None
+    base = bases[index]
+    shape = list(keywords.get(f"_{name}_size", base.shape))
+    if f"_{name}_slice_dim" in keywords:
+        shape[keywords[f"_{name}_slice_dim"]] = (
+            keywords[f"_{name}_slice_end"] - keywords[f"_{name}_slice_start"]
+        )
+    return base.view(shape)
 
 
 def _weight(cost: Cost) -> tuple[int, ...]:
     return tuple(
         _plausible(quantity)
-        for quantity in (cost.matrix_flops, cost.vector_flops + cost.transcendentals, cost.read_bytes + cost.written_bytes)
+        for quantity in (
+            cost.matrix_flops,
+            cost.vector_flops + cost.transcendentals,
+            cost.read_bytes + cost.written_bytes,
+        )
     )
 
 
@@ -191,7 +223,9 @@ def _excess(other: Dim, taken: Dim) -> Dim:
 def _either_type(a: Value, b: Value) -> Value:
     """Branches may return different sizes along an axis: then only data can tell."""
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank == b.rank:
-        return a.like(x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape, strict=True))
+        return a.like(
+            x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape, strict=True)
+        )
     return a
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Region, RegionRun, Value
 from graphflops.dims import Dim, Expr, dim_min, floor_div, total
 from graphflops.rules.attention import MASK, Attention, attend
 from graphflops.rules.elementwise import result_of
@@ -19,6 +18,8 @@ from graphflops.tensor import FLOAT32, INT32, Contents, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphflops.cost import Estimate, Region, RegionRun, Value
 
 PARTIAL_BLOCKS, FULL_BLOCKS = 2, 4  # places in the block mask: how many blocks each row of blocks sees
 

@@ -41,15 +41,24 @@ def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -
     return free(replace(x.view(shape), stored=None, mapped=left))
 
 
-@rule(f"{MARKS}_vmap_increment_nesting", f"{MARKS}_vmap_decrement_nesting", f"{MARKS}lazy_load_decompositions")
+@rule(
+    f"{MARKS}_vmap_increment_nesting", f"{MARKS}_vmap_decrement_nesting", f"{MARKS}lazy_load_decompositions"
+)
 def mark(batch_size: Dim = 0, randomness: str = "error") -> Estimate:
     """Bookkeeping."""
     return free(None)
 
 
-def over_hidden_axes(estimate: Estimate, operands: Sequence[TensorType]) -> Estimate:
-    """The answer to a call on what operators see, as it is for every element of the hidden axes together."""
-    axes = tuple(sorted({entry for operand in operands for entry in operand.mapped}, key=lambda entry: entry[0]))
+def over_hidden_axes(
+    estimate: Estimate, operands: Sequence[TensorType], gradients_of: Sequence[TensorType] = ()
+) -> Estimate:
+    """The answer to a call on what operators see, as it is for every element of the hidden axes together.
+
+    gradients_of: of a backward, the operand behind each result: the gradient of a weight is summed over hidden axes.
+    """
+    axes = tuple(
+        sorted({entry for operand in operands for entry in operand.mapped}, key=lambda entry: entry[0])
+    )
     times = prod(size for _, size in axes)
     whole = {id(operand) for operand in operands}
 
@@ -58,9 +67,13 @@ def over_hidden_axes(estimate: Estimate, operands: Sequence[TensorType]) -> Esti
             return value if id(value) in whole else replace(value, mapped=axes)
         return None if value is None else value * times
 
+    out = [spread(value) if isinstance(value, TensorType) else value for value in estimate.out]
+    for place, operand in enumerate(gradients_of):
+        if isinstance(gradient := out[place], TensorType):
+            out[place] = replace(gradient, mapped=operand.mapped)
     return replace(
         estimate,
-        out=tuple(spread(value) if isinstance(value, TensorType) else value for value in estimate.out),
+        out=tuple(out),
         matrix_flops=estimate.matrix_flops * times,
         vector_flops=estimate.vector_flops * times,
         transcendentals=estimate.transcendentals * times,

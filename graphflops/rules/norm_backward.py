@@ -13,14 +13,17 @@ Per element, of which the shared part is paid once where input or weight want a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim
 from graphflops.rules.batch_norm import channels_of
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.norm import computed_in
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+    from graphflops.tensor import TensorType
 
 OPERANDS = ("x", "weight", "bias")
 Wants = tuple[bool, ...]

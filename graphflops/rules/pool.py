@@ -37,8 +37,9 @@ def outputs(
     """
     before, after = padding if isinstance(padding, tuple) else (padding, padding)
     window, padded = dilation * (kernel - 1) + 1, before + size + after
-    require(not at_least(-1, padded - window), f"a window of {window} is larger than its input of {padded}")
-    count = floor_div(padded - window + (stride - 1 if ceil_mode else 0), stride) + 1
+    spare = padded - window + (stride - 1 if ceil_mode else 0)
+    require(not at_least(-1, spare), f"a window of {window} is larger than its input of {padded}")
+    count = floor_div(spare, stride) + 1
     if not ceil_mode or at_least(window, after + stride):  # else the last window may start too late
         return count
     return count - compare(">=", (count - 1) * stride, before + size)
@@ -57,15 +58,17 @@ def pooled(
     """One operation per window element, `final` per output."""
     require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
     kernel = spread(kernel_size, spatial)
+    sizes, pads = x.shape[-spatial:], spread(padding, spatial)
     settings = zip(
-        x.shape[-spatial:],
-        kernel,
-        spread(stride, spatial, kernel),
-        spread(padding, spatial),
-        spread(dilation, spatial, 1),
-        strict=True,
+        sizes, kernel, spread(stride, spatial, kernel), pads, spread(dilation, spatial, 1), strict=True
     )
-    return windowed(x, kernel, tuple(outputs(*setting, ceil_mode) for setting in settings), final=final)
+    counts = tuple(outputs(*setting, ceil_mode) for setting in settings)
+    # Rounding up allows a window that is larger than its input, of which it holds no more than there is.
+    padded = [size + 2 * pad for size, pad in zip(sizes, pads, strict=True)]
+    held = tuple(
+        size if at_least(window, size) else window for window, size in zip(kernel, padded, strict=True)
+    )
+    return windowed(x, held, counts, final=final)
 
 
 def windowed(x: TensorType, kernel: Sizes, counts: Sizes, each: int = 1, final: int = 0) -> Estimate:

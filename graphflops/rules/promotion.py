@@ -71,7 +71,9 @@ def promote(a: DType, b: DType) -> DType:
         return a
     if category(a) != category(b):
         low, high = sorted((a, b), key=category)
-        return complex_of(low) if high.kind == "complex" and low.kind == "float" and _wider(low, high) else high
+        return (
+            complex_of(low) if high.kind == "complex" and low.kind == "float" and _wider(low, high) else high
+        )
     if a.kind == b.kind:
         if a.bits == b.bits:  # float16 with bfloat16
             return FLOAT32 if a.kind == "float" and a.bits == 16 else a

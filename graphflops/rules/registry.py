@@ -159,9 +159,19 @@ def functional_name(op: str) -> str | None:
 def index_text() -> str:
     """What index.py must say: where each rule was registered."""
     rules = {rule.key: rule.home for rule in known() if rule.home.startswith(_PACKAGE)}
-    lines = ['"""Which module holds the rule of each operator. Written by `python -m graphflops.rules`; a test compares."""']
-    for name, homes in (("RULES", rules), ("BACKWARDS", {key: rule.home for key, rule in _backwards.items()})):
-        lines += ["", f"{name}: dict[str, str] = {{", *(f'    "{key}": "{homes[key]}",' for key in sorted(homes)), "}"]
+    lines = [
+        '"""Which module holds the rule of each operator. Written by `python -m graphflops.rules`; a test compares."""'
+    ]
+    for name, homes in (
+        ("RULES", rules),
+        ("BACKWARDS", {key: rule.home for key, rule in _backwards.items()}),
+    ):
+        lines += [
+            "",
+            f"{name}: dict[str, str] = {{",
+            *(f'    "{key}": "{homes[key]}",' for key in sorted(homes)),
+            "}",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -199,5 +209,7 @@ def _load_installed() -> bool:
         try:
             entry.load()
         except Exception as error:  # another package's fault is reported as such, whatever it is
-            raise RuleError(f"rules of the installed package {entry.value} cannot be imported: {error}") from error
+            raise RuleError(
+                f"rules of the installed package {entry.value} cannot be imported: {error}"
+            ) from error
     return True

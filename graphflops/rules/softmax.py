@@ -7,12 +7,16 @@ of element type on the way is one more.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from graphflops.cost import Estimate
-from graphflops.dims import Dim
 from graphflops.rules.axes import axis, reduced
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import FLOAT32, DType, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
 
 SOFTMAX = 4  # maximum 1, subtract 1, sum 1, divide 1; and an exponential
 LOG_SOFTMAX = 4  # maximum 1, subtract 1, sum 1, subtract 1; and an exponential

@@ -11,8 +11,8 @@ from graphflops.rules.axes import reduced
 from graphflops.rules.counts import halvings
 from graphflops.rules.promotion import float_result
 from graphflops.rules.reduce import (
-    amax_backward,
     accumulated,
+    amax_backward,
     indexed,
     operand_gradient,
     parts,

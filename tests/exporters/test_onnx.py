@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import json_format, text_format
 from onnx import TensorProto, helper, parser
 
-from graphflops.analyze import analyze
+from graphflops.analysis import analyze
 from graphflops.dims import parse_dim, symbol
 from graphflops.exporters import load, onnx_versions
 from graphflops.exporters.onnx_proto import messages, without_weights

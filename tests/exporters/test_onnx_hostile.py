@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from graphflops.analyze import analyze
+from graphflops.analysis import analyze
 from graphflops.dims import symbol
 from graphflops.errors import FileError
 

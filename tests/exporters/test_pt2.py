@@ -462,7 +462,10 @@ def test_a_module_all_of_whose_weights_are_tied(tmp_path: Path) -> None:
     ]
     whole["tensor_values"] |= {"p_emb_bias": meta(4), "p_bias": meta(4)}
     whole["nodes"][0]["inputs"].append({"name": "bias", "arg": tensor("p_bias"), "kind": 1})
-    assert aliases(read(save(tmp_path / "a.pt2", content))) == {"head.weight": "emb.weight", "bias": "emb.bias"}
+    assert aliases(read(save(tmp_path / "a.pt2", content))) == {
+        "head.weight": "emb.weight",
+        "bias": "emb.bias",
+    }
 
 
 # Several programs, and what is no program

@@ -35,7 +35,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 import graphflops
-from graphflops.analyze import analyze, as_graph
+from graphflops.analysis import analyze, as_graph
 from graphflops.errors import ModelError
 from graphflops.report import Report
 

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from graphflops.analyze import _Analysis
+from graphflops.analysis import _Analysis
 from graphflops.binding import bind
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError

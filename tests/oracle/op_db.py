@@ -34,12 +34,25 @@ TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 # By name, why torch's count is not ours. It must then be 0, except for the names in PARTLY, where it is a part of ours.
 DEVIATIONS: dict[str, str] = {
     **dict.fromkeys(
-        ("mv", "addmv", "dot", "vdot", "linalg.vecdot", "inner", "matmul", "__rmatmul__", "tensordot", "linalg.multi_dot"),
+        (
+            "mv",
+            "addmv",
+            "dot",
+            "vdot",
+            "linalg.vecdot",
+            "inner",
+            "matmul",
+            "__rmatmul__",
+            "tensordot",
+            "linalg.multi_dot",
+        ),
         "no formula for mv and dot",
     ),
     **dict.fromkeys(("addbmm", "addr", "nn.functional.bilinear"), "no formula for it"),
     **dict.fromkeys(("torch._scaled_mm_v2", "torch._scaled_mm"), "no formula for it"),
-    **dict.fromkeys(("cdist", "nn.functional.pdist", "cov", "corrcoef"), "no formula for it; ours is a matrix product"),
+    **dict.fromkeys(
+        ("cdist", "nn.functional.pdist", "cov", "corrcoef"), "no formula for it; ours is a matrix product"
+    ),
     **dict.fromkeys(
         ("linalg.pinv", "pinverse", "matrix_exp", "linalg.matrix_exp", "linalg.matrix_sqrth", "linalg.polar"),
         "no formula for it; the products inside are below the level that is counted",
@@ -54,9 +67,13 @@ PARTLY = frozenset({"linalg.pinv"})
 # By name, why the decomposed program's count is not that of the operator.
 DECOMPOSED = dict.fromkeys(("matmul", "__rmatmul__"), "decomposed a product with one column into mul and sum")
 # By name, why a recorded type is not ours.
-WRONG_IN_TORCH = {"unique_consecutive": "the fake kernel records results of the wrong rank where `dim` is given"}
+WRONG_IN_TORCH = {
+    "unique_consecutive": "the fake kernel records results of the wrong rank where `dim` is given"
+}
 if TORCH < (2, 13):
-    WRONG_IN_TORCH |= dict.fromkeys(("unique", "bincount"), "the fake kernel of this torch records another element type")
+    WRONG_IN_TORCH |= dict.fromkeys(
+        ("unique", "bincount"), "the fake kernel of this torch records another element type"
+    )
 
 
 class Program(torch.nn.Module):
@@ -81,9 +98,13 @@ class OutOfTimeError(Exception):
 def main(arguments: list[str] | None = None) -> int:
     """Run the sweep; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--most", type=int, default=10**6, help="samples per operator, spread over all of them")
+    parser.add_argument(
+        "--most", type=int, default=10**6, help="samples per operator, spread over all of them"
+    )
     parser.add_argument("--only", default="", help="comma-separated names of operators")
-    parser.add_argument("--decompose", action="store_true", help="analyze the program after run_decompositions()")
+    parser.add_argument(
+        "--decompose", action="store_true", help="analyze the program after run_decompositions()"
+    )
     parser.add_argument("--shard", default="0/1", help="I/N: every Nth operator from the Ith")
     options = parser.parse_args(arguments)
     torch._logging.set_logs(all=logging.CRITICAL)
@@ -104,9 +125,13 @@ def main(arguments: list[str] | None = None) -> int:
             if kind == "deviates":
                 deviating[operator.name] += 1
             elif kind == "wrong":
-                print(f"{operator.name}{operator.variant_test_name and '.' + operator.variant_test_name}#{index} {verdict}")
+                print(
+                    f"{operator.name}{operator.variant_test_name and '.' + operator.variant_test_name}#{index} {verdict}"
+                )
     for name, times in sorted(deviating.items()):
-        print(f"deviates by name: {name} ({times} samples): { {**WRONG_IN_TORCH, **DEVIATIONS, **(DECOMPOSED if options.decompose else {})}[name]}")
+        print(
+            f"deviates by name: {name} ({times} samples): { {**WRONG_IN_TORCH, **DEVIATIONS, **(DECOMPOSED if options.decompose else {})}[name] }"
+        )
     print(
         f"op_db of torch {torch.__version__.partition('+')[0]}: {count['operators']} operators, "
         f"{count['equal'] + count['deviates'] + count['uncounted'] + count['wrong']} exported samples analyzed: "

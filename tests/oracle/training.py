@@ -482,7 +482,7 @@ def judge(case: Case, verbose: Any = "") -> list[str]:
     try:
         program = torch.export.export(module, args, strict=False)
         joints = [] if not case.joint else [*joint_graphs(program), _decomposed_math(module, args)]
-    except Exception as error:  # noqa: BLE001 what torch cannot export, nobody can analyze
+    except Exception as error:
         return [f"not exportable: {(str(error).strip() or type(error).__name__).splitlines()[0][:120]}"]
     reports = [graphflops.analyze(joint) for joint in joints]
     training = graphflops.analyze(program, training=True)

@@ -108,7 +108,12 @@ def decoder(layers: int = 12, **fields: object) -> Report:
     count = sum(parameters.values())
     return replace(
         made(
-            rows, parameters=count, parameter_bytes=2 * count, parameter_dtypes={"float16": 2 * count}, modules=modules, parameter_modules=parameters
+            rows,
+            parameters=count,
+            parameter_bytes=2 * count,
+            parameter_dtypes={"float16": 2 * count},
+            modules=modules,
+            parameter_modules=parameters,
         ),
         **fields,  # type: ignore[arg-type]
     )

@@ -123,6 +123,13 @@ def test_a_window_larger_than_its_input() -> None:
         price("aten.max_pool2d.default", t(1, 1, 4, 4), 5)
 
 
+def test_rounding_up_a_window_may_be_larger_than_its_input() -> None:
+    """As a global pooling that names the widest picture it may meet."""
+    priced = price("aten.avg_pool2d.default", t(2, 3, 4, 7), 320, (), 0, True)
+    assert shapes(priced) == [(2, 3, 1, 1)]
+    assert priced.vector_flops == 2 * 3 * (4 * 7 + 1)
+
+
 @pytest.mark.parametrize("op", ["aten.max_pool2d.default", "aten.max_pool2d_with_indices.default"])
 def test_the_gradient_of_a_maximum_is_one_addition(op: str) -> None:
     given = {"x": t(1, 1, 8, 8), "kernel_size": (2, 2)}

@@ -19,6 +19,7 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MOST_AXES = 256  # past this a file is broken, or made to harm
 Place = tuple[int, ...]
 Numbers = Union[
     TensorType, Sequence[Number], Number, None
@@ -145,4 +146,5 @@ def rank_of(given: Numbers, what: str) -> int:
     """How many axes a shape operand speaks of; raises ShapeError where nobody can tell."""
     count = many(given)
     require(count is not None, f"how many axes the result of {what} has depends on data")
+    require(count is None or count <= MOST_AXES, f"the result of {what} would have {count} axes")
     return count or 0

@@ -179,7 +179,8 @@ def embedded(
 ) -> Estimate:
     """Rows of the tables of words, places and segments, each read as often as it is used, summed and normalised."""
     words, positions, of_segments = tables
-    assert words is not None and positions is not None  # noqa: PT018
+    assert words is not None
+    assert positions is not None
     hidden = words.shape[-1]
     total = words.like((*ids.shape, hidden))
     used = positions.like((*(places.shape if places is not None else ids.shape[1:]), hidden))

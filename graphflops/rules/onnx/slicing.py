@@ -55,13 +55,16 @@ def _wanted(parts: tuple[TensorType, ...], outputs: tuple[bool, ...]) -> Estimat
     return Estimate(parts, reads=wanted, writes=wanted)
 
 
+MOST_PIECES = 100_000
+
+
 def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     """The lengths of the pieces of an axis: those given, else `count` equal ones."""
     if given is not None:
         lengths = sizes(given) or tuple(unknown("split", place) for place in range(many(given) or count))
         require(not differ(total(lengths), length), f"{shown(lengths)} do not add up to {length}")
         return lengths
-    require(count > 0, "neither how many pieces nor how long they are is said")
+    require(0 < count <= MOST_PIECES, f"{count} is no number of pieces")
     step = ceil_div(length, count)
     if isinstance(length, int) and isinstance(step, int):
         return tuple(max(0, min(step, length - step * place)) for place in range(count))

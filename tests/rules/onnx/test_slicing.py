@@ -147,7 +147,7 @@ def test_pad_refuses_to_cut_more_than_there_is():
 def test_pad_by_what_only_data_tells():
     (out,) = price("onnx.Pad.18", t("b", 8), t(2, dtype="int64"), None, ints(1)).out
     assert out.shape[0] is B
-    assert out.shape[1] is not 8  # noqa: F632
+    assert not isinstance(out.shape[1], int)
 
 
 @pytest.mark.parametrize(

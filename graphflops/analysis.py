@@ -97,6 +97,7 @@ class _Priced:
     placeholders: frozenset[str] = frozenset()
     code: str = ""
     problem: str = ""
+    contradicts: bool = False
     met: tuple[tuple[Dim, Dim], ...] = ()
     outgrown: bool = False
 
@@ -358,12 +359,16 @@ class _Analysis:
                 estimate = trimmed(estimate, wanted)
             target = next((a for a in _flat(arguments.values()) if isinstance(a, TensorType)), None)
             if in_place and target is not None:
-                estimate = replace(estimate, out=(target.view(target.shape), *estimate.out[1:]), alias=True)
+                written = target if _is_free(estimate) else target.view(target.shape)
+                estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
             tensors = [value for value in _flat((args, kwargs)) if isinstance(value, TensorType)]
             back = backward_of(rule, arguments, estimate, tensors) if self.training else None
             if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
                 estimate = functorch.over_hidden_axes(estimate, tensors)
-                back = back and replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors))
+                if back is not None:
+                    wanted_of = [tensors[place] for place, _ in back.gradients]
+                    gradients = functorch.over_hidden_axes(back.estimate, tensors, wanted_of)
+                    back = replace(back, estimate=gradients)
             return _Priced(
                 state="free" if _is_free(estimate) else "counted",
                 estimate=_marked(estimate, _flat(arguments.values()), node.op) if self.training else estimate,
@@ -375,6 +380,8 @@ class _Analysis:
                 met=tuple(met),
                 outgrown=self.derives and any(map(outgrown, estimate.out)),
             )
+        except ShapeError as error:
+            return replace(_unknown("GF104", str(error)), contradicts=True)
         except GraphflopsError as error:
             return _unknown("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
         except RecursionError:
@@ -464,7 +471,7 @@ class _Analysis:
                 values[name] = self.agreed(node, ours, recorded, autocast, name in graph.used)
             if isinstance(settled := values[name], TensorType) and settled.value is not None:
                 self.contents.add(name)
-        if self.contents and functional_name(node.op.rpartition(".")[0]) is not None:
+        if self.contents and priced.state != "free" and functional_name(node.op.rpartition(".")[0]) is not None:
             self.forget_contents(values)
 
     def settle_derived(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph) -> None:
@@ -483,7 +490,8 @@ class _Analysis:
             else:
                 if guesses is None:
                     operands = [self.resolve(argument, values) for argument in node.args]
-                    guesses = self.guesses.of(node, operands, dict(node.kwargs), graph)
+                    attributes = None if priced.contradicts else dict(node.kwargs)
+                    guesses = self.guesses.of(node, operands, attributes, graph)
                 names = {n: self.fresh(n) for n in _open(sizes_in(guesses[place]))}
                 value = _settled(guesses[place], names)
             values[name] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.analyze import analyze
+from graphflops.analysis import analyze
 from graphflops.dims import parse_dim, symbol
 from graphflops.errors import ModelError
 from graphflops.graph import Graph, Input, Node, Output, Ref, Symbol
@@ -25,8 +25,22 @@ def two_products(batch="n"):
     n = symbol(batch) if isinstance(batch, str) else batch
     return graph(
         [
-            Node("hidden", "aten.mm.default", (Ref("x"), Ref("w1")), outputs=("hidden",), module="layer", source="m.py:1"),
-            Node("y", "aten.mm.default", (Ref("hidden"), Ref("w2")), outputs=("y",), module="layer", source="m.py:2"),
+            Node(
+                "hidden",
+                "aten.mm.default",
+                (Ref("x"), Ref("w1")),
+                outputs=("hidden",),
+                module="layer",
+                source="m.py:1",
+            ),
+            Node(
+                "y",
+                "aten.mm.default",
+                (Ref("hidden"), Ref("w2")),
+                outputs=("y",),
+                module="layer",
+                source="m.py:2",
+            ),
         ],
         {"x": t(n, 8), "w1": t(8, 16), "w2": t(16, 4), "hidden": t(n, 16), "y": t(n, 4)},
         ["x", "w1", "w2"],
@@ -82,7 +96,9 @@ def test_a_static_program_is_propagated_again_from_a_new_shape():
 
 
 def test_a_size_fixed_in_the_program_contradicts_a_new_shape_and_is_placed():
-    with pytest.raises(ModelError, match=r"hidden \(m.py:1\), aten.mm.default: .*export it with dynamic shapes"):
+    with pytest.raises(
+        ModelError, match=r"hidden \(m.py:1\), aten.mm.default: .*export it with dynamic shapes"
+    ):
         analyze(two_products(batch=4), inputs={"x": (4, 9)})
 
 
@@ -99,7 +115,9 @@ def test_a_rule_that_fails_leaves_one_call_unknown_and_the_rest_counted():
         Node("bad", "aten.mm.default", (Ref("x"), Ref("x")), outputs=("bad",)),
         Node("y", "aten.mm.default", (Ref("x"), Ref("w")), outputs=("y",)),
     ]
-    report = analyze(graph(nodes, {"x": t(4, 8), "w": t(8, 2), "bad": t(4, 8), "y": t(4, 2)}, ["x", "w"], ["bad", "y"]))
+    report = analyze(
+        graph(nodes, {"x": t(4, 8), "w": t(8, 2), "bad": t(4, 8), "y": t(4, 2)}, ["x", "w"], ["bad", "y"])
+    )
     assert [row.state for row in report.rows] == ["unknown", "counted"]
     assert report.diagnostics[0].code == "GF104"
     assert report.total().matrix_flops == 2 * 4 * 8 * 2
@@ -124,7 +142,10 @@ def test_arguments_without_kind_are_bound_by_name_or_place():
 
 def branch(name, *products):
     """A graph of one input x (16, 16) that multiplies it by itself as often as `products` says."""
-    nodes = [Node(f"{name}_{i}", "aten.mm.default", (Ref("x"), Ref("x")), outputs=(f"{name}_{i}",)) for i in range(*products)]
+    nodes = [
+        Node(f"{name}_{i}", "aten.mm.default", (Ref("x"), Ref("x")), outputs=(f"{name}_{i}",))
+        for i in range(*products)
+    ]
     types = {"x": t(16, 16), **{node.name: t(16, 16) for node in nodes}}
     return graph(nodes, types, ["x"], [nodes[-1].name], name=name)
 
@@ -233,7 +254,10 @@ def test_peak_memory_counts_what_is_alive_together():
 
 
 def test_a_value_is_freed_after_its_last_use():
-    chain = [Node(f"h{i}", "aten.mm.default", (Ref("x" if i == 0 else f"h{i - 1}"), Ref("w")), outputs=(f"h{i}",)) for i in range(5)]
+    chain = [
+        Node(f"h{i}", "aten.mm.default", (Ref("x" if i == 0 else f"h{i - 1}"), Ref("w")), outputs=(f"h{i}",))
+        for i in range(5)
+    ]
     types = {"x": t(4, 16), "w": t(16, 16), **{node.name: t(4, 16) for node in chain}}
     assert analyze(graph(chain, types, ["x", "w"], ["h4"])).totals.peak_bytes == 4 * (3 * 4 * 16)
 
@@ -246,8 +270,13 @@ def test_trap_58_a_symbolic_peak_is_the_maximum_of_polynomials():
         Node("square", "aten.mm.default", (Ref("thin"), Ref("bt")), outputs=("square",)),
     ]
     types = {
-        **{"x": t(n, 1), "w1": t(1, 100), "w2": t(100, 1), "bt": t(1, n)},
-        **{"wide": t(n, 100), "thin": t(n, 1), "square": t(n, n)},
+        "x": t(n, 1),
+        "w1": t(1, 100),
+        "w2": t(100, 1),
+        "bt": t(1, n),
+        "wide": t(n, 100),
+        "thin": t(n, 1),
+        "square": t(n, n),
     }
     peak = analyze(graph(nodes, types, ["x", "w1", "w2", "bt"], ["square"])).totals.peak_bytes
     # x, wide, thin against x, thin, square: they cross at n = 100
