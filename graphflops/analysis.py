@@ -54,7 +54,9 @@ def analyze(
     analysis = _Analysis(graph, binding, training, progress)
     report: Report | None = None
     if graph.declared is not None and binding.given and graph.symbols.keys() - binding.given.keys():
-        probe = _Analysis(graph, bind(graph, {}, {}), False, None)  # of two sizes that are equal one may be given
+        probe = _Analysis(
+            graph, bind(graph, {}, {}), False, None
+        )  # of two sizes that are equal one may be given
         probe.report()
         met = probe.met
     else:
@@ -62,7 +64,9 @@ def analyze(
     whole, found = merged(graph, met, binding.given)
     if not found:
         return report or analysis.report()
-    analysis = _Analysis(whole, bind(whole, renamed(dims or {}, found, graph), inputs or {}), training, progress)
+    analysis = _Analysis(
+        whole, bind(whole, renamed(dims or {}, found, graph), inputs or {}), training, progress
+    )
     equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
     text = f"sizes meet where only equal ones can, from which follows {equal}"
     analysis.binding.diagnostics.append(Diagnostic("GF112", DIAGNOSTICS["GF112"], "", text))
@@ -157,6 +161,11 @@ class _Analysis:
         self.regions: dict[tuple[Any, ...], _Region] = {}
         self.numbers: Counter[str] = Counter()
         self.contents: set[str] = set()
+        self.untold = {
+            name
+            for name, entry in graph.symbols.items()
+            if not entry.where and entry.hint is None and name not in binding.given
+        }
         self.derives = graph.declared is not None
         self.guesses = Guesses()
         self.named: dict[Expr, Dim] = {}
@@ -175,7 +184,9 @@ class _Analysis:
         trainable = [entry.type for entry in parameters if entry.type.requires_grad]
         optimizer = adamw(trainable)
         if self.training and all(row.backward is None for row in run.rows):
-            message = "no result of the program depends on a trained parameter: a training step has no backward"
+            message = (
+                "no result of the program depends on a trained parameter: a training step has no backward"
+            )
             self.found["GF109", ""] = Diagnostic("GF109", DIAGNOSTICS["GF109"], "", message)
         by_module: Counter[str] = Counter()
         by_dtype: Counter[str] = Counter()
@@ -188,11 +199,16 @@ class _Analysis:
             totals=Totals(run.cost, run.forward_peak.bytes, run.forward_peak.node),
             parameters=sum(by_module.values()),
             parameter_bytes=sum(by_dtype.values()),
-            buffer_bytes=sum(_number(e.type.nbytes) for e in self.inputs_with("buffer") + self.inputs_with("constant")),
+            buffer_bytes=sum(
+                _number(e.type.nbytes) for e in self.inputs_with("buffer") + self.inputs_with("constant")
+            ),
             coverage=_coverage(run.rows),
             rows=run.rows,
             diagnostics=(
-                *(Diagnostic(note.code, DIAGNOSTICS[note.code], note.node, note.message) for note in graph.notes),
+                *(
+                    Diagnostic(note.code, DIAGNOSTICS[note.code], note.node, note.message)
+                    for note in graph.notes
+                ),
                 *self.binding.diagnostics,
                 *self.found.values(),
                 *self.guesses.diagnostics(),
@@ -200,7 +216,9 @@ class _Analysis:
             modules=graph.modules,
             parameter_modules=dict(by_module),
             parameter_dtypes=dict(by_dtype),
-            backward=Totals(run.backward, run.training_peak.bytes, run.training_peak.node) if self.training else None,
+            backward=Totals(run.backward, run.training_peak.bytes, run.training_peak.node)
+            if self.training
+            else None,
             optimizer=Totals(optimizer) if self.training else None,
         )
 
@@ -234,7 +252,9 @@ class _Analysis:
         given = graph.inputs if top else [entry for entry in graph.inputs if entry.role != "constant"]
         if len(operands) != len(given):
             raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
-        values: dict[str, Value] = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
+        values: dict[str, Value] = {
+            entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs
+        }
         values.update(around or {})
         values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))
         rows: list[Row] = []
@@ -267,7 +287,9 @@ class _Analysis:
             inner = [(run, times) for run, times in priced.estimate.regions if isinstance(run, _Run)]
             for run, times in inner:
                 rows.extend(_nested(run, times, row))
-            peaks = [run.training_peak if self.training else run.forward_peak for run, times in inner if times != 0]
+            peaks = [
+                run.training_peak if self.training else run.forward_peak for run, times in inner if times != 0
+            ]
             events.append(Event(node, uses, priced.estimate, priced.gradient, tuple(peaks)))
             if self.training:
                 _pass_on(events, values)
@@ -277,7 +299,9 @@ class _Analysis:
         if self.training:
             for index in set(range(len(events))) - reached(events, values, seeds):
                 events[index] = replace(events[index], gradient=None)
-                for place in range(firsts[index], firsts[index + 1] if index + 1 < len(firsts) else len(rows)):
+                for place in range(
+                    firsts[index], firsts[index + 1] if index + 1 < len(firsts) else len(rows)
+                ):
                     rows[place] = replace(rows[place], backward=None)
         return _Run(
             name=graph.name,
@@ -330,7 +354,9 @@ class _Analysis:
         """Ask the rule; equal calls are asked about once."""
         args = tuple([self.resolve(argument, values) for argument in node.args])
         dropped = () if self.derives else _PLACEMENT
-        kwargs = tuple([(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped])
+        kwargs = tuple(
+            [(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped]
+        )
         wanted = tuple([name is not None for name in node.outputs]) if self.derives else ()
         key = (node.op, _key(args), _key(kwargs), wanted)
         known = self.priced.get(key)
@@ -444,7 +470,9 @@ class _Analysis:
         self.numbers[what] += 1
         return symbol(f"{what}_{self.numbers[what] - 1}")
 
-    def settle(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph, autocast: bool) -> None:
+    def settle(
+        self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph, autocast: bool
+    ) -> None:
         """Fix the type of each result: the recorded one wins unless sizes were given anew, a disagreement is said."""
         if priced.problem:
             if self.binding.moved and priced.code == "GF104":
@@ -459,19 +487,32 @@ class _Analysis:
             self.settle_derived(node, priced, values, graph)
             return
         if priced.state != "unknown" and len(derived) != len(node.outputs):
-            self.say("GF105", node, f"rule gives {len(derived)} results, the file records {len(node.outputs)}")
+            if self.binding.moved:
+                raise ModelError(
+                    f"{_place(node)}: it would give {len(derived)} results, the program takes {len(node.outputs)}; "
+                    "a size is fixed in the program: export it with dynamic shapes"
+                )
+            self.say(
+                "GF105", node, f"rule gives {len(derived)} results, the file records {len(node.outputs)}"
+            )
         for index, name in enumerate(node.outputs):
             if name is None:
                 continue
             ours = derived[index] if index < len(derived) else None
             recorded = self.binding.value(graph, name)
+            if self.learns(ours, recorded):
+                recorded = self.binding.value(graph, name)
             if recorded is None or _is_same(ours, recorded):
                 values[name] = ours
             else:
                 values[name] = self.agreed(node, ours, recorded, autocast, name in graph.used)
             if isinstance(settled := values[name], TensorType) and settled.value is not None:
                 self.contents.add(name)
-        if self.contents and priced.state != "free" and functional_name(node.op.rpartition(".")[0]) is not None:
+        if (
+            self.contents
+            and priced.state != "free"
+            and functional_name(node.op.rpartition(".")[0]) is not None
+        ):
             self.forget_contents(values)
 
     def settle_derived(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph) -> None:
@@ -501,7 +542,11 @@ class _Analysis:
         for size in outgrown(value):
             if size not in self.named:
                 self.named[size] = self.fresh("size?")
-                self.say("GF116", node, f"a size whose expression grows too large goes by the name {self.named[size]}")
+                self.say(
+                    "GF116",
+                    node,
+                    f"a size whose expression grows too large goes by the name {self.named[size]}",
+                )
         return mapped(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
 
     def forget_contents(self, values: dict[str, Value]) -> None:
@@ -511,6 +556,21 @@ class _Analysis:
             if isinstance(value, TensorType):
                 values[name] = replace(value, value=None)
         self.contents.clear()
+
+    def learns(self, ours: Value, recorded: Value) -> bool:
+        """Whether a derived size tells what the file calls by a name because only data could tell it while exporting."""
+        if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
+            told = map(self.learns, ours.shape, recorded.shape) if ours.rank == recorded.rank else ()
+            return sum(told) > 0  # every axis is looked at
+        if not isinstance(recorded, Expr) or not isinstance(ours, (int, Expr)) or isinstance(ours, bool):
+            return False
+        name = str(recorded)
+        used = ours.symbols if isinstance(ours, Expr) else frozenset()
+        if name not in self.untold or not self.untold.isdisjoint(used) or any(other.endswith("?") for other in used):
+            return False
+        self.untold.remove(name)
+        self.binding.learn(name, ours)
+        return True
 
     def agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool, used: bool) -> Value:
         """Which of two types to go on with; the disagreement is said.
@@ -618,7 +678,11 @@ def _distinct(value: Any) -> Any:
 
 
 def _without_gradient(value: Value) -> Value:
-    return replace(value, requires_grad=False) if isinstance(value, TensorType) and value.requires_grad else value
+    return (
+        replace(value, requires_grad=False)
+        if isinstance(value, TensorType) and value.requires_grad
+        else value
+    )
 
 
 def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
@@ -630,7 +694,9 @@ def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
     if estimate.regions and not any(_wants(value) for run, _ in estimate.regions for value in run.out):
         return estimate  # a graph that ran without recording gradients
     out = tuple(
-        replace(value, requires_grad=True) if isinstance(value, TensorType) and value.dtype.is_floating else value
+        replace(value, requires_grad=True)
+        if isinstance(value, TensorType) and value.dtype.is_floating
+        else value
         for value in estimate.out
     )
     return replace(estimate, out=out)
@@ -644,7 +710,9 @@ def _pass_on(events: Sequence[Event], values: dict[str, Value]) -> None:
     event = events[-1]
     operands = event.tensors(values)
     wanting = [name for name in operands if _wants(values[name])]
-    written = [name for name in event.node.outputs if name is not None and isinstance(values[name], TensorType)]
+    written = [
+        name for name in event.node.outputs if name is not None and isinstance(values[name], TensorType)
+    ]
     if wanting and not event.estimate.out:
         _want(written, values)
     elif event.in_place and any(_wants(values[name]) for name in written) and not _wants(values[operands[0]]):
@@ -708,7 +776,9 @@ def _placeholders(estimate: Estimate) -> frozenset[str]:
 
 def _open(dims: Iterable[Any]) -> frozenset[str]:
     """Names of the sizes that only data can tell and that are not numbered yet."""
-    return frozenset(name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?"))
+    return frozenset(
+        name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?")
+    )
 
 
 def _settled(value: Any, names: Mapping[str, Dim]) -> Any:

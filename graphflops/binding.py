@@ -26,9 +26,11 @@ class Binding:
     """How recorded values are to be seen in this analysis.
 
     given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced.
+    learned: what a size that the file leaves to the data turns out to be, where the program computes it from other sizes.
     """
 
     given: dict[str, int] = field(default_factory=dict)
+    learned: dict[str, Dim] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, TensorType] = field(default_factory=dict)
     all_trainable: bool = False
@@ -45,7 +47,7 @@ class Binding:
         if name in self.inputs and any(entry.name == name for entry in graph.inputs):
             return self.inputs[name]
         recorded = graph.types.get(name)
-        if not self.given or recorded is None:
+        if not (self.given or self.learned) or recorded is None:
             return recorded  # type: ignore[return-value]
         known = self._settled.get(id(recorded))
         if known is None:
@@ -54,20 +56,32 @@ class Binding:
 
     def _substituted(self, value: Value) -> Value:
         if isinstance(value, Expr):
-            return value.substitute(self.given)
+            return self.bound(value)
         if isinstance(value, TensorType):
             return replace(value, shape=tuple(self.bound(size) for size in value.shape))
         return value
 
     def bound(self, dim: Dim) -> Dim:
-        """A size with the given symbols put in."""
-        return dim.substitute(self.given) if isinstance(dim, Expr) and self.given else dim
+        """A size with what is known of its symbols put in."""
+        known = {**self.learned, **self.given}
+        return dim.substitute(known) if isinstance(dim, Expr) and known else dim
+
+    def learn(self, symbol: str, size: Dim) -> None:
+        """From here on, recorded sizes say `size` instead of `symbol`."""
+        self.learned[symbol] = size
+        self._settled.clear()
+
+    def example(self, symbol: str) -> int | None:
+        """The value of a symbol that the user does not give: at the sizes of the export."""
+        if symbol in self.hints or symbol not in self.learned:
+            return self.hints.get(symbol)
+        return evaluate(self.learned[symbol], {**self.hints, **self.given})
 
     def describe(self, graph: Graph, costs: Sequence[Cost]) -> dict[str, SymbolInfo]:
         """All symbols of the program and of the costs, those that the analysis itself named last."""
         infos: dict[str, SymbolInfo] = {}
         for name, entry in graph.symbols.items():
-            value, given_by = (self.given[name], "user") if name in self.given else (entry.hint, "hint")
+            value, given_by = (self.given[name], "user") if name in self.given else (self.example(name), "hint")
             infos[name] = SymbolInfo(
                 value,
                 None if value is None else given_by,  # type: ignore[arg-type]

@@ -185,7 +185,9 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
         return replace(value, shape=shape, stored=stored, value=contents)
     if isinstance(value, SequenceType):
         length = None if value.length is None else change(value.length)
-        return SequenceType(mapped(value.element, change), length)
+        return replace(
+            value, element=mapped(value.element, change), length=length, items=mapped(value.items, change)
+        )
     if isinstance(value, OptionalType):
         return replace(value, element=mapped(value.element, change))
     if isinstance(value, tuple):

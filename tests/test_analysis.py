@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from graphflops.analysis import analyze
@@ -9,7 +11,7 @@ from graphflops.dims import parse_dim, symbol
 from graphflops.errors import ModelError
 from graphflops.graph import Graph, Input, Node, Output, Ref, Symbol
 from graphflops.report import Report
-from graphflops.tensor import BOOL, TensorType
+from graphflops.tensor import BOOL, INT64, TensorType
 from tests.support import t
 
 
@@ -135,6 +137,47 @@ def test_arguments_without_kind_are_bound_by_name_or_place():
     nodes = [Node("y", "aten.mm.default", kwargs=kwargs, outputs=("y",))]
     report = analyze(graph(nodes, {"x": t(4, 8), "w": t(8, 2), "y": t(4, 2)}, ["x", "w"], ["y"]))
     assert report.total().matrix_flops == 2 * 4 * 8 * 2
+
+
+def rows_that_a_tensor_counts():
+    """The first rows of w, as many as a tensor made from the size n says: a size that exporting leaves to the data."""
+    n, u0, u1 = symbol("n"), symbol("u0"), symbol("u1")
+    nodes = [
+        Node("n", "aten.sym_size.int", (Ref("x"), 0), outputs=("n",)),
+        Node("count", "aten.scalar_tensor.default", (Ref("n"),), (("dtype", INT64),), outputs=("count",)),
+        Node("kept", "aten.detach_.default", (Ref("count"),), outputs=("kept",)),
+        Node("end", "aten.item.default", (Ref("kept"),), outputs=("end",)),
+        Node("rows", "aten.slice.Tensor", (Ref("w"), 0, 0, Ref("end")), outputs=("rows",)),
+        Node("y", "aten.mm.default", (Ref("rows"), Ref("v")), outputs=("y",)),
+    ]
+    tensors = {"x": t(n, 8), "w": t(64, 8), "v": t(8, 4), "rows": t(u1, 8), "y": t(u1, 4)}
+    scalars = {"n": n, "count": t(dtype="int64"), "kept": t(dtype="int64"), "end": u0}
+    symbols = {"n": Symbol("n", 2, 64, hint=4, where=("x[0]",)), "u0": Symbol("u0"), "u1": Symbol("u1", 0, 64)}
+    return graph(nodes, {**tensors, **scalars}, ["x", "w", "v"], ["y"], symbols=symbols)
+
+
+def test_a_size_left_to_the_data_is_told_by_contents_that_the_program_computes_from_sizes():
+    report = analyze(rows_that_a_tensor_counts())
+    assert report.value(report.total().matrix_flops) == 2 * 4 * 8 * 4
+    assert analyze(rows_that_a_tensor_counts(), dims={"n": 10}).total().matrix_flops == 2 * 10 * 8 * 4
+    assert report.symbols["u0"].value == 4
+    assert not report.diagnostics
+
+
+def test_a_size_left_to_the_data_that_nothing_tells_stays_what_the_file_calls_it():
+    program = rows_that_a_tensor_counts()
+    written = Node("kept", "aten.random_.default", (Ref("count"),), outputs=("kept",))
+    program = replace(program, nodes=(*program.nodes[:2], written, *program.nodes[3:]))
+    report = analyze(program)
+    assert str(report.total().matrix_flops) == "64*u1"
+    assert analyze(program, dims={"u1": 7}).total().matrix_flops == 2 * 7 * 8 * 4
+
+
+def test_a_list_of_another_length_at_the_sizes_given_is_refused():
+    nodes = [Node("parts", "aten.unbind.int", (Ref("x"),), outputs=("a", "b"))]
+    program = graph(nodes, {"x": t(2, 8), "a": t(8), "b": t(8)}, ["x"], ["a", "b"])
+    with pytest.raises(ModelError, match="it would give 3 results, the program takes 2; a size is fixed"):
+        analyze(program, dims={"x[0]": 3})
 
 
 # Nested graphs

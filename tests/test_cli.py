@@ -350,7 +350,7 @@ def test_errors(monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
     def raises(*args: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("graphflops.analyze.analyze", raises)
+    monkeypatch.setattr("graphflops.analysis.analyze", raises)
     if code == 130:
         result = run("analyze", MODEL)
         assert (result.exit_code, result.output) == (130, "")
@@ -362,7 +362,7 @@ def test_a_defect_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(*args: object, **options: object) -> None:
         raise KeyError
 
-    monkeypatch.setattr("graphflops.analyze.analyze", raises)
+    monkeypatch.setattr("graphflops.analysis.analyze", raises)
     monkeypatch.setenv("GRAPHFLOPS_TRACEBACK", "1")
     assert isinstance(run("analyze", MODEL).exception, KeyError)
 

@@ -152,4 +152,6 @@ def _refusal(head: bytes) -> str:
     if archive_kind(head) == "json":
         return "is JSON, but not that of an ONNX model"
     said = refusal(head)
-    return said if not said.startswith("is not a .pt2") else "is not an ONNX model: give the file that torch.onnx.export wrote"
+    if said.startswith("is not a .pt2"):
+        return "is not an ONNX model: give the file that torch.onnx.export wrote"
+    return said

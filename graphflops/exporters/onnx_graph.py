@@ -248,7 +248,10 @@ class Program:
         for node in ordered(proto.node, scope.sees):
             self.call(node, scope)
         outputs = tuple(
-            [Output(self.resolve(value.name, scope, f"output {checked(value.name)}")) for value in proto.output]
+            [
+                Output(self.resolve(value.name, scope, f"output {checked(value.name)}"))
+                for value in proto.output
+            ]
         )
         self.declare((*proto.value_info, *proto.output), scope)
         return outputs
@@ -397,7 +400,9 @@ class Program:
 
     def attributes(self, protos: Iterable[Any], scope: _Scope, node: str) -> dict[str, Argument]:
         """The attributes of a call by name."""
-        return {checked(proto.name): value for proto in protos for value in self.attribute(proto, scope, node)}
+        return {
+            checked(proto.name): value for proto in protos for value in self.attribute(proto, scope, node)
+        }
 
     def attribute(self, proto: Any, scope: _Scope, node: str) -> Iterator[Argument]:
         """The value of an attribute, or nothing where it takes that of a function's attribute that is not given."""
@@ -426,7 +431,9 @@ class Program:
         elif kind == _GRAPH:
             yield self.nested(proto.g, scope, checked(proto.g.name or proto.name))
         elif kind == _GRAPHS:
-            yield tuple([self.nested(graph, scope, checked(graph.name or proto.name)) for graph in proto.graphs])
+            yield tuple(
+                [self.nested(graph, scope, checked(graph.name or proto.name)) for graph in proto.graphs]
+            )
         elif kind == _TYPE:
             yield type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))  # type: ignore[misc]
         elif kind is not None:
@@ -455,7 +462,10 @@ def _opsets(imports: Iterable[Any]) -> dict[str, int]:
 
 
 def _stored(graph: Any) -> set[str]:
-    return {*(tensor.name for tensor in graph.initializer), *(t.values.name for t in graph.sparse_initializer)}
+    return {
+        *(tensor.name for tensor in graph.initializer),
+        *(t.values.name for t in graph.sparse_initializer),
+    }
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:

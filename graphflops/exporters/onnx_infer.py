@@ -32,8 +32,10 @@ def inferred(op: str, operands: Sequence[Value], attributes: Mapping[str, Any], 
         schema = onnx.defs.get_schema(kind, int(version), "" if domain == "onnx" else domain)
         inputs = [f"i{place}" if operand is not None else "" for place, operand in enumerate(operands)]
         results = [f"o{place}" for place in range(outputs)]
+        simple = (int, float, str, tuple)
+        known = schema.attributes
         given = {
-            key: value for key, value in attributes.items() if isinstance(value, (int, float, str, tuple))
+            key: value for key, value in attributes.items() if key in known and isinstance(value, simple)
         }
         node = onnx.helper.make_node(kind, inputs, results, domain=schema.domain, **given)
         types = {

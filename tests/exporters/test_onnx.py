@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
 from google.protobuf import json_format, text_format
 from onnx import TensorProto, helper, parser
 
 from graphflops.analysis import analyze
-from graphflops.dims import parse_dim, symbol
+from graphflops.dims import evaluate, parse_dim, symbol
 from graphflops.exporters import load, onnx_versions
 from graphflops.exporters.onnx_proto import messages, without_weights
 from graphflops.exporters.onnx_values import Sizes
@@ -16,7 +18,9 @@ from graphflops.graph import Graph, Ref
 from graphflops.tensor import BOOL, FLOAT32, INT64, SequenceType, TensorType
 from tests.support import t
 
+SAMPLES = Path(__file__).parents[2] / "samples"
 HEAD = '<ir_version: 10, opset_import: ["": 21, "local": 1]>'
+ZEROS = f"{{ {', '.join('0' * 16)} }}"
 
 
 @pytest.fixture
@@ -64,20 +68,26 @@ def test_every_form_of_a_file_is_read(form, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "opset, op", [(1, "onnx.Softmax.1"), (10, "onnx.Softmax.1"), (12, "onnx.Softmax.11"), (13, "onnx.Softmax.13")]
+    "opset, op",
+    [(1, "onnx.Softmax.1"), (10, "onnx.Softmax.1"), (12, "onnx.Softmax.11"), (13, "onnx.Softmax.13")],
 )
 def test_an_operator_bears_the_version_in_force(opset, op, read):
     node = helper.make_node("Softmax", ["x"], ["y"])
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3))
-    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=[helper.make_opsetid("", opset)])
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [y]), opset_imports=[helper.make_opsetid("", opset)]
+    )
     assert ops(read(model)) == [op]
 
 
 def test_versions_are_those_of_the_onnx_package():
     if onnx.defs.onnx_opset_version() == onnx_versions.NEWEST[""]:
         assert onnx_versions.table() == onnx_versions._TABLE.strip()
-    assert onnx_versions.NEWEST_IR >= onnx.IR_VERSION or onnx.defs.onnx_opset_version() > onnx_versions.NEWEST[""]
+    assert (
+        onnx_versions.NEWEST_IR >= onnx.IR_VERSION
+        or onnx.defs.onnx_opset_version() > onnx_versions.NEWEST[""]
+    )
 
 
 def test_operands_left_out_are_none_and_trailing_ones_are_dropped(read):
@@ -97,17 +107,31 @@ def test_attributes_are_python_values(read):
         ["x"],
         ["y"],
         domain="local",
-        **{"i": 3, "f": 0.5, "s": "text", "ints": [1, 2], "floats": [0.5, 2.0], "strings": ["a", "b"]},
+        i=3,
+        f=0.5,
+        s="text",
+        ints=[1, 2],
+        floats=[0.5, 2.0],
+        strings=["a", "b"],
         tensor=helper.make_tensor("t", TensorProto.INT64, (2,), [7, 8]),
     )
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2,))
-    model = helper.make_model(helper.make_graph([node], "g", [x], [x]), opset_imports=[helper.make_opsetid("local", 1)])
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [x]), opset_imports=[helper.make_opsetid("local", 1)]
+    )
     (call,) = read(model).nodes
     kwargs = dict(call.kwargs)
     assert call.op == "local.Custom.1"
     assert kwargs["tensor"] == TensorType((2,), INT64, value=(7, 8))
     del kwargs["tensor"]
-    assert kwargs == {"i": 3, "f": 0.5, "s": "text", "ints": (1, 2), "floats": (0.5, 2.0), "strings": ("a", "b")}
+    assert kwargs == {
+        "i": 3,
+        "f": 0.5,
+        "s": "text",
+        "ints": (1, 2),
+        "floats": (0.5, 2.0),
+        "strings": ("a", "b"),
+    }
 
 
 # Stored tensors.
@@ -187,7 +211,9 @@ def test_large_data_is_left_out_and_its_length_is_kept(read):
 
 
 def external(name, shape, **entries):
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL
+    )
     for key, value in entries.items():
         tensor.external_data.add(key=key, value=str(value))
     return tensor
@@ -242,7 +268,7 @@ def test_a_sparse_tensor_stores_its_elements_only(read):
 
 def test_stored_tensors_may_be_listed_as_inputs(read):
     model = parser.parse_model(
-        f"{HEAD} g (float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <float[4, 4] w = {{ {', '.join('0' * 16)} }}> {{ y = MatMul(x, w) }}"
+        f"{HEAD} g (float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <float[4, 4] w = {ZEROS}> {{ y = MatMul(x, w) }}"
     )
     assert roles(read(model)) == {"x": "user", "w": "parameter"}
 
@@ -266,7 +292,9 @@ def test_calls_that_are_not_in_order_are_sorted(read):
     nodes = [helper.make_node("Relu", [a], [b]) for a, b in (("b", "y"), ("x", "a"), ("a", "b"))]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2,))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2,))
-    assert [node.outputs[0] for node in read(helper.make_model(helper.make_graph(nodes, "g", [x], [y]))).nodes] == [
+    assert [
+        node.outputs[0] for node in read(helper.make_model(helper.make_graph(nodes, "g", [x], [y]))).nodes
+    ] == [
         "a",
         "b",
         "y",
@@ -319,7 +347,9 @@ def test_a_value_reaches_through_two_nested_graphs(read):
         """g (bool c, float[4] x) => (float[4] y) {
           y = If(c) <
             then_branch = t () => (float[4] a) {
-              a = If(c) <then_branch = tt () => (float[4] b) { b = Neg(x) }, else_branch = te () => (float[4] d) { d = Abs(x) }>
+              a = If(c) <
+                then_branch = tt () => (float[4] b) { b = Neg(x) }, else_branch = te () => (float[4] d) { d = Abs(x) }
+              >
             },
             else_branch = e () => (float[4] f) { f = Identity(x) }
           >
@@ -332,12 +362,17 @@ def test_a_value_reaches_through_two_nested_graphs(read):
 
 
 def test_regions_with_other_values_around_are_other_calls(read):
-    branch = "r = MatMul(z, z)"
     graph = read(
-        f"""g (bool c, float[2, 2] a, float[3, 3] b) => (float[2, 2] y, float[3, 3] q) {{
-          y = If(c) <then_branch = t () => (float[2, 2] r) {{ z = Relu(a) {branch} }}, else_branch = e () => (float[2, 2] s) {{ s = Abs(a) }}>
-          q = If(c) <then_branch = t () => (float[3, 3] r) {{ z = Relu(b) {branch} }}, else_branch = e () => (float[3, 3] s) {{ s = Abs(b) }}>
-        }}"""
+        """g (bool c, float[2, 2] a, float[3, 3] b) => (float[2, 2] y, float[3, 3] q) {
+          y = If(c) <
+            then_branch = t () => (float[2, 2] r) { z = Relu(a) r = MatMul(z, z) },
+            else_branch = e () => (float[2, 2] s) { s = Abs(a) }
+          >
+          q = If(c) <
+            then_branch = t () => (float[3, 3] r) { z = Relu(b) r = MatMul(z, z) },
+            else_branch = e () => (float[3, 3] s) { s = Abs(b) }
+          >
+        }"""
     )
     assert analyze(graph).total().matrix_flops == 2 * 2 * 2 * 2 + 2 * 3 * 3 * 3
 
@@ -488,9 +523,27 @@ def test_module_from_a_name_with_slashes(read):
 
 def test_a_folded_weight_bears_the_name_it_had(read):
     model = parser.parse_model(
-        f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) <float[4, 4] val_8 = {{ {', '.join('0' * 16)} }}> {{ y = MatMul(x, val_8) }}"
+        f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) <float[4, 4] val_8 = {ZEROS}> {{ y = MatMul(x, val_8) }}"
     )
     value = model.graph.value_info.add(name="val_8")
     entry = value.metadata_props.add()
     entry.key, entry.value = "pkg.onnxscript.optimizer.folded_from", "['layer.weight']"
     assert read(model).inputs[1].target == "layer.weight"
+
+
+@pytest.mark.parametrize("name", ["convnet", "gqa_transformer"])
+def test_a_sample_costs_what_the_same_model_costs_as_pt2(name):
+    ours, theirs = (analyze(SAMPLES / f"{name}.{ending}") for ending in ("onnx", "pt2"))
+    assert ours.coverage.unknown == 0
+    assert ours.diagnostics == ()
+    sizes = {"batch": 2, "sequence": 7}
+    others = dict(zip(theirs.symbols, sizes.values(), strict=False))
+    assert evaluate(ours.total().matrix_flops, sizes) == evaluate(theirs.total().matrix_flops, others)
+
+
+def test_a_sample_has_the_module_tree_of_its_model():
+    report = analyze(SAMPLES / "gqa_transformer.onnx")
+    assert report.modules["blocks.3.attention"] == "make.Attention"
+    assert report.parameters == 205_376
+    (attention,) = {row.source for row in report.rows if row.op.startswith("onnx.Softmax")}
+    assert attention.startswith("samples/make.py:")

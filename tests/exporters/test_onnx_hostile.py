@@ -63,7 +63,9 @@ RELU = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"
 
 @pytest.mark.parametrize("kept", [3, 10, 40, 60, -1])
 def test_a_file_cut_off(kept, refused):
-    whole = model([node("Relu", ["x"], ["y"])], [value("x")], [value("y")], producer_name="p").SerializeToString()
+    whole = model(
+        [node("Relu", ["x"], ["y"])], [value("x")], [value("y")], producer_name="p"
+    ).SerializeToString()
     assert refused(whole[:kept]).startswith(("is damaged, ", "holds no graph"))
 
 
@@ -91,14 +93,21 @@ def test_what_is_no_model(data, said, refused):
 
 def test_forms_of_text_that_are_damaged(refused):
     assert "ParseError" in refused(f"{HEAD} {RELU}".encode()[:-3], "model.onnxtxt")
-    assert refused(b'{"irVersion": "8", "graph": {"node": [}', "m.json").startswith("is not the JSON of an ONNX model")
-    assert refused(b"ir_version: 8 graph { node {", "m.textproto").startswith("is not the text of an ONNX model")
+    assert refused(b'{"irVersion": "8", "graph": {"node": [}', "m.json").startswith(
+        "is not the JSON of an ONNX model"
+    )
+    assert refused(b"ir_version: 8 graph { node {", "m.textproto").startswith(
+        "is not the text of an ONNX model"
+    )
     assert refused(f"{HEAD} {RELU}".encode() + b"\xff", "model.onnxtxt") == "is not UTF-8"
 
 
 def test_nesting_too_deep_in_every_form(refused):
     branch = "y = If(x) <then_branch = g () => (float y) { "
-    assert refused(f"{HEAD} g (bool x) => (float y) {{ {branch * 5000}".encode(), "m.onnxtxt") == "nests too deep"
+    assert (
+        refused(f"{HEAD} g (bool x) => (float y) {{ {branch * 5000}".encode(), "m.onnxtxt")
+        == "nests too deep"
+    )
     assert refused(b'{"irVersion": 8, "graph":' + b'{"node":[' * 20_000, "m.json") == "nests too deep"
     assert refused(b"ir_version: 8 graph " + b"{node{attribute{g" * 20_000, "m.textproto") == "nests too deep"
     inner = b""
@@ -123,9 +132,15 @@ def test_nesting_too_deep_in_every_form(refused):
 @pytest.mark.parametrize(
     "nodes, said",
     [
-        ([node("Add", ["x", "c"], ["b"]), node("Relu", ["b"], ["c"])], "Add uses what is made of its own results"),
+        (
+            [node("Add", ["x", "c"], ["b"]), node("Relu", ["b"], ["c"])],
+            "Add uses what is made of its own results",
+        ),
         ([node("Add", ["x", "c"], ["c"])], "Add uses what is made of its own results"),
-        ([node("Add", ["x", "lost"], ["c"], name="adder")], "adder uses the value lost, which nothing defines"),
+        (
+            [node("Add", ["x", "lost"], ["c"], name="adder")],
+            "adder uses the value lost, which nothing defines",
+        ),
         ([node("Relu", ["x"], ["b"])], "output c uses the value c, which nothing defines"),
     ],
 )
@@ -178,7 +193,11 @@ def test_calls_that_make_no_sense_are_unknown_and_said(text, write):
 
 def test_one_failing_call_does_not_stop_the_others(write):
     made = model(
-        [node("MatMul", ["x", "x"], ["a"]), node("Nonsense", ["a"], ["b"]), node("MatMul", ["b", "b"], ["y"])],
+        [
+            node("MatMul", ["x", "x"], ["a"]),
+            node("Nonsense", ["a"], ["b"]),
+            node("MatMul", ["b", "b"], ["y"]),
+        ],
         [value("x", (4, 4))],
         [onnx.ValueInfoProto(name="y")],
     )
@@ -200,13 +219,17 @@ AGAIN = '<domain: "d", opset_import: ["": 21, "d": 1]>'
 
 def test_functions_that_call_themselves(refused):
     assert refused(f"{CALL} F0 (a) => (b) {{ b = d.F0(a) }}") == "the function d.F0 calls itself"
-    assert refused(f"{CALL} F0 (a) => (b) {{ b = d.F1(a) }} {AGAIN} F1 (a) => (b) {{ b = d.F0(a) }}").endswith("calls itself")
+    assert refused(
+        f"{CALL} F0 (a) => (b) {{ b = d.F1(a) }} {AGAIN} F1 (a) => (b) {{ b = d.F0(a) }}"
+    ).endswith("calls itself")
 
 
 def test_functions_that_multiply(refused):
     bodies = [f"F{i} (a) => (b) {{ t = d.F{i + 1}(a) b = d.F{i + 1}(t) }}" for i in range(40)]
     bodies.append("F40 (a) => (b) { b = Relu(a) }")
-    assert refused(f"{CALL} " + f" {AGAIN} ".join(bodies)).startswith("functions that call one another come to more than")
+    assert refused(f"{CALL} " + f" {AGAIN} ".join(bodies)).startswith(
+        "functions that call one another come to more than"
+    )
 
 
 def test_functions_that_nest(refused):
@@ -235,7 +258,9 @@ def test_nested_branches(write):
     assert report.coverage.nodes == 2 * 19 + 1
 
 
-@pytest.mark.parametrize("turns, expected", [(10**9, 10**9 * 2 * 4 * 4 * 4), (10**18, 128 * symbol("loop_trips_0"))])
+@pytest.mark.parametrize(
+    "turns, expected", [(10**9, 10**9 * 2 * 4 * 4 * 4), (10**18, 128 * symbol("loop_trips_0"))]
+)
 def test_a_loop_of_very_many_turns(turns, expected, write):
     """Past any number of turns that a machine takes, the trip count is only there because one has to be."""
     body = "b (int64 i, bool go, float[4, 4] s) => (bool go, float[4, 4] r) { r = MatMul(s, s) }"

@@ -63,7 +63,9 @@ class Count:
 def main() -> int:
     """Run the sweep; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="comma-separated words, one of which a model's name must hold")
+    parser.add_argument(
+        "--only", default="", help="comma-separated words, one of which a model's name must hold"
+    )
     parser.add_argument("--table", default=",".join(TABLES), help="comma-separated tables of zoo/")
     parser.add_argument("--shard", default="0/1", help="I/N: every Nth model from the Ith")
     parser.add_argument("--quick", action="store_true", help="one binding, no decomposing")
@@ -108,7 +110,9 @@ def quiet() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)  # the models are small
-    torch.backends.mha.set_fastpath_enabled(False)  # its one call per layer is a count of 0 in FlopCounterMode
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # its one call per layer is a count of 0 in FlopCounterMode
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -198,7 +202,11 @@ class Trial:
         """One verdict at each of the sizes."""
         for index in self.indices:
             at = f"{form} at {self.case.sizes[index]}" if index else form
-            dims = bound(self.case, self.program, self.case.sizes[index]) | dict(self.case.turns) if index else {}
+            dims = (
+                bound(self.case, self.program, self.case.sizes[index]) | dict(self.case.turns)
+                if index
+                else {}
+            )
             try:
                 report = analyze(model, dims=dims)
             except ModelError as error:
@@ -223,7 +231,9 @@ class Trial:
     def miscounted(self, report: Report, index: int, form: str) -> Iterator[str]:
         """Parameters and matrix FLOPs that are not torch's."""
         parameters = sum(parameter.numel() for parameter in self.module.parameters())
-        if report.parameters != parameters and not (self.case.meta and "saved" in form and shares_modules(self.module)):
+        if report.parameters != parameters and not (
+            self.case.meta and "saved" in form and shares_modules(self.module)
+        ):
             yield f"{report.parameters} parameters, the module has {parameters}"
         flops = report.total().matrix_flops
         ours = report.value(flops)
@@ -292,13 +302,17 @@ def exported(case: Case, module: torch.nn.Module, dynamic: bool) -> torch.export
 def _places(module: torch.nn.Module) -> int:
     """How many positional inputs the module names; what `*inputs` takes is one input of that structure."""
     kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
-    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    return sum(
+        kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds
+    )
 
 
 def _open(leaf: Any, others: list[Any]) -> dict[int, Any] | None:
     if not isinstance(leaf, torch.Tensor):
         return None
-    axes = [axis for axis in range(leaf.dim()) if any(other.shape[axis] != leaf.shape[axis] for other in others)]
+    axes = [
+        axis for axis in range(leaf.dim()) if any(other.shape[axis] != leaf.shape[axis] for other in others)
+    ]
     return dict.fromkeys(axes, torch.export.Dim.AUTO) if axes else None
 
 
@@ -322,7 +336,9 @@ def counted(case: Case, module: torch.nn.Module, sizes: Sizes) -> Count:
     counter = FlopCounterMode(display=False)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in trained:
-        parameter.requires_grad_(False)  # the counter's hooks trip over parameters that are handed to submodules
+        parameter.requires_grad_(
+            False
+        )  # the counter's hooks trip over parameters that are handed to submodules
     try:
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), device(case), counter:
             module(*args, **kwargs)

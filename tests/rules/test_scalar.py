@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.cost import Cost
+from graphflops.cost import data_dependent
 from graphflops.dims import call, compare, dim_max, symbol
 from tests.support import price, t
 
@@ -57,7 +58,7 @@ s, n = symbol("s"), symbol("n")
         ("aten.sym_size.int", (t(4, "s"), -1), s),
         ("aten.sym_stride.int", (t(4, "s", 2), 0), 2 * s),
         ("aten.sym_numel.default", (t(4, "s"),), 4 * s),
-        ("aten.sym_storage_offset.default", (t(4),), 0),
+        ("aten.sym_storage_offset.default", (t(4),), data_dependent("storage_offset")),
         ("aten.dim.default", (t(4, "s"),), 2),
         ("aten.is_floating_point.default", (t(4, dtype="int8"),), False),
         ("aten.is_same_size.default", (t(4, "s"), t(4, "s")), True),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ
 from graphflops.rules.activation import gelu_work
 from graphflops.rules.axes import axis as axis_of
+from graphflops.rules.onnx import values
 from graphflops.rules.onnx.arithmetic import pointwise, unary
 from graphflops.rules.registry import require, rule
 from graphflops.rules.softmax import log_softmax, softmax
@@ -15,7 +17,8 @@ from graphflops.rules.softmax import log_softmax, softmax
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
-unary("Relu ThresholdedRelu", 1)
+unary("Relu", 1, fold=partial(values.largest, 0))
+unary("ThresholdedRelu", 1)
 unary("LeakyRelu", 2)
 unary("HardSigmoid", 4)
 unary("HardSwish", 5)

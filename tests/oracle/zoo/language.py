@@ -38,7 +38,12 @@ SOUND = {
     "conv_dim": (16, 16, 16), "conv_kernel": (10, 3, 2), "conv_stride": (5, 2, 2), "num_feat_extract_layers": 3,
     "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
 }  # fmt: skip
-RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
+RESNET = {
+    "model_type": "resnet",
+    "embedding_size": 8,
+    "hidden_sizes": [8, 16, 16, 16],
+    "depths": [1, 1, 1, 1],
+}
 
 # Decoders: by model type, what differs from GROUPED.
 DECODERS: dict[str, dict[str, Any]] = {
@@ -199,27 +204,41 @@ def cases() -> Iterator[Case]:
 
     torchvision_operators()
     both = {"llama", "gpt2", "gemma2", "gpt_neox", "bloom", "falcon", "bert", "deberta-v2", "t5", "bart"}
-    tables = ((DECODERS, GROUPED, "AutoModelForCausalLM"), (ENCODERS, SMALL, "AutoModelForMaskedLM"), (PAIRS, PAIRED, "AutoModelForSeq2SeqLM"))
+    tables = (
+        (DECODERS, GROUPED, "AutoModelForCausalLM"),
+        (ENCODERS, SMALL, "AutoModelForMaskedLM"),
+        (PAIRS, PAIRED, "AutoModelForSeq2SeqLM"),
+    )
     for table, base, head in tables:
         for kind, changes in table.items():
             yield text(kind, _OTHER_HEADS.get(kind, head), {**base, **changes}, paired=table is PAIRS)
             if kind in both:
                 yield text(kind, head, {**base, **changes}, paired=table is PAIRS, attention="eager")
     for (kind, head), changes in PICTURES.items():
-        yield picture(kind, head if "For" in head else f"AutoModelFor{head}" if head else "AutoModel", {**PICTURE, **changes})
+        yield picture(
+            kind,
+            head if "For" in head else f"AutoModelFor{head}" if head else "AutoModel",
+            {**PICTURE, **changes},
+        )
     yield from sounds()
     yield from pairs_with_pictures()
     yield from series()
 
 
-def text(kind: str, head: str, options: dict[str, Any], paired: bool = False, attention: str | None = None) -> Case:
+def text(
+    kind: str, head: str, options: dict[str, Any], paired: bool = False, attention: str | None = None
+) -> Case:
     """A model from token numbers, of an encoder and of a decoder where it is a pair."""
 
     def inputs(n: int, t: int) -> dict[str, torch.Tensor]:
         ids = torch.randint(3, 90, (n, t))
         if kind == "perceiver":
             return {"inputs": ids}
-        return {"input_ids": ids, "decoder_input_ids": torch.randint(3, 90, (n, t // 2))} if paired else {"input_ids": ids}
+        return (
+            {"input_ids": ids, "decoder_input_ids": torch.randint(3, 90, (n, t // 2))}
+            if paired
+            else {"input_ids": ids}
+        )
 
     name = f"transformers/{kind}" + (f"_{attention}" if attention else "")
     return Case(name, lambda: made(kind, head, options, attention), inputs, TEXTS)
@@ -243,49 +262,128 @@ def sounds() -> Iterator[Case]:
     lengths = ({"n": 2, "t": 400}, {"n": 3, "t": 800}, {"n": 5, "t": 1230})
     waves = lambda n, t: {"input_values": torch.rand(n, t)}  # noqa: E731
     for kind in ("wav2vec2", "hubert", "unispeech-sat", "wavlm", "sew", "wav2vec2-conformer"):
-        yield Case(f"transformers/{kind}", lambda kind=kind: made(kind, "AutoModelForCTC", {**SOUND, "squeeze_factor": 1}), waves, lengths)
+        yield Case(
+            f"transformers/{kind}",
+            lambda kind=kind: made(kind, "AutoModelForCTC", {**SOUND, "squeeze_factor": 1}),
+            waves,
+            lengths,
+        )
     yield Case(
         "transformers/whisper",
-        lambda: made("whisper", "AutoModelForSpeechSeq2Seq", {**PAIRED, "num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 64}),
-        lambda n, t: {"input_features": torch.rand(n, 8, 32), "decoder_input_ids": torch.randint(3, 90, (n, t))},
+        lambda: made(
+            "whisper",
+            "AutoModelForSpeechSeq2Seq",
+            {**PAIRED, "num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 64},
+        ),
+        lambda n, t: {
+            "input_features": torch.rand(n, 8, 32),
+            "decoder_input_ids": torch.randint(3, 90, (n, t)),
+        },
         TEXTS,
     )
     yield Case(
         "transformers/speech_to_text",
-        lambda: made("speech_to_text", "AutoModelForSpeechSeq2Seq", {**PAIRED, "input_feat_per_channel": 8, "conv_channels": 16, "max_source_positions": 64, "max_target_positions": 64}),
-        lambda n, t: {"input_features": torch.rand(n, 32, 8), "decoder_input_ids": torch.randint(3, 90, (n, t))},
+        lambda: made(
+            "speech_to_text",
+            "AutoModelForSpeechSeq2Seq",
+            {
+                **PAIRED,
+                "input_feat_per_channel": 8,
+                "conv_channels": 16,
+                "max_source_positions": 64,
+                "max_target_positions": 64,
+            },
+        ),
+        lambda n, t: {
+            "input_features": torch.rand(n, 32, 8),
+            "decoder_input_ids": torch.randint(3, 90, (n, t)),
+        },
         TEXTS,
     )
     yield Case(
         "transformers/audio-spectrogram-transformer",
-        lambda: made("audio-spectrogram-transformer", "AutoModelForAudioClassification", {**PICTURE, "max_length": 32, "num_mel_bins": 16}),
+        lambda: made(
+            "audio-spectrogram-transformer",
+            "AutoModelForAudioClassification",
+            {**PICTURE, "max_length": 32, "num_mel_bins": 16},
+        ),
         lambda n: {"input_values": torch.rand(n, 32, 16)},
         BATCHES,
     )
     yield Case(
         "transformers/clap_audio_model",
-        lambda: made("clap_audio_model", "ClapAudioModel", {"patch_embeds_hidden_size": 8, "depths": [1, 1], "num_attention_heads": [2, 2], "hidden_size": 16, "window_size": 4, "spec_size": 64, "num_mel_bins": 16, "patch_stride": [4, 4]}),
+        lambda: made(
+            "clap_audio_model",
+            "ClapAudioModel",
+            {
+                "patch_embeds_hidden_size": 8,
+                "depths": [1, 1],
+                "num_attention_heads": [2, 2],
+                "hidden_size": 16,
+                "window_size": 4,
+                "spec_size": 64,
+                "num_mel_bins": 16,
+                "patch_stride": [4, 4],
+            },
+        ),
         lambda n: {"input_features": torch.rand(n, 1, 64, 16)},
         BATCHES,
     )
-    yield Case("transformers/encodec", lambda: made("encodec", "AutoModel", {"num_filters": 4, "hidden_size": 16, "num_lstm_layers": 1, "codebook_size": 16, "codebook_dim": 16, "upsampling_ratios": [4, 2]}), lambda n: {"input_values": torch.rand(n, 1, 320)}, BATCHES)
+    yield Case(
+        "transformers/encodec",
+        lambda: made(
+            "encodec",
+            "AutoModel",
+            {
+                "num_filters": 4,
+                "hidden_size": 16,
+                "num_lstm_layers": 1,
+                "codebook_size": 16,
+                "codebook_dim": 16,
+                "upsampling_ratios": [4, 2],
+            },
+        ),
+        lambda n: {"input_values": torch.rand(n, 1, 320)},
+        BATCHES,
+    )
 
 
 def pairs_with_pictures() -> Iterator[Case]:
     """Models from text and pictures, and detectors."""
     tower = {"projection_dim": 16, "text_config": SMALL, "vision_config": PICTURE}
-    for kind, width in (("clip", 16), ("siglip", 32), ("owlvit", 16), ("blip", 16), ("groupvit", 16), ("altclip", 16)):
+    for kind, width in (
+        ("clip", 16),
+        ("siglip", 32),
+        ("owlvit", 16),
+        ("blip", 16),
+        ("groupvit", 16),
+        ("altclip", 16),
+    ):
         yield Case(
             f"transformers/{kind}",
             lambda kind=kind: made(kind, "AutoModel", tower),
             lambda n: {"input_ids": torch.randint(3, 90, (n, 16)), "pixel_values": torch.rand(n, 3, 32, 32)},
             BATCHES,
         )
-    detector = {**PAIRED, "num_queries": 5, "use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
+    detector = {
+        **PAIRED,
+        "num_queries": 5,
+        "use_timm_backbone": False,
+        "backbone": None,
+        "use_pretrained_backbone": False,
+    }
     for kind in ("detr", "conditional_detr", "deformable_detr", "table-transformer"):
         yield Case(
             f"transformers/{kind}",
-            lambda kind=kind: made(kind, "AutoModelForObjectDetection", {**detector, "backbone_config": {**RESNET, "out_features": ["stage2", "stage3", "stage4"]}, "num_feature_levels": 3}),
+            lambda kind=kind: made(
+                kind,
+                "AutoModelForObjectDetection",
+                {
+                    **detector,
+                    "backbone_config": {**RESNET, "out_features": ["stage2", "stage3", "stage4"]},
+                    "num_feature_levels": 3,
+                },
+            ),
             lambda n: {"pixel_values": torch.rand(n, 3, 64, 64)},
             BATCHES,
         )
@@ -295,13 +393,39 @@ def series() -> Iterator[Case]:
     """Models from time series."""
     yield Case(
         "transformers/patchtst",
-        lambda: made("patchtst", "AutoModelForTimeSeriesPrediction" if False else "PatchTSTForPrediction", {"d_model": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24, "context_length": 32, "patch_length": 4, "patch_stride": 4, "prediction_length": 8, "num_input_channels": 3}),
+        lambda: made(
+            "patchtst",
+            "AutoModelForTimeSeriesPrediction" if False else "PatchTSTForPrediction",
+            {
+                "d_model": 16,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "ffn_dim": 24,
+                "context_length": 32,
+                "patch_length": 4,
+                "patch_stride": 4,
+                "prediction_length": 8,
+                "num_input_channels": 3,
+            },
+        ),
         lambda n: {"past_values": torch.rand(n, 32, 3)},
         BATCHES,
     )
     yield Case(
         "transformers/patchtsmixer",
-        lambda: made("patchtsmixer", "PatchTSMixerForPrediction", {"d_model": 16, "num_layers": 2, "context_length": 32, "patch_length": 4, "patch_stride": 4, "prediction_length": 8, "num_input_channels": 3}),
+        lambda: made(
+            "patchtsmixer",
+            "PatchTSMixerForPrediction",
+            {
+                "d_model": 16,
+                "num_layers": 2,
+                "context_length": 32,
+                "patch_length": 4,
+                "patch_stride": 4,
+                "prediction_length": 8,
+                "num_input_channels": 3,
+            },
+        ),
         lambda n: {"past_values": torch.rand(n, 32, 3)},
         BATCHES,
     )
@@ -314,7 +438,10 @@ def made(kind: str, head: str, options: dict[str, Any], attention: str | None = 
     known = transformers.CONFIG_MAPPING[kind]
     accepted = {key: value for key, value in options.items() if _knows(known, key)}
     config = transformers.AutoConfig.for_model(kind, **accepted)
-    for part in (config, *(value for value in vars(config).values() if isinstance(value, transformers.PretrainedConfig))):
+    for part in (
+        config,
+        *(value for value in vars(config).values() if isinstance(value, transformers.PretrainedConfig)),
+    ):
         part.use_cache = False
         part._experts_implementation = "batched_mm"  # `_grouped_mm` is counted as 0
     model = getattr(transformers, head)
@@ -324,4 +451,9 @@ def made(kind: str, head: str, options: dict[str, Any], attention: str | None = 
 
 def _knows(configuration: Any, key: str) -> bool:
     default = configuration()
-    return key in default.to_dict() or key in default.attribute_map or key.endswith("_token_id") or key.endswith("_config")
+    return (
+        key in default.to_dict()
+        or key in default.attribute_map
+        or key.endswith("_token_id")
+        or key.endswith("_config")
+    )

@@ -36,7 +36,14 @@ def control_flow() -> Iterator[Case]:
 
     dearer = lambda n, t: 2 * n * t * 2 * 16 * 16  # noqa: E731
     why = "the dearer branch is counted"
-    yield Case("programs/cond", lambda: Function(chosen, **parts()), features, SEQUENCES, expected=dearer, because=why)
+    yield Case(
+        "programs/cond",
+        lambda: Function(chosen, **parts()),
+        features,
+        SEQUENCES,
+        expected=dearer,
+        because=why,
+    )
 
     def nested(self: Any, x: torch.Tensor) -> torch.Tensor:
         def positive(x: torch.Tensor) -> torch.Tensor:
@@ -44,11 +51,20 @@ def control_flow() -> Iterator[Case]:
 
         return torch.cond(x.sum() > 0, positive, lambda x: x.clone(), (x,))
 
-    yield Case("programs/cond_in_cond", lambda: Function(nested, **parts()), features, SEQUENCES, expected=dearer, because=why)
+    yield Case(
+        "programs/cond_in_cond",
+        lambda: Function(nested, **parts()),
+        features,
+        SEQUENCES,
+        expected=dearer,
+        because=why,
+    )
 
     def repeated(self: Any, x: torch.Tensor) -> torch.Tensor:
         turned = torch.while_loop(
-            lambda i, x: i < 5, lambda i, x: (i + 1, self.a(x).relu()), (torch.zeros((), dtype=torch.int64), x)
+            lambda i, x: i < 5,
+            lambda i, x: (i + 1, self.a(x).relu()),
+            (torch.zeros((), dtype=torch.int64), x),
         )
         return self.b(turned[1])
 
@@ -73,7 +89,12 @@ def control_flow() -> Iterator[Case]:
 
     steps = lambda n, t: 2 * t * n * 2 * 16 * 16  # noqa: E731
     yield Case(
-        "programs/scan", lambda: Function(scanned, **parts()), features, SEQUENCES, expected=steps, because="FlopCounterMode does not look into scan"
+        "programs/scan",
+        lambda: Function(scanned, **parts()),
+        features,
+        SEQUENCES,
+        expected=steps,
+        because="FlopCounterMode does not look into scan",
     )
 
     def associative(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -184,7 +205,10 @@ def transforms() -> Iterator[Case]:
         grid = F.affine_grid(torch.eye(2, 3).expand(x.shape[0], 2, 3), list(x.shape), align_corners=False)
         warped = F.grid_sample(x, grid, align_corners=False)
         patches = F.unfold(warped, 3, padding=1)
-        return F.fold(patches, x.shape[-2:], 3, padding=1) + F.interpolate(x, scale_factor=2.0, mode="bicubic")[..., ::2, ::2]
+        return (
+            F.fold(patches, x.shape[-2:], 3, padding=1)
+            + F.interpolate(x, scale_factor=2.0, mode="bicubic")[..., ::2, ::2]
+        )
 
     yield Case("programs/warp", lambda: Function(sampled), lambda n: (torch.rand(n, 3, 16, 16),), BATCHES)
 
@@ -193,7 +217,13 @@ def transforms() -> Iterator[Case]:
         cumulative = values.softmax(-1).cumsum(-1)
         cut = torch.where(cumulative > 0.9, float("-inf"), values)
         picked = torch.gather(cut, -1, places.argsort(-1))
-        return picked, x.topk(3, -1).values, torch.multinomial(picked.softmax(-1)[:, 0], 1), x.unique(), torch.bucketize(x, x[0, 0].sort().values)
+        return (
+            picked,
+            x.topk(3, -1).values,
+            torch.multinomial(picked.softmax(-1)[:, 0], 1),
+            x.unique(),
+            torch.bucketize(x, x[0, 0].sort().values),
+        )
 
     yield Case("programs/sampling", lambda: Function(ordered), features, SEQUENCES)
 
@@ -240,7 +270,10 @@ def own_operators() -> Iterator[Case]:
         return made
 
     yield Case(
-        "programs/own_operator_in_place", with_buffer, lambda: (torch.rand(2, 3, 16),), unknown=frozenset({"oracle.noted.default", "higher_order.auto_functionalized_v2"})
+        "programs/own_operator_in_place",
+        with_buffer,
+        lambda: (torch.rand(2, 3, 16),),
+        unknown=frozenset({"oracle.noted.default", "higher_order.auto_functionalized_v2"}),
     )
 
 
@@ -250,7 +283,12 @@ def quantised() -> Iterator[Case]:
         "mlp": (mlp, lambda n: (torch.rand(n, 16),)),
         "convolutions": (
             lambda: nn.Sequential(
-                nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 1), nn.AdaptiveAvgPool2d(1)
+                nn.Conv2d(3, 8, 3, padding=1),
+                nn.BatchNorm2d(8),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Conv2d(8, 4, 1),
+                nn.AdaptiveAvgPool2d(1),
             ),
             lambda n: (torch.rand(n, 3, 16, 16),),
         ),
@@ -266,7 +304,9 @@ def quantised() -> Iterator[Case]:
             )
 
     def integers(self: Any, x: torch.Tensor) -> torch.Tensor:
-        weight = torch.ops.quantized_decomposed.dequantize_per_channel(self.q, self.scale, self.zero, 0, -128, 127, torch.int8)
+        weight = torch.ops.quantized_decomposed.dequantize_per_channel(
+            self.q, self.scale, self.zero, 0, -128, 127, torch.int8
+        )
         return F.linear(x, weight)
 
     def stored() -> nn.Module:
@@ -310,7 +350,9 @@ def pt2e(module: nn.Module, inputs: Callable[..., Any], backend: str) -> nn.Modu
             get_symmetric_quantization_config as config,
         )
     example = inputs(n=2)
-    program = torch.export.export(module.eval(), example, dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
+    program = torch.export.export(
+        module.eval(), example, dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False
+    )
     quantizer = Quantizer()
     quantizer.set_global(config())
     prepared = prepare_pt2e(program.module(), quantizer)
@@ -327,4 +369,6 @@ def joint_graphs() -> Iterator[Case]:
         logits = self.model(ids)
         return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()) / math.log(50)
 
-    yield Case("programs/language_model_loss", lambda: Function(trained, model=TiedDecoder()), tokens, SEQUENCES)
+    yield Case(
+        "programs/language_model_loss", lambda: Function(trained, model=TiedDecoder()), tokens, SEQUENCES
+    )

@@ -11,7 +11,25 @@ from zoo.vision import torchvision_operators
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SMALL = ("test", "atto", "femto", "pico", "nano", "xxs", "xs", "tiny", "t", "s", "small", "050", "b0", "m0", "a", "18", "base")
+_SMALL = (
+    "test",
+    "atto",
+    "femto",
+    "pico",
+    "nano",
+    "xxs",
+    "xs",
+    "tiny",
+    "t",
+    "s",
+    "small",
+    "050",
+    "b0",
+    "m0",
+    "a",
+    "18",
+    "base",
+)
 
 
 def cases() -> Iterator[Case]:
@@ -28,7 +46,9 @@ def cases() -> Iterator[Case]:
 def likely_size(name: str) -> int:
     """How large a name says the model is: the place of the first word of _SMALL in it."""
     parts = name.replace(".", "_").split("_")
-    return next((rank for rank, word in enumerate(_SMALL) if word in parts or name.endswith(word)), len(_SMALL))
+    return next(
+        (rank for rank, word in enumerate(_SMALL) if word in parts or name.endswith(word)), len(_SMALL)
+    )
 
 
 def picture(name: str) -> Case:

@@ -85,7 +85,9 @@ def recurrent() -> Iterator[Case]:
         because=NO_COUNT,
     )
     for cell in ("LSTMCell", "GRUCell", "RNNCell"):
-        yield Case(f"nn/{cell}", lambda cell=cell: getattr(nn, cell)(16, 8), lambda n: (torch.rand(n, 16),), BATCHES)
+        yield Case(
+            f"nn/{cell}", lambda cell=cell: getattr(nn, cell)(16, 8), lambda n: (torch.rand(n, 16),), BATCHES
+        )
 
     def tagged(self: Any, ids: torch.Tensor) -> torch.Tensor:
         return self.head(self.lstm(self.embed(ids))[0])
@@ -93,7 +95,10 @@ def recurrent() -> Iterator[Case]:
     yield Case(
         "nn/lstm_tagger",
         lambda: Function(
-            tagged, embed=nn.Embedding(50, 16), lstm=nn.LSTM(16, 8, batch_first=True, bidirectional=True), head=nn.Linear(16, 5)
+            tagged,
+            embed=nn.Embedding(50, 16),
+            lstm=nn.LSTM(16, 8, batch_first=True, bidirectional=True),
+            head=nn.Linear(16, 5),
         ),
         tokens,
         SEQUENCES,
@@ -126,7 +131,8 @@ class TiedDecoder(nn.Module):
         super().__init__()
         self.embed, self.place = nn.Embedding(50, 16), nn.Embedding(64, 16)
         self.blocks = nn.ModuleList(
-            nn.ModuleDict({"norm": nn.LayerNorm(16), "mix": CausalAttention(), "mlp": mlp()}) for _ in range(2)
+            nn.ModuleDict({"norm": nn.LayerNorm(16), "mix": CausalAttention(), "mlp": mlp()})
+            for _ in range(2)
         )
         self.head = nn.Linear(16, 50, bias=False)
         self.head.weight = self.embed.weight
@@ -157,16 +163,28 @@ def attention() -> Iterator[Case]:
             return made
 
         yield Case(f"nn/MultiheadAttention_weights_{weights}", built, features, SEQUENCES)
-        yield Case(f"nn/MultiheadAttention_bias_kv_{weights}", lambda b=built: b(add_bias_kv=True), features, SEQUENCES)
+        yield Case(
+            f"nn/MultiheadAttention_bias_kv_{weights}",
+            lambda b=built: b(add_bias_kv=True),
+            features,
+            SEQUENCES,
+        )
     yield Case(
         "nn/MultiheadAttention_other_widths",
-        lambda: Function(lambda self, q, k, v: self.mha(q, k, v), mha=nn.MultiheadAttention(16, 4, kdim=12, vdim=20)),
+        lambda: Function(
+            lambda self, q, k, v: self.mha(q, k, v), mha=nn.MultiheadAttention(16, 4, kdim=12, vdim=20)
+        ),
         lambda n, t: (torch.rand(5, n, 16), torch.rand(t, n, 12), torch.rand(t, n, 20)),
         SEQUENCES,
     )
     layer = lambda **options: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **options)  # noqa: E731
     yield Case("nn/TransformerEncoderLayer", layer, features, SEQUENCES)
-    yield Case("nn/TransformerEncoderLayer_norm_first", lambda: layer(norm_first=True, activation="gelu"), features, SEQUENCES)
+    yield Case(
+        "nn/TransformerEncoderLayer_norm_first",
+        lambda: layer(norm_first=True, activation="gelu"),
+        features,
+        SEQUENCES,
+    )
     yield Case("nn/TransformerEncoder", lambda: nn.TransformerEncoder(layer(), 3), features, SEQUENCES)
     yield Case(
         "nn/TransformerEncoder_masked",
@@ -216,7 +234,11 @@ class UNet(nn.Module):
     def __init__(self, up: str) -> None:
         super().__init__()
         block = lambda a, b: nn.Sequential(  # noqa: E731
-            nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True), nn.Conv2d(b, b, 3, padding=1), nn.SiLU()
+            nn.Conv2d(a, b, 3, padding=1),
+            nn.BatchNorm2d(b),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(b, b, 3, padding=1),
+            nn.SiLU(),
         )
         self.down = nn.ModuleList([block(3, 8), block(8, 16)])
         self.middle = block(16, 32)
@@ -260,7 +282,10 @@ def convolutional() -> Iterator[Case]:
     yield Case(
         "nn/conv_1d",
         lambda: nn.Sequential(
-            nn.Conv1d(4, 8, 5, stride=2, padding=2, dilation=1), nn.GLU(1), nn.Conv1d(4, 8, 3, padding="same", groups=2), nn.PReLU()
+            nn.Conv1d(4, 8, 5, stride=2, padding=2, dilation=1),
+            nn.GLU(1),
+            nn.Conv1d(4, 8, 3, padding="same", groups=2),
+            nn.PReLU(),
         ),
         lambda n, t: (torch.rand(n, 4, t),),
         SEQUENCES,
@@ -268,7 +293,10 @@ def convolutional() -> Iterator[Case]:
     yield Case(
         "nn/conv_3d",
         lambda: nn.Sequential(
-            nn.Conv3d(2, 4, 3, padding=1), nn.InstanceNorm3d(4, affine=True), nn.AvgPool3d(2), nn.ConvTranspose3d(4, 2, 2, 2)
+            nn.Conv3d(2, 4, 3, padding=1),
+            nn.InstanceNorm3d(4, affine=True),
+            nn.AvgPool3d(2),
+            nn.ConvTranspose3d(4, 2, 2, 2),
         ),
         lambda n, d: (torch.rand(n, 2, d, 8, 8),),
         ({"n": 2, "d": 4}, {"n": 3, "d": 6}, {"n": 4, "d": 12}),
@@ -277,7 +305,11 @@ def convolutional() -> Iterator[Case]:
         "nn/depthwise_padded",
         lambda: nn.Sequential(
             *(nn.ReflectionPad2d(1), nn.Conv2d(3, 6, 3, groups=3), nn.GroupNorm(2, 6), nn.Hardswish()),
-            *(nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular"), nn.AdaptiveAvgPool2d((4, 4)), nn.PixelShuffle(2)),
+            *(
+                nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular"),
+                nn.AdaptiveAvgPool2d((4, 4)),
+                nn.PixelShuffle(2),
+            ),
             *(nn.LPPool2d(2, 2), nn.Flatten(), nn.Linear(16, 5)),
         ),
         pictures,
@@ -286,7 +318,13 @@ def convolutional() -> Iterator[Case]:
     yield Case(
         "nn/autoencoder",
         lambda: nn.Sequential(
-            *(nn.Conv2d(3, 8, 3, 2, 1), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10), nn.Linear(10, 8 * 16 * 16)),
+            *(
+                nn.Conv2d(3, 8, 3, 2, 1),
+                nn.LeakyReLU(),
+                nn.Flatten(),
+                nn.Linear(8 * 16 * 16, 10),
+                nn.Linear(10, 8 * 16 * 16),
+            ),
             *(nn.Unflatten(1, (8, 16, 16)), nn.ConvTranspose2d(8, 3, 3, 2, 1, 1), nn.Sigmoid()),
         ),
         lambda n: (torch.rand(n, 3, 32, 32),),
@@ -342,7 +380,12 @@ def mixers() -> Iterator[Case]:
         mixed = torch.einsum("ntc,ncd->ntd", x, torch.einsum("ntc,ntd->ncd", x, x))
         return torch.einsum("ntc,cd->ntd", mixed, self.mix.weight)
 
-    yield Case("nn/einsum_linear_attention", lambda: Function(einsums, mix=nn.Linear(16, 16, bias=False)), features, SEQUENCES)
+    yield Case(
+        "nn/einsum_linear_attention",
+        lambda: Function(einsums, mix=nn.Linear(16, 16, bias=False)),
+        features,
+        SEQUENCES,
+    )
 
     def mixed(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.channels(x + self.spaces(x.transpose(1, 2)).transpose(1, 2))
@@ -370,7 +413,10 @@ class StateSpace(nn.Module):
         state = x.new_zeros(x.shape[0], 16, 4)
         results = []
         for t in range(x.shape[1]):
-            state = torch.exp(-step[:, t, :, None] * self.decay) * state + (step[:, t] * x[:, t])[..., None] * into[:, t, None]
+            state = (
+                torch.exp(-step[:, t, :, None] * self.decay) * state
+                + (step[:, t] * x[:, t])[..., None] * into[:, t, None]
+            )
             results.append(torch.einsum("ncs,ns->nc", state, out[:, t]))
         return torch.stack(results, 1)
 
@@ -392,12 +438,16 @@ def idioms() -> Iterator[Case]:
 
     def propagate(self: Any, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         messages = self.message(x)[edges[0]]
-        return self.update(torch.zeros_like(x).scatter_add(0, edges[1][:, None].expand_as(messages), messages).relu())
+        return self.update(
+            torch.zeros_like(x).scatter_add(0, edges[1][:, None].expand_as(messages), messages).relu()
+        )
 
     def pooled(self: Any, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         out = x.new_zeros(x.shape).index_add_(0, edges[1], self.message(x.index_select(0, edges[0])))
         degree = torch.zeros(x.shape[0]).index_add(0, edges[1], torch.ones(edges.shape[1])).clamp(min=1)
-        return out / degree[:, None] + x.scatter_reduce(0, edges[1][:, None].expand(-1, 16), x[edges[0]], "amax")
+        return out / degree[:, None] + x.scatter_reduce(
+            0, edges[1][:, None].expand(-1, 16), x[edges[0]], "amax"
+        )
 
     graph = lambda v, e: (torch.rand(v, 16), torch.randint(0, 5, (2, e)))  # noqa: E731
     graphs = ({"v": 6, "e": 10}, {"v": 9, "e": 30}, {"v": 20, "e": 7})
@@ -421,7 +471,12 @@ def idioms() -> Iterator[Case]:
             return self.b(x.float())
 
     yield Case("nn/autocast_region", lambda: Function(mixed, **two()), features, SEQUENCES, placed=False)
-    yield Case("nn/half", lambda: nn.Sequential(mlp(), nn.LayerNorm(16)).bfloat16(), lambda n: (torch.rand(n, 16).bfloat16(),), BATCHES)
+    yield Case(
+        "nn/half",
+        lambda: nn.Sequential(mlp(), nn.LayerNorm(16)).bfloat16(),
+        lambda n: (torch.rand(n, 16).bfloat16(),),
+        BATCHES,
+    )
 
     def again(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.b(checkpoint(self.a, x, use_reentrant=False))
@@ -476,9 +531,16 @@ def idioms() -> Iterator[Case]:
 
     def compared(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = self.a(x)
-        return torch.cdist(y, y, compute_mode="donot_use_mm_for_euclid_dist") + F.cosine_similarity(y[:, None], y[None], dim=-1)
+        return torch.cdist(y, y, compute_mode="donot_use_mm_for_euclid_dist") + F.cosine_similarity(
+            y[:, None], y[None], dim=-1
+        )
 
-    yield Case("nn/distances", lambda: Function(compared, a=nn.Linear(16, 8)), lambda n: (torch.rand(n, 16),), BATCHES)
+    yield Case(
+        "nn/distances",
+        lambda: Function(compared, a=nn.Linear(16, 8)),
+        lambda n: (torch.rand(n, 16),),
+        BATCHES,
+    )
 
     def selected(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.a(x[x.sum(-1) > 0])

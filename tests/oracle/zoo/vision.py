@@ -62,7 +62,9 @@ def cases() -> Iterator[Case]:
     from torchvision import models
 
     for name in models.list_models(models):
-        yield picture(name, 75 if name == "inception_v3" else 64 if "vit_" not in name and "swin" not in name else 224)
+        yield picture(
+            name, 75 if name == "inception_v3" else 64 if "vit_" not in name and "swin" not in name else 224
+        )
     for name in models.list_models(models.segmentation):
         yield picture(name, 64)
     for name in models.list_models(models.video):
@@ -88,7 +90,11 @@ def picture(name: str, size: int) -> Case:
         return models.get_model(name, weights=None, **options)
 
     return Case(
-        f"torchvision/{name}", build, lambda n: (torch.rand(n, 3, size, size),), ({"n": 2}, {"n": 3}, {"n": 8}), meta=True
+        f"torchvision/{name}",
+        build,
+        lambda n: (torch.rand(n, 3, size, size),),
+        ({"n": 2}, {"n": 3}, {"n": 8}),
+        meta=True,
     )
 
 

@@ -1,0 +1,76 @@
+"""Random numbers of a shape that is stated, or that of another tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
+from graphflops.rules.random import multinomial as draws
+from graphflops.rules.registry import rule
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.cost import Estimate
+    from graphflops.dims import Dim
+
+
+def _like(x: TensorType, dtype: int | None) -> TensorType:
+    return x.like(dtype=None if dtype is None else onnx_dtype(dtype))
+
+
+@rule("onnx.RandomUniform")
+def uniform(
+    *, shape: Sequence[Dim], dtype: int = 1, low: float = 0.0, high: float = 1.0, seed: float | None = None
+) -> Estimate:
+    """Uniform numbers; moving them to bounds is not counted apart."""
+    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *UNIFORM)
+
+
+@rule("onnx.RandomUniformLike")
+def uniform_like(
+    x: TensorType, *, dtype: int | None = None, low: float = 0.0, high: float = 1.0, seed: float | None = None
+) -> Estimate:
+    """Uniform numbers of another tensor's shape, which is not read."""
+    return drawn(_like(x, dtype), *UNIFORM)
+
+
+@rule("onnx.RandomNormal")
+def normal(
+    *, shape: Sequence[Dim], dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
+) -> Estimate:
+    """Normal numbers, scaled and shifted."""
+    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), NORMAL[0] + SCALED, NORMAL[1])
+
+
+@rule("onnx.RandomNormalLike")
+def normal_like(
+    x: TensorType,
+    *,
+    dtype: int | None = None,
+    mean: float = 0.0,
+    scale: float = 1.0,
+    seed: float | None = None,
+) -> Estimate:
+    """Normal numbers, scaled and shifted, of another tensor's shape, which is not read."""
+    return drawn(_like(x, dtype), NORMAL[0] + SCALED, NORMAL[1])
+
+
+@rule("onnx.Bernoulli")
+def bernoulli(x: TensorType, *, dtype: int | None = None, seed: float | None = None) -> Estimate:
+    """One comparison with its own probability per element."""
+    return drawn(_like(x, dtype), 1, 0, x)
+
+
+@rule("onnx.Multinomial")
+def multinomial(
+    x: TensorType, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None
+) -> Estimate:
+    """Draws with replacement, from logarithms: an exponential per weight comes before them."""
+    draw = draws(x, sample_size, replacement=True)
+    (out,) = draw.out
+    assert isinstance(out, TensorType)
+    return replace(draw, out=(out.like(dtype=onnx_dtype(dtype)),), transcendentals=x.numel)
