@@ -261,14 +261,13 @@ class _Analysis:
         events: list[Event] = []
         firsts: list[int] = []  # by call: its row, which those of the graphs nested in it follow
         phases = graph.phases if top else {}
-        for done, node in enumerate(graph.nodes):
+        for done, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True)):
             if top and self.progress and done % _PROGRESS_EVERY == 0:
                 self.progress(done, len(graph.nodes))
             priced = self.price(node, values)
             if priced.placeholders:
                 priced = self.numbered(node, priced, graph)
             self.settle(node, priced, values, graph, autocast)
-            uses = tuple([name for _, name in node.uses()])
             row = Row(
                 *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
                 backward=priced.gradient_cost,
@@ -500,11 +499,11 @@ class _Analysis:
                 continue
             ours = derived[index] if index < len(derived) else None
             recorded = self.binding.value(graph, name)
-            if self.learns(ours, recorded):
-                recorded = self.binding.value(graph, name)
             if recorded is None or _is_same(ours, recorded):
                 values[name] = ours
             else:
+                if self.untold and self.learns(ours, recorded):
+                    recorded = self.binding.value(graph, name)
                 values[name] = self.agreed(node, ours, recorded, autocast, name in graph.used)
             if isinstance(settled := values[name], TensorType) and settled.value is not None:
                 self.contents.add(name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.report import Diagnostic, SymbolInfo
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,6 +126,9 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
             )
     for name, shape in inputs.items():
         tensor = recorded.get(name)
+        if isinstance(tensor, UnknownType) and tensor.dtype is not None:
+            binding.inputs[name] = TensorType(tuple(shape), tensor.dtype)
+            continue
         if not isinstance(tensor, TensorType):
             names = ", ".join(shown(n) for n, t in recorded.items() if isinstance(t, TensorType)) or "none"
             raise ModelError(f"--input {shown(name)}: no such input; the program has {names}")

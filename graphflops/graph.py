@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from graphflops.dims import Dim
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,6 +36,7 @@ class Opaque:
     what: str
 
 
+Type = Union[TensorType, SequenceType, OptionalType, UnknownType, Opaque]
 Scalar = Union[Dim, float, bool, str, complex, None]
 Argument = Union[Ref, "Graph", Opaque, DType, Scalar, "tuple[Argument, ...]"]
 
@@ -129,7 +130,7 @@ class Graph:
     """A program, or a graph nested in one, as recorded.
 
     nodes: in program order: a value is defined before it is used.
-    types: what the file records of each value by name: a TensorType, or the size or number a scalar stands for.
+    types: what the file records of each value by name: a type, or the size or number a scalar stands for.
     modules: type of each module by path, for the module tree; empty where the file records none.
     captures: for a nested graph, the names of the values around it that it uses; they keep their names inside.
     declared: where types are derived and not recorded, what the file says of some values in passing; it may be out of
@@ -138,7 +139,7 @@ class Graph:
     """
 
     nodes: tuple[Node, ...]
-    types: Mapping[str, TensorType | Scalar]
+    types: Mapping[str, Type | Scalar]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     symbols: Mapping[str, Symbol] = field(default_factory=dict)
@@ -179,9 +180,14 @@ class Graph:
         return frozen
 
     @cached_property
+    def operands(self) -> tuple[tuple[str, ...], ...]:
+        """By call: the names of the values it reads."""
+        return tuple([tuple([name for _, name in node.uses()]) for node in self.nodes])
+
+    @cached_property
     def used(self) -> frozenset[str]:
         """Names of the values that some call or the program's outputs use."""
-        used = {name for node in self.nodes for _, name in node.uses()}
+        used = {name for names in self.operands for name in names}
         used.update(name for output in self.outputs for _, name in _uses("", output.value))
         return frozenset(used)
 

@@ -9,7 +9,7 @@ from graphflops.analysis import analyze
 from graphflops.dims import symbol
 from graphflops.exporters.onnx_graph import Program
 from graphflops.graph import Origin
-from graphflops.tensor import DType
+from graphflops.tensor import DType, UnknownType
 from tests.support import t
 
 
@@ -86,6 +86,14 @@ def test_calls_on_values_of_unknown_rank_are_unknown_until_the_rank_is_known():
     assert [row.state for row in report.rows] == ["unknown", "unknown", "unknown"]
     report = analyze(graph_of("g (float[] z) => (y) <int64[2] s = {1, 1}> { r = Reshape(z, s) y = Relu(r) }"))
     assert result(report) == t(1, 1)
+
+
+def test_an_input_of_unknown_rank_may_be_given_a_shape():
+    graph = graph_of("g (float x) => (y) { y = Relu(x) }")
+    graph.types["x"] = UnknownType(graph.types["x"].dtype)
+    assert analyze(graph).coverage.unknown == 1
+    report = analyze(graph, inputs={"x": (2, 3)})
+    assert result(report) == t(2, 3)
 
 
 def test_results_that_nobody_wants_are_not_written():

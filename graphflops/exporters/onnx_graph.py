@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_order import ordered
 from graphflops.exporters.onnx_places import Places, original_names, ranges
-from graphflops.exporters.onnx_values import Sizes, checked, constant_of, sparse_of, tensor_of, text, type_of
+from graphflops.exporters.onnx_values import (
+    EXTERNAL,
+    Sizes,
+    checked,
+    constant_of,
+    sparse_of,
+    tensor_of,
+    text,
+    type_of,
+)
 from graphflops.exporters.onnx_versions import NEWEST, NEWEST_IR, VERSIONS
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.rules.registry import find
@@ -23,7 +32,7 @@ from graphflops.tensor import UnknownType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from graphflops.graph import InputRole
+    from graphflops.graph import InputRole, Scalar, Type
     from graphflops.tensor import TensorType
 
 MOST_WRITTEN_OUT = 100_000  # calls of functions, and calls inside them
@@ -123,7 +132,7 @@ class Program:
         self.sizes = Sizes()
         self.places = Places()
         self.inputs: list[Input] = []
-        self.types: dict[str, Any] = {}
+        self.types: dict[str, Type | Scalar] = {}
         self.owners: dict[str, _Sink] = {}
         self.used: set[str] = set()
         self.node_names: dict[str, int] = {}
@@ -519,7 +528,7 @@ def _statistics(nodes: Iterable[Any]) -> set[str]:
 
 def _memory(tensor: Any) -> tuple[Any, ...]:
     """Where a tensor's data lies in other files: what two tensors that share it have in common."""
-    if tensor.data_location != 1:
+    if tensor.data_location != EXTERNAL:
         return ()
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if "offset" not in entries and "length" not in entries:

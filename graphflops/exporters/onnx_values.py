@@ -17,14 +17,13 @@ from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, Unk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from graphflops.graph import Type
     from graphflops.tensor import Contents
-
-    Type = TensorType | SequenceType | OptionalType | UnknownType | Opaque
 
 MOST_INTEGERS = 64  # elements of a tensor whose contents are followed
 MOST_FLOATS = 16
 _LARGEST_BYTES = 2**63
-_EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
+EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _JOINED = re.compile(r"[A-Za-z_]\w*([-.:][A-Za-z_]\w*)+", re.ASCII)  # `seq-len` is a name, not a difference

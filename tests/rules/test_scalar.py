@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.cost import Cost
-from graphflops.cost import data_dependent
+from graphflops.cost import Cost, data_dependent
 from graphflops.dims import call, compare, dim_max, symbol
 from tests.support import price, t
 

@@ -202,7 +202,8 @@ def transforms() -> Iterator[Case]:
     )
 
     def sampled(self: Any, x: torch.Tensor) -> torch.Tensor:
-        grid = F.affine_grid(torch.eye(2, 3).expand(x.shape[0], 2, 3), list(x.shape), align_corners=False)
+        row = torch.linspace(-1, 1, 16)
+        grid = torch.stack(torch.meshgrid(row, row, indexing="xy"), -1).expand(x.shape[0], 16, 16, 2)
         warped = F.grid_sample(x, grid, align_corners=False)
         patches = F.unfold(warped, 3, padding=1)
         return (
