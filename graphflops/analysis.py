@@ -7,25 +7,38 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphflops.backward import Backward, adamw, backward_of, reached
+from graphflops.backward import adamw, reached
 from graphflops.binding import Binding, bind
-from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value
-from graphflops.derive import Guesses, mapped, merged, outgrown, renamed, sizes_in, trimmed
-from graphflops.dims import Dim, Expr, differ, meetings, symbol
-from graphflops.errors import DimError, GraphflopsError, ModelError, NoRuleError, RuleError, ShapeError, shown
+from graphflops.calls import (
+    Call,
+    Priced,
+    flat,
+    is_same,
+    key_of,
+    matrix_dtype,
+    named_by,
+    placeholders_in,
+    settled,
+    substituted,
+    unknown_call,
+    wants,
+    without_gradient,
+)
+from graphflops.cost import QUANTITIES, Cost, RegionRun, Value
+from graphflops.derive import Guesses, mapped, merged, outgrown, renamed, sizes_in
+from graphflops.dims import Dim, Expr, differ, symbol
+from graphflops.errors import DimError, ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.memory import Event, Peak, SizesKnown, owners, peak_of
-from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, State, Totals, scaled
-from graphflops.rules import functorch
+from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, Totals, scaled
 from graphflops.rules.registry import Rule, find, functional_name
-from graphflops.tensor import TensorType, UnknownType
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
-_CUTS_GRADIENT = frozenset({"aten.detach", "aten.detach_", "aten.detach_copy"})
 _PROGRESS_EVERY = 256
 
 
@@ -40,7 +53,7 @@ def analyze(
 ) -> Report:
     """What a model costs.
 
-    model: path of a `.pt2` file, a `Graph`, or a `torch.export.ExportedProgram`.
+    model: path of a `.pt2` or `.onnx` file, a `Graph`, or a `torch.export.ExportedProgram`.
     model_name: which program of an archive that holds several.
     dims: sizes by symbol (`s27`), or by input axis (`ids[1]`).
     inputs: whole shapes by input name; a static program is propagated again from them.
@@ -89,24 +102,6 @@ def as_graph(model: object, model_name: str | None = None) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Priced:
-    """What is known of one distinct call (operator, operand types, attributes), however often it occurs."""
-
-    state: State
-    estimate: Estimate
-    cost: Cost
-    gradient: Backward | None = None
-    gradient_cost: Cost | None = None
-    in_place: bool = False
-    placeholders: frozenset[str] = frozenset()
-    code: str = ""
-    problem: str = ""
-    contradicts: bool = False
-    met: tuple[tuple[Dim, Dim], ...] = ()
-    outgrown: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     """One analysed graph at given operand types; as a `RegionRun` it is what rules of control flow see."""
 
@@ -135,8 +130,8 @@ class _Region:
 
     def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun:
         if not gradients:
-            operands = tuple(_without_gradient(operand) for operand in operands)
-        key = (autocast, *map(_key, operands))
+            operands = tuple(without_gradient(operand) for operand in operands)
+        key = (autocast, *map(key_of, operands))
         if key not in self.runs:
             self.runs[key] = self.analysis.run(self.graph, operands, self.around, autocast=autocast)
         return self.runs[key]
@@ -157,7 +152,7 @@ class _Analysis:
         self.training = training
         self.progress = progress
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
-        self.priced: dict[tuple[Any, ...], _Priced] = {}
+        self.priced: dict[tuple[Any, ...], Priced] = {}
         self.regions: dict[tuple[Any, ...], _Region] = {}
         self.numbers: Counter[str] = Counter()
         self.contents: set[str] = set()
@@ -234,7 +229,7 @@ class _Analysis:
         if not isinstance(value, TensorType):
             return value
         if not self.training or role != "parameter" or not value.dtype.is_floating:
-            return _without_gradient(value)
+            return without_gradient(value)
         return replace(value, requires_grad=value.requires_grad or self.binding.all_trainable)
 
     # One graph
@@ -277,7 +272,7 @@ class _Analysis:
                     for name in node.outputs
                     if name is not None and isinstance(value := values[name], TensorType)
                 ),
-                matrix_dtype=_matrix_dtype(priced.estimate),
+                matrix_dtype=matrix_dtype(priced.estimate),
                 phase=phases.get(node.name, "forward"),
                 regions=tuple(RegionUse(run.name, times, run.cost) for run, times in priced.estimate.regions),
             )
@@ -304,7 +299,7 @@ class _Analysis:
                     rows[place] = replace(rows[place], backward=None)
         return _Run(
             name=graph.name,
-            out=tuple(_flat(self.resolve(output.value, values) for output in graph.outputs)),
+            out=tuple(flat(self.resolve(output.value, values) for output in graph.outputs)),
             cost=self.sum([row.cost for row in rows]),
             backward=self.sum([row.backward for row in rows if row.backward is not None]),
             rows=tuple(rows),
@@ -349,7 +344,7 @@ class _Analysis:
 
     # One call
 
-    def price(self, node: Node, values: Mapping[str, Value]) -> _Priced:
+    def price(self, node: Node, values: Mapping[str, Value]) -> Priced:
         """Ask the rule; equal calls are asked about once."""
         args = tuple([self.resolve(argument, values) for argument in node.args])
         dropped = () if self.derives else _PLACEMENT
@@ -357,7 +352,7 @@ class _Analysis:
             [(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped]
         )
         wanted = tuple([name is not None for name in node.outputs]) if self.derives else ()
-        key = (node.op, _key(args), _key(kwargs), wanted)
+        key = (node.op, key_of(args), key_of(kwargs), wanted)
         known = self.priced.get(key)
         if known is None:
             known = self.priced[key] = self.ask(node, args, kwargs, wanted)
@@ -365,54 +360,12 @@ class _Analysis:
 
     def ask(
         self, node: Node, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], wanted: tuple[bool, ...]
-    ) -> _Priced:
+    ) -> Priced:
         rule, in_place = self.rule_of(node.op)
         if rule is None:
-            return _unknown("GF101", str(NoRuleError(node.op)))
-        if self.training:
-            args, kwargs = _distinct(args), _distinct(kwargs)
-        if self.derives:
-            if any(isinstance(value, UnknownType) for value in _flat(args)):
-                return _unknown("GF104", "not even the number of axes of an operand is known")
-            if "outputs" in rule.parameters[rule.positional :]:
-                kwargs = (*kwargs, ("outputs", wanted))
-        try:
-            arguments = _bound(rule, args, kwargs, by_place=not self.derives)
-            with meetings() as met:
-                estimate = rule.call(arguments)
-            if self.derives:
-                estimate = trimmed(estimate, wanted)
-            target = next((a for a in _flat(arguments.values()) if isinstance(a, TensorType)), None)
-            if in_place and target is not None:
-                written = target if _is_free(estimate) else target.view(target.shape)
-                estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
-            tensors = [value for value in _flat((args, kwargs)) if isinstance(value, TensorType)]
-            back = backward_of(rule, arguments, estimate, tensors) if self.training else None
-            if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
-                estimate = functorch.over_hidden_axes(estimate, tensors)
-                if back is not None:
-                    wanted_of = [tensors[place] for place, _ in back.gradients]
-                    gradients = functorch.over_hidden_axes(back.estimate, tensors, wanted_of)
-                    back = replace(back, estimate=gradients)
-            return _Priced(
-                state="free" if _is_free(estimate) else "counted",
-                estimate=_marked(estimate, _flat(arguments.values()), node.op) if self.training else estimate,
-                cost=estimate.cost,
-                gradient=back,
-                gradient_cost=None if back is None else back.estimate.cost,
-                in_place=in_place,
-                placeholders=_placeholders(estimate),
-                met=tuple(met),
-                outgrown=self.derives and any(map(outgrown, estimate.out)),
-            )
-        except ShapeError as error:
-            return replace(_unknown("GF104", str(error)), contradicts=True)
-        except GraphflopsError as error:
-            return _unknown("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
-        except RecursionError:
-            raise
-        except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up: one call is unknown, not all
-            return _unknown("GF104", f"the rule of {shown(node.op)} does not fit this call: {error!r}")
+            return unknown_call("GF101", str(NoRuleError(node.op)))
+        call = Call(rule, node.op, args, kwargs, in_place, wanted if self.derives else None)
+        return call.priced(self.training)
 
     def rule_of(self, op: str) -> tuple[Rule | None, bool]:
         """The rule of an operator, and whether it is the functional rule of an in-place operator."""
@@ -437,22 +390,22 @@ class _Analysis:
             return self.regions[key]
         return argument
 
-    def numbered(self, node: Node, priced: _Priced, graph: Graph) -> _Priced:
+    def numbered(self, node: Node, priced: Priced, graph: Graph) -> Priced:
         """Give each size that only data can tell its name: the recorded one where the file has one, else the next number."""
         names: dict[str, Dim] = {}
         for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
             if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
                 for size, known in zip(derived.shape, recorded.shape, strict=False):
-                    names.update(_named_by(size, known, priced.placeholders))
+                    names.update(named_by(size, known, priced.placeholders))
             elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
-                names.update(_named_by(derived, recorded, priced.placeholders))
+                names.update(named_by(derived, recorded, priced.placeholders))
         for placeholder in sorted(priced.placeholders - names.keys()):
             names[placeholder] = self.fresh(placeholder)
-        estimate = _substituted(priced.estimate, names)
+        estimate = substituted(priced.estimate, names)
         back = priced.gradient
         if back is not None:
-            back = replace(back, estimate=_substituted(back.estimate, names))
+            back = replace(back, estimate=substituted(back.estimate, names))
         return replace(
             priced,
             estimate=estimate,
@@ -470,7 +423,7 @@ class _Analysis:
         return symbol(f"{what}_{self.numbers[what] - 1}")
 
     def settle(
-        self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph, autocast: bool
+        self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
     ) -> None:
         """Fix the type of each result: the recorded one wins unless sizes were given anew, a disagreement is said."""
         if priced.problem:
@@ -499,7 +452,7 @@ class _Analysis:
                 continue
             ours = derived[index] if index < len(derived) else None
             recorded = self.binding.value(graph, name)
-            if recorded is None or _is_same(ours, recorded):
+            if recorded is None or is_same(ours, recorded):
                 values[name] = ours
             else:
                 if self.untold and self.learns(ours, recorded):
@@ -514,7 +467,7 @@ class _Analysis:
         ):
             self.forget_contents(values)
 
-    def settle_derived(self, node: Node, priced: _Priced, values: dict[str, Value], graph: Graph) -> None:
+    def settle_derived(self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph) -> None:
         """Fix the type of each result where files record none: the derived one, else the best guess."""
         self.met.update(dict.fromkeys(priced.met))
         derived = priced.estimate.out
@@ -532,8 +485,8 @@ class _Analysis:
                     operands = [self.resolve(argument, values) for argument in node.args]
                     attributes = None if priced.contradicts else dict(node.kwargs)
                     guesses = self.guesses.of(node, operands, attributes, graph)
-                names = {n: self.fresh(n) for n in _open(sizes_in(guesses[place]))}
-                value = _settled(guesses[place], names)
+                names = {n: self.fresh(n) for n in placeholders_in(sizes_in(guesses[place]))}
+                value = settled(guesses[place], names)
             values[name] = value
 
     def cut(self, node: Node, value: Value) -> Value:
@@ -565,7 +518,11 @@ class _Analysis:
             return False
         name = str(recorded)
         used = ours.symbols if isinstance(ours, Expr) else frozenset()
-        if name not in self.untold or not self.untold.isdisjoint(used) or any(other.endswith("?") for other in used):
+        if (
+            name not in self.untold
+            or not self.untold.isdisjoint(used)
+            or any(other.endswith("?") for other in used)
+        ):
             return False
         self.untold.remove(name)
         self.binding.learn(name, ours)
@@ -615,92 +572,6 @@ DIAGNOSTICS = {
 }
 
 
-def _unknown(code: str, problem: str) -> _Priced:
-    return _Priced("unknown", Estimate(writes=()), Cost(), code=code, problem=problem)
-
-
-def _bound(
-    rule: Rule, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], *, by_place: bool = True
-) -> dict[str, Any]:
-    """Arguments by parameter name.
-
-    by_place: a keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.6
-    name every argument and do not say which are positional, and rules may name leading operands as they like.
-    """
-    names = rule.parameters
-    bound: dict[str, Any] = {}
-    spare: list[Any] = []
-    for index, value in enumerate(args):
-        if index < rule.positional:
-            bound[names[index]] = value
-        elif rule.variadic:
-            spare.append(value)
-        else:
-            raise RuleError(f"{rule.key} takes {rule.positional} operands, the call has {len(args)}")
-    for index, (name, value) in enumerate(kwargs, start=len(args)):
-        if name in names and name not in bound:
-            bound[name] = value
-        elif by_place and index < rule.positional and names[index] not in bound:
-            bound[names[index]] = value
-        elif rule.open_ended:
-            bound[name] = value
-        else:
-            raise RuleError(f"the rule of {rule.key} has no parameter {shown(name)}")
-    if spare:
-        bound["*"] = tuple(spare)
-    return bound
-
-
-def _key(value: Any) -> Any:
-    """A key under which 2, 2.0 and True differ."""
-    kind = type(value)
-    if kind is tuple:
-        return tuple([_key(item) for item in value])
-    if kind is float or kind is bool or kind is complex:
-        return (kind, value)
-    return value
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _flat(value)
-        else:
-            yield value
-
-
-def _distinct(value: Any) -> Any:
-    """The same, every tensor type in it an object of its own, so that a rule's readings tell which operand they are of."""
-    if isinstance(value, tuple):
-        return tuple([_distinct(item) for item in value])
-    return replace(value) if isinstance(value, TensorType) else value
-
-
-def _without_gradient(value: Value) -> Value:
-    return (
-        replace(value, requires_grad=False)
-        if isinstance(value, TensorType) and value.requires_grad
-        else value
-    )
-
-
-def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
-    """Mark floating results of a call on values that want a gradient as wanting one too."""
-    if op.rpartition(".")[0] in _CUTS_GRADIENT:
-        return estimate
-    if not any(map(_wants, operands)):
-        return estimate
-    if estimate.regions and not any(_wants(value) for run, _ in estimate.regions for value in run.out):
-        return estimate  # a graph that ran without recording gradients
-    out = tuple(
-        replace(value, requires_grad=True)
-        if isinstance(value, TensorType) and value.dtype.is_floating
-        else value
-        for value in estimate.out
-    )
-    return replace(estimate, out=out)
-
-
 def _pass_on(events: Sequence[Event], values: dict[str, Value]) -> None:
     """What an operator wrote in place wants a gradient from then on if its result does, and so do views of it.
 
@@ -708,20 +579,16 @@ def _pass_on(events: Sequence[Event], values: dict[str, Value]) -> None:
     """
     event = events[-1]
     operands = event.tensors(values)
-    wanting = [name for name in operands if _wants(values[name])]
+    wanting = [name for name in operands if wants(values[name])]
     written = [
         name for name in event.node.outputs if name is not None and isinstance(values[name], TensorType)
     ]
     if wanting and not event.estimate.out:
         _want(written, values)
-    elif event.in_place and any(_wants(values[name]) for name in written) and not _wants(values[operands[0]]):
+    elif event.in_place and any(wants(values[name]) for name in written) and not wants(values[operands[0]]):
         owner = owners(events, values)
         shared = owner.get(operands[0], operands[0])
         _want([name for name in values if owner.get(name, name) == shared], values)
-
-
-def _wants(value: Value) -> bool:
-    return isinstance(value, TensorType) and value.requires_grad
 
 
 def _want(names: Iterable[str], values: dict[str, Value]) -> None:
@@ -729,28 +596,6 @@ def _want(names: Iterable[str], values: dict[str, Value]) -> None:
         value = values[name]
         if isinstance(value, TensorType) and value.dtype.is_floating:
             values[name] = replace(value, requires_grad=True)
-
-
-def _is_same(ours: Value, recorded: Value) -> bool:
-    return (
-        isinstance(ours, TensorType)
-        and isinstance(recorded, TensorType)
-        and ours.shape == recorded.shape
-        and ours.dtype is recorded.dtype
-    )
-
-
-def _is_free(estimate: Estimate) -> bool:
-    makes = estimate.writes is None and any(isinstance(value, TensorType) for value in estimate.out)
-    return not (makes or estimate.reads or estimate.writes or estimate.regions or estimate.cost)
-
-
-def _matrix_dtype(estimate: Estimate) -> str:
-    if estimate.matrix_flops == 0:
-        return ""
-    if estimate.matrix_dtype is not None:
-        return estimate.matrix_dtype.name
-    return next((value.dtype.name for value in estimate.reads if isinstance(value, TensorType)), "")
 
 
 def _tensors(uses: Sequence[str], values: Mapping[str, Value]) -> tuple[Named, ...]:
@@ -763,49 +608,6 @@ def _nested(run: _Run, times: Dim, call: Row) -> Iterator[Row]:
         if not inner.module:
             inner = replace(inner, module=call.module, module_type=call.module_type)
         yield replace(inner, source=inner.source or call.source, phase=call.phase)
-
-
-def _placeholders(estimate: Estimate) -> frozenset[str]:
-    dims: list[Any] = list(_flat(getattr(estimate.cost, f) for f in Cost.__slots__))
-    for value in estimate.out:
-        dims.extend(sizes_in(value))
-    dims.extend(times for _, times in estimate.regions)
-    return _open(dims)
-
-
-def _open(dims: Iterable[Any]) -> frozenset[str]:
-    """Names of the sizes that only data can tell and that are not numbered yet."""
-    return frozenset(
-        name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?")
-    )
-
-
-def _settled(value: Any, names: Mapping[str, Dim]) -> Any:
-    """The value with the sizes by these names put in."""
-    return mapped(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
-
-
-def _named_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
-    """What a recorded size says of a derived one that is nothing but a placeholder."""
-    names = [name for name in placeholders if size is symbol(name)]
-    return dict.fromkeys(names, recorded)
-
-
-def _substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
-    def settled(value: Any) -> Any:
-        return _settled(value, names)
-
-    return replace(
-        estimate,
-        out=tuple(map(settled, estimate.out)),
-        reads=tuple(map(settled, estimate.reads)),
-        writes=None if estimate.writes is None else tuple(map(settled, estimate.writes)),
-        regions=tuple((run, settled(times)) for run, times in estimate.regions),
-        **{
-            name: settled(getattr(estimate, name))
-            for name in ("matrix_flops", "vector_flops", "transcendentals", "masked_flops", "workspace")
-        },
-    )
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:

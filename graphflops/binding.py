@@ -81,7 +81,9 @@ class Binding:
         """All symbols of the program and of the costs, those that the analysis itself named last."""
         infos: dict[str, SymbolInfo] = {}
         for name, entry in graph.symbols.items():
-            value, given_by = (self.given[name], "user") if name in self.given else (self.example(name), "hint")
+            value, given_by = (
+                (self.given[name], "user") if name in self.given else (self.example(name), "hint")
+            )
             infos[name] = SymbolInfo(
                 value,
                 None if value is None else given_by,  # type: ignore[arg-type]

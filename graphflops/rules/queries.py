@@ -51,7 +51,9 @@ _ANSWERS: dict[str, Callable[[TensorType], Value]] = {
     "is_complex": lambda x: x.dtype.kind == "complex",
     "is_floating_point": lambda x: x.dtype.kind == "float",
     "is_signed": lambda x: x.dtype.kind not in ("uint", "bool"),
-    "sym_storage_offset": lambda x: data_dependent("storage_offset"),  # of a view: where in the memory it looks
+    "sym_storage_offset": lambda x: data_dependent(
+        "storage_offset"
+    ),  # of a view: where in the memory it looks
     "storage_offset": lambda x: data_dependent("storage_offset"),
     "sym_is_contiguous": lambda x: True,
     "is_contiguous": lambda x: True,

@@ -1,0 +1,276 @@
+"""One call: its arguments bound to the rule's parameters, the rule asked, and what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.backward import Backward, backward_of
+from graphflops.cost import Cost, Estimate
+from graphflops.derive import mapped, outgrown, sizes_in, trimmed
+from graphflops.dims import Dim, Expr, meetings, symbol
+from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
+from graphflops.rules import functorch
+from graphflops.tensor import TensorType, UnknownType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from graphflops.cost import Value
+    from graphflops.report import State
+    from graphflops.rules.registry import Rule
+
+CUTS_GRADIENT = frozenset({"aten.detach", "aten.detach_", "aten.detach_copy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """What is known of one distinct call (operator, operand types, attributes), however often it occurs."""
+
+    state: State
+    estimate: Estimate
+    cost: Cost
+    gradient: Backward | None = None
+    gradient_cost: Cost | None = None
+    in_place: bool = False
+    placeholders: frozenset[str] = frozenset()
+    code: str = ""
+    problem: str = ""
+    contradicts: bool = False
+    met: tuple[tuple[Dim, Dim], ...] = ()
+    outgrown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call about to be priced.
+
+    in_place: the rule is that of the functional operator, the call writes its first tensor.
+    wanted: which results somebody wants, where types are derived rather than compared with recorded ones; else None.
+    """
+
+    rule: Rule
+    op: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    in_place: bool = False
+    wanted: tuple[bool, ...] | None = None
+
+    def priced(self, training: bool) -> Priced:
+        """What the rule says; a rule that fails leaves this one call unknown."""
+        if any(isinstance(value, UnknownType) for value in flat(self.args)):
+            return unknown_call("GF104", "not even the number of axes of an operand is known")
+        try:
+            return self._asked(training)
+        except ShapeError as error:
+            return replace(unknown_call("GF104", str(error)), contradicts=True)
+        except GraphflopsError as error:
+            return unknown_call("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
+        except RecursionError:
+            raise
+        except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up
+            return unknown_call("GF104", f"the rule of {shown(self.op)} does not fit this call: {error!r}")
+
+    def _asked(self, training: bool) -> Priced:
+        args, kwargs = (distinct(self.args), distinct(self.kwargs)) if training else (self.args, self.kwargs)
+        derives = self.wanted is not None
+        if derives and "outputs" in self.rule.parameters[self.rule.positional :]:
+            kwargs = (*kwargs, ("outputs", self.wanted))
+        arguments = bound(self.rule, args, kwargs, by_place=not derives)
+        tensors = [value for value in flat((args, kwargs)) if isinstance(value, TensorType)]
+        with meetings() as met:
+            estimate = self.rule.call(arguments)
+        if self.wanted is not None:
+            estimate = trimmed(estimate, self.wanted)
+        if self.in_place and tensors:
+            estimate = _written(
+                estimate, next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
+            )
+        back = backward_of(self.rule, arguments, estimate, tensors) if training else None
+        if any(tensor.mapped for tensor in tensors) and not self.rule.key.startswith(functorch.MARKS):
+            estimate = functorch.over_hidden_axes(estimate, tensors)
+            if back is not None:
+                wanted = [tensors[place] for place, _ in back.gradients]
+                back = replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors, wanted))
+        return Priced(
+            state="free" if is_free(estimate) else "counted",
+            estimate=marked(estimate, flat(arguments.values()), self.op) if training else estimate,
+            cost=estimate.cost,
+            gradient=back,
+            gradient_cost=None if back is None else back.estimate.cost,
+            in_place=self.in_place,
+            placeholders=placeholders(estimate),
+            met=tuple(met),
+            outgrown=derives and any(map(outgrown, estimate.out)),
+        )
+
+
+def _written(estimate: Estimate, target: TensorType) -> Estimate:
+    """The estimate of an in-place operator: its result is the tensor that it writes."""
+    out = target if is_free(estimate) else target.view(target.shape)
+    return replace(estimate, out=(out, *estimate.out[1:]), alias=True)
+
+
+def unknown_call(code: str, problem: str) -> Priced:
+    """A call that no rule prices, and why."""
+    return Priced("unknown", Estimate(writes=()), Cost(), code=code, problem=problem)
+
+
+def bound(
+    rule: Rule, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], *, by_place: bool = True
+) -> dict[str, Any]:
+    """Arguments by parameter name.
+
+    by_place: a keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.6
+    name every argument and do not say which are positional, and rules may name leading operands as they like.
+    """
+    names = rule.parameters
+    taken: dict[str, Any] = {}
+    spare: list[Any] = []
+    for index, value in enumerate(args):
+        if index < rule.positional:
+            taken[names[index]] = value
+        elif rule.variadic:
+            spare.append(value)
+        else:
+            raise RuleError(f"{rule.key} takes {rule.positional} operands, the call has {len(args)}")
+    for index, (name, value) in enumerate(kwargs, start=len(args)):
+        if name in names and name not in taken:
+            taken[name] = value
+        elif by_place and index < rule.positional and names[index] not in taken:
+            taken[names[index]] = value
+        elif rule.open_ended:
+            taken[name] = value
+        else:
+            raise RuleError(f"the rule of {rule.key} has no parameter {shown(name)}")
+    if spare:
+        taken["*"] = tuple(spare)
+    return taken
+
+
+def key_of(value: Any) -> Any:
+    """A key under which 2, 2.0 and True differ."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple([key_of(item) for item in value])
+    if kind is float or kind is bool or kind is complex:
+        return (kind, value)
+    return value
+
+
+def flat(values: Any) -> Iterator[Any]:
+    """What tuples hold, however deep."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from flat(value)
+        else:
+            yield value
+
+
+def distinct(value: Any) -> Any:
+    """The same, every tensor type in it an object of its own, so that a rule's readings tell which operand they are of."""
+    if isinstance(value, tuple):
+        return tuple([distinct(item) for item in value])
+    return replace(value) if isinstance(value, TensorType) else value
+
+
+def without_gradient(value: Value) -> Value:
+    """The value, not wanting a gradient."""
+    return (
+        replace(value, requires_grad=False)
+        if isinstance(value, TensorType) and value.requires_grad
+        else value
+    )
+
+
+def marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
+    """Mark floating results of a call on values that want a gradient as wanting one too."""
+    if op.rpartition(".")[0] in CUTS_GRADIENT:
+        return estimate
+    if not any(map(wants, operands)):
+        return estimate
+    if estimate.regions and not any(wants(value) for run, _ in estimate.regions for value in run.out):
+        return estimate  # a graph that ran without recording gradients
+    out = tuple(
+        replace(value, requires_grad=True)
+        if isinstance(value, TensorType) and value.dtype.is_floating
+        else value
+        for value in estimate.out
+    )
+    return replace(estimate, out=out)
+
+
+def is_free(estimate: Estimate) -> bool:
+    """Whether the rule declares that nothing is computed and no memory touched."""
+    makes = estimate.writes is None and any(isinstance(value, TensorType) for value in estimate.out)
+    return not (makes or estimate.reads or estimate.writes or estimate.regions or estimate.cost)
+
+
+def matrix_dtype(estimate: Estimate) -> str:
+    """Name of the element type of the matrix arithmetic; "" where there is none."""
+    if estimate.matrix_flops == 0:
+        return ""
+    if estimate.matrix_dtype is not None:
+        return estimate.matrix_dtype.name
+    return next((value.dtype.name for value in estimate.reads if isinstance(value, TensorType)), "")
+
+
+def placeholders(estimate: Estimate) -> frozenset[str]:
+    """Names in an estimate of the sizes that only data can tell and that are not numbered yet."""
+    dims: list[Any] = list(flat(getattr(estimate.cost, f) for f in Cost.__slots__))
+    for value in estimate.out:
+        dims.extend(sizes_in(value))
+    dims.extend(times for _, times in estimate.regions)
+    return placeholders_in(dims)
+
+
+def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
+    """Names of the sizes that only data can tell and that are not numbered yet."""
+    return frozenset(
+        name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?")
+    )
+
+
+def settled(value: Any, names: Mapping[str, Dim]) -> Any:
+    """The value with the sizes by these names put in."""
+    return mapped(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
+
+
+def named_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
+    """What a recorded size says of a derived one that is nothing but a placeholder."""
+    names = [name for name in placeholders if size is symbol(name)]
+    return dict.fromkeys(names, recorded)
+
+
+def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
+    """The estimate with the sizes by these names put in."""
+
+    def put(value: Any) -> Any:
+        return settled(value, names)
+
+    return replace(
+        estimate,
+        out=tuple(map(put, estimate.out)),
+        reads=tuple(map(put, estimate.reads)),
+        writes=None if estimate.writes is None else tuple(map(put, estimate.writes)),
+        regions=tuple((run, put(times)) for run, times in estimate.regions),
+        **{
+            name: put(getattr(estimate, name))
+            for name in ("matrix_flops", "vector_flops", "transcendentals", "masked_flops", "workspace")
+        },
+    )
+
+
+def is_same(ours: Value, recorded: Value) -> bool:
+    """Whether a derived type says just what the file records."""
+    return (
+        isinstance(ours, TensorType)
+        and isinstance(recorded, TensorType)
+        and ours.shape == recorded.shape
+        and ours.dtype is recorded.dtype
+    )
+
+
+def wants(value: Value) -> bool:
+    """Whether a gradient of the value is wanted."""
+    return isinstance(value, TensorType) and value.requires_grad
