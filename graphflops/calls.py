@@ -121,7 +121,7 @@ def bound(
 ) -> dict[str, Any]:
     """Arguments by parameter name.
 
-    by_place: a keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.6
+    by_place: a keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.7
     name every argument and do not say which are positional, and rules may name leading operands as they like.
     """
     names = rule.parameters
