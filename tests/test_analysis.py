@@ -152,7 +152,11 @@ def rows_that_a_tensor_counts():
     ]
     tensors = {"x": t(n, 8), "w": t(64, 8), "v": t(8, 4), "rows": t(u1, 8), "y": t(u1, 4)}
     scalars = {"n": n, "count": t(dtype="int64"), "kept": t(dtype="int64"), "end": u0}
-    symbols = {"n": Symbol("n", 2, 64, hint=4, where=("x[0]",)), "u0": Symbol("u0"), "u1": Symbol("u1", 0, 64)}
+    symbols = {
+        "n": Symbol("n", 2, 64, hint=4, where=("x[0]",)),
+        "u0": Symbol("u0"),
+        "u1": Symbol("u1", 0, 64),
+    }
     return graph(nodes, {**tensors, **scalars}, ["x", "w", "v"], ["y"], symbols=symbols)
 
 

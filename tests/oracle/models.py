@@ -203,11 +203,7 @@ class Trial:
         """One verdict at each of the sizes."""
         for index in self.indices:
             at = f"{form} at {self.case.sizes[index]}" if index else form
-            dims = (
-                bound(self.case, self.program, self.case.sizes[index])
-                if index
-                else {}
-            )
+            dims = bound(self.case, self.program, self.case.sizes[index]) if index else {}
             try:
                 report = analyze(model, dims=dims)
             except ModelError as error:
@@ -229,12 +225,23 @@ class Trial:
         if Report.from_json(text).to_json() != text:
             yield "the report's JSON does not read back as the report"
 
+    def hides_parameters(self, form: str) -> bool:
+        """Whether the form cannot say which parameters there are.
+
+        A file saved from the meta device does not say which submodules are one; decomposing takes apart weights of a class of
+        their own.
+        """
+        if "saved" in form:
+            return self.case.meta and any(path != first for path, first in _first_paths(self.module).items())
+        known = (torch.Tensor, torch.nn.Parameter)
+        return "decomposed" in form and any(
+            type(parameter) not in known for parameter in self.module.parameters()
+        )
+
     def miscounted(self, report: Report, index: int, form: str) -> Iterator[str]:
         """Parameters and matrix FLOPs that are not torch's."""
         parameters = sum(parameter.numel() for parameter in self.module.parameters())
-        if report.parameters != parameters and not (
-            self.case.meta and "saved" in form and shares_modules(self.module)
-        ):
+        if report.parameters != parameters and not self.hides_parameters(form):
             yield f"{report.parameters} parameters, the module has {parameters}"
         flops = report.total().matrix_flops
         ours = evaluate(flops, {**report.values, **self.case.turns})
@@ -254,11 +261,6 @@ def is_fixed(model: Any, dims: dict[str, int]) -> bool:
     types = as_graph(model).types
     axes = [name.rstrip("]").rpartition("[") for name in dims if name.endswith("]")]
     return any(isinstance(types[name].shape[int(axis)], int) for name, _, axis in axes)
-
-
-def shares_modules(module: torch.nn.Module) -> bool:
-    """Whether a submodule hangs at several places; a file saved from the meta device cannot say so."""
-    return any(path != first for path, first in _first_paths(module).items())
 
 
 def misplaced(report: Report, module: torch.nn.Module, count: Count) -> Iterator[str]:

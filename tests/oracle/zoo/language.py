@@ -220,6 +220,8 @@ def cases() -> Iterator[Case]:
             head if "For" in head else f"AutoModelFor{head}" if head else "AutoModel",
             {**PICTURE, **changes},
         )
+    for kind in ("llama", "gemma3_text", "gpt2", "bloom", "deepseek_v3"):
+        yield decoding(kind, {**GROUPED, **DECODERS[kind]})
     yield from sounds()
     yield from pairs_with_pictures()
     yield from series()
@@ -234,14 +236,49 @@ def text(
         ids = torch.randint(3, 90, (n, t))
         if kind == "perceiver":
             return {"inputs": ids}
-        return (
-            {"input_ids": ids, "decoder_input_ids": torch.randint(3, 90, (n, t // 2))}
-            if paired
-            else {"input_ids": ids}
-        )
+        given = {"input_ids": ids}
+        if paired:
+            given["decoder_input_ids"] = torch.randint(3, 90, (n, t // 2))
+        if kind in ("longt5", "switch_transformers"):
+            given["attention_mask"] = torch.ones(n, t, dtype=torch.int64)
+        return given
 
     name = f"transformers/{kind}" + (f"_{attention}" if attention else "")
     return Case(name, lambda: made(kind, head, options, attention), inputs, TEXTS)
+
+
+def decoding(kind: str, options: dict[str, Any]) -> Case:
+    """One more token after `t` whose keys and values are kept."""
+
+    def build() -> torch.nn.Module:
+        from transformers.integrations.executorch import register_dynamic_cache_export_support
+
+        register_dynamic_cache_export_support()
+        model = made(kind, "AutoModelForCausalLM", options).eval()
+        model.config.use_cache = True
+        return model
+
+    def inputs(n: int, t: int) -> dict[str, Any]:
+        from transformers import DynamicCache
+
+        width = options["v_head_dim"] if "v_head_dim" in options else options["head_dim"]
+        keys = options["qk_rope_head_dim"] + options["qk_nope_head_dim"] if "v_head_dim" in options else width
+        heads = (
+            options["num_attention_heads"]
+            if kind in ("gpt2", "bloom", "deepseek_v3")
+            else options["num_key_value_heads"]
+        )
+        cache = DynamicCache()
+        for layer in range(options["num_hidden_layers"]):
+            cache.update(torch.rand(n, heads, t, keys), torch.rand(n, heads, t, width), layer)
+        return {"input_ids": torch.randint(3, 90, (n, 1)), "past_key_values": cache}
+
+    return Case(
+        f"transformers/{kind}_decoding",
+        build,
+        inputs,
+        ({"n": 2, "t": 7}, {"n": 3, "t": 20}, {"n": 5, "t": 33}),
+    )
 
 
 def picture(kind: str, head: str, options: dict[str, Any]) -> Case:

@@ -304,6 +304,16 @@ def quantised() -> Iterator[Case]:
                 BATCHES if backend == "x86" else BATCHES[:1],
             )
 
+    for config in ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "IntxWeightOnlyConfig"):
+        yield Case(
+            f"programs/torchao_{config}",
+            lambda config=config: with_weights(mlp(64), config),
+            lambda n: (torch.rand(n, 64),),
+            BATCHES,
+            expected=lambda n: 2 * n * (64 * 256 + 256 * 64),
+            because="torch has no formula for _int_mm and counts 0",
+        )
+
     def integers(self: Any, x: torch.Tensor) -> torch.Tensor:
         weight = torch.ops.quantized_decomposed.dequantize_per_channel(
             self.q, self.scale, self.zero, 0, -128, 127, torch.int8
@@ -334,6 +344,14 @@ def quantised() -> Iterator[Case]:
         expected=lambda n, t: 2 * n * t * 16 * 8,
         because="torch has no formula for _int_mm and counts 0",
     )
+
+
+def with_weights(module: nn.Module, config: str) -> nn.Module:
+    """The module, its weights of a class that holds integers and scales."""
+    from torchao import quantization
+
+    quantization.quantize_(module, getattr(quantization, config)())
+    return module
 
 
 def pt2e(module: nn.Module, inputs: Callable[..., Any], backend: str) -> nn.Module:
