@@ -89,7 +89,7 @@ def main() -> int:
             count["models"] += 1
             count.update(kind for _, kind, _ in verdicts)
             for form, kind, why in verdicts:
-                if kind == "wrong" or options.verbose and kind == "not exportable":
+                if kind == "wrong" or (options.verbose and kind == "not exportable"):
                     print(f"{case.name} [{form}] {kind}: {why}", flush=True)
             if options.verbose:
                 kinds = Counter(kind for _, kind, _ in verdicts)

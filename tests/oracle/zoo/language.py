@@ -9,7 +9,7 @@ from zoo.case import Case
 from zoo.vision import torchvision_operators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 TEXTS = ({"n": 2, "t": 12}, {"n": 3, "t": 20}, {"n": 5, "t": 33})
 BATCHES = ({"n": 2}, {"n": 3}, {"n": 5})
@@ -388,7 +388,7 @@ def sounds() -> Iterator[Case]:
 def pairs_with_pictures() -> Iterator[Case]:
     """Models from text and pictures, and detectors."""
     tower = {"projection_dim": 16, "text_config": SMALL, "vision_config": PICTURE}
-    for kind, width in (
+    for kind, _width in (
         ("clip", 16),
         ("siglip", 32),
         ("owlvit", 16),
@@ -488,9 +488,4 @@ def made(kind: str, head: str, options: dict[str, Any], attention: str | None = 
 
 def _knows(configuration: Any, key: str) -> bool:
     default = configuration()
-    return (
-        key in default.to_dict()
-        or key in default.attribute_map
-        or key.endswith("_token_id")
-        or key.endswith("_config")
-    )
+    return key in default.to_dict() or key in default.attribute_map or key.endswith(("_token_id", "_config"))

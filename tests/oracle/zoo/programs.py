@@ -321,7 +321,7 @@ def quantised() -> Iterator[Case]:
         return F.linear(x, weight)
 
     def stored() -> nn.Module:
-        import torch.ao.quantization.fx._decomposed  # noqa: F401
+        import torch.ao.quantization.fx._decomposed
 
         made = Function(integers)
         made.register_buffer("q", torch.randint(-128, 127, (8, 16), dtype=torch.int8))
@@ -361,11 +361,15 @@ def pt2e(module: nn.Module, inputs: Callable[..., Any], backend: str) -> nn.Modu
     if backend == "x86":
         from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
             X86InductorQuantizer as Quantizer,
+        )
+        from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
             get_default_x86_inductor_quantization_config as config,
         )
     else:
         from torchao.testing.pt2e._xnnpack_quantizer import (
             XNNPACKQuantizer as Quantizer,
+        )
+        from torchao.testing.pt2e._xnnpack_quantizer import (
             get_symmetric_quantization_config as config,
         )
     example = inputs(n=2)

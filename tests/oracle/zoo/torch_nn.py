@@ -258,7 +258,7 @@ class UNet(nn.Module):
             skips.append(x)
             x = F.max_pool2d(x, 2)
         x = self.middle(x)
-        for raised, up in zip(self.raised, self.up):
+        for raised, up in zip(self.raised, self.up, strict=False):
             x = up(torch.cat([raised(x), skips.pop()], 1))
         return self.head(x)
 
@@ -349,7 +349,7 @@ class WaveNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         total = 0
-        for i, (filters, skip) in enumerate(zip(self.filters, self.skips)):
+        for i, (filters, skip) in enumerate(zip(self.filters, self.skips, strict=False)):
             value, gate = filters(F.pad(x, (2**i, 0))).chunk(2, 1)
             out = skip(torch.tanh(value) * torch.sigmoid(gate))
             x, total = x + out, total + out
