@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import inspect
 import io
 import logging
 import os
@@ -290,33 +289,26 @@ def example(case: Case, sizes: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def exported(case: Case, module: torch.nn.Module, dynamic: bool) -> torch.export.ExportedProgram:
     """The program at the first sizes; `dynamic`: every axis that differs at other sizes is left open."""
     args, kwargs = example(case, case.sizes[0])
-    shapes = None
-    if dynamic:
+    shapes = torch.export.ShapesCollection() if dynamic else None
+    if shapes is not None:
         others = [pytree.tree_leaves(example(case, sizes)) for sizes in case.sizes[1:]]
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        opened = [_open(leaf, other) for leaf, *other in zip(leaves, *others, strict=True)]
-        by_place, by_name = pytree.tree_unflatten(opened, spec)
-        shapes = by_name or (by_place if _places(module) >= len(by_place) else (by_place,))
+        for leaf, *other in zip(pytree.tree_leaves((args, kwargs)), *others, strict=True):
+            opened = _open(leaf, other)
+            if opened:
+                shapes[leaf] = opened
     torch._dynamo.reset()  # control flow is traced by it, and it remembers what it once refused
     with contextlib.redirect_stderr(io.StringIO()):  # torch prints whole programs where it gives up
         return graphflops.capture(module, args, kwargs, dynamic_shapes=shapes)
 
 
-def _places(module: torch.nn.Module) -> int:
-    """How many positional inputs the module names; what `*inputs` takes is one input of that structure."""
-    kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
-    return sum(
-        kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds
-    )
-
-
-def _open(leaf: Any, others: list[Any]) -> dict[int, Any] | None:
+def _open(leaf: Any, others: list[Any]) -> dict[int, Any]:
+    """The axes of an input that differ at other sizes."""
     if not isinstance(leaf, torch.Tensor):
-        return None
+        return {}
     axes = [
         axis for axis in range(leaf.dim()) if any(other.shape[axis] != leaf.shape[axis] for other in others)
     ]
-    return dict.fromkeys(axes, torch.export.Dim.AUTO) if axes else None
+    return dict.fromkeys(axes, torch.export.Dim.AUTO)
 
 
 def bound(case: Case, program: torch.export.ExportedProgram, sizes: Sizes) -> dict[str, int]:

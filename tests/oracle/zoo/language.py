@@ -220,7 +220,7 @@ def cases() -> Iterator[Case]:
             head if "For" in head else f"AutoModelFor{head}" if head else "AutoModel",
             {**PICTURE, **changes},
         )
-    for kind in ("llama", "gemma3_text", "gpt2", "bloom", "deepseek_v3"):
+    for kind in ("llama", "gemma3_text", "gpt2", "bloom"):
         yield decoding(kind, {**GROUPED, **DECODERS[kind]})
     yield from sounds()
     yield from pairs_with_pictures()
@@ -261,16 +261,10 @@ def decoding(kind: str, options: dict[str, Any]) -> Case:
     def inputs(n: int, t: int) -> dict[str, Any]:
         from transformers import DynamicCache
 
-        width = options["v_head_dim"] if "v_head_dim" in options else options["head_dim"]
-        keys = options["qk_rope_head_dim"] + options["qk_nope_head_dim"] if "v_head_dim" in options else width
-        heads = (
-            options["num_attention_heads"]
-            if kind in ("gpt2", "bloom", "deepseek_v3")
-            else options["num_key_value_heads"]
-        )
+        heads = options["num_attention_heads" if kind in ("gpt2", "bloom") else "num_key_value_heads"]
         cache = DynamicCache()
         for layer in range(options["num_hidden_layers"]):
-            cache.update(torch.rand(n, heads, t, keys), torch.rand(n, heads, t, width), layer)
+            cache.update(torch.rand(n, heads, t, 8), torch.rand(n, heads, t, 8), layer)
         return {"input_ids": torch.randint(3, 90, (n, 1)), "past_key_values": cache}
 
     return Case(
