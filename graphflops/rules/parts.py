@@ -66,6 +66,16 @@ def narrow(x: TensorType, dim: int, start: Dim | TensorType, length: Dim) -> Est
     return free(x.view(replaced(x.shape, place, length)))
 
 
+_MOST_PIECES = (
+    100_000  # no program names more results of one call; a size that a file makes up may ask for any number
+)
+
+
+def require_few(pieces: Dim) -> None:
+    """Refuse an absurd number of pieces."""
+    require(not isinstance(pieces, int) or pieces <= _MOST_PIECES, f"{pieces} pieces of one tensor")
+
+
 def pieces(x: TensorType, sizes: Iterable[Dim], dim: int) -> Estimate:
     """One view per size, along an axis."""
     place = axis(dim, x.rank)
@@ -76,6 +86,7 @@ def in_steps(size: Dim, step: Dim, count: Dim) -> tuple[Dim, ...]:
     """The size cut into `count` pieces of `step`, the last one shorter; none where the count is not known."""
     if isinstance(count, Expr):
         return ()
+    require_few(count)
     return (*(step,) * (count - 1), size - step * (count - 1))
 
 
@@ -111,10 +122,12 @@ def tensor_split(x: TensorType, cuts: Dim | Sequence[Dim] | TensorType, dim: int
     size = x.shape[axis(dim, x.rank)]
     where = cuts.value if isinstance(cuts, TensorType) else cuts
     if where is None and isinstance(cuts, TensorType) and cuts.rank and isinstance(cuts.shape[0], int):
+        require_few(cuts.shape[0])
         return pieces(x, (data_dependent(f"piece_{place}") for place in range(cuts.shape[0] + 1)), dim)
     if where is None or isinstance(where, (Expr, float)):  # how many pieces there are is not known
         return free()
     if isinstance(where, int):
+        require_few(where)
         return pieces(x, (floor_div(size + where - 1 - place, where) for place in range(where)), dim)
     bounds = pairwise((0, *where, None))
     return pieces(x, (kept_by_slice(size, start, end) for start, end in bounds), dim)
@@ -143,6 +156,7 @@ def unbind(x: TensorType, dim: int = 0) -> Estimate:
     """Every position of an axis by itself."""
     place = axis(dim, x.rank)
     count = x.shape[place]
+    require_few(count)
     return free(*(x.view(replaced(x.shape, place)),) * (count if isinstance(count, int) else 0))
 
 

@@ -371,3 +371,12 @@ def test_gradients(
         x for name in wants.split() for x in (arguments[name] if name == "tensors" else (arguments[name],))
     ]
     assert shapes(estimate) == [x.shape for x in wanted]
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [("unbind", (0,)), ("split", (1,)), ("tensor_split", (10**9,)), ("chunk", (10**9,))],
+)
+def test_an_absurd_number_of_pieces_is_refused_at_once(op, arguments):
+    with pytest.raises(ShapeError, match="1000000000 pieces of one tensor"):
+        price(f"aten.{op}", t(10**9), *arguments)
