@@ -175,6 +175,7 @@ class _Analysis:
         graph = self.graph
         operands = tuple(self.operand(entry.name, entry.role) for entry in graph.inputs)
         run = self.run(graph, operands, top=True)
+        self.binding.refuse_awaited()
         parameters = self.inputs_with("parameter")
         trainable = [entry.type for entry in parameters if entry.type.requires_grad]
         optimizer = adamw(trainable)
@@ -401,7 +402,7 @@ class _Analysis:
             elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
                 names.update(named_by(derived, recorded, priced.placeholders))
         for placeholder in sorted(priced.placeholders - names.keys()):
-            names[placeholder] = self.fresh(placeholder)
+            names[placeholder] = self.binding.told(self.fresh(placeholder))
         estimate = substituted(priced.estimate, names)
         back = priced.gradient
         if back is not None:
@@ -485,7 +486,9 @@ class _Analysis:
                     operands = [self.resolve(argument, values) for argument in node.args]
                     attributes = None if priced.contradicts else dict(node.kwargs)
                     guesses = self.guesses.of(node, operands, attributes, graph)
-                names = {n: self.fresh(n) for n in placeholders_in(sizes_in(guesses[place]))}
+                names = {
+                    n: self.binding.told(self.fresh(n)) for n in placeholders_in(sizes_in(guesses[place]))
+                }
                 value = settled(guesses[place], names)
             values[name] = value
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
 
 _AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
+_NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names what only data can tell: `nonzero_0`
 _LARGEST_SIZE = 2**48  # elements along one axis; past this a typing error is likelier than a tensor
 
 
@@ -26,10 +27,12 @@ class Binding:
     """How recorded values are to be seen in this analysis.
 
     given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced.
+    awaited: sizes given under names that the analysis may come to use, and what to say if it does not.
     learned: what a size that the file leaves to the data turns out to be, where the program computes it from other sizes.
     """
 
     given: dict[str, int] = field(default_factory=dict)
+    awaited: dict[str, tuple[int, str]] = field(default_factory=dict)
     learned: dict[str, Dim] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, TensorType] = field(default_factory=dict)
@@ -71,6 +74,19 @@ class Binding:
         self.learned[symbol] = size
         self._settled.clear()
 
+    def told(self, size: Dim) -> Dim:
+        """A size that the analysis has just named, or what the user gives for it."""
+        value, _ = self.awaited.pop(str(size), (None, ""))
+        if value is None:
+            return size
+        self.given[str(size)] = value
+        return value
+
+    def refuse_awaited(self) -> None:
+        """Raise ModelError for a size that was given and never met."""
+        for _, message in self.awaited.values():
+            raise ModelError(message)
+
     def example(self, symbol: str) -> int | None:
         """The value of a symbol that the user does not give: at the sizes of the export."""
         if symbol in self.hints or symbol not in self.learned:
@@ -91,6 +107,8 @@ class Binding:
                 entry.maximum,
                 entry.where,
             )
+        told = {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
+        infos.update(told)
         for cost in costs:
             for quantity in (cost.matrix_flops, cost.vector_flops, cost.read_bytes, cost.written_bytes):
                 for name in sorted(quantity.symbols) if isinstance(quantity, Expr) else ():
@@ -123,9 +141,10 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
                 )
             axes[axis[1], index] = value
         else:
-            raise ModelError(
-                f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}"
-            )
+            message = f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}"
+            if not _NUMBERED.fullmatch(name) or not 0 <= value <= _LARGEST_SIZE:
+                raise ModelError(message)
+            binding.awaited[name] = (value, message)
     for name, shape in inputs.items():
         tensor = recorded.get(name)
         if isinstance(tensor, UnknownType) and tensor.dtype is not None:

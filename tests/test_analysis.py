@@ -239,10 +239,16 @@ def test_trap_48_while_loop_turns_a_named_number_of_times():
     nodes = [Node("m", "aten.mm.default", (Ref("x"), Ref("x")), outputs=("m",))]
     body = graph(nodes, {"x": t(8, 8), "m": t(8, 8)}, ["x"], ["m"], name="body")
     call = Node("call", "higher_order.while_loop", (condition, body, (Ref("x"),), ()), outputs=("y",))
-    report = analyze(graph([call], {"x": t(8, 8), "y": t(8, 8)}, ["x"], ["y"]))
+    program = graph([call], {"x": t(8, 8), "y": t(8, 8)}, ["x"], ["y"])
+    report = analyze(program)
     assert str(report.total().matrix_flops) == f"{2 * 8 * 8 * 8}*while_loop_trips_0"
     assert report.value(report.total().matrix_flops) is None
     assert report.symbols["while_loop_trips_0"].value is None
+    ten = analyze(program, dims={"while_loop_trips_0": 10})
+    assert ten.total().matrix_flops == 10 * 2 * 8 * 8 * 8
+    assert (ten.symbols["while_loop_trips_0"].value, ten.symbols["while_loop_trips_0"].given_by) == (10, "user")
+    with pytest.raises(ModelError, match="--dim while_loop_trips_1: no such size"):
+        analyze(program, dims={"while_loop_trips_1": 10})
 
 
 def test_trap_49_regions_without_gradients_or_with_autocast_are_entered():

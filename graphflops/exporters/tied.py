@@ -19,7 +19,9 @@ def with_aliases(
     """The inputs, each weight that shares memory with an earlier one marked so.
 
     torch redirects every use of tied weights to one of them. So where nothing uses `embedding.weight` and
-    calls made in module `embedding` use `head.weight`, of the same type, the two are one.
+    calls made in module `embedding` use `head.weight`, of the same type, the two are one. A weight whose
+    module makes no calls (`shared.weight`, `head.bias` beside `head.decoder.bias`) is one with the only
+    weight of its type that is tied already, or that belongs to a module within its own.
     """
     weights = {entry.name: entry for entry in inputs if entry.role in ("parameter", "buffer")}
     users = _users(nodes, weights)
@@ -35,6 +37,12 @@ def with_aliases(
             alike = [entry for entry in unused[module] if types.get(name) == types.get(entry.name)]
             if alike and module != _owner(weights[name]):
                 used[name] = used[alike[0].name] = name
+    for entry in (entry for group in unused.values() for entry in group if entry.name not in used):
+        alike = [name for name in users if types.get(name) == types.get(entry.name)]
+        tied = [name for name in alike if name in used]
+        within = [name for name in alike if weights[name].target.startswith(f"{_owner(entry)}.")]
+        if len(found := tied or within) == 1:
+            used[found[0]] = used[entry.name] = found[0]
     first: dict[str, str] = {}  # by the one that is used: the first of the group
     marked = []
     for entry in inputs:

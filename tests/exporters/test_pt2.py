@@ -468,6 +468,30 @@ def test_a_module_all_of_whose_weights_are_tied(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("target", "shape", "expected"),
+    [
+        ("shared.weight", (8, 4), {"shared.weight": "emb.weight"}),  # as the tied two, of a module that makes no calls
+        ("shared.weight", (9, 4), {}),
+        ("head.bias", (5,), {"head.decoder.bias": "head.bias"}),  # of a module within its own
+        ("other.bias", (5,), {}),
+    ],
+)
+def test_a_tied_weight_of_a_module_that_makes_no_calls(
+    target: str, shape: tuple[int, ...], expected: dict[str, str], tmp_path: Path
+) -> None:
+    content = tied_program()
+    whole, signature = content["graph_module"]["graph"], content["graph_module"]["signature"]
+    signature["input_specs"][2:2] = [
+        {"parameter": {"arg": {"name": "p_more"}, "parameter_name": target}},
+        {"parameter": {"arg": {"name": "p_bias"}, "parameter_name": "head.decoder.bias"}},
+    ]
+    whole["tensor_values"] |= {"p_more": meta(*shape), "p_bias": meta(5)}
+    whole["nodes"][1]["inputs"].append({"name": "bias", "arg": tensor("p_bias"), "kind": 1})
+    found = aliases(read(save(tmp_path / "a.pt2", content)))
+    assert found == {"head.weight": "emb.weight"} | expected
+
+
 # Several programs, and what is no program
 
 
