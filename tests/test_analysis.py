@@ -246,7 +246,10 @@ def test_trap_48_while_loop_turns_a_named_number_of_times():
     assert report.symbols["while_loop_trips_0"].value is None
     ten = analyze(program, dims={"while_loop_trips_0": 10})
     assert ten.total().matrix_flops == 10 * 2 * 8 * 8 * 8
-    assert (ten.symbols["while_loop_trips_0"].value, ten.symbols["while_loop_trips_0"].given_by) == (10, "user")
+    assert (ten.symbols["while_loop_trips_0"].value, ten.symbols["while_loop_trips_0"].given_by) == (
+        10,
+        "user",
+    )
     with pytest.raises(ModelError, match="--dim while_loop_trips_1: no such size"):
         analyze(program, dims={"while_loop_trips_1": 10})
 

@@ -37,12 +37,13 @@ def with_aliases(
             alike = [entry for entry in unused[module] if types.get(name) == types.get(entry.name)]
             if alike and module != _owner(weights[name]):
                 used[name] = used[alike[0].name] = name
-    for entry in (entry for group in unused.values() for entry in group if entry.name not in used):
-        alike = [name for name in users if types.get(name) == types.get(entry.name)]
-        tied = [name for name in alike if name in used]
-        within = [name for name in alike if weights[name].target.startswith(f"{_owner(entry)}.")]
-        if len(found := tied or within) == 1:
-            used[found[0]] = used[entry.name] = found[0]
+    for owner, entries in unused.items():
+        for entry in entries:
+            same = [name for name in users if types.get(name) == types.get(entry.name)]
+            tied = [name for name in same if name in used]
+            within = [name for name in same if weights[name].target.startswith(f"{owner}.")]
+            if entry.name not in used and len(found := tied or within) == 1:
+                used[found[0]] = used[entry.name] = found[0]
     first: dict[str, str] = {}  # by the one that is used: the first of the group
     marked = []
     for entry in inputs:

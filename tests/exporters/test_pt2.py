@@ -406,14 +406,14 @@ def tied_program(module: str = "head") -> dict[str, Any]:
         ),
         call("torch.ops.aten.linear.default", tensor("y"), tensor("p_head"), out="z"),
     ]
-    values = {name: meta(8, 4) for name in ("p_emb", "p_head", "p_other", "x", "y", "z")}
+    values = {name: meta(8, 4) for name in ("p_emb", "p_head", "x", "y", "z")} | {"p_other": meta(9, 4)}
     return program(nodes, values, inputs)
 
 
 def payloads(**path_names: str) -> dict[str, bytes]:
     names = {"emb": "emb.weight", "head": "head.weight", "other": "other.weight"}
     config = {
-        names[key]: {"path_name": path, "is_param": True, "tensor_meta": meta(8, 4)}
+        names[key]: {"path_name": path, "is_param": True, "tensor_meta": meta(9 if key == "other" else 8, 4)}
         for key, path in path_names.items()
     }
     return {"m/data/weights/model_weights_config.json": json.dumps({"config": config}).encode()}
@@ -428,7 +428,7 @@ def test_tied_weights_share_a_payload(tmp_path: Path) -> None:
     extra |= {"m/data/weights/weight_0": bytes(128), "m/data/weights/weight_1": bytes(128)}
     found = read(save(tmp_path / "a.pt2", tied_program(), extra=extra))
     assert aliases(found) == {"head.weight": "emb.weight"}
-    assert parameters(found) == 64
+    assert parameters(found) == 8 * 4 + 9 * 4
 
 
 def test_fake_weights_share_an_empty_payload(tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ def test_fake_weights_share_an_empty_payload(tmp_path: Path) -> None:
     extra = payloads(emb="weight_0", head="weight_0", other="weight_0") | {"m/data/weights/weight_0": b""}
     found = read(save(tmp_path / "a.pt2", tied_program(), extra=extra))
     assert aliases(found) == {"head.weight": "emb.weight"}
-    assert parameters(found) == 64
+    assert parameters(found) == 8 * 4 + 9 * 4
 
 
 def test_tied_weights_of_the_old_layout(tmp_path: Path) -> None:
@@ -471,8 +471,12 @@ def test_a_module_all_of_whose_weights_are_tied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "shape", "expected"),
     [
-        ("shared.weight", (8, 4), {"shared.weight": "emb.weight"}),  # as the tied two, of a module that makes no calls
-        ("shared.weight", (9, 4), {}),
+        (
+            "shared.weight",
+            (8, 4),
+            {"shared.weight": "emb.weight"},
+        ),  # as the tied two, of a module that makes no calls
+        ("shared.weight", (7, 4), {}),
         ("head.bias", (5,), {"head.decoder.bias": "head.bias"}),  # of a module within its own
         ("other.bias", (5,), {}),
     ],
