@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from graphflops.graph import Input, Node
 
@@ -19,9 +19,10 @@ def with_aliases(
     """The inputs, each weight that shares memory with an earlier one marked so.
 
     torch redirects every use of tied weights to one of them. So where nothing uses `embedding.weight` and
-    calls made in module `embedding` use `head.weight`, of the same type, the two are one. A weight whose
-    module makes no calls (`shared.weight`, `head.bias` beside `head.decoder.bias`) is one with the only
-    weight of its type that is tied already, or that belongs to a module within its own.
+    calls made in module `embedding` use `head.weight`, of the same type, the two are one. A weight of a
+    module that makes no calls is one with the only weight of its type and name in a module within its own
+    (`head.bias` with `head.decoder.bias`), or with the only table of its type that is looked up and found
+    to be tied already (`shared.weight`).
     """
     weights = {entry.name: entry for entry in inputs if entry.role in ("parameter", "buffer")}
     users = _users(nodes, weights)
@@ -37,12 +38,14 @@ def with_aliases(
             alike = [entry for entry in unused[module] if types.get(name) == types.get(entry.name)]
             if alike and module != _owner(weights[name]):
                 used[name] = used[alike[0].name] = name
+    tables = _users([node for node in nodes if "embedding" in node.op], used)
     for owner, entries in unused.items():
         for entry in entries:
             same = [name for name in users if types.get(name) == types.get(entry.name)]
-            tied = [name for name in same if name in used]
-            within = [name for name in same if weights[name].target.startswith(f"{owner}.")]
-            if entry.name not in used and len(found := tied or within) == 1:
+            attribute = entry.target.removeprefix(owner)
+            within = [name for name in same if _is_child(weights[name].target, owner, attribute)]
+            found = within or [name for name in same if name in tables]
+            if entry.name not in used and len(found) == 1:
                 used[found[0]] = used[entry.name] = found[0]
     first: dict[str, str] = {}  # by the one that is used: the first of the group
     marked = []
@@ -52,7 +55,7 @@ def with_aliases(
     return tuple(marked)
 
 
-def _users(nodes: Sequence[Node], weights: Mapping[str, Input]) -> dict[str, set[str]]:
+def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]]:
     """Modules whose calls use each weight."""
     users: dict[str, set[str]] = {}
     for node in nodes:
@@ -69,6 +72,15 @@ def _names(operands: Sequence[object]) -> Iterator[str]:
             yield operand.name
         elif type(operand) is tuple:
             yield from _names(operand)
+
+
+def _is_child(target: str, owner: str, attribute: str) -> bool:
+    """Whether a weight bears that name in a module directly within the owner."""
+    return (
+        target.startswith(f"{owner}.")
+        and target.endswith(attribute)
+        and target.count(".") == owner.count(".") + 2
+    )
 
 
 def _owner(entry: Input) -> str:

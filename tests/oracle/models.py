@@ -1,22 +1,25 @@
 """Real models, exported, analyzed, and compared with torch.
 
-    python tests/oracle/models.py [--only WORD,WORD] [--quick] [--shard I/N] [--table torch_nn,vision,language,timm_zoo]
+    python tests/oracle/models.py [--quick | --all] [--only WORD,WORD] [--table NAME,NAME] [--jobs N] [--verbose]
 
-Each model of the tables in `zoo/` is exported as it stands and with every size that may vary left open; each program is
-analyzed as it is in memory, after `run_decompositions()`, and read back from its saved file. No node may be unknown, nothing
+Each model of the tables in `zoo/` is exported with every size open that may vary, and once more as it stands; each program is
+analyzed as it is in memory, read back from its saved file, and after `run_decompositions()`. No node may be unknown, nothing
 may be diagnosed, parameters must be the module's own, and matrix FLOPs, in all and of each innermost module, must equal what
-FlopCounterMode counts under `sdpa_kernel(MATH)`: at the sizes exported and at others that the open sizes are bound to. Where
-torch counts wrong, the table says what is right and why. A model whose package is missing is skipped. `--quick` keeps to one
-binding, leaves decomposing out, and exports as it stands only what cannot be exported open. Prints each failure and one summary line; exits 1 if there is a failure.
+FlopCounterMode counts under `sdpa_kernel(MATH)`: at the sizes exported, and at others that the open sizes are bound to. Where
+torch counts wrong, the table says what is right and why. A table whose package is missing is skipped. `--quick` keeps to one
+binding and neither decomposes nor exports again; `--all` takes every form of every model, and every architecture that
+torchvision and timm register. Prints each failure and one summary line; exits 1 if there is a failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -25,7 +28,9 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +47,7 @@ from graphflops.report import Report
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zoo.case import Case, Sizes
+    from tests.oracle.zoo.case import Case, Sizes
 
 TABLES = ("torch_nn", "programs", "vision", "language", "timm_zoo")
 SECONDS_PER_MODEL = 120
@@ -53,6 +58,19 @@ class OutOfTimeError(Exception):
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How much is done about each model: `level` 0 for --quick, 1, or 2 for --all."""
+
+    level: int
+
+    def forms(self, dynamic: bool, only: bool) -> tuple[str, ...]:
+        """The forms to analyze of a program beside itself; `only`: no other program of the model can be exported."""
+        if self.level == 0:
+            return ("saved",)
+        return ("saved", "decomposed") if dynamic or only or self.level > 1 else ()
+
+
+@dataclass(frozen=True)
 class Count:
     """What torch counts at some sizes: in all, and by innermost module."""
 
@@ -60,48 +78,99 @@ class Count:
     by_module: dict[str, int]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the sweep; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument(
+        "--quick", dest="level", action="store_const", const=0, default=1, help="one binding, two forms"
+    )
+    level.add_argument(
+        "--all", dest="level", action="store_const", const=2, help="every architecture in every form"
+    )
     parser.add_argument(
         "--only", default="", help="comma-separated words, one of which a model's name must hold"
     )
     parser.add_argument("--table", default=",".join(TABLES), help="comma-separated tables of zoo/")
-    parser.add_argument("--shard", default="0/1", help="I/N: every Nth model from the Ith")
-    parser.add_argument("--quick", action="store_true", help="one binding, no decomposing")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--verbose", action="store_true", help="name each model and how long it took")
-    options = parser.parse_args()
-    quiet()
-    shard, shards = map(int, options.shard.split("/"))
-    words = options.only.split(",")
+    options = parser.parse_args(arguments)
+    effort = Effort(options.level)
     count: Counter[str] = Counter()
+    chosen = []
     for table in options.table.split(","):
         try:
-            cases = list(importlib.import_module(table if "." in table else f"zoo.{table}").cases())
+            names = [case.name for case in table_of(table, effort)]
         except ModuleNotFoundError as missing:
             print(f"skipped table {table}: no package {missing.name}")
             count["skipped tables"] += 1
-            continue
-        for case in [case for case in cases if any(word in case.name for word in words)][shard::shards]:
-            begun = time.perf_counter()
-            verdicts = list(judged(case, options.quick))
-            count["models"] += 1
-            count.update(kind for _, kind, _ in verdicts)
-            for form, kind, why in verdicts:
-                if kind == "wrong" or (options.verbose and kind == "not exportable"):
-                    print(f"{case.name} [{form}] {kind}: {why}", flush=True)
-            if options.verbose:
-                kinds = Counter(kind for _, kind, _ in verdicts)
-                print(f"{case.name}: {dict(kinds)} {time.perf_counter() - begun:.1f} s", flush=True)
-            if case.because:
-                print(f"deviates by name: {case.name}: {case.because}")
+        else:
+            words = options.only.split(",")
+            chosen += [(table, name, effort) for name in names if any(word in name for word in words)]
+    for (_, name, _), outcome in zip(chosen, outcomes(chosen, options.jobs), strict=True):
+        count["models"] += 1
+        count.update(kind for _, kind, _ in outcome.verdicts)
+        tell(name, outcome, options.verbose)
     print(
-        f"models of torch {torch.__version__.partition('+')[0]}: {count['models']} models, {count['skipped tables']} tables "
-        f"skipped, {count['equal'] + count['wrong'] + count['refused']} analyses: {count['equal']} equal, {count['wrong']} wrong, "
-        f"{count['refused']} sizes refused that a program fixes; "
+        f"models of torch {torch.__version__.partition('+')[0]}: {count['models']} models, "
+        f"{count['skipped tables']} tables skipped, {count['equal'] + count['wrong'] + count['refused']} analyses: "
+        f"{count['equal']} equal, {count['wrong']} wrong, {count['refused']} of sizes that the program fixes; "
         f"{count['not exportable']} forms not exportable"
     )
     return 1 if count["wrong"] else 0
+
+
+def tell(name: str, outcome: Outcome, verbose: bool) -> None:
+    """Print what is wrong with a model, and what a table says of torch's count."""
+    for form, kind, why in outcome.verdicts:
+        if kind == "wrong" or (verbose and kind == "not exportable"):
+            print(f"{name} [{form}] {kind}: {why}", flush=True)
+    if verbose:
+        print(
+            f"{name}: {dict(Counter(kind for _, kind, _ in outcome.verdicts))} {outcome.seconds:.1f} s",
+            flush=True,
+        )
+    if outcome.because:
+        print(f"deviates by name: {name}: {outcome.because}", flush=True)
+
+
+def outcomes(chosen: list[tuple[str, str, Effort]], jobs: int) -> Iterator[Outcome]:
+    """What is found about each model, in order."""
+    if jobs == 1 or len(chosen) < 2:
+        yield from map(outcome_of, chosen)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(outcome_of, chosen)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdicts on one model, how long they took, and why torch's count is not taken."""
+
+    verdicts: list[Verdict]
+    seconds: float
+    because: str
+
+
+def outcome_of(task: tuple[str, str, Effort]) -> Outcome:
+    """Judge one model, found in its table by name: cases hold functions, which do not travel between processes."""
+    table, name, effort = task
+    quiet()
+    case = next(case for case in table_of(table, effort) if case.name == name)
+    begun = time.perf_counter()
+    verdicts = list(judged(case, effort))
+    return Outcome(verdicts, time.perf_counter() - begun, case.because)
+
+
+@functools.cache
+def table_of(table: str, effort: Effort) -> tuple[Case, ...]:
+    """The models of a table; raises ModuleNotFoundError where their package is missing."""
+    root = str(Path(__file__).parents[2])
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    module = importlib.import_module(table if "." in table else f"tests.oracle.zoo.{table}")
+    cases = getattr(module, "everything", module.cases) if effort.level > 1 else module.cases
+    return tuple(cases())
 
 
 def quiet() -> None:
@@ -110,21 +179,19 @@ def quiet() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)  # the models are small
-    torch.backends.mha.set_fastpath_enabled(
-        False
-    )  # its one call per layer is a count of 0 in FlopCounterMode
+    torch.backends.mha.set_fastpath_enabled(False)  # FlopCounterMode counts 0 for its one call per layer
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 Verdict = tuple[str, str, str]
 
 
-def judged(case: Case, quick: bool) -> Iterator[Verdict]:
-    """(form, `equal` or `wrong` or `not exportable`, why) of each form of the program."""
+def judged(case: Case, effort: Effort) -> Iterator[Verdict]:
+    """(form, `equal` or `wrong` or `refused` or `not exportable`, why) of each form of the program."""
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(SECONDS_PER_MODEL)
     try:
-        yield from _judged(case, quick)
+        yield from _judged(case, effort)
     except OutOfTimeError:
         yield "any", "not exportable", "out of time"
     except Exception as error:
@@ -134,14 +201,15 @@ def judged(case: Case, quick: bool) -> Iterator[Verdict]:
         signal.alarm(0)
 
 
-def _judged(case: Case, quick: bool) -> Iterator[Verdict]:
+def _judged(case: Case, effort: Effort) -> Iterator[Verdict]:
     torch.manual_seed(0)
     with device(case):
         module = case.build().eval()
-    for dynamic in (True, False):
+    opened = False
+    for dynamic in (True, False) if len(case.sizes) > 1 else (False,):
+        if opened and effort.level == 0:
+            return
         variant = "dynamic" if dynamic else "static"
-        if dynamic and len(case.sizes) == 1:
-            continue
         try:
             program = exported(case, module, dynamic)
         except OutOfTimeError:
@@ -149,29 +217,29 @@ def _judged(case: Case, quick: bool) -> Iterator[Verdict]:
         except Exception as error:
             yield variant, "not exportable", _line(error)
             continue
-        bindings = range(1, 2 if quick else len(case.sizes)) if dynamic else range(0)
+        bindings = range(1, 2 if effort.level == 0 else len(case.sizes)) if dynamic else range(0)
         trial = Trial(case, module, program, (0, *bindings))
-        for form, model in forms(program, quick):
+        yield from trial.verdicts(variant, program)
+        for form, model in forms(program, effort.forms(dynamic, not opened)):
             if isinstance(model, Exception):
                 yield f"{variant}, {form}", "not exportable", _line(model)
             else:
-                yield from trial.verdicts(f"{variant}, {form}" if form else variant, model)
-        if quick and dynamic:
-            return
+                yield from trial.verdicts(f"{variant}, {form}", model)
+        opened = dynamic
 
 
-def forms(program: torch.export.ExportedProgram, quick: bool) -> Iterator[tuple[str, Any]]:
-    """The program as it is, as a file, and decomposed; or why there is no such form."""
-    yield "", program
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model.pt2")
-        try:
-            torch.export.save(program, path)
-        except Exception as error:
-            yield "saved", error
-        else:
-            yield "saved", path
-    if not quick:
+def forms(program: torch.export.ExportedProgram, wanted: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """The program as a file, and decomposed; or why there is no such form."""
+    if "saved" in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.pt2")
+            try:
+                torch.export.save(program, path)
+            except Exception as error:
+                yield "saved", error
+            else:
+                yield "saved", path
+    if "decomposed" in wanted:
         try:
             decomposed = program.run_decompositions()
         except Exception as error:

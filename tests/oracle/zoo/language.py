@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from zoo.case import Case
-from zoo.vision import torchvision_operators
+
+from tests.oracle.zoo.case import Case
+from tests.oracle.zoo.vision import torchvision_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

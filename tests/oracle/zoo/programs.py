@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from zoo.case import Case
-from zoo.torch_nn import BATCHES, SEQUENCES, Function, TiedDecoder, UNet, features, mlp, tokens
+
+from tests.oracle.zoo.case import Case
+from tests.oracle.zoo.torch_nn import BATCHES, SEQUENCES, Function, TiedDecoder, UNet, features, mlp, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

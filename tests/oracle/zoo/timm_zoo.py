@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from zoo.case import Case
-from zoo.vision import torchvision_operators
+
+from tests.oracle.zoo.case import Case
+from tests.oracle.zoo.vision import torchvision_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,16 +31,96 @@ _SMALL = (
     "18",
     "base",
 )
+# Modules whose smallest model takes long to trace, or that torchvision and transformers have as well.
+_SLOW = (
+    *(
+        "cait",
+        "coat",
+        "csatv2",
+        "deepseek_vit",
+        "densenet",
+        "efficientformer_v2",
+        "efficientvit_msra",
+        "gcvit",
+        "gemma4_vit",
+    ),
+    *(
+        "inception_resnet_v2",
+        "inception_v3",
+        "inception_v4",
+        "metaformer",
+        "mobilenetv5",
+        "mvitv2",
+        "nasnet",
+        "nextvit",
+    ),
+    *(
+        "pnasnet",
+        "qwen3_vit",
+        "rdnet",
+        "regnet",
+        "repghost",
+        "repvit",
+        "res2net",
+        "resnetv2",
+        "rexnet",
+        "shvit",
+        "swiftformer",
+    ),
+    *(
+        "swin_transformer",
+        "swin_transformer_v2",
+        "swin_transformer_v2_cr",
+        "tiny_vit",
+        "tnt",
+        "tresnet",
+        "twins",
+        "visformer",
+    ),
+    *(
+        "vision_transformer_relpos",
+        "vision_transformer_sam",
+        "vitamin",
+        "volo",
+        "vovnet",
+        "xception",
+        "xcit",
+        "davit",
+        "levit",
+    ),
+    *(
+        "pvt_v2",
+        "sknet",
+        "mobilevit",
+        "hrnet",
+        "dla",
+        "dpn",
+        "nest",
+        "pit",
+        "hieradet_sam2",
+        "vision_transformer_hybrid",
+    ),
+)
 
 
 def cases() -> Iterator[Case]:
-    """One model per module of timm.models."""
+    """One model of each module that is quick to trace."""
+    return smallest(_SLOW)
+
+
+def everything() -> Iterator[Case]:
+    """One model of each module."""
+    return smallest(())
+
+
+def smallest(left_out: tuple[str, ...]) -> Iterator[Case]:
+    """The model with the smallest name, so to speak, of each module of timm.models."""
     torchvision_operators()
     import timm
 
     for module in timm.list_modules():
         names = timm.list_models(module=module)
-        if names:
+        if names and module not in left_out:
             yield picture(min(names, key=lambda name: (likely_size(name), len(name))))
 
 

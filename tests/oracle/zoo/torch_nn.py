@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from zoo.case import Case
+
+from tests.oracle.zoo.case import Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
