@@ -12,6 +12,14 @@ Each message is one line that says what is wrong, where, and, where we know it, 
 catches `GraphflopsError`; the analysis loop catches `ShapeError` to add which node it was.
 """
 
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
 
 class GraphflopsError(Exception):
     """Base of all errors that graphflops raises on purpose."""
@@ -51,3 +59,12 @@ def shown(name: str, limit: int = 120) -> str:
         return printable
     half = (limit - 3) // 2
     return f"{printable[:half]}...{printable[-half:]}"
+
+
+def innermost(trace: TracebackType | None) -> str:
+    """The line where an exception of someone else's code was raised, `model.py:17`."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+    )

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from graphflops import __version__, cli
+from graphflops.commands import files
 from graphflops.errors import FileError
 from graphflops.report import Report
 
@@ -142,6 +143,17 @@ def test_training() -> None:
     ]
     step = json.loads(ok("analyze", MODEL, "--training", "--format", "json"))["totals"]["step"]
     assert step["matrix_flops"]["value"] > 2.5 * 13_630_000
+
+
+def test_the_json_of_an_onnx_model_is_no_report(tmp_path: Path) -> None:
+    import onnx
+    from google.protobuf import json_format
+
+    model = onnx.load(ROOT / "samples" / "convnet.onnx", load_external_data=False)
+    path = tmp_path / "model.json"
+    path.write_text(json_format.MessageToJson(model))
+    binary = json.loads(ok("analyze", ROOT / "samples" / "convnet.onnx", "--format", "json"))
+    assert json.loads(ok("analyze", path, "--format", "json"))["totals"] == binary["totals"]
 
 
 def test_a_saved_report_is_as_good_as_the_model(tmp_path: Path) -> None:
@@ -477,7 +489,7 @@ def test_a_narrow_terminal() -> None:
 
 def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with cli.Progress() as progress:
+    with files.Progress() as progress:
         progress(0, 10)
         assert progress.bar is None
         progress.start -= 2
@@ -485,7 +497,7 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
         assert progress.bar is not None
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    with cli.Progress() as progress:
+    with files.Progress() as progress:
         progress.start -= 2
         progress(5, 10)
         assert progress.bar is None

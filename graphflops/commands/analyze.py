@@ -1,0 +1,76 @@
+"""`graphflops analyze`: what a model costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from graphflops.commands import files, options
+
+if TYPE_CHECKING:
+    from graphflops.render import Format
+    from graphflops.report import Grouping
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@options.dims
+@options.inputs
+@click.option(
+    "--by", type=click.Choice(("op", "module", "source")), help="One table only: by operator, module or line."
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Levels of the module tree. Default: about a screen.",
+)
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table, or under one module.")
+@options.output
+@click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
+@click.option("--strict", is_flag=True, help="Exit with 3 if the cost of any node is unknown.")
+@options.model_name
+@options.rule_files
+@click.pass_context
+def analyze(
+    ctx: click.Context,
+    model: str,
+    dims: dict[str, int],
+    inputs: dict[str, tuple[int, ...]],
+    by: Grouping | None,
+    depth: int | None,
+    top: int | None,
+    form: Format | None,
+    output: str | None,
+    training: bool,
+    strict: bool,
+    model_name: str | None,
+    rule_files: tuple[str, ...],
+) -> None:
+    """FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, or a saved JSON report.
+
+    Nothing in the file is run and no weight is loaded. A size that the file leaves open is taken at the value
+    it was exported with, unless --dim or --input gives another.
+
+    \b
+    graphflops analyze lm.pt2 --input ids=1,4096 --depth 3
+    graphflops analyze lm.pt2 --by op --top 10
+    graphflops analyze lm.pt2 --strict --output report.json
+    """
+    form = files.form_of(form, output)
+    if form == "json" and (by or depth is not None or top):
+        raise click.UsageError("--by, --depth and --top are not for JSON, which is always the whole report")
+    if depth is not None and (by in ("op", "source") or (form == "csv" and by is None)):
+        raise click.UsageError("--depth is for the module tree: leave it out or say --by module")
+    report = files.report_of(
+        model, dims=dims, inputs=inputs, training=training, model_name=model_name, rule_files=rule_files
+    )
+    from graphflops.render import render
+
+    files.write(render(report, form, by=by, depth=depth, top=top, **files.screen(output)), output)
+    if strict and report.coverage.unknown:
+        from graphflops.render.summary import unknown
+
+        click.echo(f"graphflops: strict: {unknown(report)}", err=True)
+        ctx.exit(3)

@@ -1,0 +1,98 @@
+"""`graphflops capture`: a module exported."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import Any
+
+import click
+
+from graphflops.commands import files, options
+from graphflops.errors import ModelError, innermost, shown
+
+
+@click.command()
+@click.argument("factory", metavar="PKG.MOD:FACTORY")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="Ends in .pt2 or .json.",
+)
+@click.option("--training", is_flag=True, help="In a report, price the backward pass and an AdamW step too.")
+@options.rule_files
+def capture(factory: str, output: str, training: bool, rule_files: tuple[str, ...]) -> None:
+    """Export the module that FACTORY returns: to a .pt2, or straight to a report (.json).
+
+    FACTORY is your function, without parameters. It returns (module, args), (module, args, kwargs) or
+    (module, args, kwargs, dynamic_shapes), or a dict of these names. The module may be on fake or meta
+    tensors. Needs torch.
+
+    \b
+    graphflops capture mypackage.model:example --output model.pt2
+    """
+    kind = os.path.splitext(output)[1]
+    if kind not in (".pt2", ".json"):
+        raise click.UsageError("--output must end in .pt2 (the program) or .json (its report)")
+    gc.enable()  # torch and the user's model make garbage enough
+    program = _captured(factory)
+    if kind == ".pt2":
+        import torch
+
+        with files.whole(output) as path:
+            torch.export.save(program, path)
+        return
+    files.import_rules(rule_files)
+    from graphflops.analysis import analyze
+    from graphflops.render import render
+
+    files.write(render(analyze(program, training=training), "json"), output)
+
+
+def _captured(factory: str) -> Any:
+    """The program that torch exports of what the user's factory returns."""
+    import importlib
+
+    place, _, name = factory.partition(":")
+    if not place or not name:
+        raise click.UsageError(f"{shown(factory)} is not PKG.MOD:FACTORY, such as mypackage.model:example")
+    try:
+        from graphflops.exporters import live
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModelError("capture needs torch: pip install 'graphflops[torch]'") from None
+    sys.path.insert(0, os.getcwd())
+    try:
+        function = importlib.import_module(place)
+        for part in name.split("."):
+            function = getattr(function, part)
+        given = function()  # type: ignore[operator]
+    except Exception as error:
+        raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
+    names = ("module", "args", "kwargs", "dynamic_shapes")
+    parts = (
+        given
+        if isinstance(given, dict)
+        else dict(zip(names, given, strict=False))
+        if isinstance(given, tuple)
+        else {}
+    )
+    if not {"module", "args"} <= parts.keys() or not parts.keys() <= {*names}:
+        raise ModelError(
+            f"{shown(factory)} returned a {type(given).__name__}, not (module, args, kwargs, dynamic_shapes)"
+        )
+    try:
+        return live.capture(**parts)
+    except Exception as error:
+        raise ModelError(f"{shown(factory)}: torch cannot export it: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """What an exception of someone else's code says, in its first line."""
+    line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__

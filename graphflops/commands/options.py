@@ -1,0 +1,115 @@
+"""Options that several commands take, and how their values are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from graphflops.errors import shown
+from graphflops.render import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_LARGEST_SIZE = 2**48  # elements along one axis
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A size by name: `s27=4096` becomes `("s27", 4096)`."""
+
+    name = "NAME=N"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Parse one."""
+        name, found, number = str(value).rpartition("=")
+        if not found or not name.strip():
+            self.fail(f"{shown(value)!r} is not NAME=N, such as s27=4096 or ids[1]=4096", param, ctx)
+        return name.strip(), self.size(number, param, ctx)
+
+    def size(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """A number of elements."""
+        digits = text.strip().replace("_", "")
+        if not (
+            digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= _LARGEST_SIZE
+        ):
+            self.fail(f"{shown(text)!r} is no size: an integer from 0 to {_LARGEST_SIZE}", param, ctx)
+        return int(digits)
+
+
+class Shape(Size):
+    """A shape by input name: `ids=2,512` becomes `("ids", (2, 512))`."""
+
+    name = "NAME=N,N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse one."""
+        name, found, sizes = str(value).rpartition("=")
+        if not found or not name.strip():
+            self.fail(f"{shown(value)!r} is not NAME=N,N, such as ids=2,512", param, ctx)
+        return name.strip(), tuple(self.size(size, param, ctx) for size in sizes.split(","))
+
+
+def named(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Pairs as a mapping; a name given twice is a mistake."""
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        if mapping.setdefault(name, value) != value:
+            raise click.BadParameter(f"{shown(name)} is given twice, as two different sizes", ctx, param)
+    return mapping
+
+
+def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several decorators as one."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+output = _together(
+    click.option(
+        "--format", "form", type=click.Choice(FORMATS), help="Default: by the suffix of --output, else table."
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Write here, whole or not at all.",
+    ),
+)
+rule_files = click.option(
+    "--rules",
+    "rule_files",
+    type=click.Path(exists=True, dir_okay=False),
+    multiple=True,
+    metavar="FILE.py",
+    help="Run this Python file of yours first: it registers rules with @graphflops.rule.",
+)
+model_name = click.option(
+    "--model", "model_name", metavar="NAME", help="Which program of an archive that holds several."
+)
+dims = click.option(
+    "--dim",
+    "dims",
+    type=Size(),
+    multiple=True,
+    callback=named,
+    help="Size by symbol (s27=4096) or axis (ids[1]=4096).",
+)
+inputs = click.option(
+    "--input",
+    "inputs",
+    type=Shape(),
+    multiple=True,
+    callback=named,
+    help="Whole shape of an input: ids=2,512.",
+)
