@@ -26,16 +26,19 @@ from graphflops.calls import (
 )
 from graphflops.cost import QUANTITIES, Cost, RegionRun, Value
 from graphflops.derive import Guesses, mapped, merged, outgrown, renamed, sizes_in
-from graphflops.dims import Dim, Expr, differ, symbol
+from graphflops.dims import Dim, Expr, differ, symbol, total
 from graphflops.errors import DimError, ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Ref
-from graphflops.memory import Event, Peak, SizesKnown, owners, peak_of
-from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, Totals, scaled
+from graphflops.memory import Event, Peak, SizesKnown, memory_of, owners
+from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, Timeline, Totals, scaled
 from graphflops.rules.registry import Rule, find, functional_name
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, UnknownType
+from graphflops.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.attention import AttentionUse
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
@@ -112,6 +115,7 @@ class _Run:
     rows: tuple[Row, ...]
     forward_peak: Peak
     training_peak: Peak
+    memory: Timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +178,7 @@ class _Analysis:
     def report(self) -> Report:
         graph = self.graph
         operands = tuple(self.operand(entry.name, entry.role) for entry in graph.inputs)
-        run = self.run(graph, operands, top=True)
+        run, attentions = self.with_attentions(self.run(graph, operands, top=True))
         self.binding.refuse_awaited()
         parameters = self.inputs_with("parameter")
         trainable = [entry.type for entry in parameters if entry.type.requires_grad]
@@ -216,7 +220,36 @@ class _Analysis:
             if self.training
             else None,
             optimizer=Totals(optimizer) if self.training else None,
+            memory=run.memory,
+            inputs=tuple(self.passed()),
+            attentions=attentions,
         )
+
+    def passed(self) -> Iterator[Named]:
+        """The tensors that a caller passes in, as a report shows them."""
+        for entry in self.graph.inputs:
+            if entry.role == "user" and isinstance(value := self.operand(entry.name, entry.role), TensorType):
+                yield Named(entry.name, value.like())
+
+    def with_attentions(self, run: _Run) -> tuple[_Run, tuple[AttentionUse, ...]]:
+        """The attentions of the program, and the run with what their masks are found to make needless.
+
+        Where no operator can be part of one, nothing is looked for.
+        """
+        from graphflops.attention import attentions, masked_rows, may_hold
+
+        if not any(map(may_hold, self.rules)):
+            return run, ()
+        uses = attentions(View(self.graph, run.rows, None if self.binding.moved else self.binding.given))
+        masked = {name: flops for use in uses for name, flops in masked_rows(use).items()}
+        rows = list(run.rows)
+        found: list[Dim] = []
+        for place, row in enumerate(rows):
+            if row.node in masked and row.cost.masked_flops == 0:
+                found.append(masked[row.node])
+                rows[place] = replace(row, cost=replace(row.cost, masked_flops=masked[row.node]))
+        cost = replace(run.cost, masked_flops=total([run.cost.masked_flops, *found]))
+        return replace(run, rows=tuple(rows), cost=cost), uses
 
     def inputs_with(self, role: str) -> list[Named]:
         """Inputs of a role that are tensors, each storage once, under the names they bear in the model."""
@@ -264,27 +297,24 @@ class _Analysis:
             if priced.placeholders:
                 priced = self.numbered(node, priced, graph)
             self.settle(node, priced, values, graph, autocast)
+            regions = priced.estimate.regions
             row = Row(
                 *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
                 backward=priced.gradient_cost,
                 inputs=_tensors(uses, values),
-                outputs=tuple(
-                    Named(name, value)
-                    for name in node.outputs
-                    if name is not None and isinstance(value := values[name], TensorType)
-                ),
+                outputs=_tensors([name for name in node.outputs if name is not None], values),
                 matrix_dtype=matrix_dtype(priced.estimate),
                 phase=phases.get(node.name, "forward"),
-                regions=tuple(RegionUse(run.name, times, run.cost) for run, times in priced.estimate.regions),
+                regions=tuple([RegionUse(run.name, times, run.cost) for run, times in regions]),
             )
             firsts.append(len(rows))
             rows.append(row)
-            inner = [(run, times) for run, times in priced.estimate.regions if isinstance(run, _Run)]
-            for run, times in inner:
-                rows.extend(_nested(run, times, row))
-            peaks = [
-                run.training_peak if self.training else run.forward_peak for run, times in inner if times != 0
-            ]
+            peaks: list[Peak] = []
+            for run, times in regions:
+                if isinstance(run, _Run):
+                    rows.extend(_nested(run, times, row))
+                    if times != 0:
+                        peaks.append(run.training_peak if self.training else run.forward_peak)
             events.append(Event(node, uses, priced.estimate, priced.gradient, tuple(peaks)))
             if self.training:
                 _pass_on(events, values)
@@ -298,14 +328,19 @@ class _Analysis:
                     firsts[index], firsts[index + 1] if index + 1 < len(firsts) else len(rows)
                 ):
                     rows[place] = replace(rows[place], backward=None)
+        forward_peak, memory = self.memory(events, firsts, values, resident, returned)
+        training_peak = Peak()
+        if self.training:
+            training_peak, memory = self.memory(events, firsts, values, resident, returned, seeds)
         return _Run(
             name=graph.name,
             out=tuple(flat(self.resolve(output.value, values) for output in graph.outputs)),
             cost=self.sum([row.cost for row in rows]),
             backward=self.sum([row.backward for row in rows if row.backward is not None]),
             rows=tuple(rows),
-            forward_peak=self.peak(events, values, resident, returned),
-            training_peak=self.peak(events, values, resident, returned, seeds) if self.training else Peak(),
+            forward_peak=forward_peak,
+            training_peak=training_peak,
+            memory=memory,
         )
 
     def sum(self, costs: Sequence[Cost]) -> Cost:
@@ -323,18 +358,19 @@ class _Analysis:
             quantity = self.too_large(name)
         return quantity
 
-    def peak(
+    def memory(
         self,
         events: Sequence[Event],
+        rows: Sequence[int],
         values: Mapping[str, Value],
         resident: Iterable[str],
         returned: Iterable[str],
         seeds: Sequence[str] | None = None,
-    ) -> Peak:
+    ) -> tuple[Peak, Timeline]:
         try:
-            return peak_of(events, values, resident, returned, self.sizes, seeds)
+            return memory_of(events, rows, values, resident, returned, self.sizes, seeds)
         except DimError:
-            return Peak(self.too_large("peak_bytes"))
+            return Peak(self.too_large("peak_bytes")), Timeline()
 
     def too_large(self, name: str) -> Dim:
         """A name for a total whose formula grows too large."""
@@ -347,7 +383,7 @@ class _Analysis:
 
     def price(self, node: Node, values: Mapping[str, Value]) -> Priced:
         """Ask the rule; equal calls are asked about once."""
-        args = tuple([self.resolve(argument, values) for argument in node.args])
+        args = self.resolve(node.args, values)
         dropped = () if self.derives else _PLACEMENT
         kwargs = tuple(
             [(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped]
@@ -362,9 +398,10 @@ class _Analysis:
     def ask(
         self, node: Node, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], wanted: tuple[bool, ...]
     ) -> Priced:
-        rule, in_place = self.rule_of(node.op)
+        sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
+        rule, in_place = self.rule_of(f"sparse.{node.op}" if sparse else node.op)
         if rule is None:
-            return unknown_call("GF101", str(NoRuleError(node.op)))
+            return unknown_call("GF101", str(NoRuleError(node.op + " on sparse tensors" * sparse)))
         call = Call(rule, node.op, args, kwargs, in_place, wanted if self.derives else None)
         return call.priced(self.training)
 
@@ -382,7 +419,9 @@ class _Analysis:
         if kind is Ref:
             return values[argument.name]
         if kind is tuple:
-            return tuple([self.resolve(item, values) for item in argument])
+            return tuple(
+                [values[item.name] if type(item) is Ref else self.resolve(item, values) for item in argument]
+            )
         if kind is Graph:
             around = {name: values[name] for name in argument.captures}
             key = (argument, *around.values())
@@ -427,12 +466,12 @@ class _Analysis:
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
     ) -> None:
         """Fix the type of each result: the recorded one wins unless sizes were given anew, a disagreement is said."""
-        if priced.problem:
+        if problem := priced.estimate.unknown:
             if self.binding.moved and priced.code == "GF104":
                 raise ModelError(
-                    f"{_place(node)}: {priced.problem}; a size is fixed in the program: export it with dynamic shapes"
+                    f"{_place(node)}: {problem}; a size is fixed in the program: export it with dynamic shapes"
                 )
-            self.say(priced.code, node, priced.problem)
+            self.say(priced.code, node, problem)
         if priced.estimate.hint:
             self.say("GF108", node, priced.estimate.hint)
         derived = priced.estimate.out
@@ -470,22 +509,22 @@ class _Analysis:
 
     def settle_derived(self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph) -> None:
         """Fix the type of each result where files record none: the derived one, else the best guess."""
-        self.met.update(dict.fromkeys(priced.met))
+        if priced.met:
+            self.met.update(dict.fromkeys(priced.met))
         derived = priced.estimate.out
         guesses: dict[int, Value] | None = None
         for place, name in enumerate(node.outputs):
             if name is None:
                 continue
             value = derived[place] if place < len(derived) else None
-            if value is not None:
+            if value is not None and not isinstance(value, UnknownType):
                 self.guesses.compare(name, value, graph)
                 if priced.outgrown:
                     value = self.cut(node, value)
             else:
                 if guesses is None:
                     operands = [self.resolve(argument, values) for argument in node.args]
-                    attributes = None if priced.contradicts else dict(node.kwargs)
-                    guesses = self.guesses.of(node, operands, attributes, graph)
+                    guesses = self.guesses.of(node, operands, derived, graph)
                 names = {
                     n: self.binding.told(self.fresh(n)) for n in placeholders_in(sizes_in(guesses[place]))
                 }
@@ -586,7 +625,7 @@ def _pass_on(events: Sequence[Event], values: dict[str, Value]) -> None:
     written = [
         name for name in event.node.outputs if name is not None and isinstance(values[name], TensorType)
     ]
-    if wanting and not event.estimate.out:
+    if wanting and event.estimate.unknown:
         _want(written, values)
     elif event.in_place and any(wants(values[name]) for name in written) and not wants(values[operands[0]]):
         owner = owners(events, values)

@@ -90,6 +90,13 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
     if estimate.writes == ():  # a view, or a call whose nested graphs bear their gradients themselves
         return Estimate(gradients, writes=(), alias=True)
+    if (
+        estimate.regions
+    ):  # one of several graphs ran: their gradients are theirs, what another's may exceed them by is ours
+        runs = [run.backward for run, times in estimate.regions if times != 0]
+        more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
+        work = (more.matrix_flops, more.vector_flops, more.transcendentals, more.masked_flops)
+        return Estimate(gradients, *work, reads=(more.read_bytes,), writes=(more.written_bytes,), alias=True)
     incoming = tuple(
         value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating
     )
@@ -194,7 +201,9 @@ def reached(events: Sequence[Event], values: Mapping[str, Value], seeds: Iterabl
             places.add(index)
             wanted = [operands[place] for place, _ in event.gradient.gradients]
         else:
-            wanted = [] if event.estimate.out else operands  # an operator without a rule may have a gradient
+            wanted = (
+                operands if event.estimate.unknown else []
+            )  # an operator without a rule may have a gradient
         live.update(wanted)
         written.update(owner.get(name, name) for name in wanted)
     return places

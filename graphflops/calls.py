@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.backward import Backward, backward_of
-from graphflops.cost import Cost, Estimate
+from graphflops.cost import QUANTITIES, Cost, Estimate
 from graphflops.derive import mapped, outgrown, sizes_in, trimmed
 from graphflops.dims import Dim, Expr, meetings, symbol
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.rules import functorch
-from graphflops.tensor import TensorType, UnknownType
+from graphflops.tensor import SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from graphflops.report import State
     from graphflops.rules.registry import Rule
 
+# Far past all that is, far below what cannot be printed.
+_LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
 CUTS_GRADIENT = frozenset({"aten.detach", "aten.detach_", "aten.detach_copy"})
 
 
@@ -35,8 +37,6 @@ class Priced:
     in_place: bool = False
     placeholders: frozenset[str] = frozenset()
     code: str = ""
-    problem: str = ""
-    contradicts: bool = False
     met: tuple[tuple[Dim, Dim], ...] = ()
     outgrown: bool = False
 
@@ -58,12 +58,8 @@ class Call:
 
     def priced(self, training: bool) -> Priced:
         """What the rule says; a rule that fails leaves this one call unknown."""
-        if any(isinstance(value, UnknownType) for value in flat(self.args)):
-            return unknown_call("GF104", "not even the number of axes of an operand is known")
         try:
             return self._asked(training)
-        except ShapeError as error:
-            return replace(unknown_call("GF104", str(error)), contradicts=True)
         except GraphflopsError as error:
             return unknown_call("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
         except RecursionError:
@@ -77,11 +73,15 @@ class Call:
         if derives and "outputs" in self.rule.parameters[self.rule.positional :]:
             kwargs = (*kwargs, ("outputs", self.wanted))
         arguments = bound(self.rule, args, kwargs, by_place=not derives)
+        _refuse_rankless(self.rule, arguments)
         tensors = [value for value in flat((args, kwargs)) if isinstance(value, TensorType)]
         with meetings() as met:
             estimate = self.rule.call(arguments)
         if self.wanted is not None:
             estimate = trimmed(estimate, self.wanted)
+        _refuse_impossible(estimate)
+        if estimate.unknown:
+            return unknown_call("GF104", estimate.unknown, estimate.out)
         if self.in_place and tensors:
             estimate = _written(
                 estimate, next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
@@ -111,9 +111,47 @@ def _written(estimate: Estimate, target: TensorType) -> Estimate:
     return replace(estimate, out=(out, *estimate.out[1:]), alias=True)
 
 
-def unknown_call(code: str, problem: str) -> Priced:
-    """A call that no rule prices, and why."""
-    return Priced("unknown", Estimate(writes=()), Cost(), code=code, problem=problem)
+def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced:
+    """A call that no rule prices, why, and what is known of its results all the same."""
+    estimate = Estimate(out, writes=(), unknown=problem)
+    return Priced("unknown", estimate, Cost(), code=code, placeholders=placeholders(estimate))
+
+
+def _refuse_rankless(rule: Rule, arguments: Mapping[str, Any]) -> None:
+    """Raise RuleError where the rule needs to know more of an operand than is known."""
+    for name, value in arguments.items():
+        if name not in rule.rankless and any(isinstance(x, UnknownType) for x in flat((value,))):
+            raise RuleError("not even the number of axes of an operand is known")
+
+
+def _refuse_impossible(estimate: Estimate) -> None:
+    """Raise ShapeError where a size or the cost is one that nothing can have: an attribute or an operand makes no sense."""
+    for value in estimate.out:
+        sizes: tuple[Dim | None, ...] = ()
+        if isinstance(value, TensorType):
+            sizes = value.shape
+            if len(sizes) > _MOST_AXES:
+                raise ShapeError(f"a result would have {len(sizes)} axes")
+        elif isinstance(value, SequenceType):
+            sizes = (value.length,)
+        for size in sizes:
+            if size is not None and not _can_be(size, _LARGEST_SIZE):
+                raise ShapeError(f"a result would have the size {_shortened(size)}")
+    cost = estimate.cost
+    for work in (*(getattr(cost, name) for name in QUANTITIES), *(times for _, times in estimate.regions)):
+        if not _can_be(work, _LARGEST_COST):
+            raise ShapeError(f"it would come to {_shortened(work)} operations, bytes or turns")
+
+
+def _can_be(number: object, limit: int) -> bool:
+    """Whether a number of things is one: a file may give a rule fractions to compute with."""
+    return 0 <= number < limit if isinstance(number, int) else isinstance(number, Expr)
+
+
+def _shortened(number: object) -> str:
+    if not isinstance(number, int) or abs(number) < _LARGEST_SIZE:
+        return str(number)
+    return f"{'-' * (number < 0)}2**{number.bit_length() - 1}"
 
 
 def bound(
@@ -152,7 +190,7 @@ def key_of(value: Any) -> Any:
     """A key under which 2, 2.0 and True differ."""
     kind = type(value)
     if kind is tuple:
-        return tuple([key_of(item) for item in value])
+        return tuple([item if type(item) is TensorType else key_of(item) for item in value])
     if kind is float or kind is bool or kind is complex:
         return (kind, value)
     return value

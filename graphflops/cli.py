@@ -20,8 +20,12 @@ _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error i
 # Each command by name, in the order of `--help`: a function of that name in `graphflops.commands.NAME`.
 COMMANDS = {
     "analyze": "What a model costs, in total and by module.",
+    "audit": "What is wrong, unsafe or wasteful in an ONNX file.",
     "capture": "Export a module to a .pt2 or to a report.",
+    "check": "Whether models keep to their budget.",
+    "diff": "What changed between two models, reports or revisions.",
     "rules": "Which operators are priced, and by which rule.",
+    "textconv": "A model's cost as text, for git diff.",
 }
 
 

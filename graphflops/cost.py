@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol, Union
 
-from graphflops.dims import Dim, floor_div, symbol, total
+from graphflops.dims import Dim, at_least, dim_max, floor_div, symbol, total
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
@@ -63,6 +63,15 @@ class Cost:
         """Multiply-adds of the matrix work; exact, since every such operation counts two."""
         return floor_div(self.matrix_flops, 2)
 
+    def exceeded_by(self, others: Iterable[Cost]) -> Cost:
+        """By how much the largest of others may exceed it, in every quantity for itself."""
+        listed = list(others)
+
+        def excess(ours: Dim, theirs: list[Dim]) -> Dim:
+            return dim_max(0, *(other - ours for other in theirs if not at_least(ours, other)))
+
+        return Cost(*(excess(getattr(self, f), [getattr(other, f) for other in listed]) for f in QUANTITIES))
+
     @staticmethod
     def sum(costs: Iterable[Cost]) -> Cost:
         """The total of many costs, in one pass."""
@@ -87,6 +96,10 @@ class RegionRun(Protocol):
     @property
     def cost(self) -> Cost:
         """What running it once costs."""
+
+    @property
+    def backward(self) -> Cost:
+        """What the gradients of running it once cost."""
 
 
 class Region(Protocol):
@@ -113,6 +126,8 @@ class Estimate:
     matrix_dtype: element type of the matrix arithmetic, where it is not that of the first operand.
     regions: nested graphs that run, each with how often; their cost comes on top of the estimate's own.
     hint: one sentence on how the same result could be had for less, where the rule can tell.
+    unknown: why nobody can tell the work, where only the results' types are known: the call is then unknown, its cost in
+        no total.
     """
 
     out: tuple[Value, ...] = ()
@@ -127,6 +142,7 @@ class Estimate:
     regions: tuple[tuple[RegionRun, Dim], ...] = ()
     workspace: Dim = 0
     hint: str = ""
+    unknown: str = ""
 
     @property
     def cost(self) -> Cost:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own
+_LARGEST = 2**64  # number in a size
 _MOST_NAMES = 3  # in one diagnostic
 _SOURCES = {
     "inferred": "onnx's own shape inference",
@@ -28,7 +29,7 @@ _SOURCES = {
 
 
 class Guesses:
-    """Result types of calls whose rule tells none: onnx's own inference, else what the file declares, else nothing.
+    """Result types of calls whose rule tells none: what onnx tells without sizes, or what the file declares, or nothing.
 
     sources: values by where their types come from. otherwise: values that the file declares to be something else.
     """
@@ -38,28 +39,29 @@ class Guesses:
         self.otherwise: list[str] = []
 
     def of(
-        self, node: Node, operands: Sequence[Value], attributes: Mapping[str, Any] | None, graph: Graph
+        self, node: Node, operands: Sequence[Value], derived: Sequence[Value], graph: Graph
     ) -> dict[int, Value]:
-        """What is best known of each wanted result, by its place.
+        """What is best known of each wanted result that the rule does not tell, by its place.
 
-        attributes: None for a call whose operands cannot meet, of which onnx is not asked.
+        derived: what the rule tells, if only an element type.
         """
-        found: dict[int, Value] = {}
-        if attributes is not None:
-            from graphflops.exporters.onnx_infer import inferred
+        from graphflops.exporters.onnx_infer import inferred
 
-            found = dict(enumerate(inferred(node.op, operands, attributes, len(node.outputs))))
+        found = dict(enumerate(inferred(node.op, operands, dict(node.kwargs), len(node.outputs))))
         types: dict[int, Value] = {}
         for place, name in enumerate(node.outputs):
-            if name is None:
+            ours = derived[place] if place < len(derived) else None
+            if name is None or isinstance(ours, _KNOWN):
                 continue
             declared = (graph.declared or {}).get(name)
             guesses = {"inferred": found.get(place), "declared": declared}
             source = next(
                 (source for source, guess in guesses.items() if isinstance(guess, _KNOWN)), "unknown"
             )
+            vague = (*guesses.values(), ours)
             unknown = next(
-                (guess for guess in guesses.values() if isinstance(guess, UnknownType)), UnknownType()
+                (guess for guess in vague if isinstance(guess, UnknownType) and guess.dtype is not None),
+                UnknownType(),
             )
             types[place] = guesses.get(source, unknown)  # type: ignore[assignment]
             self.sources.setdefault(source, []).append(name)
@@ -67,7 +69,9 @@ class Guesses:
 
     def compare(self, name: str, ours: Value, graph: Graph) -> None:
         """Keep what the file declares of a value if it is provably something else than what is derived."""
-        declared = (graph.declared or {}).get(name)
+        if graph.declared is None or name not in graph.declared:
+            return
+        declared = graph.declared[name]
         if not isinstance(declared, TensorType) or not isinstance(ours, TensorType):
             return
         same_rank = len(declared.shape) == len(ours.shape)
@@ -216,7 +220,8 @@ def outgrown(value: Any) -> list[Expr]:
 def _is_outgrown(size: Expr) -> bool:
     degree = max(map(len, size.terms))
     return (
-        len(size.terms) > _MOST_TERMS
+        max(map(abs, size.terms.values())) > _LARGEST
+        or len(size.terms) > _MOST_TERMS
         or degree > _MOST_DEGREE
         or max(atom.depth for atom in size.atoms()) > _MOST_DEPTH
     )

@@ -54,7 +54,9 @@ class NoRuleError(RuleError):
 
 def shown(name: str, limit: int = 120) -> str:
     """A name from a file as it can be printed: control characters escaped, long ones cut in the middle."""
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    printable = name
+    if not name.isprintable():
+        printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
     if len(printable) <= limit:
         return printable
     half = (limit - 3) // 2

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Union
 import msgspec
 
 from graphflops import __version__
+from graphflops.attention.group import SIZES, AttentionUse, Masking
 from graphflops.cost import CONVENTIONS, QUANTITIES, Cost
 from graphflops.dims import Dim, evaluate, parse_dim
 from graphflops.errors import DimError, FileError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 SCHEMA: Literal[1] = 1
 State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
+Cut = Literal["op", "module", "source", "attention"]
+HeldKind = Literal["input", "value", "saved", "workspace", "nested", "gradient"]
 
 
 _NOTHING = Cost()
@@ -102,6 +105,35 @@ class Totals:
     peak_node: str = ""
 
 
+class Held(NamedTuple):
+    """Memory held from one moment to another, both included; views of it are not listed.
+
+    name: the value it holds; for a workspace, what is saved and a nested graph the call.
+    kind: input: an input of the program; value: a result of a call; saved: what a call keeps for its gradient beside its
+    operands and results; workspace: only during the call; nested: the peak of a graph inside the call; gradient.
+    """
+
+    name: str
+    kind: HeldKind
+    first: int
+    last: int
+    bytes: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Which memory is held when. A moment is a call that runs, a graph nested in it at its peak, or one of its gradients.
+
+    rows: by moment, the row of the call; in training the calls come again for their gradients, the last one first.
+    gradients_from: the first moment of the gradients, None outside of training.
+    held: in the order in which it is let go.
+    """
+
+    rows: tuple[int, ...] = ()
+    gradients_from: int | None = None
+    held: tuple[Held, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How many calls are counted, free and unknown, and how often each unknown operator occurs."""
@@ -125,6 +157,9 @@ class Report:
     parameters: elements, tied ones once; parameter_bytes, buffer_bytes: their memory, constants with the buffers.
     modules: type of each module by path, as the file records them. parameter_modules: own parameters of each module by path.
     parameter_dtypes: bytes of parameters by element type.
+    memory: which activations are held when, in a training analysis through the gradients; empty where it is not known.
+    inputs: the tensors that a caller passes in.
+    attentions: every attention of the program, in program order, whether one operator or spelled out in several.
     """
 
     origin: Origin
@@ -141,6 +176,9 @@ class Report:
     parameter_dtypes: Mapping[str, int] = field(default_factory=dict)
     backward: Totals | None = None
     optimizer: Totals | None = None
+    memory: Timeline = Timeline()
+    inputs: tuple[Named, ...] = ()
+    attentions: tuple[AttentionUse, ...] = ()
 
     @property
     def values(self) -> Mapping[str, int]:
@@ -173,6 +211,18 @@ class Report:
             groups.setdefault(key, []).append(row.cost)
         return {key: Cost.sum(costs) for key, costs in groups.items()}
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: totals and where the work is."""
+        from graphflops.render.html.fragment import fragment
+
+        return fragment(self)
+
+    def _repr_markdown_(self) -> str:
+        """The same for a notebook that shows Markdown."""
+        from graphflops.render.markdown import markdown
+
+        return markdown(self)
+
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""
         return msgspec.json.encode(_to_wire(self))
@@ -181,7 +231,7 @@ class Report:
     def from_json(data: bytes) -> Report:
         """Read what `to_json` wrote; FileError names the place in the JSON where it is not a report of this schema."""
         try:
-            return _from_wire(msgspec.json.decode(data, type=_WireReport))
+            return _from_wire(msgspec.json.decode(data, type=WireReport))
         except (msgspec.MsgspecError, DimError, RecursionError) as error:
             raise FileError(f"not a graphflops report of schema {SCHEMA}: {error}") from error
 
@@ -251,6 +301,20 @@ class _WireRow(msgspec.Struct, frozen=True, omit_defaults=True):
     regions: list[_WireRegion] = []
 
 
+class _WireHeld(msgspec.Struct, frozen=True):
+    name: str
+    kind: HeldKind
+    first: int
+    last: int
+    bytes: _Quantity
+
+
+class _WireTimeline(msgspec.Struct, frozen=True, omit_defaults=True):
+    rows: list[int]
+    held: list[_WireHeld]
+    gradients_from: int | None = None
+
+
 class _WireSymbol(msgspec.Struct, frozen=True):
     value: int | None
     given_by: Literal["user", "hint"] | None
@@ -285,7 +349,30 @@ class _WireTool(msgspec.Struct, frozen=True):
     version: str
 
 
-class _WireReport(msgspec.Struct, frozen=True):
+class _WireAttention(msgspec.Struct, frozen=True, omit_defaults=True):
+    calls: list[str]
+    op: str
+    module: str
+    source: str
+    batch: _Quantity
+    heads: _Quantity
+    kv_heads: _Quantity
+    queries: _Quantity
+    keys: _Quantity
+    width: _Quantity
+    value_width: _Quantity
+    mask: Masking
+    flops: _Quantity
+    masked_flops: _Quantity = 0
+    score_bytes: _Quantity = 0
+    repeated_bytes: _Quantity = 0
+    kv_bytes: _Quantity = 0
+    times: _Quantity = 1
+
+
+class WireReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A report as it stands in JSON."""
+
     schema: Literal[1]
     tool: _WireTool
     origin: _WireOrigin
@@ -298,9 +385,12 @@ class _WireReport(msgspec.Struct, frozen=True):
     parameter_dtypes: dict[str, int]
     rows: list[_WireRow]
     diagnostics: list[_WireDiagnostic]
+    memory: _WireTimeline | None = None
+    inputs: list[_WireTensor] = []
+    attentions: list[_WireAttention] = []
 
 
-def _to_wire(report: Report) -> _WireReport:
+def _to_wire(report: Report) -> WireReport:
     values = report.values
     cached: dict[Dim, _Quantity] = {}
 
@@ -346,8 +436,16 @@ def _to_wire(report: Report) -> _WireReport:
             ],
         )
 
+    def timeline(memory: Timeline) -> _WireTimeline:
+        held = [_WireHeld(*entry[:4], quantity(entry.bytes)) for entry in memory.held]
+        return _WireTimeline(list(memory.rows), held, memory.gradients_from)
+
+    def attention(use: AttentionUse) -> _WireAttention:
+        sizes = {name: quantity(getattr(use, name)) for name in SIZES}
+        return _WireAttention(list(use.calls), use.op, use.module, use.source, mask=use.mask, **sizes)
+
     extra = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
-    return _WireReport(
+    return WireReport(
         schema=SCHEMA,
         tool=_WireTool("graphflops", __version__),
         origin=_WireOrigin(*(_utf8(getattr(report.origin, f.name)) for f in fields(Origin))),
@@ -373,6 +471,9 @@ def _to_wire(report: Report) -> _WireReport:
         parameter_dtypes=dict(report.parameter_dtypes),
         rows=[row(entry) for entry in report.rows],
         diagnostics=[_WireDiagnostic(d.code, d.name, d.node, d.message) for d in report.diagnostics],
+        memory=timeline(report.memory) if report.memory.rows else None,
+        inputs=tensors(report.inputs),
+        attentions=[attention(use) for use in report.attentions],
     )
 
 
@@ -381,7 +482,7 @@ def _utf8(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _from_wire(wire: _WireReport) -> Report:
+def _from_wire(wire: WireReport) -> Report:
     def dim(quantity: _Quantity | _Size) -> Dim:
         if isinstance(quantity, int):
             return quantity
@@ -392,6 +493,18 @@ def _from_wire(wire: _WireReport) -> Report:
 
     def totals(wired: _WirePhase | None) -> Totals | None:
         return None if wired is None else Totals(cost(wired), dim(wired.peak_bytes), wired.peak_node)
+
+    def attention(wired: _WireAttention) -> AttentionUse:
+        sizes = {name: dim(getattr(wired, name)) for name in SIZES}
+        return AttentionUse(
+            tuple(wired.calls), wired.op, wired.module, wired.source, mask=wired.mask, **sizes
+        )
+
+    def timeline(wired: _WireTimeline | None) -> Timeline:
+        if wired is None:
+            return Timeline()
+        held = (Held(w.name, w.kind, w.first, w.last, dim(w.bytes)) for w in wired.held)
+        return Timeline(tuple(wired.rows), wired.gradients_from, tuple(held))
 
     def named(wired: list[_WireTensor]) -> tuple[Named, ...]:
         return tuple(Named(w.name, TensorType(tuple(map(dim, w.shape)), dtype_named(w.dtype))) for w in wired)
@@ -430,6 +543,9 @@ def _from_wire(wire: _WireReport) -> Report:
         parameter_dtypes=wire.parameter_dtypes,
         backward=totals(wire.totals.backward),
         optimizer=totals(wire.totals.optimizer),
+        memory=timeline(wire.memory),
+        inputs=named(wire.inputs),
+        attentions=tuple(map(attention, wire.attentions)),
     )
 
 

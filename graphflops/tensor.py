@@ -50,9 +50,11 @@ BFLOAT16 = DType("bfloat16", "float", 16)
 FLOAT32 = DType("float32", "float", 32)
 FLOAT64 = DType("float64", "float", 64)
 COMPLEX32 = DType("complex32", "complex", 32)
+BCOMPLEX32 = DType("bcomplex32", "complex", 32)
 COMPLEX64 = DType("complex64", "complex", 64)
 COMPLEX128 = DType("complex128", "complex", 128)
 FLOAT4 = DType("float4_e2m1fn", "float", 4)
+FLOAT4_PAIR = DType("float4_e2m1fn_x2", "float", 8)  # two numbers to an element
 FLOAT6 = tuple(DType(name, "float", 6) for name in ("float6_e2m3fn", "float6_e3m2fn"))
 FLOAT8 = tuple(
     DType(name, "float", 8)
@@ -63,10 +65,13 @@ DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
         *(BOOL, STRING, UINT2, UINT4, UINT8, UINT16, UINT32, UINT64, INT2, INT4, INT8, INT16, INT32, INT64),
-        *(FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX32, COMPLEX64, COMPLEX128),
-        *(FLOAT4, *FLOAT6, *FLOAT8),
+        *(FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX32, BCOMPLEX32, COMPLEX64, COMPLEX128),
+        *(FLOAT4, FLOAT4_PAIR, *FLOAT6, *FLOAT8),
     )
 }
+
+
+_PLACE_BYTES = 8  # of a place along one axis of a sparse tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class TensorType:
     requires_grad: whether a training step wants the gradient of this value.
     uniform: the number that was written everywhere, where the elements are too many for `value`, or nobody knows how many.
     mapped: level and size of each axis that operators do not see, as inside vmap; memory is that of all its elements.
+    nonzeros: elements that a sparse tensor stores, each with its place along every axis; None for a dense one.
     """
 
     shape: tuple[Dim, ...]
@@ -89,6 +95,7 @@ class TensorType:
     requires_grad: bool = False
     uniform: float | None = None
     mapped: tuple[tuple[int, Dim], ...] = ()
+    nonzeros: Dim | None = None
 
     @property
     def rank(self) -> int:
@@ -103,6 +110,8 @@ class TensorType:
     @property
     def nbytes(self) -> Dim:
         """Bytes of memory behind the tensor: repeats of a broadcast view are not counted, sub-byte types are packed."""
+        if self.nonzeros is not None:
+            return self.nonzeros * (self.dtype.bits // 8 + _PLACE_BYTES * self.rank)
         bits = self.dtype.bits * (self.numel if self.stored is None else self.stored)
         for _, size in self.mapped:
             bits = bits * size

@@ -519,6 +519,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def wrong(): return torch.nn.Linear(8, 4)\n"
         "def mismatch(): return torch.nn.Linear(8, 4), (torch.zeros(2, 9),)\n"
         "def raises(): raise ValueError('first\\nsecond')\n"
+        "class Compressed(torch.nn.Module):\n"
+        "    def forward(self, x): return x.to_sparse_csr()\n"
+        "def unsaved(): return Compressed(), (torch.eye(2),)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -546,6 +549,7 @@ def test_capture(package: Path) -> None:
         ("own_models:wrong", "not (module, args, kwargs, dynamic_shapes)"),
         ("own_models:raises", "ValueError: first (own_models.py:"),
         ("own_models:mismatch", "torch cannot export it"),
+        ("own_models:unsaved", "torch cannot save it"),
     ],
 )
 def test_what_cannot_be_captured(package: Path, factory: str, says: str) -> None:

@@ -62,11 +62,15 @@ def test_sizes_that_the_file_leaves_out_get_names_of_their_own():
     assert result(report) == t("unknown_0", "N")
 
 
-def test_a_rule_that_does_not_fit_leaves_the_type_to_onnx():
-    report = analyze(graph_of("g (float[N, 3] x) => (y) { a = Transpose<new = 1>(x) y = Relu(a) }"))
+def test_a_rule_that_does_not_fit_leaves_the_type_to_the_file_and_the_element_type_to_onnx():
+    text = "g (float[N, 3] x) => (y) <int64[1] s = {-1}> { a = Transpose<new = 1>(x) y = Reshape(a, s) }"
+    report = analyze(graph_of(text))
     assert report.coverage.unknown == 1
-    assert result(report) == t(3, "N")
-    assert messages(report, "GF110") == ["the types of a are known from onnx's own shape inference alone"]
+    assert result(report) == t("reshape_axis0_0")
+    assert messages(report, "GF110") == ["the types of a are not known"]
+    report = analyze(graph_of(text.replace("int64[1] s", "float[3, N] a, int64[1] s")))
+    assert result(report) == t(3 * symbol("N"))
+    assert messages(report, "GF110") == ["the types of a are known from what the file declares alone"]
 
 
 def test_operands_that_cannot_meet_have_no_result():
@@ -83,7 +87,7 @@ def test_calls_on_values_of_unknown_rank_are_unknown_until_the_rank_is_known():
     report = analyze(
         graph_of("g (x) => (y) <int64[2] s = {2, 3}> { a = Relu(x) r = Reshape(a, s) y = Relu(r) }")
     )
-    assert [row.state for row in report.rows] == ["unknown", "unknown", "unknown"]
+    assert [row.state for row in report.rows] == ["unknown", "free", "unknown"]
     report = analyze(graph_of("g (float[] z) => (y) <int64[2] s = {1, 1}> { r = Reshape(z, s) y = Relu(r) }"))
     assert result(report) == t(1, 1)
 

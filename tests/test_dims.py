@@ -365,6 +365,12 @@ def test_printing() -> None:
     assert repr(a) == "a"
 
 
+def test_a_negative_fraction_reads_back() -> None:
+    text = "floor(-(sqrt(s) % 1))"
+    assert str(parse_dim("-(sqrt(s) % 1)")) == text
+    assert evaluate(parse_dim(text), {"s": 2}) == -1  # -0.41 rounded down
+
+
 @pytest.mark.parametrize(
     "name", ["batch size", "past+1", "it's", 'q"', "lambda", "true", "a\\n", "é", "ﬁ", "\n", "1"]
 )

@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING
 import click
 
 from graphflops.commands import files, options
+from graphflops.render import FORMATS, REPORT_FORMATS
 
 if TYPE_CHECKING:
-    from graphflops.render import Format
-    from graphflops.report import Grouping
+    from graphflops.render import ReportFormat
+    from graphflops.report import Cut
+
+_WHOLE = {"json": "JSON", "html": "HTML", "speedscope": "speedscope"}
 
 
 @click.command()
 @click.argument("model", type=click.Path())
 @options.dims
 @options.inputs
+@options.sweeps
 @click.option(
-    "--by", type=click.Choice(("op", "module", "source")), help="One table only: by operator, module or line."
+    "--by",
+    type=click.Choice(("op", "module", "source", "attention")),
+    help="One table only: by operator, module, source line, or attention.",
 )
 @click.option(
     "--depth",
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     help="Levels of the module tree. Default: about a screen.",
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table, or under one module.")
-@options.output
+@options.output_in(REPORT_FORMATS)
 @click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if the cost of any node is unknown.")
 @options.model_name
@@ -38,10 +44,11 @@ def analyze(
     model: str,
     dims: dict[str, int],
     inputs: dict[str, tuple[int, ...]],
-    by: Grouping | None,
+    sweeps: dict[str, tuple[int, ...]],
+    by: Cut | None,
     depth: int | None,
     top: int | None,
-    form: Format | None,
+    form: ReportFormat | None,
     output: str | None,
     training: bool,
     strict: bool,
@@ -57,18 +64,35 @@ def analyze(
     graphflops analyze lm.pt2 --input ids=1,4096 --depth 3
     graphflops analyze lm.pt2 --by op --top 10
     graphflops analyze lm.pt2 --strict --output report.json
+    graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048
+    graphflops analyze lm.pt2 --output report.html
     """
-    form = files.form_of(form, output)
-    if form == "json" and (by or depth is not None or top):
-        raise click.UsageError("--by, --depth and --top are not for JSON, which is always the whole report")
-    if depth is not None and (by in ("op", "source") or (form == "csv" and by is None)):
+    form = files.form_of(form, output, REPORT_FORMATS)
+    if form in _WHOLE and (by or depth is not None or top):
+        raise click.UsageError(
+            f"--by, --depth and --top are not for {_WHOLE[form]}, which is always the whole report"
+        )
+    if form == "dot" and (by or top):
+        raise click.UsageError("--by and --top are not for dot, which draws modules; --depth is")
+    if depth is not None and (by in ("op", "source", "attention") or (form == "csv" and by is None)):
         raise click.UsageError("--depth is for the module tree: leave it out or say --by module")
     report = files.report_of(
         model, dims=dims, inputs=inputs, training=training, model_name=model_name, rule_files=rule_files
     )
-    from graphflops.render import render
+    if sweeps:
+        if form not in FORMATS or by or depth is not None or top:
+            raise click.UsageError(
+                "--sweep is a table of its own: --by, --depth, --top and other formats are not for it"
+            )
+        from graphflops.render.sweep import sweep as drawn
+        from graphflops.sweep import sweep
 
-    files.write(render(report, form, by=by, depth=depth, top=top, **files.screen(output)), output)
+        files.write(drawn(sweep(report, sweeps), form, **files.screen(output)), output)
+    else:
+        from graphflops.render import render
+
+        text = render(report, form, by=by, depth=depth, top=top, **files.screen(output))
+        files.write(text, output)
     if strict and report.coverage.unknown:
         from graphflops.render.summary import unknown
 

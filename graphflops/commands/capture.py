@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphflops.commands import files, options
 from graphflops.errors import ModelError, innermost, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @click.command()
@@ -44,7 +48,13 @@ def capture(factory: str, output: str, training: bool, rule_files: tuple[str, ..
         import torch
 
         with files.whole(output) as path:
-            torch.export.save(program, path)
+            try:
+                torch.export.save(program, path)
+            except OSError:
+                raise
+            except Exception as error:
+                problem = f"{shown(factory)}: torch cannot save it: {_said(error)}"
+                raise ModelError(f"{problem}; write its report instead: --output NAME.json") from error
         return
     files.import_rules(rule_files)
     from graphflops.analysis import analyze
@@ -87,9 +97,23 @@ def _captured(factory: str) -> Any:
             f"{shown(factory)} returned a {type(given).__name__}, not (module, args, kwargs, dynamic_shapes)"
         )
     try:
-        return live.capture(**parts)
+        with _without_logs():
+            return live.capture(**parts)
     except Exception as error:
         raise ModelError(f"{shown(factory)}: torch cannot export it: {_said(error)}") from error
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """Nothing logged meanwhile of errors: torch logs, traceback and all, what it raises as well."""
+    import logging
+
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _said(error: BaseException) -> str:

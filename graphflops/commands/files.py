@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,23 +15,34 @@ from graphflops.render import SUFFIXES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from graphflops.render import Format
+    from graphflops.graph import Graph
+    from graphflops.render import ReportFormat
     from graphflops.report import Report
+
+Form = TypeVar("Form", bound="ReportFormat")
 
 _PIPE_WIDTH = 120  # columns of a table that goes to no terminal
 _LARGEST_REPORT = 2**30  # bytes of a saved report; one of a 70B model has 4 million
 
 
-def form_of(form: Format | None, output: str | None) -> Format:
-    """The format asked for, else the one that the file's suffix stands for."""
-    return form or SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
+def form_of(form: Form | None, output: str | None, forms: Sequence[Form]) -> Form:
+    """The format asked for, else the one of these that the file's suffix stands for, else the first."""
+    if form is not None:
+        return form
+    suffix = os.path.splitext(output or "")[1].lower()
+    return next((known for known in forms if known == SUFFIXES.get(suffix)), forms[0])
 
 
 def report_of(
-    model: str, *, rule_files: tuple[str, ...] = (), model_name: str | None = None, **options: Any
+    model: str | Graph,
+    *,
+    rule_files: tuple[str, ...] = (),
+    model_name: str | None = None,
+    quiet: bool = False,
+    **options: Any,
 ) -> Report:
-    """The report of a model, or the saved one that the file is."""
-    if _is_report(model):
+    """The report of a model or a program read, or the saved one that the file is. `quiet`: without a bar for progress."""
+    if isinstance(model, str) and is_report(model):
         if rule_files or model_name is not None or any(options.values()):
             raise click.UsageError(
                 "MODEL is a saved report, which is as it was analysed: give the model itself"
@@ -41,10 +52,10 @@ def report_of(
     from graphflops.analysis import analyze
 
     with Progress() as progress:
-        return analyze(model, model_name=model_name, progress=progress, **options)
+        return analyze(model, model_name=model_name, progress=None if quiet else progress, **options)
 
 
-def _is_report(path: str) -> bool:
+def is_report(path: str) -> bool:
     """Whether the file is JSON, but not the JSON of an ONNX model."""
     if not os.path.isfile(path):
         return False

@@ -42,7 +42,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 class Shape(Size):
-    """A shape by input name: `ids=2,512` becomes `("ids", (2, 512))`."""
+    """Several sizes by name: `ids=2,512` becomes `("ids", (2, 512))`."""
 
     name = "NAME=N,N"
 
@@ -74,18 +74,22 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
     return decorate
 
 
-output = _together(
-    click.option(
-        "--format", "form", type=click.Choice(FORMATS), help="Default: by the suffix of --output, else table."
-    ),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Write here, whole or not at all.",
-    ),
+target = click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write here, whole or not at all.",
 )
+
+
+def output_in(forms: Sequence[str]) -> Callable[[Command], Command]:
+    """`--format`, one of these, and `--output`."""
+    help_ = "Default: by the suffix of --output, else table."
+    return _together(click.option("--format", "form", type=click.Choice(forms), help=help_), target)
+
+
+output = output_in(FORMATS)
 rule_files = click.option(
     "--rules",
     "rule_files",
@@ -112,4 +116,12 @@ inputs = click.option(
     multiple=True,
     callback=named,
     help="Whole shape of an input: ids=2,512.",
+)
+sweeps = click.option(
+    "--sweep",
+    "sweeps",
+    type=Shape(),
+    multiple=True,
+    callback=named,
+    help="One table, a line for each of these sizes: s27=128,512,2048. Several vary together.",
 )

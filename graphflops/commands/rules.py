@@ -33,10 +33,10 @@ def rules(
     graphflops rules model.pt2
     graphflops rules --format csv
     """
-    from graphflops.render import listing
+    from graphflops.render import FORMATS, listing
     from graphflops.render import rules as tables
 
-    form = files.form_of(form, output)
+    form = files.form_of(form, output, FORMATS)
     if model is None:
         files.import_rules(rule_files)
         heads, rows = tables.registered()

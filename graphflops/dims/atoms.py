@@ -37,7 +37,8 @@ class Atom:
         self.real = (kind == "call" and name in REAL_FUNCTIONS) or (
             kind in ("%", "min", "max", "where", "call") and name != "round" and any(map(is_real, parts))
         )
-        self.tight = kind not in ("//", "%") or args[1:] == (1,)  # prints without needing parentheses
+        # Prints without needing parentheses; `x // 1` prints as a function.
+        self.tight = kind not in ("//", "%") or (kind == "//" and args[1:] == (1,))
         self.text = atom_text(self)
         if self.depth > MAX_ATOM_DEPTH or len(self.text) > MAX_ATOM_TEXT:
             raise DimError(f"symbolic size grew past {MAX_ATOM_DEPTH} levels or {MAX_ATOM_TEXT} characters")

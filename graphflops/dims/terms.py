@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_TERMS = 2_000  # terms in one polynomial
 MAX_PRODUCT_WORK = 400_000  # term pairs multiplied for one product
+MAX_BITS = 4_096  # of a coefficient; far longer numbers cannot be printed
 MAX_EXPONENT = 64  # largest exponent of `**` and largest total degree of a term
 _PACKED_WORK = 256  # term pairs from which a product is worth packing
 _PACKED_BITS = 8  # of one exponent: room for twice MAX_EXPONENT
@@ -48,9 +49,11 @@ def _too_many_terms() -> DimError:
 
 
 def check_size(terms: Terms, limit: int = MAX_TERMS) -> None:
-    """Raise DimError for more terms than the limit."""
+    """Raise DimError for more terms than the limit, or a coefficient that is too long."""
     if len(terms) > limit:
         raise _too_many_terms()
+    if any(coefficient.bit_length() > MAX_BITS for coefficient in terms.values()):
+        raise DimError(f"a number in a symbolic size grew past {MAX_BITS} bits")
 
 
 # Products.

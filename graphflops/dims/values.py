@@ -12,18 +12,20 @@ from graphflops.dims.functions import COMPARISONS, FUNCTIONS
 if TYPE_CHECKING:
     from graphflops.dims.atoms import Atom
 
+_LONGEST = 14_000  # bits; Python prints no number of more than 4300 digits
+
 
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
     """The integer value of the dim when every size has the given value.
 
-    None when a size is missing from `values`, a divisor is zero, or a function has no value there. A value
-    that is no integer (a square root, say) is rounded down.
+    None when a size is missing from `values`, a divisor is zero, or a function has no value there; also when
+    the value is too long to be printed. A value that is no integer (a square root, say) is rounded down.
     """
     if isinstance(dim, int):
         return dim
     try:
         value: int = math.floor(_value(dim, values, {}))
-        return value
+        return value if value.bit_length() <= _LONGEST else None
     except (KeyError, ArithmeticError, ValueError, TypeError):  # TypeError: bits of a fraction
         return None
 

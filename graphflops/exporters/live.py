@@ -20,7 +20,7 @@ from graphflops.exporters import symbols
 from graphflops.exporters.joint import with_modules
 from graphflops.exporters.nested import with_nested_modules
 from graphflops.exporters.sources import Sources
-from graphflops.exporters.types import Types, storage
+from graphflops.exporters.types import Types, sparse, storage
 from graphflops.graph import Argument, Graph, Input, InputRole, Node, Opaque, Origin, Output, OutputRole, Ref
 from graphflops.tensor import DType, TensorType, dtype_named
 
@@ -75,7 +75,12 @@ def capture(
 
 def from_exported_program(program: torch.export.ExportedProgram) -> Graph:
     """The program as a Graph."""
-    return _Live(program).graph()
+    return _Live().graph(program)
+
+
+def from_graph_module(module: fx.GraphModule, name: str) -> Graph:
+    """A traced function as a Graph; tensors that it holds are its last inputs."""
+    return _Scope(_Live(), module).region(name)
 
 
 def _fake_mode(tensors: Iterable[Any]) -> Any:
@@ -92,20 +97,17 @@ def _faked(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
 class _Live:
     """One program and what its graphs share."""
 
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
-        self.program = program
+    def __init__(self) -> None:
         self.types = Types()
         self.sources = Sources()
         self._dims: dict[Any, Dim] = {}
         self._graphs: dict[tuple[int, str], Graph] = {}
 
-    def graph(self) -> Graph:
-        signature = self.program.graph_signature
-        scope = _Scope(self, self.program.graph_module)
-        placeholders = {
-            node.name: node for node in self.program.graph_module.graph.find_nodes(op="placeholder")
-        }
-        shared = _shared_weights(self.program)
+    def graph(self, program: torch.export.ExportedProgram) -> Graph:
+        signature = program.graph_signature
+        scope = _Scope(self, program.graph_module)
+        placeholders = {node.name: node for node in program.graph_module.graph.find_nodes(op="placeholder")}
+        shared = _shared_weights(program)
         inputs = tuple([_input(spec, shared) for spec in signature.input_specs])
         for entry in inputs:
             scope.type_input(entry, placeholders[entry.name])
@@ -126,7 +128,7 @@ class _Live:
             symbols=symbols.collect(
                 {
                     str(name): (_bound(r.lower), _bound(r.upper))
-                    for name, r in self.program.range_constraints.items()
+                    for name, r in program.range_constraints.items()
                 },
                 self.types.hints,
                 inputs,
@@ -213,6 +215,8 @@ class _Scope:
             plain = [stride if isinstance(stride, int) else None for stride in strides]
             stored = storage(known.shape, plain) if 0 in plain else None
             known = self.live.types.variant(known, value.requires_grad and entry.role == "parameter", stored)
+            if str(value.layout).startswith("torch.sparse"):
+                known = sparse(known, entry.name)
         self.types[entry.name] = known
 
     def nodes(self) -> tuple[Node, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import importlib
@@ -18,6 +19,7 @@ from graphflops.exporters.onnx_values import checked
 from graphflops.graph import Graph, Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _MAPPED_BYTES = 16 * 2**20  # a larger file is mapped, not read: most of it is weights
@@ -46,32 +48,49 @@ def kind_of(head: bytes) -> str:
 
 def read(path: Path | str) -> Graph:
     """The program in an ONNX file. Raises FileError, in one line, for anything that is no such file."""
+    return graph_of(*opened(path))
+
+
+def opened(path: Path | str) -> tuple[Any, Origin]:
+    """The ModelProto in a file, without its weights, and where it came from.
+
+    Raises FileError, in one line, for anything that is no such file.
+    """
     path = regular_file(path)
     name = shown(str(path))
-    try:
-        with path.open("rb") as file:
-            kind = kind_of(file.read(512))
-            if not kind:
-                file.seek(0)
-                raise FileError(f"{name}: {_refusal(file.read(512))}")
-            data = _bytes_of(file, path.stat().st_size, kind)
-    except OSError as error:
-        raise FileError(f"{name}: {reason(error)}") from None
+    with _in_one_line(name):
+        try:
+            with path.open("rb") as file:
+                kind = kind_of(file.read(512))
+                if not kind:
+                    file.seek(0)
+                    raise FileError(_refusal(file.read(512)))
+                data = _bytes_of(file, path.stat().st_size, kind)
+        except OSError as error:
+            raise FileError(reason(error)) from None
+        model = _DECODERS[kind](data, name)
+        if not model.HasField("graph"):
+            raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")
+        producer = " ".join(filter(None, map(checked, (model.producer_name, model.producer_version))))
+        return model, Origin(str(path), "onnx", shown(producer), hashlib.sha256(data).hexdigest())
+
+
+def graph_of(model: Any, origin: Origin) -> Graph:
+    """The program that a ModelProto holds. Raises FileError where its parts do not fit together."""
+    with _in_one_line(shown(origin.path)):
+        return Program(model).graph(origin)
+
+
+@contextlib.contextmanager
+def _in_one_line(name: str) -> Iterator[None]:
+    """Errors of reading as a FileError that begins with the file's name."""
     was_collecting = gc.isenabled()
     gc.disable()  # nothing here is garbage yet
     try:
-        model = _DECODERS[kind](data, name)
-        if not model.HasField("graph"):
-            raise FileError(
-                f"{name}: holds no graph: it is not an ONNX model, or was cut off when it was copied"
-            )
-        producer = " ".join(filter(None, map(checked, (model.producer_name, model.producer_version))))
-        origin = Origin(str(path), "onnx", shown(producer), hashlib.sha256(data).hexdigest())
-        return Program(model).graph(origin)
+        yield
     except FileError as error:
-        raise (
-            error if str(error).startswith(name) else FileError(f"{name}: {shown(str(error), 800)}")
-        ) from None
+        said = str(error)
+        raise (error if said.startswith(name) else FileError(f"{name}: {shown(said, 800)}")) from None
     except RecursionError:
         raise FileError(f"{name}: nests too deep") from None
     except MemoryError:
@@ -111,10 +130,10 @@ def _from_text(data: bytes, name: str) -> Any:
         return parser.parse_model(data.decode())
     except UnicodeDecodeError:
         raise FileError(f"{name}: is not UTF-8") from None
-    except parser.ParseError as error:
+    except (parser.ParseError, IndexError, RuntimeError, ValueError) as error:  # it is not strict about which
         said = error.args[0] if error.args else ""
         said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise FileError(f"{name}: {shown(' '.join(said.split()), 300)}") from None
+        raise FileError(f"{name}: is not ONNX's text: {shown(' '.join(said.split()), 300)}") from None
 
 
 def _from_json(data: bytes, name: str) -> Any:

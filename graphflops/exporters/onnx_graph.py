@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_order import ordered
-from graphflops.exporters.onnx_places import Places, original_names, ranges
+from graphflops.exporters.onnx_places import Places, original_names
+from graphflops.exporters.onnx_ranges import ranges
 from graphflops.exporters.onnx_values import (
     EXTERNAL,
     Sizes,
@@ -27,13 +28,13 @@ from graphflops.exporters.onnx_values import (
 from graphflops.exporters.onnx_versions import NEWEST, NEWEST_IR, VERSIONS
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.rules.registry import find
-from graphflops.tensor import UnknownType
+from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from graphflops.dims import Dim
     from graphflops.graph import InputRole, Scalar, Type
-    from graphflops.tensor import TensorType
 
 MOST_WRITTEN_OUT = 100_000  # calls of functions, and calls inside them
 MOST_NESTED_CALLS = 60
@@ -100,16 +101,21 @@ class _Scope:
 
 
 class Declared(Mapping[str, object]):
-    """What the file says of values in passing, each read when first asked for."""
+    """What the file says of values in passing, read when asked for; equal types once: a model's layers share theirs."""
 
     def __init__(self, protos: Mapping[str, Any], sizes: Sizes) -> None:
         self._protos, self._sizes = protos, sizes
-        self._read: dict[str, object] = {}
+        self._read: dict[bytes, object] = {}
 
     def __getitem__(self, name: str) -> object:
-        if name not in self._read:
-            self._read[name] = self._type(self._protos[name])
-        return self._read[name]
+        proto = self._protos[name].type
+        text = proto.SerializeToString()
+        if text not in self._read:
+            self._read[text] = self._type(proto)
+        return self._read[text]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._protos
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._protos)
@@ -117,9 +123,9 @@ class Declared(Mapping[str, object]):
     def __len__(self) -> int:
         return len(self._protos)
 
-    def _type(self, value: Any) -> object:
+    def _type(self, proto: Any) -> object:
         try:
-            return type_of(value.type, lambda dim, _: self._sizes.of_value(dim))
+            return type_of(proto, lambda dim, _: self._sizes.of_value(dim))
         except FileError:
             return UnknownType()
 
@@ -164,13 +170,18 @@ class Program:
             types=self.types,
             inputs=tuple(self.inputs),
             outputs=outputs,
-            symbols=self.sizes.collected(ranges(model)),
+            symbols=self.sizes.collected(ranges(model, self.sizes.symbols, self.open_sizes())),
             modules=self.places.modules,
             origin=origin,
             name=checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
             notes=tuple(note for notes in self.notes.values() for note in notes),
         )
+
+    def open_sizes(self) -> list[Dim]:
+        """The sizes of the program's inputs that are no numbers."""
+        tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
+        return [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
 
     def check_versions(self) -> None:
         """Versions that are newer than what is known are read as the newest that is."""
@@ -303,7 +314,7 @@ class Program:
         if scope.call:
             name = f"{scope.call}/{name}"
         name = _unique(name, self.node_names)
-        operands = [self.resolve(used, scope, name) if used else None for used in proto.input]
+        operands = [self.resolve(used, scope, name) if used else None for used in proto.input[:]]
         while operands and operands[-1] is None:
             operands.pop()
         place = self.places.of(proto)
@@ -314,13 +325,13 @@ class Program:
         if function is not None:
             self.write_out(function, proto, operands, scope, name, place)
             return
-        attributes = tuple(self.attributes(proto.attribute, scope, name).items())
-        outputs = [self.define(result, scope) if result else None for result in proto.output]
+        attributes = tuple(self.attributes(proto.attribute[:], scope, name).items())
+        outputs = [self.define(result, scope) if result else None for result in proto.output[:]]
         scope.sink.nodes.append(Node(name, op, tuple(operands), attributes, tuple(outputs), *place))
 
     def constant(self, proto: Any, scope: _Scope) -> bool:
         """Make what a Constant node holds an input of the program; False where it does not say what it holds."""
-        held = {a.name: a for a in proto.attribute if not a.ref_attr_name}
+        held = {a.name: a for a in proto.attribute[:] if not a.ref_attr_name}
         if len(proto.output) != 1:
             return False
         (name,) = proto.output

@@ -10,11 +10,10 @@ from graphflops.exporters.sources import Sources
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _TRACE = "pkg.torch.onnx.stack_trace"
-_RANGES = "pkg.torch.export.ExportedProgram.range_constraints"
+_READ = frozenset({_SCOPES, _CLASSES, _TRACE})
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
-_RANGE = re.compile(r"(\w+): VR\[(-?\w+), (-?\w+)\]")
 _NUMBERED = re.compile(r"_\d+$")
 _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"
 
@@ -33,18 +32,17 @@ class Places:
 
     def of(self, node: Any) -> tuple[str, str, str]:
         """Path and type of the innermost module, and the source line, of a NodeProto; "" for what is not known."""
-        scopes = classes = trace = ""
-        for entry in node.metadata_props:
+        scopes = classes = line = ""
+        for entry in node.metadata_props[:]:
             key = entry.key
-            if isinstance(entry.value, bytes):  # not UTF-8
+            if key not in _READ or isinstance(value := entry.value, bytes):  # not UTF-8
                 continue
             if key == _SCOPES:
-                scopes = entry.value
+                scopes = value
             elif key == _CLASSES:
-                classes = entry.value
-            elif key == _TRACE:
-                trace = entry.value
-        line = self._sources.line(trace)
+                classes = value
+            else:
+                line = self._sources.line(value)
         if scopes:
             module, kind = self._module(scopes, classes)
             return module, kind, line
@@ -52,14 +50,15 @@ class Places:
 
     def _module(self, scopes: str, classes: str) -> tuple[str, str]:
         """From the lists of scopes and their types, outermost first; the last of each is the call itself."""
-        known = self._known.get((scopes, classes))
+        outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
+        known = self._known.get(outer)
         if known is None:
             paths, kinds = _quoted(scopes)[:-1], _quoted(classes)[:-1]
             for path, kind in zip(paths, kinds, strict=False):
                 if _NO_STACK not in path:
                     self.modules.setdefault(path, kind)
             inner = [(path, kind) for path, kind in zip(paths, kinds, strict=False) if _NO_STACK not in path]
-            known = self._known[scopes, classes] = inner[-1] if inner else ("", "")
+            known = self._known[outer] = inner[-1] if inner else ("", "")
         return known
 
     def _by_name(self, name: str) -> str:
@@ -72,14 +71,6 @@ class Places:
             for end in range(1, len(parts) + 1):
                 self.modules.setdefault(".".join(parts[:end]), "")
         return known
-
-
-def ranges(model: Any) -> dict[str, tuple[int | None, int | None]]:
-    """Inclusive ranges of sizes by name that torch's exporter states for the whole model."""
-    for entry in model.metadata_props:
-        if entry.key == _RANGES and isinstance(entry.value, str):
-            return {name: (_bound(low), _bound(high)) for name, low, high in _RANGE.findall(entry.value)}
-    return {}
 
 
 def original_names(graph: Any) -> dict[str, str]:
@@ -99,8 +90,3 @@ def _quoted(text: str) -> list[str]:
     if '"' not in text and "\\" not in text and text.startswith("['") and text.endswith("']"):
         return text[2:-2].split("', '")
     return [single or double for single, double in _QUOTED.findall(text)]
-
-
-def _bound(text: str) -> int | None:
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None

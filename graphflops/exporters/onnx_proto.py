@@ -117,6 +117,28 @@ def _slimmed(data: memoryview, at: int, end: int, kind: str, depth: int) -> Iter
         yield _field(13, entry)  # TensorProto.external_data
 
 
+def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of each field of the message in data[at:end] that has a length; other fields are passed over.
+
+    Raises ValueError or IndexError where the bytes are no message.
+    """
+    while at < end:
+        tag, at = _varint(data, at, end)
+        number, wire = tag >> 3, tag & 7
+        if wire == _LENGTH:
+            length, at = _varint(data, at, end)
+            if at + length > end:
+                raise ValueError("a field is longer than its message")
+            yield number, at, at + length
+            at += length
+        elif wire == _VARINT:
+            _, at = _varint(data, at, end)
+        elif wire in (_FIXED64, _FIXED32):
+            at += 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError("groups are not used")
+
+
 def _field(number: int, body: bytes) -> bytes:
     return bytes((number << 3 | _LENGTH, len(body))) + body
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import data_dependent
-from graphflops.dims import Dim, Expr, parse_dim, prod, symbol
+from graphflops.dims import Dim, Expr, at_least, parse_dim, prod, symbol
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import DROPPED
 from graphflops.graph import Opaque, Symbol
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 MOST_INTEGERS = 64  # elements of a tensor whose contents are followed
 MOST_FLOATS = 16
 _LARGEST_BYTES = 2**63
+_MOST_AXES = 256  # past this a file is broken, or made to harm
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -82,6 +84,9 @@ class Sizes:
     def of_program_input(self, proto: Any, name: str) -> Type:
         """The type of a program input."""
         typed = type_of(proto, lambda dim, axis: self.of_input(dim, name, axis))
+        if isinstance(typed, TensorType):
+            sizes = [size for size in typed.shape if isinstance(size, int) and size]
+            _require_holdable(f"input {shown(name)}", sizes, math.prod(sizes))
         if isinstance(typed, SequenceType):
             length = self.named(f"{name}_length")
             self.symbols[length] = [name]
@@ -149,6 +154,17 @@ def _number(size: int, where: str) -> int:
     return size
 
 
+def _require_holdable(what: str, sizes: Sequence[int], nbytes: int) -> None:
+    """Raise FileError for more than any machine can hold."""
+    if nbytes >= _LARGEST_BYTES:
+        raise FileError(f"{what} has the sizes {list(sizes)}, more than any machine can hold")
+
+
+def _require_axes(count: int) -> None:
+    if count > _MOST_AXES:
+        raise FileError(f"a tensor has {count} axes: the file is damaged")
+
+
 def type_of(proto: Any, size: Callable[[Any, int], Dim]) -> Type:
     """The type that a TypeProto states; `size` reads one size, given with the axis it stands at."""
     kind = proto.WhichOneof("value")
@@ -157,6 +173,7 @@ def type_of(proto: Any, size: Callable[[Any, int], Dim]) -> Type:
         dtype = dtype_of(tensor.elem_type) if tensor.elem_type else None
         if dtype is None or not tensor.HasField("shape"):
             return UnknownType(dtype)
+        _require_axes(len(tensor.shape.dim))
         return TensorType(tuple([size(dim, axis) for axis, dim in enumerate(tensor.shape.dim)]), dtype)
     if kind in ("sequence_type", "optional_type"):
         held = getattr(proto, kind)
@@ -179,6 +196,7 @@ def dtype_of(code: int) -> DType:
 def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorType:
     """The type of a stored tensor, and its contents where it is small and they are in the file itself."""
     checked(name), checked(proto.name)
+    _require_axes(len(proto.dims))
     shape = tuple(proto.dims)
     dtype = dtype_of(proto.data_type)
     if any(size < 0 for size in shape):
@@ -186,10 +204,12 @@ def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
     bare = TensorType(shape, dtype)
     expected = bare.nbytes
     assert isinstance(expected, int)
-    if expected >= _LARGEST_BYTES:
-        raise FileError(f"tensor {shown(name)} has the sizes {list(shape)}, more than any machine can hold")
+    _require_holdable(f"tensor {shown(name)}", shape, expected)
     if len(proto.external_data):
         _check_length(proto, bare, expected, complain)
+        return bare
+    if proto.raw_data and len(proto.raw_data) != expected:
+        complain(_data_length(name, bare, expected, "in the file", len(proto.raw_data)))
         return bare
     elements = prod(shape)
     assert isinstance(elements, int)
@@ -213,9 +233,14 @@ def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
 def sparse_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorType:
     """The type of a sparse tensor: of its memory only the elements that are stored."""
     stored = tensor_of(proto.values, name, complain)
+    _require_axes(len(proto.dims))
     shape = tuple(proto.dims)
     if any(size < 0 for size in shape):
         raise FileError(f"tensor {shown(name)} has a negative size: {list(shape)}")
+    whole = TensorType(shape, stored.dtype)
+    if at_least(stored.numel, whole.numel + 1):
+        complain(f"sparse tensor {shown(name)} is {whole}, but stores {stored.numel} elements")
+        return whole
     return TensorType(shape, stored.dtype, stored=stored.numel)
 
 
@@ -273,9 +298,11 @@ def _check_length(proto: Any, tensor: TensorType, expected: int, complain: Calla
             numbers = 2 if tensor.dtype.kind == "complex" else 1
             expected = _BYTES_OF_FIELD[field] * numbers * tensor.numel  # type: ignore[assignment]
     if length.isascii() and length.isdigit() and int(length) != expected:
-        complain(
-            f"tensor {shown(proto.name)} is {tensor}, {expected} bytes, but its data {where} has {length}"
-        )
+        complain(_data_length(proto.name, tensor, expected, where, length))
+
+
+def _data_length(name: str, tensor: TensorType, expected: int, where: str, length: int | str) -> str:
+    return f"tensor {shown(name)} is {tensor}, {expected} bytes, but its data {where} has {length}"
 
 
 def _numbers(proto: Any, dtype: DType, elements: int) -> Sequence[int | float] | None:

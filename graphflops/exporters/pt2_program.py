@@ -28,7 +28,7 @@ from graphflops.exporters.pt2_values import (
 )
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.tied import with_aliases
-from graphflops.exporters.types import Types, storage
+from graphflops.exporters.types import Types, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Origin, Output, Ref
 from graphflops.tensor import TensorType
 
@@ -236,7 +236,9 @@ class Scope:
         trained = meta.requires_grad and entry.role == "parameter"
         stored = storage(known.shape, strides) if 0 in strides else None
         if trained or stored is not None:
-            self.types[entry.name] = self.program.types.variant(known, trained, stored)
+            known = self.types[entry.name] = self.program.types.variant(known, trained, stored)
+        if named(LAYOUTS, meta.layout).startswith("sparse"):
+            self.types[entry.name] = sparse(known, entry.name)
 
     def output(self, spec: schema.OutputSpec) -> Output:
         """One output of the whole program."""

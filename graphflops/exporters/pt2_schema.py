@@ -63,6 +63,7 @@ class TensorMeta(Struct, gc=False):
     requires_grad: bool = False
     strides: list[SymInt] = []  # msgspec makes a new list each time
     storage_offset: SymInt | None = None
+    layout: int = 7
 
 
 class Named(Struct, gc=False):

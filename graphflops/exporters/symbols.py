@@ -56,9 +56,11 @@ def _axes(
     bare: dict[str, list[str]] = {}
     within: dict[str, list[str]] = {}
     for entry in inputs:
+        recorded = types.get(entry.name)
+        if isinstance(recorded, TensorType) and isinstance(recorded.nonzeros, Expr):
+            bare.setdefault(str(recorded.nonzeros), []).append(f"stored elements of {entry.name}")
         if entry.role != "user":
             continue
-        recorded = types.get(entry.name)
         if isinstance(recorded, Expr):
             places = [(entry.name, recorded)]
         elif isinstance(recorded, TensorType):

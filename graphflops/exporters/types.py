@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, parse_dim, prod
+from graphflops.dims import Dim, parse_dim, prod, symbol
 from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
@@ -56,3 +56,8 @@ def storage(shape: Sequence[Dim], strides: Sequence[int | None]) -> Dim | None:
     """Elements in memory where an axis of stride zero repeats them; None where each has its own place."""
     kept = [size for size, stride in zip(shape, strides, strict=False) if stride != 0 or size == 1]
     return None if len(kept) == len(shape) else prod(kept)
+
+
+def sparse(tensor: TensorType, name: str) -> TensorType:
+    """The type of an input that stores only some of its elements: how many goes by the input's name."""
+    return replace(tensor, nonzeros=symbol(f"{name}_nnz" if name.isidentifier() else "nnz"))

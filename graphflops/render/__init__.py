@@ -10,24 +10,37 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.report import Grouping, Report
+    from graphflops.report import Cut, Report
 
 Format = Literal["table", "json", "csv", "markdown"]
+ReportFormat = Literal["table", "json", "csv", "markdown", "html", "speedscope", "dot"]
+ComparisonFormat = Literal["table", "json", "csv", "markdown", "html"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown")
-SUFFIXES: dict[str, Format] = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
+REPORT_FORMATS: tuple[ReportFormat, ...] = (*FORMATS, "html", "speedscope", "dot")
+COMPARISON_FORMATS: tuple[ComparisonFormat, ...] = (*FORMATS, "html")
+SUFFIXES: dict[str, ReportFormat] = {
+    ".json": "json",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".dot": "dot",
+    ".gv": "dot",
+}
 
 
 def render(
     report: Report,
-    form: Format,
+    form: ReportFormat,
     *,
-    by: Grouping | None = None,
+    by: Cut | None = None,
     depth: int | None = None,
     top: int | None = None,
     width: int = 120,
     color: bool = False,
 ) -> str:
-    """The report in a format. JSON is always the whole report; width and colour are the table's."""
+    """The report in a format. JSON, HTML and speedscope are always the whole report; width and colour are the table's."""
     if form == "json":
         from graphflops.render.json import json
 
@@ -40,6 +53,18 @@ def render(
         from graphflops.render.markdown import markdown
 
         return markdown(report, by=by, depth=depth, top=top)
+    if form == "html":
+        from graphflops.render.html import html
+
+        return html(report)
+    if form == "speedscope":
+        from graphflops.render.speedscope import speedscope
+
+        return speedscope(report)
+    if form == "dot":
+        from graphflops.render.dot import dot
+
+        return dot(report, depth=depth)
     from graphflops.render.table import table
 
     return table(report, by=by, depth=depth, top=top, width=width, color=color)
@@ -50,10 +75,11 @@ def listing(
     rows: Sequence[Sequence[str | int]],
     form: Format,
     *,
+    figures: bool = False,
     width: int = 120,
     color: bool = False,
 ) -> str:
-    """A table that is no report, in a format."""
+    """A table that is no report, of names or of figures, in a format."""
     if form == "json":
         from graphflops.render import json
 
@@ -65,7 +91,7 @@ def listing(
     if form == "markdown":
         from graphflops.render import markdown
 
-        return markdown.listing(heads, rows)
+        return markdown.listing(heads, rows, figures=figures)
     from graphflops.render import table
 
-    return table.listing(heads, rows, width=width, color=color)
+    return table.listing(heads, rows, figures=figures, width=width, color=color)

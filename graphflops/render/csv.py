@@ -6,6 +6,7 @@ import csv as writer
 import io
 from typing import TYPE_CHECKING
 
+from graphflops.attention.group import SIZES
 from graphflops.cost import QUANTITIES
 from graphflops.render.ledger import Ledger, macs
 from graphflops.render.text import safe
@@ -17,15 +18,13 @@ if TYPE_CHECKING:
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.render.ledger import Group
-    from graphflops.report import Grouping, Report
+    from graphflops.report import Cut, Report
 
 _STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _LONGEST_NAME = 10_000
 
 
-def csv(
-    report: Report, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None
-) -> str:
+def csv(report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None) -> str:
     """One line a call (`by` None), a module with everything in it, an operator or a source line.
 
     A quantity is an integer, or its formula where a size has no value.
@@ -37,11 +36,27 @@ def csv(
         heads, rows = _calls(report, ledger)
     elif by == "module":
         heads, rows = _modules(report, ledger, depth)
+    elif by == "attention":
+        heads, rows = _attentions(report, ledger)
     else:
         groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
         heads = [by, "calls", "unknown", *_heads(ledger)]
         rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
     return listing(heads, rows if top is None else rows[:top])
+
+
+def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:
+    """A line an attention."""
+    texts, names = ("module", "source", "op", "mask"), SIZES
+    rows = [
+        [
+            *(getattr(use, name) for name in texts),
+            len(use.calls),
+            *(_quantity(getattr(use, n), ledger) for n in names),
+        ]
+        for use in report.attentions
+    ]
+    return [*texts, "calls", *names], rows
 
 
 def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:

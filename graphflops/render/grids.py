@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.render.ledger import Group, Ledger, macs, traffic
@@ -12,8 +12,9 @@ from graphflops.render.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from graphflops.attention import AttentionUse
     from graphflops.render.text import Numbers
-    from graphflops.report import Grouping, Report, Totals
+    from graphflops.report import Cut, Report, Totals
 
 _OPERATORS = 8  # lines of the table of operators under the tree
 _LINES = 25  # lines of a table that was asked for
@@ -41,21 +42,23 @@ class Grid:
     names: int = 1
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> Grid:
-    """A table of names only."""
-    return Grid(heads, [Entry([safe(str(cell)) for cell in row]) for row in rows], len(heads))
+def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]], *, figures: bool = False) -> Grid:
+    """A table of names only, or of figures only."""
+    return Grid(
+        heads, [Entry([safe(str(cell)) for cell in row]) for row in rows], 0 if figures else len(heads)
+    )
 
 
 def grids(
     report: Report,
     ledger: Ledger,
-    by: Grouping | None = None,
+    by: Cut | None = None,
     depth: int | None = None,
     top: int | None = None,
 ) -> Iterator[Grid]:
     """The training step, if there is one, and where the work is.
 
-    by: by which thing; None is the tree of modules and the top operators.
+    by: by which thing; None is the tree of modules and the top operators, "attention" one line for all that are alike.
     depth: levels of the tree; None shows as many as fit a screen.
     top: lines of a table, or lines under one module; what is left out is one line together.
     """
@@ -67,6 +70,8 @@ def grids(
         yield _groups("operator", ledger, ledger.groups(lambda row: row.op), top or _LINES, idle=True)
     if by == "source":
         yield _groups("source", ledger, ledger.groups(lambda row: row.source), top or _LINES, idle=True)
+    if by == "attention":
+        yield _attentions(report, ledger.numbers, top or _LINES)
     if by is None:
         yield _groups("operator", ledger, ledger.groups(lambda row: row.op), top or _OPERATORS, idle=False)
 
@@ -150,6 +155,45 @@ def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, i
             )
             for name, group in chosen
         ],
+    )
+
+
+def _attentions(report: Report, numbers: Numbers, most: int) -> Grid:
+    """Attentions, those alike in one line, in the order in which the program meets the first."""
+    alike: dict[AttentionUse, list[AttentionUse]] = {}
+    for use in report.attentions:
+        alike.setdefault(replace(use, calls=(), module="", source=""), []).append(use)
+    groups = list(alike.items())
+    entries = [_attention(use, group, numbers) for use, group in groups[:most]]
+    rest = sum(len(group) for _, group in groups[most:])
+    if rest:
+        entries.append(Entry([f"… {rest:,} more", *[""] * 10]))
+    heads = ("attention", "spelling", "layers", "heads", "kv heads", "q x k", "width", "mask")
+    return Grid((*heads, "FLOPs", "visible", "scores moved", "KV bytes"), entries, names=2)
+
+
+def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers) -> Entry:
+    """One line for attentions that are alike; figures are of all of them."""
+    count = len(group)
+    place = group[0].module or group[0].source or group[0].calls[0]
+    heads = [numbers.count(size) for size in (use.heads, use.kv_heads)]
+    widths = dict.fromkeys(numbers.count(size) for size in (use.width, use.value_width))
+    visible = use.flops - use.masked_flops
+    return Entry(
+        [
+            safe(place),
+            safe(use.op) or f"{len(group[0].calls)} calls",
+            f"{count:,}",
+            *heads,
+            f"{numbers.count(use.queries)} x {numbers.count(use.keys)}",
+            "/".join(widths),
+            {"none": "", "structure": "structural", "tensor": "tensor"}[use.mask],
+            numbers.count(use.flops * count),
+            numbers.count(visible * count) if use.masked_flops != 0 else "",
+            numbers.memory(use.score_bytes * count) if use.score_bytes != 0 else "",
+            numbers.memory(use.kv_bytes * count),
+        ],
+        path=safe(place),
     )
 
 

@@ -17,15 +17,16 @@ _ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206
 
 def json(report: Report) -> str:
     """The whole report, one object on one line."""
-    return _inert(report.to_json())
+    return inert(report.to_json())
 
 
 def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
     """Any table, as a list of objects."""
-    return _inert(msgspec.json.encode([dict(zip(heads, row, strict=True)) for row in rows]))
+    return inert(msgspec.json.encode([dict(zip(heads, row, strict=True)) for row in rows]))
 
 
-def _inert(data: bytes) -> str:
+def inert(data: bytes) -> str:
+    """JSON as a line of text: characters that a terminal could act on are escaped."""
     text = data.decode()
     if not text.isascii() or "\x7f" in text:
         text = _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from graphflops.cost import CONVENTIONS
 from graphflops.render import summary
 from graphflops.render.grids import Entry, Grid, grids
-from graphflops.render.grids import listing as names
+from graphflops.render.grids import listing as cells
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import safe, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from graphflops.report import Grouping, Report
+    from graphflops.report import Cut, Report
 
 _FORMULA = 200  # characters of a formula shown
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
@@ -23,7 +23,7 @@ _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
 
 
 def markdown(
-    report: Report, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None
+    report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None
 ) -> str:
     """Totals, where the work is, what is unknown; the same choices as in the table for a terminal."""
     ledger = Ledger(report, formula_width=_FORMULA)
@@ -47,9 +47,9 @@ def markdown(
     return "\n".join(parts)
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
-    """Any table of names, as Markdown."""
-    return _grid(names(heads, rows))
+def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]], *, figures: bool = False) -> str:
+    """Any table of names, or of figures, as Markdown."""
+    return _grid(cells(heads, rows, figures=figures))
 
 
 def escaped(text: str) -> str:

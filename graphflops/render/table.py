@@ -13,14 +13,14 @@ from rich.text import Text
 from graphflops.cost import CONVENTIONS
 from graphflops.render import summary
 from graphflops.render.grids import Grid, grids
-from graphflops.render.grids import listing as names
+from graphflops.render.grids import listing as cells
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import elided, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from graphflops.report import Grouping, Report
+    from graphflops.report import Cut, Report
 
 _MARGIN = 2
 _GAP = 2
@@ -31,7 +31,7 @@ _UNBOUNDED = 10_000  # what rich may use: a line too long for the terminal is be
 def table(
     report: Report,
     *,
-    by: Grouping | None = None,
+    by: Cut | None = None,
     depth: int | None = None,
     top: int | None = None,
     width: int = 120,
@@ -77,11 +77,16 @@ def table(
 
 
 def listing(
-    heads: Sequence[str], rows: Iterable[Sequence[str | int]], *, width: int = 120, color: bool = False
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str | int]],
+    *,
+    figures: bool = False,
+    width: int = 120,
+    color: bool = False,
 ) -> str:
-    """Any table of names."""
+    """Any table of names, or of figures."""
     page = Page(width, color)
-    page.table(names(heads, rows))
+    page.table(cells(heads, rows, figures=figures))
     return page.text()
 
 

@@ -186,4 +186,10 @@ def plain_ascii(text: str) -> str:
     text = re.sub(
         f"[{_RAISED}]+", lambda power: "**" + "".join(str(_RAISED.index(c)) for c in power[0]), text
     )
-    return text.replace("·", "*").replace("…", "...").encode("ascii", "backslashreplace").decode()
+    return (
+        text.replace("·", "*")
+        .replace("…", "...")
+        .replace("→", "->")
+        .encode("ascii", "backslashreplace")
+        .decode()
+    )

@@ -268,6 +268,7 @@ def varlen_backward(
     rng_state: TensorType,
     scale: float | None = None,
     window_size: tuple[Dim, ...] | None = None,
+    backend: int | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed."""
     left, right = window_size or (-1, -1)

@@ -223,8 +223,9 @@ def varlen_attention(
     seqused_k: TensorType | None = None,
     block_table: TensorType | None = None,
     num_splits: int | None = None,
+    backend: int | None = None,
 ) -> Estimate:
-    """Flash attention over packed sequences."""
+    """Flash attention over packed sequences, or cuDNN's, which computes the same."""
     left, right = window_size or (-1, -1)
     estimate = flash_attention_forward(
         *(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, is_causal, False),
@@ -362,11 +363,42 @@ def cudnn_attention_forward(
     return_debug_mask: bool = False,
     *,
     scale: float | None = None,
+    seqused_k: TensorType | None = None,
+    block_table: TensorType | None = None,
 ) -> Estimate:
-    """Two products per score; row sums are kept for the backward pass."""
+    """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
+    if block_table is not None:
+        key, value = (pages_read(x, block_table.shape[0], max_k) for x in (key, value))
     problem = cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal)
     row_sums = query.like((*query.shape[:-1], 1), FLOAT32) if compute_log_sumexp else None
     sizes = (cum_seq_q, cum_seq_k, max_q, max_k)
     out = (result_of(query, value), row_sums, *sizes, *philox(query), None)
     written = (out[0], row_sums)
-    return replace(problem.forward(*out, reads=(cum_seq_q, cum_seq_k)), writes=written)
+    reads = (cum_seq_q, cum_seq_k, seqused_k, block_table)
+    return replace(problem.forward(*out, reads=reads), writes=written)
+
+
+@rule("aten._cudnn_attention_forward_no_dropout_inplace")
+def cudnn_attention_forward_into(
+    out: TensorType,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    cum_seq_q: TensorType,
+    cum_seq_k: TensorType | None,
+    max_q: Dim,
+    max_k: Dim,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    seqused_k: TensorType | None = None,
+    block_table: TensorType | None = None,
+) -> Estimate:
+    """The same, written into a given result; only the row sums are returned."""
+    estimate = cudnn_attention_forward(
+        *(query, key, value, None, cum_seq_q, cum_seq_k, max_q, max_k, True),
+        is_causal=is_causal,
+        seqused_k=seqused_k,
+        block_table=block_table,
+    )
+    return replace(estimate, out=estimate.out[1:2], writes=(out, *estimate.out[1:2]))  # type: ignore[arg-type]

@@ -93,6 +93,8 @@ class Equation:
 def read_equation(equation: str, tensors: Tensors) -> Equation:
     """The equation's labels; an ellipsis stands for axes named by their place from the right."""
     left, arrow, right = equation.replace(" ", "").partition("->")
+    letters = (left.replace(",", "") + right).replace("...", "")
+    require(not letters or letters.isalpha(), f"{equation!r} is no equation")
     terms = left.split(",")
     require(len(terms) == len(tensors), f"equation {equation!r} got {len(tensors)} operands")
     hidden = [t.rank - len(term.replace("...", "")) for term, t in zip(terms, tensors, strict=True)]
@@ -104,10 +106,13 @@ def read_equation(equation: str, tensors: Tensors) -> Equation:
             (sizes[label],) = broadcast((sizes.get(label, 1),), (size,))
     ellipsis = max((extra for term, extra in zip(terms, hidden, strict=True) if "..." in term), default=0)
     if arrow:
-        return Equation(inputs, _labels(right, ellipsis), sizes)
+        output = _labels(right, ellipsis)
+        fits = sizes.keys() >= set(output) and len(set(output)) == len(output)
+        require(fits, f"the result of equation {equation!r} has a label twice, or one that no operand has")
+        return Equation(inputs, output, sizes)
     once = Counter(label for labels in inputs for label in labels if label.isalpha())
-    letters = sorted(label for label, count in once.items() if count == 1)
-    return Equation(inputs, _labels("..." + "".join(letters), ellipsis), sizes)
+    alone = sorted(label for label, count in once.items() if count == 1)
+    return Equation(inputs, _labels("..." + "".join(alone), ellipsis), sizes)
 
 
 def _sizes(labels: list[str], shape: Sequence[Dim]) -> Sizes:

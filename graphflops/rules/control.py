@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from graphflops.cost import QUANTITIES, Cost, Estimate, Region, RegionRun, Value, data_dependent
-from graphflops.dims import Dim, at_least, dim_max, evaluate
+from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent
+from graphflops.dims import Dim, evaluate
 from graphflops.errors import NoRuleError
 from graphflops.rules.registry import find, require, rule
-from graphflops.tensor import TensorType
+from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +26,26 @@ def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, .
     return either(true(*operands), false(*operands))
 
 
-def either(first: RegionRun, second: RegionRun) -> Estimate:
-    """One of two graphs runs: the dearer by matrix work, then vector work, then bytes, is the one that is counted."""
-    taken, other = (first, second) if _weight(first.cost) >= _weight(second.cost) else (second, first)
-    matrix, vector, functions, masked, read, written = (
-        _excess(getattr(other.cost, name), getattr(taken.cost, name)) for name in QUANTITIES
+@rule("higher_order.switch")
+def switch(index: Value, branches: tuple[Region, ...], operands: tuple[Value, ...] = ()) -> Estimate:
+    """The dearest branch, as an upper bound; the call itself bears what another may exceed it by."""
+    require(bool(branches), "switch needs branches to choose from")
+    return either(*(branch(*operands) for branch in branches))
+
+
+def either(*runs: RegionRun) -> Estimate:
+    """One of several graphs runs: the dearest by matrix work, then vector work, then bytes, is the one that is counted."""
+    taken = max(runs, key=lambda run: _weight(run.cost))
+    others = [run for run in runs if run is not taken]
+    more = taken.cost.exceeded_by([other.cost for other in others])
+    out = tuple(reduce(_either_type, values) for values in zip(*(run.out for run in runs), strict=True))
+    return Estimate(
+        out,
+        *(more.matrix_flops, more.vector_flops, more.transcendentals, more.masked_flops),
+        reads=(more.read_bytes,),
+        writes=(more.written_bytes,),
+        regions=((taken, 1), *((other, 0) for other in others)),
     )
-    out = tuple(_either_type(a, b) for a, b in zip(first.out, second.out, strict=True))
-    regions = ((taken, 1), (other, 0))
-    return Estimate(out, matrix, vector, functions, masked, reads=(read,), writes=(written,), regions=regions)
 
 
 @rule("higher_order.while_loop", "higher_order.while_loop_stack_output")
@@ -145,6 +157,15 @@ def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
     return _with_results(inner, lambda own: (*own, *(base.like() for base in bases)))
 
 
+@rule("higher_order.out_dtype")
+def out_dtype(operator: Opaque, dtype: DType, *operands: Any) -> Estimate:
+    """The operator, its results in another element type than it would give."""
+    inner: Estimate = _operator(operator)(*operands)
+    return replace(
+        inner, out=tuple(x.like(dtype=dtype) if isinstance(x, TensorType) else x for x in inner.out)
+    )
+
+
 @rule("higher_order.print", "higher_order._export_tracepoint")
 def effect_only(*operands: Value, **keywords: Value) -> Estimate:
     """Nothing is computed."""
@@ -214,10 +235,6 @@ def _plausible(quantity: Dim) -> int:
     if isinstance(quantity, int):
         return quantity
     return evaluate(quantity, dict.fromkeys(quantity.symbols, _PLAUSIBLE_SIZE)) or 0
-
-
-def _excess(other: Dim, taken: Dim) -> Dim:
-    return 0 if at_least(taken, other) else dim_max(0, other - taken)
 
 
 def _either_type(a: Value, b: Value) -> Value:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, differ, floor_div, prod
+from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
 from graphflops.rules.matmul import Number, additions, flops_of, only_result
 from graphflops.rules.registry import require, rule
 
@@ -63,6 +63,7 @@ def convolved(
     channels, (inner, outer) = x.shape[-spatial - 1], weight.shape[:2]
     expected, filters = (inner, outer * groups) if transposed else (outer * groups, inner)
     require(not differ(channels, expected), f"{channels} channels meet a weight for {expected}")
+    require(not differ(mod(inner, groups), 0), f"{inner} rows of a weight do not make {groups} groups")
     out = x.like((*x.shape[: -spatial - 1], filters, *out_sizes))
     return Estimate(
         (out,),

@@ -6,11 +6,15 @@ counted.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, prod
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import BOOL, UINT8, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
 
 DROPOUT = 3  # compare 1, select 1, scale 1
 UNDROP = 2  # select 1, scale 1
@@ -18,40 +22,42 @@ AFFINE_DRAW = 5  # alpha dropout, per draw: compare 1, and a scale and a shift t
 AFFINE = 2  # multiply 1, add 1
 
 
-def drop(x: TensorType, p: float, train: bool, per_draw: int, per_element: int, draws: Dim) -> Estimate:
-    """`x` with `draws` random decisions applied to it, or `x` itself where none is taken."""
+def drop(x: TensorType, p: float, train: bool, flops: Dim, aside: Dim) -> Estimate:
+    """`x` with random decisions applied to it, for which bytes are set `aside`, or `x` itself where none is taken."""
     if not train or p == 0 or x.numel == 0:
         return free(x.view(x.shape))
-    return Estimate((x.like(),), vector_flops=per_draw * draws + per_element * x.numel, reads=(x,))
+    return Estimate((x.like(),), vector_flops=flops, reads=(x,), workspace=aside)
 
 
-def channels(x: TensorType) -> Dim:
-    """How many whole feature maps a batch has."""
-    return prod(x.shape[:2])
+def channels(x: TensorType) -> TensorType:
+    """A number for each feature map of a batch."""
+    return x.like(x.shape[:2])
 
 
 @rule("aten.dropout")
 def dropout(x: TensorType, p: float, train: bool) -> Estimate:
-    """Three operations per element."""
-    return drop(x, p, train, per_draw=DROPOUT, per_element=0, draws=x.numel)
+    """Three operations per element; the mask takes a byte each."""
+    return drop(x, p, train, DROPOUT * x.numel, x.like(dtype=BOOL).nbytes)
 
 
 @rule("aten.feature_dropout")
 def feature_dropout(x: TensorType, p: float, train: bool) -> Estimate:
     """One decision and one scale per channel, one product per element."""
-    return drop(x, p, train, per_draw=2, per_element=1, draws=channels(x))
+    noise = channels(x)
+    return drop(x, p, train, 2 * noise.numel + x.numel, noise.nbytes)
 
 
 @rule("aten.alpha_dropout")
 def alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
     """A decision, its scale and shift and their application per element."""
-    return drop(x, p, train, per_draw=AFFINE_DRAW, per_element=AFFINE, draws=x.numel)
+    return drop(x, p, train, (AFFINE_DRAW + AFFINE) * x.numel, 2 * x.like().nbytes)
 
 
 @rule("aten.feature_alpha_dropout")
 def feature_alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
     """A decision with its scale and shift per channel, their application per element."""
-    return drop(x, p, train, per_draw=AFFINE_DRAW, per_element=AFFINE, draws=channels(x))
+    noise = channels(x)
+    return drop(x, p, train, AFFINE_DRAW * noise.numel + AFFINE * x.numel, 2 * noise.nbytes)
 
 
 @rule("aten.native_dropout")
@@ -75,7 +81,7 @@ def native_dropout_backward(grad_output: TensorType, mask: TensorType, scale: fl
     return Estimate((grad_output.like(),), vector_flops=UNDROP * grad_output.numel, reads=(grad_output, mask))
 
 
-@backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout", "aten.alpha_dropout")
+@backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")
 def dropout_backward(call: ForwardCall) -> Estimate:
     """The gradient selected by the kept mask and scaled; where nothing was dropped, the gradient itself."""
     grad = result_of(call)
@@ -87,8 +93,18 @@ def dropout_backward(call: ForwardCall) -> Estimate:
 @backward("aten.feature_dropout", "aten.feature_alpha_dropout")
 def feature_dropout_backward(call: ForwardCall) -> Estimate:
     """The gradient times what its channel was multiplied with."""
+    return scaled_back(call, channels(result_of(call)).nbytes)
+
+
+@backward("aten.alpha_dropout")
+def alpha_dropout_backward(call: ForwardCall) -> Estimate:
+    """The gradient times what each element was multiplied with."""
+    return scaled_back(call, result_of(call).like().nbytes)
+
+
+def scaled_back(call: ForwardCall, noise: Dim) -> Estimate:
+    """The gradient times so many bytes of numbers that forward drew; where none were drawn, the gradient itself."""
     grad = result_of(call)
     if call.estimate.alias:
         return free(grad)
-    noise = channels(grad) * (grad.dtype.bits // 8)
     return Estimate((grad.like(),), vector_flops=grad.numel, reads=(grad.like(), noise))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphflops.cost import Estimate, data_dependent
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules.matmul import (
     Number,
@@ -18,7 +18,7 @@ from graphflops.rules.matmul import (
 )
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
-from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
 
 
 @rule("aten._int_mm", product=("a", "b"))
@@ -59,6 +59,28 @@ def scaled_mm_v2(
 ) -> Estimate:
     """As _scaled_mm with several scales per operand."""
     return _scaled(matmul_into(a, b, out_dtype or a.dtype), scale_a, scale_b, bias, None)
+
+
+@rule("aten._scaled_addmm", product=("a", "b"))
+def scaled_addmm(
+    base: TensorType,
+    a: TensorType,
+    b: TensorType,
+    scale_a: Tensors,
+    recipe_a: tuple[int, ...],
+    swizzle_a: tuple[int, ...],
+    scale_b: Tensors,
+    recipe_b: tuple[int, ...],
+    swizzle_b: tuple[int, ...],
+    contraction_dim: tuple[int, ...] = (),
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+    use_fast_accum: bool = False,
+) -> Estimate:
+    """As _scaled_mm_v2, added to a matrix of the result's type."""
+    product = _scaled(matmul_into(a, b, base.dtype), scale_a, scale_b, None, None)
+    return add_product(base, product, beta, alpha, product.vector_flops)
 
 
 @rule("aten._scaled_grouped_mm", product=("a", "b"))
@@ -105,10 +127,15 @@ def _scaled(
     bias: TensorType | None,
     scale_result: TensorType | None,
 ) -> Estimate:
-    """The product, and one operation per result for each operand's scale, the bias and its own scale."""
+    """The product, and one operation per result for each operand's scale, the bias and its own scale.
+
+    An operand of pairs of numbers shows half as many columns as are multiplied.
+    """
+    factor = product.reads[0]
+    pairs = 2 if isinstance(factor, TensorType) and factor.dtype is FLOAT4_PAIR else 1
     vector = only_result(product).numel * (2 + (bias is not None) + (scale_result is not None))
     reads = (*product.reads, *scale_a, *scale_b, bias, scale_result)
-    return Estimate(product.out, product.matrix_flops, vector, reads=reads)
+    return Estimate(product.out, pairs * product.matrix_flops, vector, reads=reads)
 
 
 # Weights of few bits: the activations keep their type, in which the products are formed.
@@ -309,55 +336,6 @@ def cslt_sparse_mm(
     operations = (bias is not None) + (alpha is not None)
     flops = flops_of(rows * floor_div(inner, 2) * columns, b.dtype)
     return Estimate((out,), flops, operations * out.numel, reads=(a, b, bias, alpha))
-
-
-@rule("aten._sparse_mm.default", "aten.smm")
-def sparse_coo_mm(a: TensorType, b: TensorType) -> Estimate:
-    """A multiply-add per stored element and column; how many are stored only the data tells."""
-    stored = data_dependent("nnz")
-    out = b.like((a.shape[0], b.shape[1]))
-    return Estimate((out,), flops_of(stored * b.shape[1], b.dtype), reads=(a.like((stored,)), b))
-
-
-@rule("aten._sparse_addmm", "aten.sspaddmm")
-def sparse_coo_addmm(
-    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
-) -> Estimate:
-    """As _sparse_mm, added to a matrix."""
-    return add_product(base, sparse_coo_mm(a, b), beta, alpha)
-
-
-@rule("aten._sparse_mm_reduce_impl")
-def sparse_mm_reduce_impl(a: TensorType, b: TensorType, reduce: str) -> Estimate:
-    """As _sparse_mm; the second result says which element was chosen."""
-    product = sparse_coo_mm(a, b)
-    (out,) = product.out
-    return replace(product, out=(out, TensorType(a.like((a.shape[0], b.shape[1])).shape, INT64)))
-
-
-@rule("aten._sparse_mm.reduce")
-def sparse_mm_reduce(a: TensorType, b: TensorType, reduce: str) -> Estimate:
-    """As _sparse_mm; taking the largest or smallest instead of the sum is as much work."""
-    return sparse_coo_mm(a, b)
-
-
-@rule("aten.sparse_sampled_addmm")
-def sparse_sampled_addmm(
-    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
-) -> Estimate:
-    """A dot product per stored element of the sparse operand; how many are stored only the data tells."""
-    stored = data_dependent("nnz")
-    sampled = base.like((stored,))
-    matrix = flops_of(stored * a.shape[-1], a.dtype)
-    return Estimate((base.like(),), matrix, 3 * stored, reads=(sampled, a, b), writes=(sampled,))
-
-
-@rule("aten.to_sparse", "aten._to_sparse", "aten.to_sparse_coo")
-def to_sparse(x: TensorType, *layout: object, **options: object) -> Estimate:
-    """Reads everything, writes what is not zero and where it is: a number that only data can tell."""
-    stored = data_dependent("nnz")
-    places = TensorType((stored, x.rank), INT64)
-    return Estimate((x.like(),), reads=(x,), writes=(x.like((stored,)), places))
 
 
 def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Expr
 from graphflops.tensor import (
+    BCOMPLEX32,
     BFLOAT16,
     BOOL,
     COMPLEX32,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_FLOAT = FLOAT32
 _CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 _COMPLEX_OF = {FLOAT16: COMPLEX32, BFLOAT16: COMPLEX64, FLOAT32: COMPLEX64, FLOAT64: COMPLEX128}
-_REAL_OF = {COMPLEX32: FLOAT16, COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}
+_REAL_OF = {COMPLEX32: FLOAT16, BCOMPLEX32: BFLOAT16, COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}
 
 
 def result_type(*operands: Value) -> DType:

@@ -79,7 +79,13 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
 # Filling a tensor: its shape and type count, its contents do not.
 
 
-@rule("aten.random", "aten.uniform", "aten._philox_uniform", "aten._fill_mem_eff_dropout_mask_")
+@rule(
+    "aten.random",
+    "aten.uniform",
+    "aten._philox_uniform",
+    "aten._philox_randint",
+    "aten._fill_mem_eff_dropout_mask_",
+)
 def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
     """Uniform numbers or integers; moving them to bounds is not counted apart."""
     return drawn(a.like(), *UNIFORM, *_tensors(*bounds))

@@ -148,13 +148,23 @@ def sequence(
     dropout: float,
     bidirectional: bool,
 ) -> Estimate:
-    """A stack of layers, with dropout on what each hands to the next."""
+    """A stack of layers, with dropout on what each hands to the next.
+
+    Meanwhile there are in memory what one layer's gates take from its input in all steps, what each step returns before
+    it is put into one tensor (of two directions each on its own too), and the results of the layer before.
+    """
     states, directions = states_of(hx), 2 if bidirectional else 1
     layers = layers_of(params, num_layers * directions, has_biases)
     out = x.like((*x.shape[:-1], directions * states[0].shape[-1]))
     estimate = recur(cell, x, states, layers, out)
     dropped = DROPOUT * out.numel * (num_layers - 1) if dropout else 0
-    return replace(estimate, vector_flops=estimate.vector_flops + dropped)
+    copies = (1 if directions == 1 else 2) + (num_layers > 1)
+    gates = x.like((*x.shape[:-1], cell.gates * layers[0].hidden(cell)))
+    return replace(
+        estimate,
+        vector_flops=estimate.vector_flops + dropped,
+        workspace=gates.nbytes + copies * out.nbytes,
+    )
 
 
 def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:

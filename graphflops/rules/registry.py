@@ -29,12 +29,14 @@ class Rule:
     """A registered rule.
 
     product: parameters multiplied with one another, each of whose gradients costs the forward's product once more.
+    rankless: parameters that may be given a value of which not even the number of axes is known; `*` for variadic ones.
     home: module that registered it.
     """
 
     key: str
     function: RuleFunction
     product: tuple[str, ...] = ()
+    rankless: tuple[str, ...] = ()
     home: str = ""
 
     @property
@@ -87,7 +89,9 @@ _backwards: dict[str, Rule] = {}
 _installed_loaded = False
 
 
-def rule(*keys: str, product: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+def rule(
+    *keys: str, product: tuple[str, ...] = (), rankless: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
     """Register the decorated function as the rule of each operator named; raises RuleError if one has a rule already."""
     home = _registering_module()
 
@@ -95,7 +99,7 @@ def rule(*keys: str, product: tuple[str, ...] = ()) -> Callable[[Function], Func
         for key in keys:
             if key in _rules or index.RULES.get(key, home) != home:
                 raise RuleError(f"operator {key} has a rule already")
-            _rules[key] = Rule(key, function, product, home)
+            _rules[key] = Rule(key, function, product, rankless, home)
         return function
 
     return register

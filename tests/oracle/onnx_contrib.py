@@ -555,29 +555,36 @@ def judge(case: Case) -> str:
 
 def run(case: Case) -> list[Any]:
     """What the kernel returns, None in the place of a result that is not asked for."""
-    inputs = {f"in{place}": value for place, value in enumerate(case.operands) if value is not None}
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    data = model_of(case).SerializeToString()
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    results = iter(session.run(None, inputs_of(case)))
+    return [next(results) if wanted else None for wanted in case.results]
+
+
+def inputs_of(case: Case) -> dict[str, Any]:
+    """The operands that are given, by their names in the model."""
+    return {f"in{place}": value for place, value in enumerate(case.operands) if value is not None}
+
+
+def model_of(case: Case) -> onnx.ModelProto:
+    """A model of the one call."""
     names = [f"in{place}" if value is not None else "" for place, value in enumerate(case.operands)]
     outputs = [f"out{place}" if wanted else "" for place, wanted in enumerate(case.results)]
     node = helper.make_node(case.op, names, outputs, domain=case.domain, **case.attributes)
     graph = helper.make_graph(
         [node],
         "call",
-        [helper.make_value_info(name, type_proto(value)) for name, value in inputs.items()],
+        [helper.make_value_info(name, type_proto(value)) for name, value in inputs_of(case).items()],
         [onnx.ValueInfoProto(name=name) for name in outputs if name],
     )
     opsets = [helper.make_opsetid("", 21)]
     if case.domain:
         opsets.append(helper.make_opsetid(case.domain, case.version))
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    results = iter(session.run(None, inputs))
-    return [next(results) if name else None for name in outputs]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def type_proto(value: Any) -> onnx.TypeProto:

@@ -225,6 +225,39 @@ def convolution(module: Callable[[], nn.Module], *shape: int, matrix: int) -> Ca
     return Case(lambda: (module(), (R(*shape),)), matrix)
 
 
+def positive(x: torch.Tensor) -> torch.Tensor:
+    """A positive definite matrix from a square one."""
+    return x @ x.mT + len(x) * torch.eye(len(x))
+
+
+L = torch.linalg
+# A function of (rows, 16), and the rows. The forms that check for errors cannot be exported with their gradients.
+LINALG: dict[str, tuple[Callable[..., Any], int]] = {
+    "cholesky": (lambda x: L.cholesky_ex(positive(x))[0], 16),
+    "cholesky_solve": (lambda x: torch.cholesky_solve(x, L.cholesky_ex(positive(x))[0]), 16),
+    "cholesky_inverse": (lambda x: torch.cholesky_inverse(L.cholesky_ex(positive(x))[0]), 16),
+    "lu": (L.lu, 16),
+    "lu_tall": (L.lu, 32),
+    "lu_solve": (lambda x: L.lu_solve(*L.lu_factor_ex(positive(x))[:2], x), 16),
+    "det": (lambda x: L.det(x / 4), 16),
+    "slogdet": (L.slogdet, 16),
+    "logdet": (lambda x: torch.logdet(positive(x)), 16),
+    "qr": (L.qr, 16),
+    "qr_tall": (L.qr, 32),
+    "eigh": (lambda x: L.eigh(positive(x)), 16),
+    "eigvalsh": (lambda x: L.eigvalsh(positive(x)), 16),
+    "svd": (lambda x: L.svd(x, full_matrices=False), 16),
+    "svd_tall": (lambda x: L.svd(x, full_matrices=False), 32),
+    "svdvals": (L.svdvals, 32),
+    "nuclear_norm": (lambda x: L.matrix_norm(x, "nuc"), 32),
+    "spectral_norm": (lambda x: L.matrix_norm(x, 2), 32),
+    "cond": (L.cond, 16),
+    "inverse": (lambda x: L.inv_ex(positive(x))[0], 16),
+    "solve": (lambda x: L.solve_ex(positive(x), x)[0], 16),
+    "solve_one": (lambda x: L.solve_ex(positive(x), x[:, 0])[0], 16),
+    "solve_triangular": (lambda x: L.solve_triangular(x.triu() + 16 * torch.eye(16), x, upper=True), 16),
+    "matrix_power": (lambda x: L.matrix_power(x, 5), 16),
+}
 GATHERED = "the graph gathers each neighbour and weighs it by itself"
 STEPS = "the graph reads the weights in every step"
 SPELLED_LOSSES = dict.fromkeys(
@@ -410,6 +443,19 @@ CASES: dict[str, Case] = {
     "mlp": layer(lambda: nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8)), 32, 16),
     "mlp_frozen_first": layer(
         lambda: frozen_first(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))), 32, 16
+    ),
+    **{f"linalg_{name}": through(function, rows, 16) for name, (function, rows) in LINALG.items()},
+    "linalg_pinv": Case(
+        lambda: (Call(torch.linalg.pinv, 16), (R(32, 16),)),
+        # of the linear layer the product and one gradient; of the inverse the product that torch counts not, and eight more
+        matrix=2 * 2 * 32 * 16 * 16 + 2 * 16 * 16 * 32 + 4 * 2 * 32 * 16 * (32 + 16),
+    ),
+    "orthogonal": Case(
+        lambda: (
+            torch.nn.utils.parametrizations.orthogonal(nn.Linear(16, 32), orthogonal_map="householder"),
+            (R(8, 16),),
+        ),
+        spelled="the graph writes the whole matrix for every reflector",
     ),
     "no_gradient": Case(lambda: (NoGradient(), (R(32, 16),)), joint=False),
     "cnn": layer(

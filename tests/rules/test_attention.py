@@ -245,6 +245,22 @@ def test_pages_of_keys_are_read_as_far_as_sequences_reach() -> None:
     assert estimate.cost.read_bytes == 4 * (3 * 8 * 16 + pages + 4 + 3 * 2 + 3)
 
 
+def test_packed_attention_written_into_a_result_returns_the_row_sums_of_the_other() -> None:
+    q, edges = t(8, 2, 64), offsets(0, 3, 8)
+    into = price(
+        "aten._cudnn_attention_forward_no_dropout_inplace.default",
+        q.like(),
+        *(q, q, q, edges, edges, 5, 5, True),
+    )
+    whole = price(
+        "aten._cudnn_attention_forward.default", *(q, q, q, None, edges, edges, 5, 5, True, 0.0, True)
+    )
+    assert into.matrix_flops == whole.matrix_flops == 2 * 2 * 2 * 64 * (3 * 3 + 5 * 5)
+    assert visible(into) == 2 * 2 * 2 * 64 * (1 + 2 + 3 + 1 + 2 + 3 + 4 + 5)
+    assert into.out == (t(8, 2, 1),)
+    assert into.cost.written_bytes == whole.cost.written_bytes
+
+
 def test_types_agree_with_torch() -> None:
     torch = pytest.importorskip("torch")
     x, row = heads(2, 4, 40, 16), heads(2, 4, 24, 16)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from graphflops.analysis import analyze
-from graphflops.cost import Estimate
+from graphflops.cost import QUANTITIES, Estimate
 from graphflops.errors import NoRuleError
 from graphflops.graph import Graph, Input, Node, Opaque, Output, Ref
 from graphflops.rules import registry
+from graphflops.tensor import INT32
 from tests.support import price, shapes, t
 
 V2 = "higher_order.auto_functionalized_v2"
@@ -25,6 +26,13 @@ def test_an_effect_that_returns_nothing_is_recorded_as_none():
     checked = Opaque("aten._linalg_check_errors.default")
     wrapped = price("higher_order.with_effects", None, checked, t(4, dtype="int32"), "inv", is_matrix=False)
     assert wrapped.out == (None, None)
+
+
+def test_a_product_of_small_integers_may_be_wider_than_they_are():
+    a, b = t(4, 8, dtype="int8"), t(8, 2, dtype="int8")
+    product = price("higher_order.out_dtype", Opaque("aten.mm.default"), INT32, a, b)
+    assert product.out == (t(4, 2, dtype="int32"),)
+    assert (product.matrix_flops, product.cost.written_bytes) == (2 * 4 * 8 * 2, 4 * 4 * 2)
 
 
 @pytest.fixture
@@ -81,3 +89,62 @@ def test_a_wrapped_operator_without_a_rule_is_unknown_by_its_own_name():
 def test_results_of_the_operator_come_before_the_bases():
     wrapped = price(V2, Opaque("aten.mm.default"), a=t(4, 8), b=t(8, 2), _all_bases=(t(3),))
     assert shapes(wrapped) == [(4, 2), (3,)]
+
+
+# One of several graphs
+
+
+def choices(op, *branches):
+    """A program that runs one of the branches, each a chain of operators on a weight (16, 16)."""
+
+    def chain(name, ops):
+        steps = [f"{name}_{place}" for place in range(len(ops))]
+        nodes = tuple(
+            Node(step, op, tuple(Ref(before) for _ in range(1 + (op == "aten.mm.default"))), outputs=(step,))
+            for step, before, op in zip(steps, ("v", *steps), ops, strict=False)
+        )
+        return Graph(
+            nodes, dict.fromkeys(("v", *steps), t(16, 16)), (Input("v", "user"),), (Output(Ref(steps[-1])),)
+        )
+
+    graphs = tuple(chain(f"branch{place}", ops) for place, ops in enumerate(branches))
+    given = graphs if op == "higher_order.cond" else (graphs,)
+    types = {"i": t(dtype="int64"), "w": t(16, 16, requires_grad=True), "y": t(16, 16)}
+    call = Node("y", op, (Ref("i"), *given, (Ref("w"),)), outputs=("y",))
+    inputs = (Input("i", "user"), Input("w", "parameter", "layer.w"))
+    return Graph((call,), types, inputs, (Output(Ref("y")),))
+
+
+PRODUCT, SINE, SQUARE = "aten.mm.default", "aten.sin.default", "aten.square.default"
+BRANCHES = ((PRODUCT, PRODUCT), (SINE, SINE, SINE), (SQUARE, PRODUCT))
+
+
+@pytest.mark.parametrize(
+    ("op", "branches"),
+    [
+        ("higher_order.cond", BRANCHES[:2]),
+        ("higher_order.cond", BRANCHES[1::-1]),
+        ("higher_order.switch", BRANCHES[:1]),
+        ("higher_order.switch", BRANCHES),
+    ],
+)
+def test_what_one_of_several_costs_is_the_most_of_each_quantity_forward_and_backward(op, branches):
+    report = analyze(choices(op, *branches), training=True)
+    alone = [analyze(choices("higher_order.switch", branch), training=True) for branch in branches]
+    for quantity in QUANTITIES:
+        assert getattr(report.total(), quantity) == max(getattr(one.total(), quantity) for one in alone)
+        assert getattr(report.backward.cost, quantity) == max(
+            getattr(one.backward.cost, quantity) for one in alone
+        )
+
+
+def test_switch_counts_the_dearest_and_lists_all():
+    report = analyze(choices("higher_order.switch", *BRANCHES))
+    product = 2 * 16 * 16 * 16
+    assert report.total().matrix_flops == 2 * product
+    assert report.total().transcendentals == 3 * 16 * 16
+    assert [(use.times, use.cost.matrix_flops) for use in report.rows[0].regions] == [
+        (1, 2 * product),
+        (0, 0),
+        (0, product),
+    ]

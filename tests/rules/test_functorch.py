@@ -74,3 +74,8 @@ def test_what_is_the_same_for_all_is_repeated_without_a_copy():
     shown = price(f"{MARKS}_remove_batch_dim", t(3), 1, 7, 0)
     assert shapes(shown) == [(7, 3)]
     assert shown.out[0].nbytes == 4 * 3
+
+
+def test_outside_of_a_differentiated_function_a_tensor_is_the_same():
+    same = price(f"{MARKS}_unwrap_for_grad", t(3, 4), 1)
+    assert (shapes(same), same.cost.written_bytes, same.alias) == ([(3, 4)], 0, True)

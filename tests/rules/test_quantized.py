@@ -8,7 +8,7 @@ from graphflops.backward import gradient
 from graphflops.dims import parse_dim, symbol
 from graphflops.errors import ShapeError
 from graphflops.rules import find
-from graphflops.tensor import FLOAT16, FLOAT32, INT8, INT32
+from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
 from tests.support import price, shapes, t
 
 Arguments = tuple[object, ...]
@@ -189,6 +189,26 @@ def test_scaled_products_of_narrow_floats() -> None:
     assert (estimate.matrix_flops, estimate.vector_flops) == (2 * 32 * 64 * 16, 3 * 32 * 16)
     rows = price("aten._scaled_grouped_mm.default", a, t(4, 64, 16), t(32), t(4, 16), t(4, dtype="int32"))
     assert (str(rows.out[0]), rows.matrix_flops) == ("bfloat16[32, 16]", 2 * 32 * 64 * 16)
+
+
+def test_pairs_of_four_bit_floats_are_twice_as_many_products() -> None:
+    a, b = t(32, 32, dtype="float4_e2m1fn_x2"), t(32, 16, dtype="float4_e2m1fn_x2")
+    estimate = price("aten._scaled_mm.default", a, b, t(32, 4), t(16, 4), None, None, BFLOAT16)
+    assert estimate.matrix_flops == 2 * 32 * (2 * 32) * 16
+    assert estimate.cost.read_bytes == 32 * 32 + 32 * 16 + 4 * (32 * 4 + 16 * 4)
+
+
+def test_a_scaled_product_added_to_a_matrix_takes_its_type() -> None:
+    a, b, base = (
+        t(32, 64, dtype="float8_e4m3fn"),
+        t(64, 16, dtype="float8_e4m3fn"),
+        t(32, 16, dtype="bfloat16"),
+    )
+    scales = ((t(1),), (0,), (0,), (t(1),), (0,), (0,))
+    added = price("aten._scaled_addmm.default", base, a, b, *scales)
+    assert (str(added.out[0]), added.matrix_flops) == ("bfloat16[32, 16]", 2 * 32 * 64 * 16)
+    assert added.vector_flops == 3 * 32 * 16
+    assert price("aten._scaled_addmm_.default", base, a, b, *scales, alpha=0.5).vector_flops == 4 * 32 * 16
 
 
 def test_of_pruned_weights_only_the_stored_half_is_multiplied() -> None:

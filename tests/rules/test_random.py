@@ -68,4 +68,6 @@ def test_symbolic_sizes() -> None:
 def test_counting_generators_return_their_state() -> None:
     estimate = price("rngprims.philox_rand.default", (8,), t(dtype="int64"), t(dtype="int64"), None)
     assert estimate.out == (t(8), t(dtype="int64"))
+    drawn = price("aten._philox_randint_.default", t(8, dtype="int32"), t(2, dtype="uint64"), 0, 4)
+    assert (drawn.out, drawn.cost.read_bytes) == ((t(8, dtype="int32"),), 2 * 8)
     assert price("aten._philox_key_split.default", t(2, dtype="uint64"), 3).out == (t(3, 2, dtype="uint64"),)

@@ -7,19 +7,21 @@ from graphflops.errors import DimError
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import rule
-from graphflops.tensor import DTYPES, DType, TensorType
+from graphflops.tensor import DTYPES, DType, TensorType, UnknownType
 
 _SPELLINGS = {"float": "float32", "double": "float64"}  # in version 1 a type was named, the others as here
 
 
-def converted(x: TensorType, dtype: DType) -> Estimate:
+def converted(x: TensorType | UnknownType, dtype: DType) -> Estimate:
     """One operation per element where the type changes, else a copy."""
+    if isinstance(x, UnknownType):
+        return Estimate((UnknownType(dtype),), unknown="how many elements it converts is not known")
     out = values.folded(lambda number: number, x.like(dtype=dtype), x)
     return Estimate((out,), vector_flops=0 if dtype == x.dtype else x.numel, reads=(x,))
 
 
-@rule("onnx.Cast")
-def cast(x: TensorType, *, to: int | str, **attributes: Value) -> Estimate:
+@rule("onnx.Cast", rankless=("x",))
+def cast(x: TensorType | UnknownType, *, to: int | str, **attributes: Value) -> Estimate:
     """One operation per element where the type changes."""
     if isinstance(to, int):
         return converted(x, onnx_dtype(to))
@@ -29,7 +31,7 @@ def cast(x: TensorType, *, to: int | str, **attributes: Value) -> Estimate:
     return converted(x, DTYPES[name])
 
 
-@rule("onnx.CastLike")
-def cast_like(x: TensorType, target_type: TensorType, **attributes: Value) -> Estimate:
+@rule("onnx.CastLike", rankless=("x",))
+def cast_like(x: TensorType | UnknownType, target_type: TensorType, **attributes: Value) -> Estimate:
     """As `Cast` to the type of the second operand, of which nothing is read."""
     return converted(x, target_type.dtype)

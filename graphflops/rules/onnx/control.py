@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Region, RegionRun, Value
-from graphflops.dims import Dim, Expr, evaluate, meet, where
+from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
+from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.control import either, once
 from graphflops.rules.onnx.entries import Numbers, filled, grid, size, unknown
@@ -27,8 +27,8 @@ _TRIED = (2, 3, 64, 1009)  # sizes at which a condition is tried that leads to r
 # One of two.
 
 
-@rule("onnx.If")
-def if_(cond: TensorType, *, then_branch: Region, else_branch: Region) -> Estimate:
+@rule("onnx.If", rankless=("cond",))
+def if_(cond: Numbers, *, then_branch: Region, else_branch: Region) -> Estimate:
     """The branch that a known condition picks, else the dearer one."""
     holds = size(cond)
     if isinstance(holds, int):
@@ -78,11 +78,15 @@ def _usually(condition: Expr) -> bool | None:
 # As often as a loop turns.
 
 
-@rule("onnx.Loop")
+@rule("onnx.Loop", rankless=("trips", "cond", "*"))
 def loop(trips: Numbers = None, cond: Numbers = None, *carried: Value, body: Region) -> Estimate:
     """The body as often as the trip count and the condition let it turn; a number only data can tell has a name."""
     most, entered = size(trips), 1 if cond is None else size(cond)
-    limit = None if isinstance(most, int) and most >= _ENDLESS else most
+    limit = data_dependent("loop_trips") if most is None and trips is not None else most
+    if limit is not None and at_least(limit, _ENDLESS):
+        limit = None
+    elif limit is not None and at_least(0, limit):
+        limit = 0
     shape = cond.shape if isinstance(cond, TensorType) else ()
     holds = filled(TensorType(shape, BOOL), lambda _: 1)
 
@@ -161,7 +165,7 @@ def _scanned(
 # For each element of a list.
 
 
-@rule("onnx.SequenceMap")
+@rule("onnx.SequenceMap", rankless=("*",))
 def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
     """The body once per element; lists beside the first are walked along with it."""
     operands = (x, *others)

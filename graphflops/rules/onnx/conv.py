@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
+from graphflops.dims import differ
 from graphflops.rules.conv import convolved
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.onnx.fused import Outputs, arithmetic, chosen, fused, only
 from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import shown
 from graphflops.rules.vision import deformed
 from graphflops.tensor import INT32, TensorType
 
@@ -32,14 +34,16 @@ def convolution(
     strides: Ints = (),
 ) -> Estimate:
     """Every output position times its window, per group."""
-    sizes = window_counts(spatial_sizes(x, w, group), w.shape[2:], strides, dilations, pads, auto_pad)
-    return convolved(x, w, bias, sizes, group)
+    over = spatial_sizes(x, w, group, kernel_shape)
+    return convolved(x, w, bias, window_counts(over, w.shape[2:], strides, dilations, pads, auto_pad), group)
 
 
-def spatial_sizes(x: TensorType, w: TensorType, group: int) -> tuple[Dim, ...]:
-    """The sizes that a convolution's window moves over."""
+def spatial_sizes(x: TensorType, w: TensorType, group: int, kernel: Ints = ()) -> tuple[Dim, ...]:
+    """The sizes that a convolution's window moves over; `kernel` is the window's size if that is stated."""
     require(x.rank >= 2 and w.rank == x.rank, f"a weight {w} does not fit an input {x}")
     require(group > 0, f"a convolution cannot have {group} groups")
+    fits = not kernel or (len(kernel) == w.rank - 2 and not any(map(differ, kernel, w.shape[2:])))
+    require(fits, f"a window of {shown(kernel)} is not that of the weight {w}")
     return x.shape[2:]
 
 
@@ -59,7 +63,14 @@ def convolution_of_integers(
 ) -> Estimate:
     """As `Conv` in 32 bits; zero points, where given, are taken off each operand once."""
     product = convolution(
-        x, w, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides
+        x,
+        w,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
     )
     shifted = (x.numel if x_zero_point else 0) + (w.numel if w_zero_point else 0)
     return replace(
@@ -87,7 +98,7 @@ def transposed_convolution(
     strides: Ints = (),
 ) -> Estimate:
     """Every input position times the whole kernel, per group. Counting output positions would be too much."""
-    sizes = spatial_sizes(x, w, group)
+    sizes = spatial_sizes(x, w, group, kernel_shape)
     if output_shape:
         require(len(output_shape) >= len(sizes), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
         wanted: tuple[Dim, ...] = output_shape[
@@ -115,7 +126,8 @@ def deformable_convolution(
     strides: Ints = (),
 ) -> Estimate:
     """A convolution of inputs sampled at learned offsets: the product, and a sample per tap and channel."""
-    sizes = window_counts(spatial_sizes(x, w, group), w.shape[2:], strides, dilations, pads, "NOTSET")
+    over = spatial_sizes(x, w, group, kernel_shape)
+    sizes = window_counts(over, w.shape[2:], strides, dilations, pads, "NOTSET")
     return deformed(x, w, offset, mask, bias, sizes, group)
 
 

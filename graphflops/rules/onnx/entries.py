@@ -14,7 +14,7 @@ from graphflops.rules.axes import axes
 from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require
 from graphflops.rules.shapes import flat, nested
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_AXES = 256  # past this a file is broken, or made to harm
 Place = tuple[int, ...]
 Numbers = Union[
-    TensorType, Sequence[Number], Number, None
+    TensorType, UnknownType, Sequence[Number], Number, None
 ]  # an operand, or the attribute that it was in older versions
 
 
@@ -30,8 +30,10 @@ def numbers(given: Numbers) -> tuple[Number, ...] | None:
     """All that an operand or attribute holds, in row-major order; None where that is not known."""
     if isinstance(given, TensorType):
         return None if given.value is None else tuple(flat(given.value))
-    if given is None or isinstance(given, (int, float, Expr)):
-        return None if given is None else (given,)
+    if given is None or isinstance(given, UnknownType):
+        return None
+    if isinstance(given, (int, float, Expr)):
+        return (given,)
     return tuple(given)
 
 
@@ -69,7 +71,9 @@ def many(given: Numbers) -> int | None:
 def chosen_axes(given: Numbers, rank: int, default: int | None = None) -> tuple[int, ...] | None:
     """Axes counted from the front: those named, else the first `default` ones, else all; None where not known."""
     if given is None:
-        return tuple(range(rank if default is None else default))
+        first = rank if default is None else default
+        require(first <= rank, f"{first} entries for a tensor of {rank} axes")
+        return tuple(range(first))
     named = literals(given)
     return None if named is None else axes(named, rank)
 

@@ -83,6 +83,7 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     """How many axes an index vector names."""
     require(indices.rank > 0, "an index without axes names nothing")
+    require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {shown(indices.shape)} are no batch")
     deep = indices.shape[-1]
     require(isinstance(deep, int), f"how many axes the indices {shown(indices.shape)} name depends on data")
     fits = isinstance(deep, int) and batch_dims + deep <= x.rank

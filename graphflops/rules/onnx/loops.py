@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 State = tuple[Value, ...]
 _ROUNDS = 4  # tries at finding what each turn adds
 _UNROLLED = (32, 8, 2)  # turns followed one by one, of a loop, of a loop within a loop, and so on
-_DEEPEST = 4  # loops within loops past this find no formulas: each level prices its body a few times
+_MOST_RUNS = (
+    500  # of bodies, in one loop and those within it; past that no formulas are looked for, no turns followed
+)
 
 _level: ContextVar[int] = ContextVar("level", default=0)
+_runs: ContextVar[list[int]] = ContextVar("runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +58,29 @@ def looped(body: Body, state: State, limit: Dim | None, places: Sequence[int] = 
     places: the axis along which each of the latter is stacked, the first one where none is said.
     """
     level = _level.get()
+    if level == 0:
+        _runs.set([0])
     token = _level.set(level + 1)
     try:
-        return _Loop(body, state, limit, tuple(places), level).estimate()
+        return _Loop(body, state, limit, tuple(places), level, _runs.get()).estimate()
     finally:
         _level.reset(token)
 
 
 @dataclass
 class _Loop:
-    """One loop. `open` holds the names of carried sizes that follow no formula."""
+    """One loop.
+
+    runs: how often bodies have run so far, in the outermost loop and all within it.
+    open: the names of carried sizes that follow no formula.
+    """
 
     body: Body
     initial: State
     limit: Dim | None
     places: tuple[int, ...]
     level: int
+    runs: list[int]
     open: set[str] = field(default_factory=set)
 
     @property
@@ -78,16 +88,25 @@ class _Loop:
         """The name of the turn, another one inside another loop."""
         return f"turn_{self.level}"
 
+    @property
+    def tired(self) -> bool:
+        """Whether bodies have run so often that what is left is only priced."""
+        return self.runs[0] >= _MOST_RUNS
+
+    def turn(self, index: Dim, state: State) -> Turn:
+        self.runs[0] += 1
+        return self.body(index, state)
+
     def estimate(self) -> Estimate:
-        if self.level < _DEEPEST:
-            begun = self.body(symbol(self.name), self.initial)
+        if not self.tired:
+            begun = self.turn(symbol(self.name), self.initial)
             if any(map(_unlike, self.initial, begun.carried)) and (turns := self.followed()):
                 return self.listed(turns)
             state, turn = self.settled()
         else:
             state, turn = self.opened()
         trips = 0 if self.limit == 0 else self.trips(turn.goes_on)
-        if (self.open or trips is None) and self.level < _DEEPEST and (turns := self.followed()):
+        if (self.open or trips is None) and (turns := self.followed()):
             return self.listed(turns)
         count = data_dependent("loop_trips") if trips is None else trips
         carried = self.initial if count == 0 else tuple(self.seen(value, count) for value in state)
@@ -100,7 +119,7 @@ class _Loop:
         """The carried values as formulas of the turn, and the turn from there."""
         state, index = self.initial, symbol(self.name)
         for attempt in range(_ROUNDS):
-            turn = self.body(index, state)
+            turn = self.turn(index, state)
             pairs = enumerate(zip(state, turn.carried, strict=True))
             last = attempt + 2 >= _ROUNDS
             after = tuple(
@@ -108,6 +127,8 @@ class _Loop:
             )
             if after == state:
                 return state, turn
+            if self.tired:
+                break
             state = after
         return self.opened()
 
@@ -121,7 +142,7 @@ class _Loop:
                 state.append(value.like(map(symbol, names)))
             else:
                 state.append(SequenceType() if isinstance(value, SequenceType) else value)
-        return tuple(state), self.body(symbol(self.name), tuple(state))
+        return tuple(state), self.turn(symbol(self.name), tuple(state))
 
     def grown(self, old: Value, new: Value, name: str, last: bool) -> Value:
         """A carried value that explains how the turn changed it: as it is where it does so already."""
@@ -187,9 +208,9 @@ class _Loop:
             return None
         turns: list[Turn] = []
         while len(turns) != self.limit:
-            if len(turns) == _UNROLLED[min(self.level, len(_UNROLLED) - 1)]:
+            if self.tired or len(turns) == _UNROLLED[min(self.level, len(_UNROLLED) - 1)]:
                 return None
-            turns.append(self.body(len(turns), turns[-1].carried if turns else self.initial))
+            turns.append(self.turn(len(turns), turns[-1].carried if turns else self.initial))
             if turns[-1].goes_on == 0:
                 break
             if turns[-1].goes_on != 1:
@@ -243,7 +264,7 @@ class _Loop:
         known = [part for part in more if part is not None]
         if len(known) < len(more):
             return same_for_all
-        first = self.body(0, self.initial).run
+        first = self.turn(0, self.initial).run
         matrix, vector, functions, masked, read, written = known
         work = (matrix, vector, functions, masked)
         return Estimate(out, *work, reads=(read,), writes=(written,), regions=((first, count),))

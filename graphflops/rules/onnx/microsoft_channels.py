@@ -1,7 +1,7 @@
 """onnxruntime's convolutions and pools in the layouts of its devices, with sums and activations fused in.
 
 Channels stand at the end (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`com.microsoft.nchwc`); weights
-keep ONNX's order.
+keep ONNX's order, but those of `NhwcConv` need not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import mod, same
+from graphflops.dims import differ, mod, same
 from graphflops.rules.onnx.conv import convolution, transposed_convolution
 from graphflops.rules.onnx.entries import literals, unknown
 from graphflops.rules.onnx.fused import Outputs, fused, only, work
@@ -77,8 +77,10 @@ def channels_last_convolution(
     activation_params: tuple[float, ...] = (),
     **geometry: Any,
 ) -> Estimate:
-    """As FusedConv, channels at the end."""
-    return moved(after(convolution(channels_first(x), w, bias, **geometry), added, activation))
+    """As FusedConv, channels at the end; those of the weight too where tools have turned it, as kernels of GPUs want it."""
+    turned = differ(w.shape[1] * geometry.get("group", 1), x.shape[-1])
+    weight = channels_first(w) if turned else w
+    return moved(after(convolution(channels_first(x), weight, bias, **geometry), added, activation))
 
 
 @rule("com.microsoft.ConvTransposeWithDynamicPads", product=("x", "w"))

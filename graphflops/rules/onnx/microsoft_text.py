@@ -48,8 +48,10 @@ def bifurcation_detector(
     """Predicted tokens compared with the source, and the last n-grams with every place in it."""
     merged = current.shape[0] if predicted is None else data_dependent("tokens")
     compared: Dim = 0 if predicted is None else predicted.numel
-    for length in range(min_ngram_size, max_ngram_size + 1):
-        compared += length * source.numel
+    ordered = 0 < min_ngram_size <= max_ngram_size
+    require(ordered, f"there are no n-grams of {min_ngram_size} to {max_ngram_size} tokens")
+    lengths = (min_ngram_size + max_ngram_size) * (max_ngram_size - min_ngram_size + 1) // 2
+    compared += lengths * source.numel
     out = (current.like((merged,)), current.like(()))
     return Estimate(out, vector_flops=compared, reads=(source, current, previous, predicted))
 

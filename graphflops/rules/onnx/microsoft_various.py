@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent, free
-from graphflops.dims import Dim, floor_div, prod
+from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules import fourier, solve
 from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.counts import n_log_n
@@ -21,7 +21,7 @@ from graphflops.rules.onnx.slicing import pad, slice_
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.onnx.vision import grid_sample
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import replaced
 from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
@@ -87,15 +87,23 @@ def inverse(x: TensorType) -> Estimate:
 
 @rule("com.microsoft.CDist")
 def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estimate:
-    """A difference, a square and a sum per pair of rows and column; a root where the distance is not squared."""
-    out = a.like((a.shape[0], b.shape[0]))
+    """|a|^2 - 2ab + |b|^2, never below 0, as the kernel computes it: a product of matrices, and each row's sum of squares.
+
+    A root follows where the distance is not squared.
+    """
+    (rows, inner), (columns, width) = a.shape, b.shape
+    require(not differ(inner, width), f"rows of {inner} and of {width} have no distance")
+    out = a.like((rows, columns))
+    squares = 2 * (a.numel + b.numel)
     roots = 0 if metric == "sqeuclidean" else out.numel
-    return Estimate((out,), vector_flops=3 * out.numel * a.shape[1], transcendentals=roots, reads=(a, b))
+    product = 2 * out.numel * inner
+    return Estimate((out,), product, squares + 3 * out.numel, roots, reads=(a, b))
 
 
 @rule("com.microsoft.Rfft")
 def rfft(x: TensorType, *, signal_ndim: int = 1, normalized: int = 0, onesided: int = 1) -> Estimate:
     """A transform of real lanes along the last axes; real and imaginary parts are a new last one."""
+    _require_axes(x.rank, signal_ndim)
     n = x.shape[-1]
     out = x.like((*x.shape[:-1], floor_div(n, 2) + 1, 2))
     others = range(x.rank - signal_ndim, x.rank - 1)
@@ -104,9 +112,14 @@ def rfft(x: TensorType, *, signal_ndim: int = 1, normalized: int = 0, onesided: 
     return Estimate((out,), vector_flops=transforms, reads=(x,))
 
 
+def _require_axes(rank: int, transformed: int) -> None:
+    require(0 < transformed <= rank, f"{transformed} of {rank} axes cannot be transformed")
+
+
 @rule("com.microsoft.Irfft")
 def irfft(x: TensorType, *, signal_ndim: int, normalized: int = 0, onesided: int = 1) -> Estimate:
     """The same backwards."""
+    _require_axes(x.rank - 1, signal_ndim)
     *leading, frequencies, _ = x.shape
     n = 2 * (frequencies - 1)
     half = (*leading, frequencies)

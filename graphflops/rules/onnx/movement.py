@@ -43,9 +43,15 @@ def transpose(x: TensorType, *, perm: Sequence[int] | None = None) -> Estimate:
 
 
 @rule("onnx.Concat")
-def concat(*tensors: TensorType, axis: int = 1) -> Estimate:
+def concat(*tensors: TensorType, axis: int) -> Estimate:
     """Tensors joined along an axis they have."""
     return Estimate((joined(tensors, axis),), reads=tensors)
+
+
+@rule("onnx.Concat.1")
+def concat_by_default(*tensors: TensorType, axis: int = 1) -> Estimate:
+    """Tensors joined along an axis they have, the second where none is named."""
+    return concat(*tensors, axis=axis)
 
 
 def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
@@ -123,7 +129,7 @@ def _repeated(x: TensorType, times: Sequence[Dim]) -> TensorType:
 @rule("onnx.DepthToSpace")
 def depth_to_space(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estimate:
     """Channels spread out over a finer grid of positions."""
-    batch, channels, height, width = _picture(x)
+    batch, channels, height, width = _picture(x, blocksize)
     area = blocksize * blocksize
     require(not differ(mod(channels, area), 0), f"{channels} channels do not fill blocks of {area}")
     return Estimate(
@@ -134,12 +140,15 @@ def depth_to_space(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estim
 @rule("onnx.SpaceToDepth")
 def space_to_depth(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estimate:
     """Blocks of positions gathered as channels of a coarser grid."""
-    batch, channels, height, width = _picture(x)
+    batch, channels, height, width = _picture(x, blocksize)
+    uneven = any(differ(mod(length, blocksize), 0) for length in (height, width))
+    require(not uneven, f"{shown((height, width))} is not made of blocks of {blocksize}")
     rows, columns = (floor_div(length, blocksize) for length in (height, width))
     return Estimate((x.like((batch, channels * blocksize * blocksize, rows, columns)),), reads=(x,))
 
 
-def _picture(x: TensorType) -> tuple[Dim, Dim, Dim, Dim]:
+def _picture(x: TensorType, block: int) -> tuple[Dim, Dim, Dim, Dim]:
+    require(block > 0, f"there are no blocks of {block}")
     require(x.rank == 4, f"{shown(x.shape)} is no batch of pictures")
     batch, channels, height, width = x.shape
     return batch, channels, height, width

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, free
+from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, ceil_div, mod, symbol
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import Numbers, size, unknown
@@ -27,6 +27,11 @@ def sequence_of(items: Sequence[ElementType | None]) -> SequenceType:
     known = tuple(item for item in items if item is not None)
     each = known if len(known) == len(items) <= _LISTED else None
     return SequenceType(common(items), len(items), each)
+
+
+def element_of(value: Value) -> ElementType | None:
+    """A value as an element: None where nothing is known of it."""
+    return value if isinstance(value, (TensorType, SequenceType, OptionalType)) else None
 
 
 def common(items: Sequence[ElementType | None]) -> ElementType | None:
@@ -69,6 +74,10 @@ def listed(x: SequenceType) -> tuple[ElementType, ...] | None:
 # Lists.
 
 
+def _may_be_listed(value: Value) -> bool:
+    return isinstance(value, (TensorType, UnknownType))
+
+
 @rule("onnx.SequenceEmpty")
 def sequence_empty(*, dtype: int = 1) -> Estimate:
     """A list without elements."""
@@ -76,24 +85,26 @@ def sequence_empty(*, dtype: int = 1) -> Estimate:
     return free(SequenceType(None, 0, ()), alias=False)
 
 
-@rule("onnx.SequenceConstruct")
-def sequence_construct(*tensors: TensorType) -> Estimate:
+@rule("onnx.SequenceConstruct", rankless=("*",))
+def sequence_construct(*tensors: TensorType | UnknownType) -> Estimate:
     """A list of the tensors themselves."""
-    return free(sequence_of(tensors), alias=False)
+    require(all(map(_may_be_listed, tensors)), "a list is one of tensors")
+    return free(sequence_of([element_of(x) for x in tensors]), alias=False)
 
 
-@rule("onnx.SequenceInsert")
-def sequence_insert(x: SequenceType, tensor: TensorType, position: Numbers = None) -> Estimate:
+@rule("onnx.SequenceInsert", rankless=("tensor", "position"))
+def sequence_insert(x: SequenceType, tensor: TensorType | UnknownType, position: Numbers = None) -> Estimate:
     """The list with one element more, by default at its end."""
-    items, place = listed(x), None if position is None else size(position)
+    require(_may_be_listed(tensor), "a list is one of tensors")
+    items, place, new = listed(x), None if position is None else size(position), element_of(tensor)
     if items is not None and (position is None or isinstance(place, int)):
         at = place if isinstance(place, int) else len(items)
-        return free(sequence_of((*items[:at], tensor, *items[at:])), alias=False)
-    element = tensor if x.length == 0 else alike(x.element, tensor)
+        return free(sequence_of((*items[:at], new, *items[at:])), alias=False)
+    element = new if x.length == 0 else alike(x.element, new)
     return free(SequenceType(element, None if x.length is None else x.length + 1), alias=False)
 
 
-@rule("onnx.SequenceErase")
+@rule("onnx.SequenceErase", rankless=("position",))
 def sequence_erase(x: SequenceType, position: Numbers = None) -> Estimate:
     """The list with one element less, by default without its last."""
     items, place = listed(x), -1 if position is None else size(position)
@@ -103,7 +114,7 @@ def sequence_erase(x: SequenceType, position: Numbers = None) -> Estimate:
     return free(SequenceType(x.element, None if x.length is None else x.length - 1), alias=False)
 
 
-@rule("onnx.SequenceAt")
+@rule("onnx.SequenceAt", rankless=("position",))
 def sequence_at(x: SequenceType, position: Numbers) -> Estimate:
     """One element, itself."""
     items, place = listed(x), size(position)
@@ -159,7 +170,7 @@ def concat_from_sequence(x: SequenceType, *, axis: int, new_axis: int = 0) -> Es
         rows = [_with_axis(item, axis) for item in items] if new_axis else items
         return Estimate((joined(rows, axis),), reads=items)
     if not isinstance(x.element, TensorType):
-        return Estimate((UnknownType(),))
+        return Estimate((UnknownType(),), unknown="nothing is known of the tensors that are joined")
     whole = _with_axis(x.element, axis) if new_axis else x.element
     place = place_of(axis, whole.rank)
     each = whole.shape[place]
@@ -176,14 +187,14 @@ def _with_axis(x: TensorType, axis: int) -> TensorType:
 # What may be absent.
 
 
-@rule("onnx.Optional")
-def optional(x: ElementType | None = None, *, type: object = None) -> Estimate:
+@rule("onnx.Optional", rankless=("x",))
+def optional(x: ElementType | UnknownType | None = None, *, type: object = None) -> Estimate:
     """The value, or none."""
-    return free(OptionalType(x, x is not None))
+    return free(OptionalType(element_of(x), x is not None))
 
 
-@rule("onnx.OptionalGetElement")
-def optional_get_element(x: ElementType) -> Estimate:
+@rule("onnx.OptionalGetElement", rankless=("x",))
+def optional_get_element(x: ElementType | UnknownType) -> Estimate:
     """The value that is there."""
     if not isinstance(x, OptionalType):
         return free(x)
@@ -191,8 +202,10 @@ def optional_get_element(x: ElementType) -> Estimate:
     return free(UnknownType() if x.element is None else x.element)
 
 
-@rule("onnx.OptionalHasElement")
-def optional_has_element(x: ElementType | None = None) -> Estimate:
+@rule("onnx.OptionalHasElement", rankless=("x",))
+def optional_has_element(x: ElementType | UnknownType | None = None) -> Estimate:
     """Whether there is a value; a tensor or sequence always is one."""
+    if isinstance(x, UnknownType):
+        return free(TensorType((), BOOL), alias=False)
     present = x.present if isinstance(x, OptionalType) else x is not None
     return free(TensorType((), BOOL, value=None if present is None else int(present)), alias=False)

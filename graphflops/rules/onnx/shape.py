@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.entries import Numbers
 
 
-@rule("onnx.Shape")
+@rule("onnx.Shape", rankless=("x",))
 def shape(x: TensorType | UnknownType, *, start: int = 0, end: int | None = None) -> Estimate:
     """The sizes of a range of axes, known without a look at the data."""
     if isinstance(x, UnknownType):
@@ -27,14 +27,14 @@ def shape(x: TensorType | UnknownType, *, start: int = 0, end: int | None = None
     return free(TensorType((len(part),), INT64, value=part), alias=False)
 
 
-@rule("onnx.Size")
+@rule("onnx.Size", rankless=("x",))
 def size(x: TensorType | UnknownType) -> Estimate:
     """The number of elements, known without a look at the data."""
     known = None if isinstance(x, UnknownType) else x.numel
     return free(TensorType((), INT64, value=known), alias=False)
 
 
-@rule("onnx.Reshape")
+@rule("onnx.Reshape", rankless=("x",))
 def reshape(
     x: TensorType | UnknownType,
     shape: Numbers = None,
@@ -45,7 +45,9 @@ def reshape(
     """A look under other sizes: 0 keeps the operand's size at that place, -1 is worked out."""
     wanted = sizes(shape)
     if isinstance(x, UnknownType):
-        return free(_of_unknown(x, wanted or (-1,) * rank_of(shape, "Reshape")))
+        wanted = wanted or (-1,) * rank_of(shape, "Reshape")
+        kept = () if allowzero else (0,)
+        return free(_of_unknown(x, [None if length in (-1, *kept) else length for length in wanted]))
     if wanted is None:
         return free(x.view(_undecided(x, rank_of(shape, "Reshape"))))
     if not allowzero:
@@ -55,24 +57,23 @@ def reshape(
     return free(same_elements(x, resolved(x, wanted)))
 
 
-def _of_unknown(x: UnknownType, wanted: Sequence[Dim]) -> TensorType | UnknownType:
-    """What a reshaping says of a tensor of which nothing else is known."""
+def _of_unknown(x: UnknownType, wanted: Sequence[Dim | None]) -> TensorType | UnknownType:
+    """What a reshaping says of a tensor of which nothing else is known; None is a size that it leaves open."""
     if x.dtype is None:
         return x
-    open_ = (length in (0, -1) for length in wanted)
-    pairs = enumerate(zip(wanted, open_, strict=True))
-    return TensorType(
-        tuple(unknown("reshape", at) if gone else length for at, (length, gone) in pairs), x.dtype
-    )
+    shape = (unknown("reshape", at) if length is None else length for at, length in enumerate(wanted))
+    return TensorType(tuple(shape), x.dtype)
 
 
 def _undecided(x: TensorType, rank: int) -> tuple[Dim, ...]:
     return (x.numel,) if rank == 1 else tuple(unknown("reshape", place) for place in range(rank))
 
 
-@rule("onnx.Squeeze")
-def squeeze(x: TensorType, axes: Numbers = None) -> Estimate:
+@rule("onnx.Squeeze", rankless=("x",))
+def squeeze(x: TensorType | UnknownType, axes: Numbers = None) -> Estimate:
     """Axes of length one left out: those named, else all that are known to be of length one."""
+    if isinstance(x, UnknownType):
+        return free(x)
     ones = tuple(place for place, length in enumerate(x.shape) if length == 1)
     gone = ones if axes is None else chosen_axes(axes, x.rank)
     if gone is None:
@@ -83,9 +84,11 @@ def squeeze(x: TensorType, axes: Numbers = None) -> Estimate:
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
 
 
-@rule("onnx.Unsqueeze")
-def unsqueeze(x: TensorType, axes: Numbers) -> Estimate:
+@rule("onnx.Unsqueeze", rankless=("x",))
+def unsqueeze(x: TensorType | UnknownType, axes: Numbers) -> Estimate:
     """New axes of length one, at places counted in the result."""
+    if isinstance(x, UnknownType):
+        return free(x)
     rank = x.rank + rank_of(axes, "Unsqueeze")
     new = tuple(range(rank)) if x.rank == 0 else chosen_axes(axes, rank)
     require(new is not None, "where the new axes stand depends on data")
@@ -93,15 +96,17 @@ def unsqueeze(x: TensorType, axes: Numbers) -> Estimate:
     return free(same_elements(x, [1 if place in (new or ()) else next(kept) for place in range(rank)]))
 
 
-@rule("onnx.Flatten")
-def flatten(x: TensorType, *, axis: int = 1) -> Estimate:
+@rule("onnx.Flatten", rankless=("x",))
+def flatten(x: TensorType | UnknownType, *, axis: int = 1) -> Estimate:
     """The axes before a place seen as one, those from there on as another."""
+    if isinstance(x, UnknownType):
+        return free(_of_unknown(x, (None, None)))
     require(-x.rank <= axis <= x.rank, f"axis {axis} does not exist in a tensor of {x.rank} axes")
     place = axis + x.rank if axis < 0 else axis
     return free(same_elements(x, (prod(x.shape[:place]), prod(x.shape[place:]))))
 
 
-@rule("onnx.Identity")
+@rule("onnx.Identity", rankless=("x",))
 def identity(x: Value) -> Estimate:
     """The value itself."""
     return free(x)

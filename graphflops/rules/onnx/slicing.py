@@ -32,8 +32,9 @@ def split(
     outputs: tuple[bool, ...] = (),
 ) -> Estimate:
     """Pieces of the sizes given, else equal ones, the last of them shorter where they do not come out even."""
-    place = place_of(axis, x.rank)
-    parts = pieces(x, place, split_lengths(x.shape[place], split, num_outputs or len(outputs)))
+    place, count = place_of(axis, x.rank), num_outputs or len(outputs)
+    require(len(outputs) in (0, count), f"{count} pieces are asked for, but {len(outputs)} named")
+    parts = pieces(x, place, split_lengths(x.shape[place], split, count))
     return _wanted(parts, outputs)
 
 
@@ -61,7 +62,9 @@ MOST_PIECES = 100_000
 def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     """The lengths of the pieces of an axis: those given, else `count` equal ones."""
     if given is not None:
-        lengths = sizes(given) or tuple(unknown("split", place) for place in range(many(given) or count))
+        said = many(given) or count
+        require(said <= MOST_PIECES, f"{said} pieces are more than any program has")
+        lengths = sizes(given) or tuple(unknown("split", place) for place in range(said))
         require(not differ(total(lengths), length), f"{shown(lengths)} do not add up to {length}")
         return lengths
     require(0 < count <= MOST_PIECES, f"{count} is no number of pieces")

@@ -1,4 +1,4 @@
-"""Steps of optimizers as ONNX's preview of training spells them: (rate, step, tensors, gradients, states)."""
+"""Gradients and steps of optimizers, as ONNX's preview of training spells them: (rate, step, tensors, gradients, states)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, total
+from graphflops.errors import shown
 from graphflops.rules.registry import require, rule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from graphflops.tensor import TensorType
 
 REGULARISED = 2  # norm_coefficient * x + gradient
@@ -95,3 +98,13 @@ def momentum(
     """Five operations per element, seven where the step looks ahead, two more for a norm's gradient."""
     step = NESTEROV if mode == "nesterov" else MOMENTUM
     return optimized(step, 1, rate, count, tensors, REGULARISED * (norm_coefficient != 0))
+
+
+@rule("ai.onnx.preview.training.Gradient")
+def gradient(*operands: TensorType, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> Estimate:
+    """One gradient of the type of each of `xs`; no operand tells the work, that of the calls between these and `y`."""
+    require(
+        len(operands) == len(xs) + len(zs), f"{len(operands)} values are given for {len(xs) + len(zs)} names"
+    )
+    work = f"it runs the calls that lead to {shown(y)} backwards: how much work that is no operand tells"
+    return Estimate(tuple(x.like() for x in operands[: len(xs)]), unknown=work)

@@ -34,9 +34,9 @@ def grid_sample(
 @rule("onnx.AffineGrid")
 def affine_grid(theta: TensorType, size: TensorType, *, align_corners: int = 0) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
-    count = many(size)
-    asked = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count or 4)))
-    require(len(asked) in (4, 5), f"a grid of {len(asked)} axes")
+    count = many(size) or 4
+    require(count in (4, 5), f"a grid of {count} axes")
+    asked = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
     estimate = resample.affine_grid_generator(theta, asked, bool(align_corners))
     return replace(estimate, reads=(theta, size))
 

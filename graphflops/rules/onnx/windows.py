@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, ceil_div
+from graphflops.dims import Dim, at_least, ceil_div
 from graphflops.rules.conv import upsampled
 from graphflops.rules.pool import outputs
 from graphflops.rules.registry import require
+from graphflops.rules.shapes import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Sizes = tuple[Dim, ...]
 Ints = tuple[int, ...]
+_PADDINGS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID", "")
 
 
 def per_axis(given: Ints, spatial: int, default: int = 1) -> Ints:
@@ -28,6 +30,16 @@ def ends(pads: Ints, spatial: int) -> list[tuple[int, int]]:
     return list(zip(pads[:spatial], pads[spatial:], strict=True)) or [(0, 0)] * spatial
 
 
+def _moves(kernel: Sizes, spatial: int, strides: Ints, dilations: Ints, auto_pad: str) -> tuple[Ints, Ints]:
+    """How far a window moves and how far its elements stand apart; raises ShapeError where there is no such window."""
+    require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
+    require(not any(at_least(0, length) for length in kernel), f"a window of {shown(kernel)} is empty")
+    require(auto_pad in _PADDINGS, f"unknown padding {auto_pad!r}")
+    steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
+    require(min((*steps, *spread), default=1) > 0, f"strides {steps} and dilations {spread} must be positive")
+    return steps, spread
+
+
 def window_counts(
     sizes: Sequence[Dim],
     kernel: Sizes,
@@ -39,9 +51,7 @@ def window_counts(
 ) -> Sizes:
     """At how many positions the window stands along each axis."""
     spatial = len(sizes)
-    require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
-    steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
-    require(min((*steps, *spread), default=1) > 0, f"strides {steps} and dilations {spread} must be positive")
+    steps, spread = _moves(kernel, spatial, strides, dilations, auto_pad)
     if auto_pad.startswith("SAME"):
         return tuple(ceil_div(size, step) for size, step in zip(sizes, steps, strict=True))
     padded = ends(() if auto_pad == "VALID" else pads, spatial)
@@ -60,8 +70,7 @@ def transposed_sizes(
 ) -> Sizes:
     """The sizes whose convolution has the given ones."""
     spatial = len(sizes)
-    require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
-    steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
+    steps, spread = _moves(kernel, spatial, strides, dilations, auto_pad)
     if auto_pad.startswith("SAME"):
         return tuple(size * step for size, step in zip(sizes, steps, strict=True))
     padded = ends(() if auto_pad == "VALID" else pads, spatial)

@@ -156,6 +156,10 @@ def test_channels_last() -> None:
     plain = t(1, 32, 32, 3)
     for op in (MS + "NhwcConv", MS + "NhwcFusedConv", "com.ms.internal.nhwc.Conv"):
         assert shapes(price(op, plain, t(16, 3, 3, 3), t(16), **geometry)) == [(1, 16, 16, 16)]
+    for weight, group in ((t(16, 5, 3, 8), 1), (t(16, 8, 5, 3), 1), (t(8, 5, 3, 1), 8)):  # in either order
+        turned = price(MS + "NhwcConv", t(1, 32, 32, 8), weight, kernel_shape=(5, 3), group=group)
+        assert shapes(turned) == [(1, 28, 30, weight.shape[0])]
+        assert turned.matrix_flops == 2 * (28 * 30) * weight.shape[0] * (5 * 3 * 8 // group)
     assert shapes(price("com.ms.internal.nhwc.MaxPool", plain, kernel_shape=(2, 2), strides=(2, 2))) == [
         (1, 16, 16, 3)
     ]

@@ -1,0 +1,154 @@
+"""Attention that is one operator: where queries, keys and values are, and how many heads there are."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from graphflops.attention.group import AttentionUse
+from graphflops.attention.match import copies
+from graphflops.attention.visible import hidden_pairs, seen_through
+from graphflops.dims import floor_div, prod
+from graphflops.graph import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphflops.attention.masks import Masks
+    from graphflops.dims import Dim
+    from graphflops.tensor import TensorType
+    from graphflops.view import Call
+
+Shapes = tuple[
+    "Dim", "Dim", "Dim", "Dim", "Dim", "Dim", "Dim"
+]  # the seven sizes of an AttentionUse, in its order
+
+
+def is_fused(op: str) -> bool:
+    """Whether an operator is an attention."""
+    return _family(op) is not None
+
+
+def fused(call: Call, masks: Masks) -> AttentionUse | None:
+    """The attention that a call is; None where it is none, or its operands are not known."""
+    view = masks.view
+    family = _family(call.node.op)
+    if family is None or call.row.state != "counted":
+        return None
+    operands = [view.types.get(name) for name in call.operands]
+    if not operands or operands[0] is None:
+        return None
+    sizes = family(call, operands)
+    if sizes is None or 0 in sizes:
+        return None
+    batch, heads, kv_heads, queries, keys, width, value_width = sizes
+    row, cost = call.row, call.cost
+    mask = _mask(call)
+    masked = cost.masked_flops
+    if mask and masked == 0:
+        problems = floor_div(cost.matrix_flops, 2 * queries * keys * (width + value_width))
+        masked = hidden_pairs(seen_through(mask, masks), queries, keys) * problems * (width + value_width)
+    element = operands[0].dtype.bits // 8
+    repeats, growth = copies(call.operand(1), view)
+    more, _ = copies(call.operand(2), view)
+    kv_heads = floor_div(kv_heads, growth)
+    return AttentionUse(
+        *((call.name,), call.node.op, row.module, row.source),
+        *(batch, heads, kv_heads, queries, keys, width, value_width),
+        mask="structure" if masked != 0 else "tensor" if mask else "none",
+        flops=cost.matrix_flops,
+        masked_flops=masked,
+        repeated_bytes=sum((each.bytes for each in dict.fromkeys((*repeats, *more))), start=0),
+        kv_bytes=batch * kv_heads * keys * (width + value_width) * element * row.times,
+        times=row.times,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _family(op: str) -> Callable[[Call, list[TensorType | None]], Shapes | None] | None:
+    return _OPERATORS.get(op.rpartition(".")[0]) or _OPERATORS.get(op)
+
+
+def _mask(call: Call) -> str:
+    """Name of the tensor that hides scores; "" where there is none."""
+    place = _MASKS.get(call.node.op.rpartition(".")[0])
+    named = (call.attribute(name) for name in ("attn_mask", "attn_bias"))
+    by_name = next((value.name for value in named if isinstance(value, Ref)), "")
+    return by_name or ("" if place is None else call.operand(place))
+
+
+def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
+    """Operands of shape (..., heads, rows, width)."""
+    query, key, value = (*operands, None, None)[:3]
+    if query is None or key is None or value is None or query.rank < 2:
+        return None
+    heads = query.shape[-3] if query.rank > 2 else 1
+    kv_heads = key.shape[-3] if key.rank > 2 else 1
+    batch = prod(query.shape[:-3])
+    return batch, heads, kv_heads, query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
+
+
+def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
+    """Operands of shape (batch, heads, rows, width), or (batch, rows, heads * width) with the heads in attributes."""
+    query, key, value = (*operands, None, None)[:3]
+    if query is None or key is None or value is None:
+        return None
+    past = operands[4] if len(operands) > 4 else None
+    before = past.shape[-2] if past is not None and past.rank == 4 else 0
+    if query.rank == 4:
+        sizes = _heads_first(call, operands)
+        return None if sizes is None else (*sizes[:4], sizes[4] + before, *sizes[5:])
+    heads, kv_heads = call.attribute("q_num_heads"), call.attribute("kv_num_heads")
+    if query.rank != 3 or not heads or not kv_heads:
+        return None
+    widths = floor_div(query.shape[2], heads), floor_div(value.shape[2], kv_heads)
+    return query.shape[0], heads, kv_heads, query.shape[1], key.shape[1] + before, *widths
+
+
+def _packed(call: Call, operands: list[TensorType | None]) -> Shapes | None:
+    """Operands of shape (batch, rows, heads * width), the heads in attributes; keys and values may be missing or cached."""
+    query = operands[0]
+    heads = call.attribute("num_heads")
+    if query is None or query.rank != 3 or not heads:
+        return None
+    key, value = (*operands, None, None)[1:3]
+    kv_heads = call.attribute("kv_num_heads", heads)
+    total = (
+        floor_div(call.cost.matrix_flops, 2 * query.shape[0] * query.shape[1] * heads)
+        if query.rank == 3
+        else 0
+    )
+    if key is None or key.rank != 3:
+        return None
+    width = floor_div(key.shape[2], kv_heads)
+    value_width = floor_div(value.shape[2], kv_heads) if value is not None and value.rank == 3 else width
+    return (
+        query.shape[0],
+        heads,
+        kv_heads,
+        query.shape[1],
+        floor_div(total, width + value_width),
+        width,
+        value_width,
+    )
+
+
+_FAMILIES: dict[Callable[[Call, list[TensorType | None]], Shapes | None], str] = {
+    _heads_first: "aten.scaled_dot_product_attention aten._scaled_dot_product_attention_math"
+    " aten._scaled_dot_product_flash_attention aten._scaled_dot_product_flash_attention_for_cpu"
+    " aten._scaled_dot_product_efficient_attention aten._scaled_dot_product_cudnn_attention"
+    " aten._scaled_dot_product_fused_attention_overrideable higher_order.flex_attention",
+    _onnx: "onnx.Attention",
+    _packed: "com.microsoft.MultiHeadAttention com.microsoft.GroupQueryAttention",
+}
+_OPERATORS = {name: family for family, names in _FAMILIES.items() for name in names.split()}
+_MASKS = {
+    "aten.scaled_dot_product_attention": 3,
+    "aten._scaled_dot_product_attention_math": 3,
+    "aten._scaled_dot_product_efficient_attention": 3,
+    "aten._scaled_dot_product_cudnn_attention": 3,
+    "aten._scaled_dot_product_fused_attention_overrideable": 3,
+    "onnx.Attention": 3,
+    "com.microsoft.MultiHeadAttention": 5,
+    "com.microsoft.GroupQueryAttention": 9,
+}

@@ -1,0 +1,57 @@
+"""One attention of a program, as reports give it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+
+Masking = Literal["none", "structure", "tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionUse:
+    """One attention: an operator, or the calls that spell it.
+
+    calls: rows of the report that it is made of, the operator's or from the first product to the second. op: the operator;
+    "" where it is spelled out.
+    batch, heads, kv_heads, queries, keys, width, value_width: its sizes; heads are those of the queries, width is that of
+    queries and keys.
+    mask: what hides scores: nothing, a structure that the operator knows (causal, a window), or a tensor.
+    flops: both products, dense. masked_flops: the part that a mask known from the program makes needless.
+    score_bytes: traffic of scores and probabilities between the products, which a fused kernel keeps on chip.
+    repeated_bytes: traffic of writing out keys and values once for each query head that shares them.
+    kv_bytes: keys and values, each read once at their own heads.
+    times: how often it runs.
+    """
+
+    calls: tuple[str, ...]
+    op: str
+    module: str
+    source: str
+    batch: Dim
+    heads: Dim
+    kv_heads: Dim
+    queries: Dim
+    keys: Dim
+    width: Dim
+    value_width: Dim
+    mask: Masking
+    flops: Dim
+    masked_flops: Dim = 0
+    score_bytes: Dim = 0
+    repeated_bytes: Dim = 0
+    kv_bytes: Dim = 0
+    times: Dim = 1
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether it is one operator."""
+        return bool(self.op)
+
+
+SIZES = tuple(
+    f.name for f in fields(AttentionUse) if f.name not in ("calls", "op", "module", "source", "mask")
+)

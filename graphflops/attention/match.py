@@ -1,0 +1,303 @@
+"""Attention spelled out: a product, what may happen to its scores, a softmax over them, and a second product.
+
+The pattern is structural. From each softmax we go back to the product that made the scores, through calls that scale,
+mask, cap, cast or lay them out anew and no others, and on to the product that takes the probabilities as its rows. From
+the operands of the two products we go back through the same layout calls to where queries, keys and values come from, so
+that keys repeated for several query heads are counted once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.attention.roles import Product, axis_of, base_of, keeps_last, product_of, role_of
+from graphflops.dims import Dim, differ, floor_div, prod, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.attention.roles import Role
+    from graphflops.tensor import TensorType
+    from graphflops.view import Call, View
+
+_MOST_BACK = 24  # calls from the softmax back to the scores
+_MOST_ON = 12
+_UNARY: frozenset[Role] = frozenset({"layout", "cast", "cap", "dropout"})
+_AFTER: frozenset[Role] = frozenset({"layout", "cast", "dropout", "scale", "choice"})
+_SEVERAL: frozenset[Role] = frozenset({"scale", "bias", "choice", "join"})
+
+
+class Masking(NamedTuple):
+    """A call that may hide scores: what else it is given than the scores, and their name."""
+
+    call: Call
+    scores: str
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """One attention: its calls from the first product to the second, in program order; those that repeat keys and values for
+    several query heads, and what is done to those; where queries, keys and values come from; what masks the scores.
+    """
+
+    first: Call
+    second: Call
+    softmax: Call
+    between: tuple[Call, ...]
+    repeats: tuple[Call, ...]
+    query: str
+    key: str
+    value: str
+    masks: tuple[Masking, ...]
+    width: Dim
+    heads: Dim
+    kv_heads: Dim
+
+
+def spelled(view: View) -> Iterator[Spelled]:
+    """Every attention that is not one operator, in program order."""
+    for last, softmax, probabilities, scores in _softmaxes(view):
+        typed = view.types.get(scores)
+        if typed is None or typed.rank < 2:
+            continue
+        back = _back(scores, typed, view, _MOST_BACK)
+        if back is None:
+            continue
+        first, between, masks = back
+        on = _on(probabilities, typed.shape[-1], view, any(role_of(call) == "join" for call in between))
+        if on is None:
+            continue
+        second, after = on
+        found = _completed(first, second, softmax, (*between, *last, *after), masks, view)
+        if found is not None:
+            yield found
+
+
+def _softmaxes(view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
+    """Each softmax along the last axis: its calls, the one to name it by, its result and its operand."""
+    for call in view.calls:
+        role = role_of(call)
+        if role == "softmax":
+            operand = view.types.get(_first(call))
+            if operand is not None and axis_of(call, operand.rank) == operand.rank - 1:
+                yield (call,), call, call.result, _first(call)
+        elif role == "power":
+            found = _written_out(call, view)
+            if found is not None:
+                yield found
+
+
+def _written_out(power: Call, view: View) -> tuple[tuple[Call, ...], Call, str, str] | None:
+    """exp(x - max(x)) / sum(exp(x - max(x))), as decompositions write a softmax."""
+    scores, calls = _first(power), [power]
+    maker = view.makers.get(scores)
+    if maker is not None and base_of(maker) in ("sub", "Sub"):
+        operands = maker.uses
+        top = view.makers.get(operands[1]) if len(operands) == 2 else None
+        if top is not None and base_of(top) in ("amax", "max", "ReduceMax") and _first(top) == operands[0]:
+            scores, calls = operands[0], [top, maker, power]
+    users = {id(user): user for user in view.users.get(power.result, [])}.values()
+    total = next((user for user in users if role_of(user) == "sum"), None)
+    for user in users:
+        if (
+            total is not None
+            and base_of(user) in ("div", "Div")
+            and user.uses == (power.result, total.result)
+        ):
+            source, summed = view.types.get(power.result), view.types.get(total.result)
+            along = None if source is None or summed is None else _reduced(source, summed)
+            if source is not None and along == source.rank - 1:
+                return (*calls, total, user), user, user.result, scores
+    return None
+
+
+def _reduced(source: TensorType, summed: TensorType) -> int | None:
+    """The one axis that is 1 afterwards and was not before."""
+    if source.rank != summed.rank:
+        return None
+    axes = [axis for axis in range(source.rank) if source.shape[axis] != summed.shape[axis]]
+    return axes[0] if len(axes) == 1 and summed.shape[axes[0]] == 1 else None
+
+
+def _back(
+    name: str, like: TensorType, view: View, steps: int
+) -> tuple[Call, tuple[Call, ...], tuple[Masking, ...]] | None:
+    """The product that scores come from, the calls between, and what was added to the scores or chose among them."""
+    maker = view.makers.get(name)
+    typed = view.types.get(name)
+    if maker is None or typed is None or not steps or not _is_scores(typed, like):
+        return None
+    role = role_of(maker)
+    if role == "product":
+        return maker, (), ()
+    if role in _UNARY or role == "part":
+        tries = maker.uses[:1] if keeps_last(maker, typed.rank) else ()
+    elif role in _SEVERAL:
+        tries = maker.uses
+    else:
+        return None
+    for operand in tries:
+        found = _back(operand, like, view, steps - 1)
+        if found is not None:
+            first, between, masks = found
+            others = [other for other in maker.uses if other != operand]
+            masking = tuple(other for other in others if _is_mask(other, view))
+            if role in ("bias", "choice") and masking:
+                masks = (*masks, Masking(maker, operand, masking))
+            return first, (*between, maker), masks
+    return None
+
+
+def _is_scores(typed: TensorType, like: TensorType) -> bool:
+    """Whether a tensor may be the scores before they were laid out anew: as many rows of keys, a sink's column apart."""
+    return typed.rank >= 2 and (
+        not differ(typed.shape[-1], like.shape[-1]) or not differ(typed.shape[-1] + 1, like.shape[-1])
+    )
+
+
+def _is_mask(name: str, view: View) -> bool:
+    typed = view.types.get(name)
+    return typed is not None and typed.numel != 1
+
+
+def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[Call, ...]] | None:
+    """The product that takes the probabilities as its rows, and the calls between."""
+    waiting: list[tuple[str, tuple[Call, ...]]] = [(name, ())]
+    while waiting:
+        at, between = waiting.pop(0)
+        for user in {id(user): user for user in view.users.get(at, [])}.values():
+            role = role_of(user)
+            if role == "product":
+                product = product_of(user)
+                typed = view.types.get(at)
+                if product is None or typed is None or product.left != at or product.left_axis != -1:
+                    continue
+                if same(typed.shape[-1], keys) or has_sink:
+                    return user, between
+            elif len(between) < _MOST_ON and (role in _AFTER or (role == "part" and has_sink)):
+                typed = view.types.get(user.result)
+                if typed is None or not keeps_last(user, typed.rank):
+                    continue
+                waiting.append((user.result, (*between, user)))
+    return None
+
+
+def _completed(
+    first: Call,
+    second: Call,
+    softmax: Call,
+    between: tuple[Call, ...],
+    masks: tuple[Masking, ...],
+    view: View,
+) -> Spelled | None:
+    one, two = product_of(first), product_of(second)
+    scores, left = view.types.get(first.result), view.types.get(one.left) if one else None
+    if one is None or two is None or scores is None or left is None or first is second:
+        return None
+    query, _ = _source(one.left, view)
+    (key, _), (value, _) = _source(one.right, view), _source(two.right, view)
+    if key in view.stored or value in {call.result for call in between}:
+        return None  # a layer whose activation is a softmax; probabilities of probabilities
+    shapes = [view.types[name].shape for name in (one.left, one.right) if name in view.types]
+    if len(shapes) != 2 or (not {len(shape) for shape in shapes} & {3, 4, 5, 6} and scores.rank > 2):
+        return None
+    heads = _heads(scores, one, view)
+    inside = {id(call): call for call in (first, *between, second)}
+    of_keys, growth = copies(one.right, view)
+    of_values, _ = copies(two.right, view)
+    repeats = {id(call): call for call in (*of_keys, *of_values)}
+    return Spelled(
+        first=first,
+        second=second,
+        softmax=softmax,
+        between=tuple(sorted(inside.values(), key=lambda call: call.place)),
+        repeats=tuple(sorted(repeats.values(), key=lambda call: call.place)),
+        query=query,
+        key=key,
+        value=value,
+        masks=masks,
+        width=left.shape[one.left_axis],
+        heads=heads,
+        kv_heads=_shared(heads, scores, one, growth, view),
+    )
+
+
+def _source(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
+    """Where an operand comes from before it was laid out, scaled or cast, and the calls that did so, the last one first."""
+    calls: list[Call] = []
+    while True:
+        maker = view.makers.get(name)
+        if maker is None or role_of(maker) not in ("layout", "cast", "scale"):
+            return name, tuple(calls)
+        operands = maker.uses
+        if role_of(maker) == "scale":
+            varying = [operand for operand in operands if _is_mask(operand, view)]
+            if len(varying) != 1:
+                return name, tuple(calls)
+            operands = tuple(varying)
+        if not operands:
+            return name, tuple(calls)
+        calls.append(maker)
+        name = operands[0]
+
+
+def _heads(scores: TensorType, product: Product, view: View) -> Dim:
+    """Query heads: the axes between the first and the rows; of scores whose first axis is batch and heads in one, what the
+    queries had before they were laid out so.
+    """
+    if scores.rank >= 4:
+        return prod(scores.shape[1:-2])
+    if scores.rank < 3:
+        return 1
+    left = view.types[product.left]
+    for name in _ancestors(product.left, view):
+        typed = view.types.get(name)
+        if typed is not None and typed.rank == 4 and same(typed.numel, left.numel):
+            for axes in ((0, 1), (0, 2)):
+                merged = typed.shape[axes[0]] * typed.shape[axes[1]]
+                if same(merged, scores.shape[0]) and same(typed.shape[-1], left.shape[-1]):
+                    return typed.shape[axes[1]]
+    return 1
+
+
+def _ancestors(name: str, view: View) -> Iterator[str]:
+    yield name
+    _, calls = _source(name, view)
+    for call in calls:
+        yield _first(call)
+
+
+def _shared(heads: Dim, scores: TensorType, product: Product, growth: Dim, view: View) -> Dim:
+    """Heads of the keys: fewer than those of the queries where keys were repeated, or broadcast in the product."""
+    repeated = growth
+    right = view.types[product.right]
+    if right.rank == scores.rank and scores.rank >= 4:
+        for mine, all_of in zip(right.shape[1:-2], scores.shape[1:-2], strict=True):
+            if mine == 1:
+                repeated = repeated * all_of
+    return heads if repeated in (0, 1) else floor_div(heads, repeated)
+
+
+def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
+    """The calls that repeat an operand for several query heads, and what is done to it from there on; how often it is there
+    then. One that is the same for the whole batch is not repeated by that.
+    """
+    _, before = _source(name, view)
+    growth: Dim = 1
+    last = 0
+    for place, call in enumerate(before):
+        source, result = view.types.get(_first(call)), view.types.get(call.result)
+        if source is None or result is None or source.numel in (0, result.numel) or result.numel == 0:
+            continue
+        times = floor_div(result.numel, source.numel)
+        if source.rank == result.rank and source.rank and not same(source.shape[0], result.shape[0]):
+            times = floor_div(times * source.shape[0], result.shape[0])
+        growth, last = growth * times, place + 1
+    return before[:last], growth
+
+
+def _first(call: Call) -> str:
+    """Name of the first value that a call uses; "" where there is none."""
+    return call.uses[0] if call.uses else ""

@@ -1,0 +1,97 @@
+"""Findings about an ONNX file that a reviewer can act on: what is wrong, what is unsafe, what costs more than it must.
+
+Nothing in the file is executed and no weight is loaded; data kept outside the file are never opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphflops.audit.model import NEGLIGIBLE_SHARE, Model
+from graphflops.errors import FileError
+from graphflops.findings import SEVERITIES, Finding
+from graphflops.view import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from graphflops.audit.registry import Check, Found
+    from graphflops.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found, the gravest first; `report` is None where the file holds no program whose cost could be told."""
+
+    path: str
+    findings: tuple[Finding, ...]
+    report: Report | None
+
+
+def audit(
+    path: str | Path,
+    *,
+    codes: Collection[str] | None = None,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Audit:
+    """Audit an ONNX file.
+
+    codes: of the checks to run; all by default. dims, inputs, progress: as for `graphflops.analyze`.
+    Raises FileError for what is no ONNX file, ModelError where sizes given contradict the program.
+    """
+    from graphflops.audit.catalogue import checks
+    from graphflops.exporters import onnx
+
+    proto, origin = onnx.opened(path)
+    model = Model(Path(path), proto)
+    try:
+        model.graph = onnx.graph_of(proto, origin)
+    except FileError as error:
+        model.problem = str(error).partition(": ")[2] or str(error)
+    if model.graph is not None:
+        from graphflops.analysis import analyze
+
+        model.report = analyze(model.graph, dims=dims, inputs=inputs, progress=progress)
+    findings: list[Finding] = []
+    for check in checks().values():
+        if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None):
+            findings += [
+                _finding(check, found) for found in check.run(model) if not _negligible(found, model)
+            ]
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
+    return Audit(str(path), tuple(findings), model.report)
+
+
+def _negligible(found: Found, model: Model) -> bool:
+    """Whether what was found costs something, but next to nothing."""
+    if model.report is None or not (found.flops or found.bytes):
+        return False
+    return model.share(found.flops, found.bytes) < NEGLIGIBLE_SHARE
+
+
+def _finding(check: Check, found: Found) -> Finding:
+    finding = Finding(
+        *(check.code, check.name, found.severity or check.severity, found.message, check.fix),
+        flops=found.flops,
+        bytes=found.bytes,
+    )
+    return _placed(finding, found.at)
+
+
+def _placed(finding: Finding, at: object) -> Finding:
+    from dataclasses import replace
+
+    if at is None:
+        return finding
+    if isinstance(at, Call):
+        row = at.row
+        return replace(finding, node=row.node, op=row.op, module=row.module, source=row.source)
+    from graphflops.exporters.onnx_places import Places
+
+    module, _, source = Places().of(at)
+    domain = f"{at.domain}." if at.domain else ""  # type: ignore[attr-defined]
+    return replace(finding, node=at.name, op=f"{domain}{at.op_type}", module=module, source=source)  # type: ignore[attr-defined]

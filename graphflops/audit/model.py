@@ -1,0 +1,129 @@
+"""The model under audit, as checks look at it: the file, the program in it, and what the program costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import evaluate
+from graphflops.view import View
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from graphflops.dims import Dim, Expr
+    from graphflops.findings import Severity
+    from graphflops.graph import Graph
+    from graphflops.report import Report
+
+TYPICAL_SIZE = 64  # of an axis whose size nobody gave, where a check must weigh one cost against another
+NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: what costs less is worth a note
+NEGLIGIBLE_SHARE = 0.0001  # what costs less is not worth a word
+
+
+@dataclass(eq=False)
+class Model:
+    """One ONNX file.
+
+    proto: its ModelProto, without weights. graph, report: None where its parts do not fit together; `problem` says why.
+    """
+
+    path: Path
+    proto: Any
+    graph: Graph | None = None
+    report: Report | None = None
+    problem: str = ""
+
+    # The file
+
+    @cached_property
+    def graphs(self) -> list[Any]:
+        """Every GraphProto: the program's own first, then those in attributes of its calls and of its functions' calls."""
+        found = [self.proto.graph]
+        nodes = [
+            *self.proto.graph.node,
+            *(node for function in self.proto.functions for node in function.node),
+        ]
+        while nodes:
+            node = nodes.pop()
+            for attribute in node.attribute:
+                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+                found += inner
+                nodes += [node for graph in inner for node in graph.node]
+        return found
+
+    @cached_property
+    def nodes(self) -> list[Any]:
+        """Every NodeProto of the file, those of functions and nested graphs too."""
+        return [
+            *(node for graph in self.graphs for node in graph.node),
+            *(node for function in self.proto.functions for node in function.node),
+        ]
+
+    @cached_property
+    def tensors(self) -> list[Any]:
+        """Every TensorProto with data of its own: initializers and constants in attributes."""
+        found = [tensor for graph in self.graphs for tensor in graph.initializer]
+        found += [tensor.values for graph in self.graphs for tensor in graph.sparse_initializer]
+        for node in self.nodes:
+            for attribute in node.attribute:
+                found += [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
+        return found
+
+    @cached_property
+    def opsets(self) -> dict[str, int]:
+        """Version in force by domain, "" for ai.onnx."""
+        return {domain_of(entry.domain): entry.version for entry in self.proto.opset_import}
+
+    # The program
+
+    @cached_property
+    def view(self) -> View:
+        """The program to look around in."""
+        assert self.graph is not None
+        assert self.report is not None
+        return View(self.graph, self.report.rows)
+
+    # What weighs how much
+
+    def at(self, quantity: Dim | None) -> int:
+        """A quantity at the sizes given, sizes that nobody gave taken as typical; 0 for None."""
+        if quantity is None or isinstance(quantity, int):
+            return quantity or 0
+        return evaluate(quantity, {name: self._size(name) for name in quantity.symbols}) or 0
+
+    def _size(self, name: str) -> int:
+        assert self.report is not None
+        info = self.report.symbols.get(name)
+        if info is None:
+            return TYPICAL_SIZE
+        if info.value is not None:
+            return info.value
+        return min(max(TYPICAL_SIZE, info.minimum or 0), info.maximum or TYPICAL_SIZE)
+
+    def is_open(self, size: Expr) -> bool:
+        """Whether a size has no value by what the user gave."""
+        assert self.report is not None
+        return evaluate(size, self.report.values) is None
+
+    def graded(self, flops: Dim | None, bytes: Dim | None) -> Severity:
+        """A warning for what costs a notable share of the whole, else a note."""
+        return "warning" if self.share(flops, bytes) > NOTABLE_SHARE else "note"
+
+    def share(self, flops: Dim | None, bytes: Dim | None) -> float:
+        """What part of the whole's FLOPs or bytes these are, whichever is more."""
+        parts = zip((self.at(flops), self.at(bytes)), self._whole, strict=True)
+        return max(part / whole if whole else 0.0 for part, whole in parts)
+
+    @cached_property
+    def _whole(self) -> tuple[int, int]:
+        assert self.report is not None
+        cost = self.report.total()
+        flops = self.at(cost.matrix_flops + cost.vector_flops)
+        return flops, self.at(cost.read_bytes + cost.written_bytes)
+
+
+def domain_of(domain: str) -> str:
+    """A domain by its one name: ai.onnx is ""."""
+    return "" if domain == "ai.onnx" else domain

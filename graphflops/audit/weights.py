@@ -1,0 +1,64 @@
+"""How the file keeps its weights."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from graphflops.audit.registry import Found, check
+from graphflops.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.audit.model import Model
+
+_LARGEST_PROTOBUF = 2**31 - 1
+_SMALLEST_TWIN = 4096  # bytes; smaller tensors are alike by chance, or cost nothing
+_NOTABLE = 2**20
+
+
+@check(
+    "GF240",
+    "weights-stored-twice",
+    "warning",
+    fix="point both users at one initializer: tie the weights in the module, or deduplicate the file with a tool",
+)
+def stored_twice(model: Model) -> Iterator[Found]:
+    """Two initializers hold the same bytes: tied weights that the export took apart, or a block copied. They take space in
+    the file and memory twice. Data outside the file are not opened, and so not compared.
+    """
+    from graphflops.exporters.onnx_digests import digests
+
+    twins: dict[tuple[str, str, str], list[str]] = {}
+    known = {entry.target: entry.name for entry in model.view.stored.values()}
+    for name, digest in digests(model.path, _SMALLEST_TWIN).items():
+        typed = model.view.types.get(known.get(name, name))
+        if typed is not None:
+            twins.setdefault((digest, str(typed.dtype), str(typed.nbytes)), []).append(name)
+    for (_, dtype, size), names in twins.items():
+        if len(names) > 1:
+            wasted = int(size) * (len(names) - 1)
+            some = ", ".join(shown(name) for name in names[:3])
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            text = f"{some}{more} are the same {dtype} data, {int(size):,} bytes each"
+            yield Found(text, bytes=wasted, severity=None if wasted >= _NOTABLE else "note")
+
+
+@check(
+    "GF241",
+    "weights-inline",
+    "error",
+    fix="save with external data (onnx.save(..., save_as_external_data=True)): protobuf ends at 2 GB",
+    reads="file",
+)
+def weights_inline(model: Model) -> Iterator[Found]:
+    """The file is larger than the two gigabytes that a protobuf message may have, its weights being inside: onnx and most
+    runtimes do not read it. Within a tenth of that it is a warning.
+    """
+    size = os.stat(model.path).st_size
+    if size > _LARGEST_PROTOBUF:
+        yield Found(f"the file has {size:,} bytes, more than the {_LARGEST_PROTOBUF:,} of a protobuf message")
+    elif size > 0.9 * _LARGEST_PROTOBUF:
+        text = f"the file has {size:,} bytes; past {_LARGEST_PROTOBUF:,} it cannot be one message"
+        yield Found(text, severity="warning")

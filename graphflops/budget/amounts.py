@@ -1,0 +1,78 @@
+"""Amounts as people write them: `2 GFLOP`, `512 MiB`, `1.5 M`, `+2 % or 1 MFLOP`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+Unit = Literal["FLOP", "MAC", "B", ""]
+
+_SPELLINGS: dict[Unit, frozenset[str]] = {
+    "FLOP": frozenset({"", "FLOP", "FLOPs"}),
+    "MAC": frozenset({"", "MAC", "MACs"}),
+    "B": frozenset({"", "B", "byte", "bytes"}),
+    "": frozenset({""}),
+}
+_DECIMAL = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_EXAMPLES: dict[Unit, str] = {
+    "FLOP": '"2 GFLOP" or "350 M"',
+    "MAC": '"1 GMAC" or "350 M"',
+    "B": '"512 MiB" or "1.5 GB"',
+    "": '"7 M" or 12500',
+}
+_NUMBER = r"(\d[\d_]{0,30}(?:\.\d{1,30})?(?:[eE][+]?\d{1,2})?)"
+_AMOUNT = re.compile(rf"{_NUMBER}\s*([A-Za-z]*)")
+_PERCENT = re.compile(rf"{_NUMBER}\s*%")
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How much more than before is allowed: the larger of a share and a number."""
+
+    share: Fraction
+    number: int
+
+    def allowed(self, before: int) -> int:
+        """The most that is allowed where `before` was measured."""
+        return before + max(int(before * self.share), self.number)
+
+
+def amount(text: str | float, unit: Unit) -> int:
+    """A number of FLOPs, MACs, bytes or things; a part of one is dropped. Raises ValueError, which says what is expected."""
+    written = text.strip() if isinstance(text, str) else repr(text)
+    found = _AMOUNT.fullmatch(written)
+    factor = _factor(found[2], unit) if found else None
+    if found is None or factor is None:
+        kind = {"FLOP": "number of FLOPs", "MAC": "number of MACs", "B": "number of bytes", "": "number"}[
+            unit
+        ]
+        raise ValueError(f"{text!r} is no {kind}: write {_EXAMPLES[unit]}")
+    return int(Fraction(found[1].replace("_", "")) * factor)
+
+
+def percent(text: str | float) -> Fraction:
+    """`98.5 %` as a share. Raises ValueError, which says what is expected."""
+    found = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(f'{text!r} is no percentage: write "98.5 %"')
+    return Fraction(found[1].replace("_", "")) / 100
+
+
+def growth(text: str, unit: Unit) -> Growth:
+    """`+2 %`, `+1 MFLOP`, `+2 % or 1 MFLOP`. Raises ValueError, which says what is expected."""
+    share, _, least = text.strip().removeprefix("+").partition(" or ")
+    if "%" not in share and not least:
+        return Growth(Fraction(0), amount(share, unit))
+    return Growth(percent(share), amount(least, unit) if least else 0)
+
+
+def _factor(written: str, unit: Unit) -> int | None:
+    """What the letters after a number stand for; None where they stand for nothing."""
+    for powers, base in ((_DECIMAL, 1000), (_BINARY, 1024)):
+        for prefix, power in powers.items():
+            if written.startswith(prefix) and written[len(prefix) :] in _SPELLINGS[unit]:
+                return int(base**power) if base == 1000 or unit == "B" else None
+    return None

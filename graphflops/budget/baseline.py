@@ -1,0 +1,143 @@
+"""What models cost before: a small JSON file, meant to be committed and to be read in a diff."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping  # noqa: TC003 - msgspec resolves the annotations
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Union
+
+import msgspec
+
+from graphflops.budget.limits import UNITS
+from graphflops.budget.measure import TOP
+from graphflops.budget.patterns import matches_module
+from graphflops.cost import QUANTITIES
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from graphflops.budget.limits import Budget
+    from graphflops.budget.measure import Measures
+
+SCHEMA: Literal[1] = 1
+Figures = dict[str, Union[int, str]]  # a number by name, or its formula where a size has no value
+_LARGEST = 2**28  # bytes of a baseline
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What one model cost at one choice of sizes.
+
+    sizes: those that the file itself gave as an example; totals: by quantity; modules: those that limits ask for;
+    lines: what costs something by module without numbers and operator, and `parameters` by module; no zeros.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    totals: Figures = field(default_factory=dict)
+    modules: Mapping[str, Figures] = field(default_factory=dict)
+    lines: Mapping[str, Figures] = field(default_factory=dict)
+
+
+Baseline = dict[
+    str, dict[str, Before]
+]  # by model, relative to the budget, and by sizes as `Sizes` prints them
+
+
+class _Wire(msgspec.Struct):
+    schema: Literal[1]
+    models: Baseline
+
+
+def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
+    """What a later check compares with; of modules, those with a limit relative to it."""
+    modules: dict[str, Figures] = {}
+    for budget in budgets:
+        for pattern, limits in budget.modules:
+            for path in measures.modules if any(limit.relative for limit in limits) else ():
+                if matches_module(pattern, path):
+                    figures = {
+                        limit.quantity: measures.figure(measures.module(path, limit.quantity))
+                        for limit in limits
+                        if limit.relative
+                    }
+                    modules.setdefault(path, {}).update(figures)
+    lines: dict[str, Figures] = {}
+    for line in measures.lines:
+        figures = {name: measures.figure(getattr(line.group.cost, name)) for name in QUANTITIES}
+        costs = {name: figure for name, figure in figures.items() if figure != 0}
+        if costs:
+            lines[line.name] = {"calls": line.group.calls, **costs}
+    for path, count in measures.parameters_in().items():
+        lines[path or TOP] = {"parameters": count}
+    totals = {quantity: measures.figure(measures.total(quantity)) for quantity in UNITS}
+    return Before(measures.sizes, totals, modules, lines)
+
+
+def to_json(baseline: Baseline) -> str:
+    """The file's text: sorted, a line for each total, module and group of calls."""
+    models = {
+        model: {
+            sizes: {
+                "sizes": _OneLine(before.sizes),
+                "totals": dict(before.totals),
+                **({"modules": _lines(before.modules)} if before.modules else {}),
+                "lines": _lines(before.lines),
+            }
+            for sizes, before in by_sizes.items()
+        }
+        for model, by_sizes in baseline.items()
+    }
+    return _text({"schema": SCHEMA, "models": models}, "") + "\n"
+
+
+def from_json(data: bytes, path: str) -> Baseline:
+    """The baseline that `to_json` wrote; FileError says where it is none."""
+    try:
+        return msgspec.json.decode(data, type=_Wire).models
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        what = f"no baseline of schema {SCHEMA}: {error}: make it again with graphflops check --update"
+        raise FileError(f"{shown(path)}: {shown(what, 500)}") from None
+
+
+def read(path: str) -> Baseline:
+    """The baseline in a file; FileError where it cannot be read or is none."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+    except FileNotFoundError:
+        raise FileError(f"{shown(path)}: no such baseline: make it with graphflops check --update") from None
+    except OSError as error:
+        raise FileError(f"{shown(path)}: {error.strerror or error}") from None
+    if len(data) > _LARGEST:
+        raise FileError(f"{shown(path)}: larger than any baseline: {_LARGEST:,} bytes at most")
+    return from_json(data, path)
+
+
+def is_baseline(path: str) -> bool:
+    """Whether a file is a baseline, and not a report."""
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(_LARGEST), type=_Kind).models is not msgspec.UNSET
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return True  # what is wrong with it is said where it is read
+
+
+class _Kind(msgspec.Struct):
+    models: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _OneLine(dict[str, Any]):
+    """An object that is printed on one line."""
+
+
+def _lines(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, _OneLine]:
+    return {name: _OneLine(inside) for name, inside in figures.items()}
+
+
+def _text(value: Any, indent: str) -> str:
+    if not isinstance(value, dict) or isinstance(value, _OneLine) or not value:
+        return json.dumps(value, sort_keys=True)
+    items = [f"{indent} {json.dumps(key)}: {_text(value[key], indent + ' ')}" for key in sorted(value)]
+    return "{\n" + ",\n".join(items) + f"\n{indent}}}"

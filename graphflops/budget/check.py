@@ -1,0 +1,313 @@
+"""Whether a report keeps to its limits: one finding for each that it breaks, or that cannot be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.budget.amounts import Growth
+from graphflops.budget.culprits import culprits
+from graphflops.budget.limits import UNITS
+from graphflops.budget.measure import TOP, Measures, unnumbered, within
+from graphflops.budget.patterns import matches_module, matches_op
+from graphflops.dims import Expr
+from graphflops.findings import Finding, RuleInfo
+from graphflops.render.text import (
+    count_of,
+    formula,
+    listed,
+    memory,
+    number,
+    occurrences,
+    percent,
+    safe,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from graphflops.budget.amounts import Unit
+    from graphflops.budget.baseline import Before
+    from graphflops.budget.culprits import Culprit
+    from graphflops.budget.limits import Budget, Limit
+    from graphflops.budget.measure import Figure
+    from graphflops.dims import Dim
+    from graphflops.report import Report
+
+RULES: Mapping[str, RuleInfo] = {
+    "GF301": RuleInfo("over-limit", "A limit is passed.", "Make it cheaper, or raise the limit."),
+    "GF302": RuleInfo(
+        "grown",
+        "More has been added since the baseline than the budget allows.",
+        "Make it cheaper, or accept it with graphflops check --update.",
+    ),
+    "GF303": RuleInfo(
+        "cost-unknown",
+        "A limit cannot be checked, because the cost of some calls is unknown.",
+        "Price the operators with --rules FILE.py, or name them under unknown in the budget.",
+    ),
+    "GF304": RuleInfo(
+        "size-open",
+        "A limit cannot be checked, because a size has no value.",
+        "State the size under dims in the budget.",
+    ),
+    "GF305": RuleInfo(
+        "coverage-low",
+        "The cost of more calls is unknown than the budget allows.",
+        "Price the operators with --rules FILE.py, or name them under unknown in the budget.",
+    ),
+    "GF306": RuleInfo(
+        "no-baseline",
+        "A relative limit has nothing to compare with.",
+        "Measure it with graphflops check --update.",
+    ),
+    "GF307": RuleInfo(
+        "forbidden-operator",
+        "An operator is called that the budget forbids.",
+        "Replace the call, or allow the operator.",
+    ),
+    "GF308": RuleInfo(
+        "module-missing",
+        "A limit is for modules that the model does not have.",
+        "Correct the pattern: * stands for what is between two dots, ** for any number of such parts.",
+    ),
+    "GF309": RuleInfo(
+        "sizes-differ",
+        "The baseline was measured at other sizes.",
+        "State the sizes under dims in the budget, or measure again with graphflops check --update.",
+    ),
+    "GF310": RuleInfo("not-analyzed", "The model cannot be analyzed.", "Mend the file."),
+    "GF311": RuleInfo(
+        "not-limited",
+        "No limit of the budget is for this model.",
+        "Add a [[budget]] whose models match it.",
+        "note",
+    ),
+}
+_HELD = ("parameters", "parameter_bytes", "buffer_bytes")  # what is known whatever the calls cost
+_SHOWN = 3  # culprits named
+
+
+def finding(
+    code: str, message: str, *, node: str = "", op: str = "", module: str = "", source: str = ""
+) -> Finding:
+    """A finding of that code."""
+    rule = RULES[code]
+    return Finding(code, rule.name, rule.severity, message, rule.help.rstrip("."), node, op, module, source)
+
+
+def check(report: Report, budget: Budget, before: Before | None = None) -> list[Finding]:
+    """What breaks the limits.
+
+    The report is of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
+    A limit that cannot be told counts as broken: calls of unknown cost may cost anything.
+    """
+    return list(_Check(Measures(report), budget, before).findings())
+
+
+class _Scope(NamedTuple):
+    """The whole model, or one module, which may stand for others that are equal but for the number in their path."""
+
+    path: str = ""
+    label: str = ""
+    others: str = ""
+
+    def inside(self) -> str:
+        """` of blocks.*.fc (each of 4)`."""
+        return f" of {safe(self.label, 80)}{self.others}" if self.path else ""
+
+
+class _Check:
+    """One report against one budget."""
+
+    def __init__(self, measures: Measures, budget: Budget, before: Before | None) -> None:
+        self.measures = measures
+        self.budget = budget
+        self.before = before
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything, in the order of the budget."""
+        if self.budget.relative:
+            yield from self.comparable()
+        yield from self.scope(_Scope(), self.budget.limits)
+        for pattern, limits in self.budget.modules:
+            paths = [path for path in self.measures.modules if matches_module(pattern, path)]
+            for scope in self.folded(paths, limits):
+                yield from self.scope(scope, limits)
+            if not paths:
+                there = listed(dict.fromkeys(safe(unnumbered(path), 60) for path in self.measures.modules), 8)
+                yield finding("GF308", f"no module matches {safe(pattern)}; the model has {there or 'none'}")
+        yield from self.coverage()
+        yield from self.forbidden()
+
+    def comparable(self) -> Iterator[Finding]:
+        """Whether there is anything before, and at the same sizes; without it relative limits are left out."""
+        now = self.measures.sizes
+        if self.before is None:
+            yield finding("GF306", f"nothing was measured before{_at(now)}")
+        elif now != self.before.sizes:
+            then = _at(self.before.sizes) or " at fixed sizes"
+            yield finding("GF309", f"the baseline was measured{then}, this is{_at(now) or ' fixed'}")
+            self.before = None
+
+    def folded(self, paths: Iterable[str], limits: tuple[Limit, ...]) -> Iterator[_Scope]:
+        """Modules; those that differ by number only and are equal in all that is limited, as one."""
+        equal: dict[tuple[object, ...], list[str]] = {}
+        for path in paths:
+            figures = [self.measures.module(path, limit.quantity) for limit in limits]
+            then = [self.then(path, limit) for limit in limits]
+            key = (unnumbered(path), *figures, *then, *self.measures.unknown(path).items())
+            equal.setdefault(key, []).append(path)
+        for members in equal.values():
+            some = len(members) > 1
+            label = unnumbered(members[0]) if some else members[0]
+            yield _Scope(members[0], label, f" (each of {len(members):,})" if some else "")
+
+    def scope(self, scope: _Scope, limits: tuple[Limit, ...]) -> Iterator[Finding]:
+        """The limits of the whole model, or of one module."""
+        path = scope.path
+        unknown = self.intolerable(path)
+        untold: list[str] = []
+        for limit in limits:
+            if limit.relative and self.before is None:
+                continue
+            quantity = limit.quantity
+            value = self.measures.module(path, quantity) if path else self.measures.total(quantity)
+            now, then = self.measures.figure(value), self.then(path, limit)
+            if then is None:
+                what = f"{quantity}{scope.inside()} was not measured before"
+                yield finding("GF306", what, module=scope.label)
+            elif isinstance(now, str) or isinstance(then, str):
+                if now != then:
+                    yield self.open(scope, quantity, value)
+            elif now > _allowed(limit, then):
+                yield self.broken(scope, limit, now, then)
+            elif unknown and quantity not in _HELD:
+                untold.append(quantity)
+        if untold:
+            calls = count_of(sum(unknown.values()), "call")
+            what = f"{', '.join(untold)}{scope.inside()} cannot be checked: the cost of {calls} is unknown: "
+            yield finding(
+                "GF303", what + occurrences(unknown), module=scope.label, **self.first_call(path, unknown)
+            )
+
+    def then(self, path: str, limit: Limit) -> Figure | None:
+        """What a relative limit compares with, None where that was not measured; 0 for another limit."""
+        if not limit.relative or self.before is None:
+            return 0
+        figures = self.before.modules.get(path, {}) if path else self.before.totals
+        return figures.get(limit.quantity)
+
+    def intolerable(self, path: str) -> dict[str, int]:
+        """The calls of unknown cost that the budget does not name."""
+        allowed = self.budget.unknown
+        return {
+            op: times
+            for op, times in self.measures.unknown(path).items()
+            if not any(matches_op(pattern, op) for pattern in allowed)
+        }
+
+    def open(self, scope: _Scope, quantity: str, value: Dim) -> Finding:
+        """A quantity that has no value, here or in the baseline."""
+        infos, names = self.measures.report.symbols, value.symbols if isinstance(value, Expr) else ()
+        unset = [name for name in sorted(names) if name not in self.measures.report.values]
+        if not unset:
+            return finding(
+                "GF309",
+                f"{quantity}{scope.inside()} is a formula in the baseline and a number here",
+                module=scope.label,
+            )
+        axes = [infos[name].where[0] if name in infos and infos[name].where else name for name in unset]
+        what = f"{quantity}{scope.inside()} depends on {listed((safe(axis, 60) for axis in axes), 8)}"
+        return finding(
+            "GF304", f"{what}, of no known size: {shortened(formula(value), 120)}", module=scope.label
+        )
+
+    def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
+        """A limit that is passed: by how much, and where it comes from."""
+        quantity, unit = limit.quantity, UNITS[limit.quantity]
+        what = (
+            f"{quantity}{scope.inside()} is {_amount(now, unit)}{'' if quantity in _HELD else self.sizes()}: "
+        )
+        if limit.relative:
+            grown = f"{_amount(now - then, unit)}{_share(now - then, then)} more than before"
+            what += f"{grown}, where {safe(limit.text, 60)} is allowed"
+        else:
+            most = _allowed(limit, then)
+            what += f"{_amount(now - most, unit)}{_share(now - most, most)} over the limit of {_amount(most, unit)}"
+        code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
+        if quantity == "peak_bytes":
+            node = self.measures.peak_node()
+            row = next((row for row in self.measures.report.rows if row.node == node), None)
+            if row is not None:
+                what += f"; reached at {safe(node, 80)}"
+                place = {"module": row.module, "node": node, "op": row.op, "source": row.source}
+        grown_by = self.before if limit.relative and not scope.path else None
+        found = culprits(self.measures, scope.path, quantity, grown_by)
+        if found:
+            named = listed((_culprit(culprit, unit) for culprit in found[:_SHOWN]), _SHOWN)
+            more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+            what += f"; {'grown' if grown_by else 'most'} in {named}{more}"
+            place["source"] = next((culprit.source for culprit in found if culprit.source), "")
+        return finding(code, what, **place)
+
+    def coverage(self) -> Iterator[Finding]:
+        """Whether enough calls have a known cost; those that the budget lets be unknown count as known."""
+        least, nodes, unknown = (
+            self.budget.coverage,
+            self.measures.report.coverage.nodes,
+            self.intolerable(""),
+        )
+        known = nodes - sum(unknown.values())
+        if least is not None and known < least * nodes:
+            what = f"the cost of {known:,} of {count_of(nodes, 'call')} is known, {percent(known, nodes)} %, where "
+            what += f"{float(100 * least):g} % are asked for; unknown: {occurrences(unknown)}"
+            yield finding("GF305", what, **self.first_call("", unknown))
+
+    def forbidden(self) -> Iterator[Finding]:
+        """Calls of operators that the budget forbids, by module and operator."""
+        for line in self.measures.lines if self.budget.forbid else ():
+            pattern = next((pattern for pattern in self.budget.forbid if matches_op(pattern, line.op)), None)
+            if pattern is not None:
+                where, times = safe(line.module or TOP, 80), count_of(line.group.calls, "time")
+                what = f"{safe(line.op, 80)} is called {times} in {where}; {safe(pattern, 80)} is forbidden"
+                yield finding("GF307", what, op=line.op, module=line.module, source=line.source)
+
+    def first_call(self, path: str, ops: Mapping[str, int]) -> dict[str, str]:
+        """The place of the first call of one of these operators."""
+        rows = (row for row in self.measures.report.rows if row.op in ops and within(row.module, path))
+        row = next(rows, None)
+        return {} if row is None else {"node": row.node, "op": row.op, "source": row.source}
+
+    def sizes(self) -> str:
+        """` at ids[1]=4096`: the sizes given and those of the export."""
+        infos = self.measures.report.symbols.items()
+        known = {(info.where or (name,))[0]: info.value for name, info in infos if info.value is not None}
+        return _at({**known, **dict(self.budget.sizes.dims)})
+
+
+def _allowed(limit: Limit, then: int) -> int:
+    return limit.most.allowed(then) if isinstance(limit.most, Growth) else limit.most
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    stated = listed((f"{safe(name, 40)}={size}" for name, size in sizes.items()), 6)
+    return f" at {stated}" if stated else ""
+
+
+def _amount(count: int, unit: Unit) -> str:
+    if unit == "B":
+        return memory(count)
+    figure = number(count)
+    return f"{figure}{'' if figure[-1].isalpha() else ' '}{unit}" if unit else figure
+
+
+def _share(part: int, whole: int) -> str:
+    return f" ({percent(part, whole)} %)" if whole else ""
+
+
+def _culprit(culprit: Culprit, unit: Unit) -> str:
+    calls = f" (x{culprit.calls:,})" if culprit.calls > 1 else ""
+    op = f" {safe(culprit.op, 60)}" if culprit.op else ""
+    place = f" at {safe(culprit.source, 60)}" if culprit.source else ""
+    return f"{safe(culprit.name, 80)}{op}{calls} {_amount(culprit.amount, unit)}{place}"

@@ -1,0 +1,294 @@
+"""The budget: a TOML file as typed limits, everything in it checked as it is read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn, Union
+
+import msgspec
+
+from graphflops.budget.amounts import Growth, Unit, amount, growth, percent
+from graphflops.budget.patterns import matches_file
+from graphflops.errors import FileError, shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from fractions import Fraction
+
+# What can be limited, in which unit. The first seven also of one module, and `parameters`.
+UNITS: dict[str, Unit] = {
+    "matrix_flops": "FLOP",
+    "macs": "MAC",
+    "vector_flops": "FLOP",
+    "transcendentals": "",
+    "masked_flops": "FLOP",
+    "read_bytes": "B",
+    "written_bytes": "B",
+    "peak_bytes": "B",
+    "parameters": "",
+    "parameter_bytes": "B",
+    "buffer_bytes": "B",
+}
+OF_MODULES = (*tuple(UNITS)[:7], "parameters")
+_LARGEST_FILE = 2**20  # bytes of a budget
+_Amounts = Union[str, int, float, list[Union[str, int, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that one quantity may be: a number, or so much more than was measured before. `text`: as it is written."""
+
+    quantity: str
+    most: int | Growth
+    text: str
+
+    @property
+    def relative(self) -> bool:
+        """Whether it asks what was measured before."""
+        return isinstance(self.most, Growth)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a model is analyzed at; equal for all limits that one analysis can answer."""
+
+    dims: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    training: bool = False
+
+    def __str__(self) -> str:
+        """`ids[1]=4096 training`; "" for the sizes of the export. What a baseline calls it."""
+        parts = [f"{name}={size}" for name, size in self.dims]
+        parts += [f"{name}={','.join(map(str, shape))}" for name, shape in self.inputs]
+        return " ".join([*parts, *(["training"] if self.training else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One `[[budget]]`.
+
+    models: patterns of the files it is for. coverage: the least share of calls whose cost must be known.
+    forbid: patterns of operators that may not occur; unknown: of those whose cost may be unknown.
+    modules: limits of every module whose path matches the pattern, of each by itself.
+    """
+
+    models: tuple[str, ...] = ("**",)
+    sizes: Sizes = Sizes()
+    limits: tuple[Limit, ...] = ()
+    modules: tuple[tuple[str, tuple[Limit, ...]], ...] = ()
+    coverage: Fraction | None = None
+    forbid: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def applies(self, path: str) -> bool:
+        """Whether the model at this path, relative to the budget's folder, is meant."""
+        return any(matches_file(pattern, path) for pattern in self.models)
+
+    def absolute(self) -> Budget:
+        """The same without what asks what was measured before."""
+        return replace(
+            self,
+            limits=tuple(limit for limit in self.limits if not limit.relative),
+            modules=tuple(
+                (pattern, tuple(limit for limit in limits if not limit.relative))
+                for pattern, limits in self.modules
+            ),
+        )
+
+    @property
+    def relative(self) -> bool:
+        """Whether any limit asks what was measured before."""
+        every = [*self.limits, *(limit for _, limits in self.modules for limit in limits)]
+        return any(limit.relative for limit in every)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFile:
+    """A whole budget.
+
+    folder: where it is, which all its paths are relative to. models: which files are checked where none is named.
+    baseline: the file with what was measured before; None where the budget names none.
+    """
+
+    path: str
+    folder: str
+    budgets: tuple[Budget, ...]
+    models: tuple[str, ...] = ()
+    baseline: str | None = None
+
+    def files(self) -> list[str]:
+        """The models that the budget names, sorted; FileError for a pattern that matches none."""
+        import glob
+
+        found: set[str] = set()
+        for pattern in self.models:
+            under = glob.glob(os.path.join(glob.escape(self.folder), pattern), recursive=True)
+            matching = [path for path in under if os.path.isfile(path)]
+            if not matching:
+                raise FileError(f"{shown(self.path)}: models: no file matches {shown(pattern)}")
+            found.update(os.path.normpath(path) for path in matching)
+        for index, budget in enumerate(self.budgets):
+            if found and not any(budget.applies(self.name_of(path)) for path in found):
+                patterns = ", ".join(map(shown, budget.models))
+                raise FileError(
+                    f"{shown(self.path)}: budget[{index}].models: none of the models matches {patterns}"
+                )
+        return sorted(found)
+
+    @property
+    def relative(self) -> bool:
+        """Whether any limit asks what was measured before."""
+        return any(budget.relative for budget in self.budgets)
+
+    @property
+    def baseline_path(self) -> str | None:
+        """Where the baseline is."""
+        if self.baseline is None:
+            return None
+        return os.path.normpath(os.path.join(self.folder, self.baseline))
+
+    def name_of(self, path: str) -> str:
+        """A model's path as patterns and baselines have it: relative to the budget's folder, with `/`."""
+        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.folder))
+        return relative.replace(os.sep, "/")
+
+
+class _Quantities(msgspec.Struct, forbid_unknown_fields=True):
+    matrix_flops: _Amounts | None = None
+    macs: _Amounts | None = None
+    vector_flops: _Amounts | None = None
+    transcendentals: _Amounts | None = None
+    masked_flops: _Amounts | None = None
+    read_bytes: _Amounts | None = None
+    written_bytes: _Amounts | None = None
+    parameters: _Amounts | None = None
+
+
+class _Entry(_Quantities, forbid_unknown_fields=True):
+    peak_bytes: _Amounts | None = None
+    parameter_bytes: _Amounts | None = None
+    buffer_bytes: _Amounts | None = None
+    models: str | list[str] = "**"
+    dims: dict[str, int] = {}
+    inputs: dict[str, list[int]] = {}
+    training: bool = False
+    coverage: str | None = None
+    forbid: str | list[str] = []
+    unknown: str | list[str] = []
+    modules: dict[str, _Quantities] = {}
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    budget: list[_Entry] = []
+    models: str | list[str] = []
+    baseline: str | None = None
+
+
+def read(path: str) -> BudgetFile:
+    """The budget in a file; FileError, in one line, says at which key it is wrong."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise FileError(f"{shown(path)}: {error.strerror or error}") from None
+    if len(data) > _LARGEST_FILE:
+        raise FileError(f"{shown(path)}: larger than any budget: {_LARGEST_FILE:,} bytes at most")
+    return parse(data, path)
+
+
+def parse(data: bytes, path: str) -> BudgetFile:
+    """The budget written in `data`; FileError as `read` raises it."""
+    try:
+        table = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FileError(f"{shown(path)}: no TOML: {error}") from None
+    try:
+        wire = msgspec.convert(table, _File)
+    except msgspec.ValidationError as error:
+        _wrong(path, *_said(str(error)))
+    if not wire.budget:
+        _wrong(path, "budget", "holds no limits: write them under [[budget]]")
+    entries = [_budget(path, f"budget[{index}]", entry) for index, entry in enumerate(wire.budget)]
+    return BudgetFile(
+        path, os.path.dirname(path) or ".", tuple(entries), tuple(_listed(wire.models)), wire.baseline
+    )
+
+
+def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:
+    """A budget of one `[[budget]]` given as Python values by the names of its keys; FileError where it is none."""
+    try:
+        entry = msgspec.convert(dict(limits), _Entry)
+    except msgspec.ValidationError as error:
+        _wrong("limits", *_said(str(error), _Entry))
+    return BudgetFile("limits", folder, (_budget("limits", "", entry),))
+
+
+def _budget(path: str, at: str, entry: _Entry) -> Budget:
+    inside = f"{at}." if at else ""
+    sizes = Sizes(
+        tuple(sorted(entry.dims.items())),
+        tuple(sorted((name, tuple(shape)) for name, shape in entry.inputs.items())),
+        entry.training,
+    )
+    coverage = None
+    if entry.coverage is not None:
+        coverage = _checked(path, f"{inside}coverage", percent, entry.coverage)
+    return Budget(
+        models=tuple(_listed(entry.models)),
+        sizes=sizes,
+        limits=tuple(_limits(path, inside, entry, tuple(UNITS))),
+        modules=tuple(
+            (pattern, tuple(_limits(path, f'{inside}modules."{pattern}".', quantities, OF_MODULES)))
+            for pattern, quantities in entry.modules.items()
+        ),
+        coverage=coverage,
+        forbid=tuple(_listed(entry.forbid)),
+        unknown=tuple(_listed(entry.unknown)),
+    )
+
+
+def _limits(path: str, inside: str, entry: _Quantities, names: Sequence[str]) -> Iterator[Limit]:
+    for quantity in names:
+        given: _Amounts | None = getattr(entry, quantity)
+        for text in [] if given is None else given if isinstance(given, list) else [given]:
+            unit = UNITS[quantity]
+
+            def most(text: str | float, unit: Unit = unit) -> int | Growth:
+                if isinstance(text, str) and text.lstrip().startswith("+"):
+                    return growth(text, unit)
+                return amount(text, unit)
+
+            yield Limit(quantity, _checked(path, f"{inside}{quantity}", most, text), str(text))
+
+
+def _checked(path: str, at: str, reader: Callable[[Any], Any], text: object) -> Any:
+    try:
+        return reader(text)
+    except ValueError as error:
+        _wrong(path, at, str(error))
+
+
+def _wrong(path: str, at: str, what: str) -> NoReturn:
+    place = f"{at}: " if at else ""
+    raise FileError(f"{shown(path)}: {shown(place, 300)}{shown(what, 500)}") from None
+
+
+def _said(message: str, whole: type[msgspec.Struct] = _File) -> tuple[str, str]:
+    """The place and the defect in what msgspec says: "... - at `$.budget[0].dims`"."""
+    what, _, at = message.partition(" - at `$")
+    if "unknown field" in what:
+        known = _Quantities if "modules" in at else _Entry if "budget" in at else whole
+        names = ", ".join(field.name for field in msgspec.structs.fields(known))
+        what = f"{what}; known are {names}"
+    return at.rstrip("`").lstrip("."), what
+
+
+def _listed(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else given

@@ -1,0 +1,159 @@
+"""What limits look at in a report: its figures as numbers, and where each of them comes from."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Union
+
+from graphflops.render.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.cost import Cost
+    from graphflops.dims import Dim
+    from graphflops.render.ledger import Group
+    from graphflops.report import Report, Row
+
+Figure = Union[int, str]  # a number, or the formula where a size has no value
+_NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # one part of a path that is a number
+_DEEPEST = 100  # components of a path
+TOP = "(model)"  # calls made in no module
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Calls of one operator in modules that differ by number only: `blocks.*.attention.q aten.linear.default`.
+
+    sources: how many of them come from which line of source.
+    """
+
+    module: str
+    op: str
+    group: Group
+    sources: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What a baseline and a diff call it."""
+        return f"{self.module or TOP} {self.op}"
+
+    @property
+    def source(self) -> str:
+        """The line of source that most of them come from; "" where the file records none."""
+        return max(filter(None, self.sources), key=lambda line: self.sources[line], default="")
+
+
+class Measures:
+    """The figures of one report, each worked out when it is asked for."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.ledger = Ledger(report)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that the file leaves open and that have a value, by the axis where they stand."""
+        return {
+            (info.where[0] if info.where else name): info.value
+            for name, info in self.report.symbols.items()
+            if info.value is not None and info.given_by == "hint"
+        }
+
+    def figure(self, quantity: Dim) -> Figure:
+        """A quantity as a number, or else its formula."""
+        value = self.ledger.numbers.value(quantity)
+        return str(quantity) if value is None else value
+
+    def total(self, quantity: str) -> Dim:
+        """A quantity of the whole model, of the whole step where training is priced."""
+        if quantity in ("parameters", "parameter_bytes", "buffer_bytes"):
+            size: int = getattr(self.report, quantity)
+            return size
+        totals = self.report.step() or self.report.totals
+        return totals.peak_bytes if quantity == "peak_bytes" else _of(totals.cost, quantity)
+
+    def peak_node(self) -> str:
+        """The call at which most memory is alive."""
+        return (self.report.step() or self.report.totals).peak_node
+
+    def module(self, path: str, quantity: str) -> Dim:
+        """A quantity of one module with everything in it."""
+        if quantity == "parameters":
+            return sum(self.parameters_in(path).values())
+        return _of(self._of_module(path).cost, quantity)
+
+    def unknown(self, path: str = "") -> Counter[str]:
+        """How often each operator of unknown cost is called in a module."""
+        return Counter(row.op for row in self._unknown if within(row.module, path))
+
+    @cached_property
+    def modules(self) -> list[str]:
+        """Paths of all modules, sorted."""
+        paths = {*self.report.modules, *self.report.parameter_modules}
+        every = {prefix for path in paths for prefix in _prefixes(path)}
+        return sorted(every.union(self._counts) - {""})
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """All calls, by module without numbers and operator, in program order."""
+        return self.lines_in("")
+
+    def lines_in(self, path: str) -> list[Line]:
+        """The calls of one module with everything in it, as `lines`."""
+        sources: dict[tuple[str, str], Counter[str]] = {}
+        counts: dict[tuple[str, str], Counter[int]] = {}
+        for row, kind in zip(self.report.rows, self.ledger.of, strict=True):
+            if within(row.module, path):
+                key = (unnumbered(row.module), row.op)
+                counts.setdefault(key, Counter())[kind] += 1
+                sources.setdefault(key, Counter())[row.source] += 1
+        return [Line(*key, self.ledger.group(found), sources[key]) for key, found in counts.items()]
+
+    def parameters_in(self, path: str = "") -> dict[str, int]:
+        """Parameters that the modules in one module hold themselves, by path without numbers."""
+        held: Counter[str] = Counter()
+        for name, count in self.report.parameter_modules.items():
+            if within(name, path):
+                held[unnumbered(name)] += count
+        return dict(held)
+
+    @cached_property
+    def _unknown(self) -> list[Row]:
+        return [row for row in self.report.rows if row.state == "unknown"]
+
+    @cached_property
+    def _counts(self) -> dict[str, Counter[int]]:
+        """Calls by module with everything in it, and by their kind."""
+        counts: dict[str, Counter[int]] = {}
+        for path, found in self.ledger.counts(lambda row: row.module).items():
+            for prefix in _prefixes(path):
+                counts.setdefault(prefix, Counter()).update(found)
+        return counts
+
+    def _of_module(self, path: str) -> Group:
+        return self.ledger.group(self._counts.get(path, {}))
+
+
+def _prefixes(path: str) -> list[str]:
+    """A path, and those of the modules around it; what is nested absurdly deep counts as in its `_DEEPEST`th module."""
+    parts = path.split(".")[:_DEEPEST]
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def unnumbered(path: str) -> str:
+    """`blocks.*.fc` for `blocks.3.fc`: layers that differ by number are one."""
+    return _NUMBERED.sub("*", path)
+
+
+def _of(cost: Cost, quantity: str) -> Dim:
+    value: Dim = getattr(cost, quantity)
+    return value
+
+
+def within(path: str, module: str) -> bool:
+    """Whether a module is that one, or in it."""
+    return not module or path == module or path.startswith(f"{module}.")

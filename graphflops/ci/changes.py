@@ -1,0 +1,103 @@
+"""The models that a push or a pull request changes, each compared with what it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from graphflops.budget.jobs import report_before
+from graphflops.commands import files
+from graphflops.compare import HELD, WORK, compare
+from graphflops.errors import GraphflopsError, shown
+from graphflops.report import Report
+from graphflops.revisions import changed, file_here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from fractions import Fraction
+
+    from graphflops.compare import Comparison
+
+_WATCHED = (*WORK, "peak_bytes", *HELD)  # the totals that a threshold is for
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One model that is not as it was.
+
+    path: where it is, or was if it is gone. comparison: None for a model that is new or gone, and where one of the
+    two cannot be analyzed: then `error` says why.
+    """
+
+    path: str
+    status: Literal["changed", "new", "gone"]
+    comparison: Comparison | None = None
+    report: Report | None = None
+    error: str = ""
+
+    def past(self, threshold: Fraction) -> bool:
+        """Whether a total differs by more than a share of what it was, or by what no share can be told of."""
+        if self.comparison is None:
+            return True
+        totals = self.comparison.totals["forward"]
+        for name in _WATCHED:
+            figure = totals.get(name)
+            if figure is None or not figure.differs:
+                continue
+            delta = figure.delta
+            if delta is None or not figure.before_value or abs(delta) > threshold * figure.before_value:
+                return True
+        opened = any(size.opened or size.fixed for size in self.comparison.sizes)
+        return opened or bool(self.comparison.unknown)
+
+
+def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iterator[Change]:
+    """Every model that differs between a commit and the checkout, by its path.
+
+    wanted: whether a path is meant. cache: a folder where reports of the base are kept from one run to the next.
+    """
+    pairs = [(old, new) for old, new in changed(base, None, []) if wanted(new or old or "")]
+    for old, new in sorted(pairs, key=lambda pair: pair[1] or pair[0] or ""):
+        yield _change(base, old, new, cache)
+
+
+def _change(base: str, old: str | None, new: str | None, cache: str | None) -> Change:
+    path = new or old or ""
+    if new is None:
+        return Change(path, "gone")
+    status: Literal["changed", "new"] = "new" if old is None else "changed"
+    try:
+        with file_here(new) as file:
+            report = _named(files.report_of(file, quiet=True), new)
+        if old is None:
+            return Change(path, status, report=report)
+        return Change(path, status, compare(_before(base, old, cache), report), report)
+    except (GraphflopsError, click.ClickException, OSError, RecursionError) as error:
+        said = error.message if isinstance(error, click.ClickException) else str(error)
+        return Change(path, status, error=shown(said, 500))
+
+
+def _before(base: str, path: str, cache: str | None) -> Report:
+    """The report of a model at the base, kept under its commit and path."""
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()
+    kept = None if cache is None else os.path.join(cache, base, f"{name}.json")
+    if kept is not None and os.path.isfile(kept):
+        try:
+            with open(kept, "rb") as file:
+                return _named(Report.from_json(file.read()), path)
+        except (GraphflopsError, OSError):
+            pass  # of another version, or not written to its end: made again
+    report = report_before(base, path)
+    if kept is not None:
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        with files.whole(kept) as part, open(part, "wb") as file:
+            file.write(report.to_json())
+    return _named(report, path)
+
+
+def _named(report: Report, path: str) -> Report:
+    return replace(report, origin=replace(report.origin, path=path))

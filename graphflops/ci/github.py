@@ -1,0 +1,256 @@
+"""A step of GitHub Actions: `python -m graphflops.ci.github`, its inputs and the event in the environment.
+
+The summary is always written. A comment only where something passes the threshold or breaks a limit, or where an earlier
+one would be out of date; without a token that may write, there is none and that is no failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.budget import baseline, limits
+from graphflops.budget.amounts import percent
+from graphflops.budget.check import RULES
+from graphflops.budget.jobs import checked
+from graphflops.budget.patterns import matches_file
+from graphflops.checkout import located, tracked
+from graphflops.ci.changes import changes
+from graphflops.ci.comments import MARK, CommentError, PullRequest
+from graphflops.ci.page import comment, summary
+from graphflops.errors import GraphflopsError, shown
+from graphflops.render.sarif import sarif, source_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from fractions import Fraction
+
+    from graphflops.budget.jobs import Checked
+    from graphflops.ci.changes import Change
+    from graphflops.findings import ModelFindings
+
+_SUFFIXES = (".onnx", ".pt2")
+_SECONDS = 120  # that a fetch of one commit may take
+_ANNOTATIONS = 10  # errors of one step that GitHub shows
+_FETCH = ("fetch", "--quiet", "--no-tags", "--depth=1", "origin")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the job runs for: the commit to compare with, and the pull request, if it is one."""
+
+    base: str | None
+    pull_request: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of `action.yml`, as text.
+
+    models: patterns of model files; () means what the budget names, or all. threshold: the least change worth a comment.
+    """
+
+    models: tuple[str, ...]
+    budget: str
+    threshold: Fraction
+    enforce: bool
+    sarif: str
+    token: str
+
+
+def main(environment: Mapping[str, str] | None = None) -> int:
+    """Run the step; the exit code is 3 where a limit is broken, 1 for an error."""
+    env = os.environ if environment is None else environment
+    try:
+        inputs, event = _inputs(env), _event(env)
+        notes: list[str] = []
+        base = _available(event.base, notes)
+        budget = _budget(inputs)
+        found = None if budget is None else _checked(budget, inputs, base, notes)
+        cache = env.get("GRAPHFLOPS_CACHE") or None
+        changed = list(changes(base, _wanted(inputs, budget), cache)) if base else None
+        text = summary(changed, found.found if found else None, notes)
+        _append(env.get("GITHUB_STEP_SUMMARY"), text)
+        _annotate(found)
+        if inputs.sarif and found is not None:
+            files = located(source_files(found.found))
+            with open(inputs.sarif, "w", encoding="utf-8") as file:
+                file.write(sarif(found.found, RULES, command="check", files=files))
+        past = (found is not None and found.broken) or any(
+            change.past(inputs.threshold) for change in changed or ()
+        )
+        written = _commented(env, inputs, event, past, changed, found.found if found else None, notes)
+    except (GraphflopsError, OSError) as error:
+        print(f"::error title=graphflops::{_data(str(error))}")
+        return 1
+    outputs = {"changed": len(changed or ()), "past-threshold": str(past).lower(), "comment": written}
+    broken = found is not None and found.broken
+    outputs["broken"] = str(broken).lower()
+    _append(env.get("GITHUB_OUTPUT"), "".join(f"{name}={value}\n" for name, value in outputs.items()))
+    return 3 if broken and inputs.enforce else 0
+
+
+def _inputs(env: Mapping[str, str]) -> Inputs:
+    def text(name: str, otherwise: str = "") -> str:
+        return env.get(f"GRAPHFLOPS_{name}", "").strip() or otherwise
+
+    try:
+        threshold = percent(text("THRESHOLD", "1 %"))
+    except ValueError as error:
+        raise GraphflopsError(f"input comment-threshold: {error}") from None
+    return Inputs(
+        models=tuple(filter(None, map(str.strip, text("MODELS").splitlines()))),
+        budget=text("BUDGET", "graphflops.toml"),
+        threshold=threshold,
+        enforce=text("ENFORCE", "true").lower() != "false",
+        sarif=text("SARIF"),
+        token=text("TOKEN"),
+    )
+
+
+def _event(env: Mapping[str, str]) -> Event:
+    """The event, from the file that the runner wrote."""
+    name, path = env.get("GITHUB_EVENT_NAME", ""), env.get("GITHUB_EVENT_PATH", "")
+    try:
+        with open(path, "rb") as file:
+            event: dict[str, Any] = json.load(file)
+        if "pull_request" in event:
+            request = event["pull_request"]
+            return Event(_commit(request["base"]["sha"]), int(request["number"]))
+        before = event["merge_group"]["base_sha"] if name == "merge_group" else event.get("before", "")
+        return Event(_commit(before), None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise GraphflopsError(f"GITHUB_EVENT_PATH: {shown(path)}: no event: {error!r}") from None
+
+
+def _commit(name: str) -> str | None:
+    """A commit by its name; None for the one of zeros that stands for none."""
+    return name if re.fullmatch(r"[0-9a-f]{40,64}", name) and name.strip("0") else None
+
+
+def _available(base: str | None, notes: list[str]) -> str | None:
+    """The base commit, fetched where the checkout is shallow; None, and a note, where it is not to be had."""
+    if base is None:
+        notes.append("There is no earlier commit to compare with.")
+        return None
+    if not _git("cat-file", "-e", f"{base}^{{commit}}") and not (
+        _git(*_FETCH, base) and _git("cat-file", "-e", f"{base}^{{commit}}")
+    ):
+        notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
+        return None
+    return base
+
+
+def _git(*command: str) -> bool:
+    env = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(["git", *command], capture_output=True, timeout=_SECONDS, check=False, env=env)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
+def _budget(inputs: Inputs) -> limits.BudgetFile | None:
+    return limits.read(inputs.budget) if os.path.exists(inputs.budget) else None
+
+
+def _wanted(inputs: Inputs, budget: limits.BudgetFile | None) -> Callable[[str], bool]:
+    """Whether a path is of a model that the inputs, or else the budget, mean."""
+
+    def wanted(path: str) -> bool:
+        if inputs.models:
+            return any(matches_file(pattern, path) for pattern in inputs.models)
+        if budget is not None and budget.models:
+            return any(matches_file(pattern, budget.name_of(path)) for pattern in budget.models)
+        return path.endswith(_SUFFIXES)
+
+    return wanted
+
+
+def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes: list[str]) -> Checked:
+    """The budget's models against it: relative limits by the baseline that it names, or else by the base commit."""
+    if inputs.models or not budget.models:
+        wanted = _wanted(inputs, budget)
+        models: Sequence[str] = sorted(path for path in tracked() if wanted(path))
+    else:
+        models = budget.files()
+    before, revision = None, ""
+    if budget.relative:
+        if budget.baseline_path is not None:
+            before = baseline.read(budget.baseline_path)
+        elif base is not None:
+            revision = base
+        else:
+            notes.append("Limits relative to an earlier commit are not checked.")
+            budget = replace(budget, budgets=tuple(entry.absolute() for entry in budget.budgets))
+    return checked(budget, models, before, revision=revision)
+
+
+def _commented(
+    env: Mapping[str, str],
+    inputs: Inputs,
+    event: Event,
+    past: bool,
+    changed: Sequence[Change] | None,
+    found: Sequence[ModelFindings] | None,
+    notes: Sequence[str],
+) -> str:
+    """Write, update or leave the comment: `created`, `updated`, `none`."""
+    if event.pull_request is None or not inputs.token:
+        return "none"
+    api = env.get("GITHUB_API_URL", "https://api.github.com")
+    place = PullRequest(api, env.get("GITHUB_REPOSITORY", ""), event.pull_request, inputs.token)
+    body = comment(changed, found, notes, MARK)
+    try:
+        existing = place.existing()
+        if existing is not None:
+            place.update(existing, body)
+            return "updated"
+        if past:
+            place.create(body)
+            return "created"
+    except CommentError as error:
+        print(f"::notice title=graphflops::no comment, see the job's summary: {_data(str(error))}")
+    return "none"
+
+
+def _annotate(found: Checked | None) -> None:
+    """Errors beside the source lines that they are about, as far as the checkout has them."""
+    if found is None:
+        return
+    files = located(source_files(found.found))
+    errors = [
+        (model, finding) for model in found.found for finding in model.findings if finding.severity == "error"
+    ]
+    for model, finding in errors[:_ANNOTATIONS]:
+        name, _, line = finding.source.rpartition(":")
+        place = f"file={_property(files[name])},line={_property(line)}," if name in files else ""
+        title = _property(f"{finding.code} {finding.name}")
+        print(f"::error {place}title={title}::{_data(f'{model.model}: {finding.message}')}")
+
+
+def _data(text: str) -> str:
+    """Text in a workflow command."""
+    return shown(text, 2_000).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _append(path: str | None, text: str) -> None:
+    """Add to a file of the runner's; print what there is none for."""
+    if not path:
+        print(text)
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The page that a job shows: what broke, what changed, what is new, within the limits of where it is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.render import findings as render
+from graphflops.render.diff.markdown import markdown as compared
+from graphflops.render.markdown import escaped
+from graphflops.render.summary import headline
+from graphflops.render.text import count_of, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from graphflops.ci.changes import Change
+    from graphflops.findings import ModelFindings
+
+COMMENT = 65_536  # characters of a comment on GitHub
+SUMMARY = 2**20  # bytes of a job's summary
+_OF_ONE = 12_000  # characters that one model may take of a comment of many
+_REST = 200  # of what is said of sections left out
+
+
+def comment(
+    changes: Sequence[Change] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str], mark: str
+) -> str:
+    """The page as a comment that begins with a mark."""
+    return f"{mark}\n{_page(changes, found, notes, COMMENT - len(mark) - 1, len)}"
+
+
+def summary(
+    changes: Sequence[Change] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str]
+) -> str:
+    """The page as a job's summary.
+
+    changes: None where there is nothing to compare with. found: of the budget; None where there is none. notes: what
+    the reader should know of the run.
+    """
+    return _page(changes, found, notes, SUMMARY, lambda text: len(text.encode()))
+
+
+def _page(
+    changes: Sequence[Change] | None,
+    found: Sequence[ModelFindings] | None,
+    notes: Sequence[str],
+    limit: int,
+    size: Callable[[str], int],
+) -> str:
+    parts = ["## Cost of models\n", *(f"\n{escaped(note)}\n" for note in notes)]
+    broken = [model for model in found or () if any(found.severity != "note" for found in model.findings)]
+    if found is not None:
+        budget = render.markdown(broken, limit=limit // 4) if broken else f"{_kept(len(found))}\n"
+        parts.append(f"\n{budget}")
+    if changes is not None and not changes:
+        parts.append("\nNo model changed.\n")
+    listed = changes or ()
+    room = limit - size("".join(parts)) - _REST
+    share = (
+        max(_OF_ONE, room // max(len(listed), 1)) if size is len else room // 4
+    )  # a character is 4 bytes at most
+    for index, section in enumerate(_sections(listed, min(share, room - _REST))):
+        room -= size(section)
+        if room < 0:
+            parts.append(f"\n… and {count_of(len(listed) - index, 'more changed model')}.\n")
+            break
+        parts.append(section)
+    return "".join(parts)
+
+
+def _sections(changes: Sequence[Change], share: int) -> Iterator[str]:
+    for change in changes:
+        head = f"\n### {escaped(change.path)}"
+        if change.error:
+            yield f"{head}: not analyzed\n\n{escaped(change.error)}\n"
+        elif change.comparison is not None:
+            yield f"{head}\n\n{compared(change.comparison, limit=share)}"
+        elif change.report is not None:
+            report = change.report
+            flops = report.value(report.total().matrix_flops)
+            known = "a formula of" if flops is None else number(flops)
+            least = "at least " if report.coverage.unknown else ""
+            yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs\n"
+        else:
+            yield f"{head}: gone\n"
+
+
+def _kept(models: int) -> str:
+    return f"**All limits kept by {count_of(models, 'model')}.**"

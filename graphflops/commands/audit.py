@@ -1,0 +1,145 @@
+"""`graphflops audit`: what is wrong, unsafe or wasteful in an ONNX file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from graphflops.commands import files, options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.findings import RuleInfo
+
+_FORMATS = ("table", "json", "sarif", "markdown")
+_SUFFIXES = {".json": "json", ".sarif": "sarif", ".md": "markdown", ".markdown": "markdown"}
+_TOP = 5  # findings of one code that a table shows
+
+
+def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    return [code.strip() for value in values for code in value.split(",")]
+
+
+@click.command()
+@click.argument("models", type=click.Path(), nargs=-1, metavar="MODEL...")
+@click.option(
+    "--select",
+    multiple=True,
+    callback=_codes,
+    metavar="CODES",
+    help="Run these checks only: GF202,GF24 (all that begin so).",
+)
+@click.option("--ignore", multiple=True, callback=_codes, metavar="CODES", help="Leave these checks out.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(("error", "warning", "note", "never")),
+    default="error",
+    show_default=True,
+    help="Exit with 3 where something this grave is found.",
+)
+@options.dims
+@options.inputs
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Findings of one code in a table. Default: {_TOP}.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="Default: by the suffix of --output, else table."
+)
+@options.target
+@click.option("--explain", metavar="CODE", help="Say what a check looks for; `all` lists them.")
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    models: tuple[str, ...],
+    select: list[str],
+    ignore: list[str],
+    fail_on: Literal["error", "warning", "note", "never"],
+    dims: dict[str, int],
+    inputs: dict[str, tuple[int, ...]],
+    top: int | None,
+    form: str | None,
+    output: str | None,
+    explain: str | None,
+) -> None:
+    """Findings about ONNX files that a reviewer can act on: correctness, safety, cost.
+
+    Nothing in a file is run, no weight is loaded, data kept outside a file are never opened. Each finding has a stable
+    code, a place and a fix; findings about cost say how many FLOPs and bytes.
+
+    \b
+    graphflops audit model.onnx
+    graphflops audit *.onnx --ignore GF228 --fail-on warning
+    graphflops audit model.onnx --format sarif --output audit.sarif
+    graphflops audit --explain GF240
+    """
+    from graphflops.audit.catalogue import chosen
+
+    if explain is not None:
+        _explain(explain, output)
+        return
+    if not models:
+        raise click.UsageError("name a MODEL, or say --explain CODE")
+    codes = chosen(select, ignore)
+    form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
+    from graphflops.audit import audit as run
+    from graphflops.findings import SEVERITIES, ModelFindings
+
+    found = []
+    for model in models:
+        with files.Progress() as progress:
+            result = run(model, codes=codes, dims=dims, inputs=inputs, progress=progress)
+        values = {} if result.report is None else result.report.values
+        found.append(ModelFindings(model, result.findings, values))
+    from graphflops.render import findings as render
+
+    if form == "json":
+        text = render.json(found)
+    elif form == "markdown":
+        text = render.markdown(found)
+    elif form == "sarif":
+        from graphflops.checkout import located
+        from graphflops.render.sarif import sarif, source_files
+
+        text = sarif(found, _rules(), command="audit", files=located(source_files(found)))
+    else:
+        text = render.table(found, top=top or _TOP, **files.screen(output))
+    files.write(text, output)
+    grave = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on != "never" else ()
+    if any(finding.severity in grave for entry in found for finding in entry.findings):
+        ctx.exit(3)
+
+
+def _explain(code: str, output: str | None) -> None:
+    from graphflops.audit.catalogue import checks
+
+    known = checks()
+    if code == "all":
+        lines = [f"{c.code}  {c.severity:7}  {c.name}: {c.summary}\n" for c in known.values()]
+        files.write("".join(lines), output)
+        return
+    check = known.get(code.upper())
+    if check is None:
+        raise click.UsageError(f"no check has the code {code!r}: --explain all lists them")
+    head = f"{check.code} {check.name} ({check.kind}, {check.severity})"
+    files.write(f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n", output)
+
+
+def _rules() -> Mapping[str, RuleInfo]:
+    from graphflops.audit.catalogue import checks
+    from graphflops.findings import RuleInfo
+
+    return {
+        check.code: RuleInfo(
+            check.name,
+            check.summary,
+            f"{check.explanation}\n\nFix: {check.fix}.",
+            check.severity,
+        )
+        for check in checks().values()
+    }

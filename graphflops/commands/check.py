@@ -1,0 +1,154 @@
+"""`graphflops check`: whether models keep to their budget."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from graphflops.commands import files, options
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from graphflops.budget.baseline import Baseline
+    from graphflops.budget.jobs import Checked
+    from graphflops.budget.limits import BudgetFile
+
+_FORMATS = ("table", "json", "sarif", "markdown")
+_SUFFIXES = {".json": "json", ".sarif": "sarif", ".md": "markdown", ".markdown": "markdown"}
+
+
+@click.command()
+@click.argument("models", type=click.Path(), nargs=-1, metavar="[MODEL]...")
+@click.option(
+    "--budget",
+    "budget_file",
+    type=click.Path(),
+    default="graphflops.toml",
+    show_default=True,
+    metavar="FILE",
+    help="The limits.",
+)
+@click.option(
+    "--baseline",
+    metavar="FILE|REVISION",
+    help="What relative limits compare with: a baseline, a saved report, or a revision of git. Default: as the budget says.",
+)
+@click.option(
+    "--update", is_flag=True, help="Measure, and write the baseline; only absolute limits are checked."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes. Default: one for each processor where that pays.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="Default: by the suffix of --output, else table."
+)
+@options.target
+@options.rule_files
+@click.pass_context
+def check(
+    ctx: click.Context,
+    models: tuple[str, ...],
+    budget_file: str,
+    baseline: str | None,
+    update: bool,
+    jobs: int | None,
+    form: str | None,
+    output: str | None,
+    rule_files: tuple[str, ...],
+) -> None:
+    """Check models against the limits in a budget: exit 3, and what broke, where, and by how much.
+
+    Without MODEL, all that the budget names under `models`. A limit that cannot be told, because the cost of
+    a call is unknown or a size has no value, counts as broken. docs/budgets.md says how a budget is written.
+
+    \b
+    graphflops check
+    graphflops check decoder.onnx --budget limits/edge.toml
+    graphflops check --baseline origin/main
+    graphflops check --update
+    """
+    from graphflops.budget import limits
+    from graphflops.budget.jobs import checked
+
+    budget = limits.read(budget_file)
+    form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
+    paths = list(dict.fromkeys(models)) or budget.files()
+    if not paths:
+        raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget_file)}")
+    if update and budget.baseline_path is None:
+        raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
+    before, revision = (None, "") if update else _before(budget, paths, baseline)
+    result = checked(
+        budget,
+        paths,
+        before,
+        revision=revision,
+        update=update,
+        processes=jobs,
+        rule_files=rule_files,
+    )
+    files.write(_rendered(result, form, output), output)
+    if update and not result.failed and budget.baseline_path is not None:
+        _update(budget.baseline_path, result, whole=not models)
+    if result.failed:
+        ctx.exit(1)
+    if result.broken:
+        ctx.exit(3)
+
+
+def _before(budget: BudgetFile, models: list[str], given: str | None) -> tuple[Baseline | None, str]:
+    """The baseline, or the revision of git to compare with."""
+    from graphflops.budget import baseline
+
+    if given is not None and not os.path.isfile(given):
+        return None, given
+    if given is not None and not baseline.is_baseline(given):
+        return _of_report(budget, models, given), ""
+    if given is None and not budget.relative:
+        return None, ""
+    path = given or budget.baseline_path
+    if path is None:
+        what = 'relative limits need `baseline = "FILE"` in it, or --baseline FILE or REVISION'
+        raise FileError(f"{shown(budget.path)}: {what}")
+    return baseline.read(path), ""
+
+
+def _of_report(budget: BudgetFile, models: list[str], path: str) -> Baseline:
+    """A saved report as the baseline of the one model that is checked."""
+    from graphflops.budget.baseline import measured
+    from graphflops.budget.measure import Measures
+
+    if len(models) != 1:
+        raise click.UsageError(f"{shown(path)} is the report of one model: name one MODEL")
+    before = measured(Measures(files.report_of(path)), budget.budgets)
+    name = budget.name_of(models[0])
+    return {name: {str(entry.sizes): before for entry in budget.budgets if entry.applies(name)}}
+
+
+def _update(path: str, result: Checked, *, whole: bool) -> None:
+    """Write what was measured: instead of the old baseline where all models were, else into it."""
+    from graphflops.budget import baseline
+
+    old = {} if whole or not os.path.exists(path) else baseline.read(path)
+    files.write(baseline.to_json({**old, **result.measured}), path)
+
+
+def _rendered(result: Checked, form: str, output: str | None) -> str:
+    from graphflops.render import findings as render
+
+    if form == "json":
+        return render.json(result.found)
+    if form == "markdown":
+        return render.markdown(result.found)
+    if form == "sarif":
+        from graphflops.budget.check import RULES
+        from graphflops.checkout import located
+        from graphflops.render.sarif import sarif, source_files
+
+        return sarif(result.found, RULES, command="check", files=located(source_files(result.found)))
+    return render.table(result.found, **files.screen(output))

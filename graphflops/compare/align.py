@@ -1,0 +1,314 @@
+"""Which module of the new program is which of the old: by path and type, then by place, then by what is in it.
+
+Pairs are made from the top down. Modules in a list (numbered ones) are aligned as sequences, so that one more in the
+middle leaves the others as they were; others by name. What is left over on both sides is looked for elsewhere: a subtree
+with equal contents was moved or renamed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from graphflops.compare.tree import Module
+
+_MOST_CELLS = 250_000  # of the table that aligns two lists; past it, numbers alone tell
+_MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness
+_MOST_EQUAL = 64  # modules with equal contents among which the one of the same name is looked for
+_ALIKE = 0.5  # of two modules' calls are equal: one came from the other
+_UNLIKE = 0.34  # less than this and another type: not the same module, but one in its place
+
+_EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # what a pair is worth where lists are aligned
+
+
+@dataclass(eq=False, slots=True)
+class Pairs:
+    """New module by old and the other way; `replaced` are old ones in whose place something else stands.
+
+    tried: how many leftovers were looked at for likeness so far.
+    """
+
+    new: dict[Module, Module] = field(default_factory=dict)
+    old: dict[Module, Module] = field(default_factory=dict)
+    replaced: set[Module] = field(default_factory=set)
+    tried: int = 0
+
+    def add(self, ours: Module, theirs: Module) -> None:
+        """One pair."""
+        self.new[ours] = theirs
+        self.old[theirs] = ours
+
+
+def align(old: Module, new: Module, *, by_contents: bool = True) -> Pairs:
+    """Pair the modules of two programs. by_contents: whether equal contents show that a module moved."""
+    pairs = Pairs()
+    pending = [(old, new)]
+    left: tuple[list[Module], list[Module]] = ([], [])
+    while pending:
+        while pending:
+            pending += _paired(*pending.pop(), pairs, left)
+        if by_contents:
+            pending += _moved(pairs, left)
+    return pairs
+
+
+def _paired(
+    ours: Module, theirs: Module, pairs: Pairs, left: tuple[list[Module], list[Module]]
+) -> Iterator[tuple[Module, Module]]:
+    """Pair two modules; yields the pairs that follow from it among their parts."""
+    if ours.signature == theirs.signature:
+        for one, other in zip(_walk(ours), _walk(theirs), strict=True):
+            pairs.add(one, other)
+        return
+    inner = _wrapped(ours, theirs)
+    if inner is not None:
+        left[1].append(theirs)
+        yield ours, inner
+        return
+    inner = _wrapped(theirs, ours)
+    if inner is not None:
+        left[0].append(ours)
+        yield inner, theirs
+        return
+    pairs.add(ours, theirs)
+    if ours.parent is not None and differ(ours, theirs) and likeness(ours, theirs) < _UNLIKE:
+        pairs.replaced.add(ours)
+        return
+    matched = list(_parts(ours, theirs))
+    found = ({one for one, _ in matched}, {other for _, other in matched})
+    left[0].extend(part for part in ours.children.values() if part not in found[0])
+    left[1].extend(part for part in theirs.children.values() if part not in found[1])
+    yield from matched
+
+
+def differ(ours: Module, theirs: Module) -> bool:
+    """Whether the two are known to be of different types."""
+    return bool(ours.kind and theirs.kind) and ours.kind != theirs.kind
+
+
+def _walk(module: Module) -> Iterator[Module]:
+    stack = [module]
+    while stack:
+        module = stack.pop()
+        yield module
+        stack.extend(module.children.values())
+
+
+def _wrapped(module: Module, around: Module) -> Module | None:
+    """The part of `around` that the module has become, where another module was put around it."""
+    if not differ(module, around) or module.children.keys() & around.children.keys():
+        return None
+    same = [part for part in around.children.values() if part.kind == module.kind]
+    equal = [part for part in same if part.signature == module.signature and _weighs(part)]
+    alike = equal or [
+        part for part in same if module.children and part.children.keys() == module.children.keys()
+    ]
+    return alike[0] if len(alike) == 1 or equal else None
+
+
+def _weighs(module: Module) -> bool:
+    return bool(module.counts) or any(part.parameters for part in module.below())
+
+
+def likeness(ours: Module, theirs: Module) -> float:
+    """How much of two modules is the same, 0 to 1: of their calls, or of the names of what is in them."""
+    mine, other = dict(ours.counts), dict(theirs.counts)
+    common = sum(min(times, other.get(kind, 0)) for kind, times in mine.items())
+    most = max(sum(mine.values()), sum(other.values()))
+    calls = common / most if most else float(not ours.children and not theirs.children)
+    names = (_names(ours), _names(theirs))
+    return max(calls, len(names[0] & names[1]) / max(len(names[0] | names[1]), 1))
+
+
+def _names(module: Module) -> set[str]:
+    cut = len(module.path) + 1 if module.path else 0
+    return {part.path[cut:] for part in _walk(module) if part is not module}
+
+
+def _parts(ours: Module, theirs: Module) -> Iterator[tuple[Module, Module]]:
+    """Pairs among the parts of two modules that are a pair."""
+    mine, other = [*ours.children.values()], [*theirs.children.values()]
+    if all(part.numbered for part in (*mine, *other)):
+        key = _number
+        yield from _aligned(sorted(mine, key=key), sorted(other, key=key))
+        return
+    free = {part.name: part for part in other}
+
+    def take(name: str) -> Module:
+        return free.pop(name)
+
+    rest: list[Module] = []
+    for part in mine:
+        same = free.get(part.name)
+        if same is not None and same.signature == part.signature:
+            yield part, take(part.name)
+        else:
+            rest.append(part)
+    later: list[Module] = []
+    for part in rest:
+        same = free.get(part.name)
+        if same is not None and not differ(part, same):
+            yield part, take(part.name)
+        else:
+            later.append(part)
+    rest = []
+    for part in later:
+        equal = next(
+            (name for name, one in free.items() if one.signature == part.signature and _weighs(one)), None
+        )
+        if equal is not None:
+            yield part, take(equal)
+        else:
+            rest.append(part)
+    later = []
+    for part in rest:
+        if part.name in free:
+            yield part, take(part.name)
+        else:
+            later.append(part)
+    for kind in {part.kind: None for part in later if part.kind}:
+        renamed = [part for part in later if part.kind == kind]
+        into = [part for part in free.values() if part.kind == kind]
+        if len(renamed) == len(into):
+            yield from zip(renamed, into, strict=True)
+            for part in into:
+                take(part.name)
+
+
+def _number(part: Module) -> int:
+    return int(part.name)
+
+
+def _aligned(mine: Sequence[Module], other: Sequence[Module]) -> Iterator[tuple[Module, Module]]:
+    """Two lists of modules as sequences: the pairs, in order, that are worth most together."""
+    start = 0
+    while start < min(len(mine), len(other)) and mine[start].signature == other[start].signature:
+        yield mine[start], other[start]
+        start += 1
+    end = 0
+    while end < min(len(mine), len(other)) - start and mine[-1 - end].signature == other[-1 - end].signature:
+        yield mine[-1 - end], other[-1 - end]
+        end += 1
+    mine, other = mine[start : len(mine) - end], other[start : len(other) - end]
+    if len(mine) * len(other) > _MOST_CELLS:
+        by_name = {part.name: part for part in other}
+        yield from ((part, by_name[part.name]) for part in mine if part.name in by_name)
+        return
+    best = [[0] * (len(other) + 1) for _ in range(len(mine) + 1)]
+    for i in range(len(mine) - 1, -1, -1):
+        row, below = best[i], best[i + 1]
+        for j in range(len(other) - 1, -1, -1):
+            row[j] = max(below[j + 1] + _worth(mine[i], other[j]), below[j], row[j + 1])
+    i = j = 0
+    while i < len(mine) and j < len(other):
+        if best[i][j] == best[i + 1][j + 1] + _worth(mine[i], other[j]):
+            yield mine[i], other[j]
+            i, j = i + 1, j + 1
+        elif best[i][j] == best[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+
+
+def _worth(mine: Module, other: Module) -> int:
+    worth = (
+        _EQUAL if mine.signature == other.signature else _SAME_PLACE if differ(mine, other) else _SAME_TYPE
+    )
+    return worth + (_SAME_NAME if mine.name == other.name else 0)
+
+
+def _moved(pairs: Pairs, left: tuple[list[Module], list[Module]]) -> list[tuple[Module, Module]]:
+    """Pairs among what is left over, the largest first: with equal contents, else of one type and much alike."""
+    free = _Free(left[1], pairs)
+    found: list[tuple[Module, Module]] = []
+    queue = sorted((root for root in left[0] if root not in pairs.new), key=lambda module: -module.size)
+    for module in queue:  # which grows at its end
+        if module in pairs.new:
+            continue
+        chosen = free.equal(module) or free.alike(module)
+        if chosen is None:
+            queue.extend(module.children.values())
+        else:
+            free.take(chosen)
+            found.append((module, chosen))
+    return found
+
+
+class _Free:
+    """New modules that are still nobody's, nor any module in them."""
+
+    def __init__(self, roots: Iterable[Module], pairs: Pairs) -> None:
+        self._equal: dict[int, dict[Module, None]] = {}  # by signature
+        self._pairs = pairs
+        modules = [module for root in roots for module in _walk(root)]
+        mixed = {above for module in modules if module in pairs.old for above in module.above()}
+        for module in modules:
+            if module not in pairs.old and module not in mixed:
+                self._equal.setdefault(module.signature, {})[module] = None
+        self._count = sum(map(len, self._equal.values()))
+
+    def take(self, module: Module) -> None:
+        """The module and all in it are somebody's now."""
+        for one in (*_walk(module), *module.above()):
+            self._equal.get(one.signature, {}).pop(one, None)
+
+    def equal(self, module: Module) -> Module | None:
+        """One with the same contents, if that can be no accident: beside where the module was, or with parameters."""
+        candidates = [*islice(self._equal.get(module.signature, ()), _MOST_EQUAL)]
+        near = [one for one in candidates if _beside(module, one, self._pairs)]
+        if not near and not module.holds:
+            return None  # a relu here and a relu there say nothing
+        return _named(module.name, near or candidates)
+
+    def alike(self, module: Module) -> Module | None:
+        """One of the same type that is much alike."""
+        if self._pairs.tried + self._count > _MOST_TRIED:
+            return None
+        self._pairs.tried += self._count
+        shares = {
+            one: likeness(module, one)
+            for group in self._equal.values()
+            for one in group
+            if not differ(module, one)
+            and bool(module.children) == bool(one.children)
+            and module.size <= 2 * one.size <= 4 * module.size
+        }
+        best = max(shares.values(), default=0.0)
+        return _named(module.name, [one for one in shares if shares[one] == best]) if best >= _ALIKE else None
+
+
+def _named(name: str, modules: Sequence[Module]) -> Module | None:
+    """The one of that name, else the first."""
+    return next((module for module in modules if module.name == name), modules[0] if modules else None)
+
+
+def _beside(ours: Module, theirs: Module, pairs: Pairs) -> bool:
+    """Whether the two are in modules that are a pair."""
+    return ours.parent is not None and pairs.new.get(ours.parent) is theirs.parent
+
+
+def out_of_order(places: Iterable[int]) -> set[int]:
+    """Of a sequence of different numbers, the indices of the fewest whose removal leaves it ascending."""
+    sequence = list(places)
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for index, place in enumerate(sequence):
+        at = bisect_left(tails, place)
+        before.append(ends[at - 1] if at else -1)
+        if at == len(tails):
+            tails.append(place)
+            ends.append(index)
+        else:
+            tails[at], ends[at] = place, index
+    kept: set[int] = set()
+    index = ends[-1] if ends else -1
+    while index >= 0:
+        kept.add(index)
+        index = before[index]
+    return set(range(len(sequence))) - kept

@@ -1,0 +1,197 @@
+"""The calls of one module before and after: which are the same, and what is different about the others."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from graphflops.compare.comparison import CallChange, Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+    from graphflops.compare.sizes import Joined
+    from graphflops.report import Row
+    from graphflops.tensor import TensorType
+
+_MOST_EQUAL_PAIRS = 40_000  # of calls of two modules, for these to be aligned as sequences
+_ORDER = (
+    "type",
+    "unknown",
+    "operator",
+    "fused",
+    "heads",
+    "mask",
+    "operand",
+    "dtype",
+    "shape",
+    "shared",
+    "parameters",
+    "times",
+    "calls",
+    "work",
+    "order",
+)
+_ATTENTION = ("scaled_dot_product", "GroupQueryAttention", "MultiHeadAttention", "onnx.Attention")
+
+Call = tuple["Row", int]  # with the number of its kind
+Pair = tuple["Row | None", "Row | None"]
+
+
+def different(old: Sequence[Call], new: Sequence[Call]) -> list[Pair]:
+    """The calls that are not as they were; what only came earlier or later is left out."""
+    surplus = Counter(kind for _, kind in old)
+    surplus.subtract(Counter(kind for _, kind in new))
+    pairs: list[Pair] = []
+    for ours, theirs in _blocks([kind for _, kind in old], [kind for _, kind in new]):
+        mine = [call for call in old[ours] if _spend(surplus, call[1], 1)]
+        other = [call for call in new[theirs] if _spend(surplus, call[1], -1)]
+        pairs += _matched([row for row, _ in mine], [row for row, _ in other])
+    return pairs
+
+
+def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
+    """Whether a call is one that the other program has fewer of; one further on in it is only out of order."""
+    if surplus[kind] * sign <= 0:
+        return False
+    surplus[kind] -= sign
+    return True
+
+
+def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+    """Where two sequences differ; all of them where aligning the two would take too long."""
+    counts = Counter(new)
+    if sum(times * counts[kind] for kind, times in Counter(old).items()) > _MOST_EQUAL_PAIRS:
+        yield slice(0, len(old)), slice(0, len(new))
+        return
+    for tag, i, j, k, n in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield slice(i, j), slice(k, n)
+
+
+def _matched(old: list[Row], new: list[Row]) -> Iterator[Pair]:
+    """Calls of one operator in order, those on one source line first; then what stands in another's place; then the rest."""
+    for key in (lambda row: (row.op, row.source), lambda row: row.op):
+        waiting: dict[Hashable, deque[Row]] = {}
+        for row in new:
+            waiting.setdefault(key(row), deque()).append(row)
+        rest: list[Row] = []
+        for row in old:
+            same = waiting.get(key(row))
+            if same:
+                yield row, same.popleft()
+            else:
+                rest.append(row)
+        left = {id(row) for same in waiting.values() for row in same}
+        old, new = rest, [row for row in new if id(row) in left]
+    if len(old) == len(new):
+        yield from zip(old, new, strict=True)
+        return
+    yield from ((row, None) for row in old)
+    yield from ((None, row) for row in new)
+
+
+def changes(pairs: Iterable[Pair]) -> tuple[CallChange, ...]:
+    """The pairs as the comparison shows them."""
+    return tuple(CallChange(before, after) for before, after in pairs)
+
+
+def facts(pairs: Iterable[Pair], joined: Joined, module: tuple[str, str]) -> list[Fact]:
+    """What is different about these calls, each thing once. module: the path of the module in either program."""
+    found: dict[Fact, None] = {}
+    came: dict[str, list[int]] = {}
+    for before, after in pairs:
+        if before is not None and after is not None:
+            found.update(dict.fromkeys(_facts(before, after, joined, module)))
+        else:
+            row = before or after
+            assert row is not None
+            came.setdefault(row.op, [0, 0])[before is None] += 1
+    for op, (gone, new) in came.items():
+        found[Fact("calls", str(gone), str(new), op)] = None
+    return ordered(found)
+
+
+def ordered(facts: Iterable[Fact]) -> list[Fact]:
+    """The most telling first: of operands the weight, then other parameters; results last."""
+
+    def rank(fact: Fact) -> tuple[int, ...]:
+        plain = fact.what.startswith("input")
+        return _ORDER.index(fact.kind), fact.what == "result", plain, fact.what != "weight"
+
+    return sorted(facts, key=rank)
+
+
+def _facts(before: Row, after: Row, joined: Joined, module: tuple[str, str]) -> Iterator[Fact]:
+    if before.state == "unknown" or after.state == "unknown":
+        if before.state != after.state:
+            yield Fact("unknown", before.state, after.state, after.op)
+        elif before.op != after.op:
+            yield Fact("operator", before.op, after.op)
+        return
+    if before.op != after.op:
+        yield Fact("operator", before.op, after.op)
+    if (before.cost.masked_flops == 0) != (after.cost.masked_flops == 0):
+        yield Fact("mask", str(before.cost.masked_flops), str(after.cost.masked_flops))
+    if joined.old(before.times) != joined.new(after.times):
+        yield Fact("times", str(before.times), str(after.times))
+    operands = _operands(before, module[0]), _operands(after, module[1])
+    for what in {**operands[0], **operands[1]}:
+        ours, theirs = operands[0].get(what), operands[1].get(what)
+        if ours is None or theirs is None:
+            yield Fact(
+                "operand", "" if ours is None else str(ours), "" if theirs is None else str(theirs), what
+            )
+        else:
+            yield from _types(ours, theirs, what, joined)
+    if before.op == after.op and any(word in after.op for word in _ATTENTION):
+        yield from _heads(before, after, joined)
+    if len(before.outputs) == len(after.outputs):
+        for mine, other in zip(before.outputs, after.outputs, strict=True):
+            yield from _types(mine.type, other.type, "result", joined)
+
+
+def _operands(row: Row, module: str) -> dict[str, TensorType]:
+    """The operands of a call by what the module calls them: `weight`, else `input 2` of those that are no parameters."""
+    named = [(own_name(name, module) or _last(name), type_) for name, type_ in row.inputs]
+    alone = sum(not name for name, _ in named) == 1
+    found: dict[str, TensorType] = {}
+    for name, type_ in named:
+        index = 1 + sum(known.startswith("input") for known in found)
+        found[name or ("input" if alone else f"input {index}")] = type_
+    return found
+
+
+def _heads(before: Row, after: Row, joined: Joined) -> Iterator[Fact]:
+    """How many heads an attention has, where queries, keys and values are split into them."""
+    for what, ours, theirs in zip(("query", "key and value"), before.inputs, after.inputs, strict=False):
+        if ours.type.rank == theirs.type.rank == 4:
+            heads = joined.old(ours.type.shape[1]), joined.new(theirs.type.shape[1])
+            if heads[0] != heads[1]:
+                yield Fact("heads", str(heads[0]), str(heads[1]), what)
+
+
+def _types(ours: TensorType, theirs: TensorType, what: str, joined: Joined) -> Iterator[Fact]:
+    if ours.dtype != theirs.dtype:
+        yield Fact("dtype", ours.dtype.name, theirs.dtype.name, what)
+    if [*map(joined.old, ours.shape)] != [*map(joined.new, theirs.shape)]:
+        yield Fact("shape", _shape(ours), _shape(theirs), what)
+
+
+def _shape(type_: TensorType) -> str:
+    return f"[{', '.join(map(str, type_.shape))}]"
+
+
+def _last(value: str) -> str:
+    """`weight` of a parameter that belongs to another module, `p_head_weight`; "" of what is no parameter."""
+    return value.rpartition("_")[2] if value.startswith("p_") else ""
+
+
+def own_name(value: str, module: str) -> str:
+    """`weight` of `p_fc_weight` or `fc.weight` for the module `fc`; "" where the value is no parameter of it."""
+    flat = f"p_{module.replace('.', '_')}_" if module else "p_"
+    for prefix in (flat, f"b{flat[1:]}", f"{module}."):
+        if value.startswith(prefix) and len(value) > len(prefix):
+            return value[len(prefix) :]
+    return ""

@@ -1,0 +1,327 @@
+"""What a comparison of two reports says: frozen, and all that its renderers read.
+
+Everywhere "before" is the old program and "after" the new one. Quantities of both are in the same sizes: a size that the
+two programs share has one name, and one that a program leaves open and the other fixes is that number in both, so that
+equal means equal. The programs' own formulas are in `Comparison.old` and `Comparison.new`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.dims import Dim
+    from graphflops.report import Report, Row
+
+Status = Literal["changed", "new", "gone", "moved"]
+FactKind = Literal[
+    "type",
+    "unknown",
+    "operator",
+    "fused",
+    "heads",
+    "mask",
+    "operand",
+    "dtype",
+    "shape",
+    "shared",
+    "parameters",
+    "times",
+    "calls",
+    "work",
+    "order",
+]
+WORK: tuple[str, ...] = (
+    "matrix_flops",
+    "macs",
+    "vector_flops",
+    "transcendentals",
+    "masked_flops",
+    "read_bytes",
+    "written_bytes",
+)
+HELD: tuple[str, ...] = ("parameters", "parameter_bytes", "buffer_bytes")
+PHASES: tuple[str, ...] = ("forward", "backward", "optimizer", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One quantity before and after: in joint sizes, and as numbers at `Comparison.sizes` (None: a size has no value)."""
+
+    before: Dim
+    after: Dim
+    before_value: int | None
+    after_value: int | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two are different formulas, though they may be equal at the sizes compared at."""
+        return self.before != self.after
+
+    @property
+    def delta(self) -> int | None:
+        """After less before, as a number; None where a size has no value."""
+        if self.before_value is None or self.after_value is None:
+            return None if self.differs else 0
+        return self.after_value - self.before_value
+
+    @property
+    def formula(self) -> Dim:
+        """After less before, in joint sizes."""
+        return self.after - self.before
+
+    @property
+    def percent(self) -> float | None:
+        """The delta in percent of before; None where that is 0 or has no value."""
+        if not self.differs:
+            return 0.0
+        if not self.before_value or self.delta is None:
+            return None
+        try:
+            return 100 * self.delta / self.before_value
+        except OverflowError:  # past what a float holds
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size of the two programs: one axis of an input, or what only data can tell.
+
+    name: the name it has in every quantity of the comparison.
+    before, after: its name in that program, the number that program fixes it at, or None where there is no such size.
+    value: what both programs are compared at; None where nobody knows one, or where each has its own.
+    before_value, after_value: what it is in that program, by its own file or the user; these may differ.
+    """
+
+    name: str
+    where: tuple[str, ...]
+    before: str | int | None
+    after: str | int | None
+    value: int | None
+    before_value: int | None
+    after_value: int | None
+
+    @property
+    def opened(self) -> bool:
+        """Fixed before, open now."""
+        return isinstance(self.before, int) and isinstance(self.after, str)
+
+    @property
+    def fixed(self) -> bool:
+        """Open before, fixed now."""
+        return isinstance(self.before, str) and isinstance(self.after, int)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing about a module that is not as it was, each side in the program's own words; "" where there is none.
+
+    type: the module's type.
+    unknown: of a call of the operator `what` the cost is known on one side only.
+    operator: another operator in a call's place.
+    fused: of an export, the module that the work came from, or the one that it went to.
+    heads: of an attention, `what` says which.
+    mask: matrix FLOPs that a mask hides.
+    operand: one that is new or gone, `what` says which. dtype, shape: of an operand or result.
+    shared: the modules that the parameter `what` is shared with. parameters: elements the module holds itself.
+    times: how often a loop's body runs. calls: how many calls of the operator `what` came or went.
+    work: matrix FLOPs, of an export beside its program.
+    order: the module that runs before it.
+    """
+
+    kind: FactKind
+    before: str
+    after: str
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallChange:
+    """One call that is not as it was; one side is None for a call that is new or gone."""
+
+    before: Row | None
+    after: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleChange:
+    """A module that is not as it was.
+
+    status: moved stands for a module whose place, name or order changed, whatever else did.
+    before, after: its path in that program; None where it is not there. "" is the model itself.
+    before_type, after_type: as the file records them; "" where unknown or absent.
+    figures: `WORK` (with a joint graph's backward) and "parameters": of its own calls only, the modules in it being entries
+        of their own; where `whole`, of everything in it, which is then listed nowhere else. So all entries and the unchanged
+        modules sum to the totals.
+    backward: `WORK` of the gradients, where both reports have a training step; else empty.
+    modules: how many modules the entry stands for; 1 unless `whole`.
+    calls: the calls that differ, in program order; () where `whole`.
+    facts: what changed, the most telling first.
+    before_unknown, after_unknown: calls of unknown cost, which no figure contains.
+    """
+
+    status: Status
+    before: str | None
+    after: str | None
+    before_type: str
+    after_type: str
+    figures: Mapping[str, Figure]
+    backward: Mapping[str, Figure] = field(default_factory=dict)
+    whole: bool = False
+    modules: int = 1
+    calls: tuple[CallChange, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    before_unknown: int = 0
+    after_unknown: int = 0
+
+    @property
+    def path(self) -> str:
+        """Where to look for it: in the new program if it is there, else in the old one."""
+        return (self.after if self.after is not None else self.before) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Modules beside each other that changed in the same way: `blocks.0-11.mlp`. figures, backward: sums over them.
+
+    path, before_path: as one text in the new and in the old program; None where they are not there.
+    """
+
+    path: str | None
+    before_path: str | None
+    members: tuple[ModuleChange, ...]
+    figures: Mapping[str, Figure]
+    backward: Mapping[str, Figure] = field(default_factory=dict)
+
+    @property
+    def first(self) -> ModuleChange:
+        """One of them, for all that they have in common."""
+        return self.members[0]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """All calls of one operator, or of one source line, before and after; a name is None where there are none.
+
+    A line is followed by alignment: `model.py:17` may be `model.py:18` now.
+    """
+
+    before: str | None
+    after: str | None
+    before_calls: int
+    after_calls: int
+    before_unknown: int
+    after_unknown: int
+    figures: Mapping[str, Figure]
+    backward: Mapping[str, Figure] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How fast a total grows in a size, where that changed: 0 not at all, 1 linearly, 2 quadratically.
+
+    quantity: a name of `WORK` or "peak_bytes". modules: paths of folds, in the new program (in the old one where
+    gone), whose own growth changed, the most telling first.
+    """
+
+    quantity: str
+    size: str
+    before: int
+    after: int
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A total that is less than before for small values of a size and more for large ones, or the other way round.
+
+    quantity: a name of `WORK` or "peak_bytes". at: the smallest value of the size from which on it is `more` (else less);
+    the other sizes are at their values. Looked for between the bounds that both programs were exported for.
+    """
+
+    quantity: str
+    size: str
+    at: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An operator without a known cost, and how many calls of it there are."""
+
+    op: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Bytes of parameters of one element type."""
+
+    dtype: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputChange:
+    """An input of the program whose type changed, or that is new or gone (None): `float32[4, 64]`."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something the reader should know before the numbers: a stable name and one sentence."""
+
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs between two programs.
+
+    same: nothing does: no quantity, no priced call, no size. Names of nodes and line numbers alone are no difference.
+    export: one program is an ONNX file and the other is not, so that modules are compared by matrix work, parameters and
+        element types only: the operators they are made of differ anyway.
+    sizes: every size, those that differ in any way first.
+    remarks: what limits the comparison, such as sizes that could not be made equal.
+    unknown: operators whose number of calls of unknown cost changed. unknown never means 0.
+    totals: by phase ("forward", and "backward", "optimizer", "step" where both have them): `WORK` and "peak_bytes"; and in
+        "forward" also `HELD`.
+    dtypes: parameters by element type, all of them where any changed.
+    inputs: inputs whose type changed.
+    modules: those that are not as they were, by |delta|, the largest first.
+    folded: the same, with those that changed alike beside each other as one entry.
+    unchanged: how many modules are not listed. renumbered: (before, after) paths of modules that only their place in
+        a list numbers otherwise; these count as unchanged.
+    growth: totals that grow otherwise, the most telling first. crossings: totals whose delta changes its sign with a size.
+    ops, sources: groups that changed, by |delta|; unchanged_ops, unchanged_sources: how many are not listed.
+    """
+
+    old: Report
+    new: Report
+    same: bool
+    export: bool
+    sizes: tuple[Size, ...]
+    remarks: tuple[Remark, ...]
+    unknown: tuple[Unknown, ...]
+    totals: Mapping[str, Mapping[str, Figure]]
+    dtypes: tuple[Stored, ...]
+    inputs: tuple[InputChange, ...]
+    modules: tuple[ModuleChange, ...]
+    folded: tuple[Fold, ...]
+    unchanged: int
+    renumbered: tuple[tuple[str, str], ...]
+    growth: tuple[Growth, ...]
+    crossings: tuple[Crossing, ...]
+    ops: tuple[GroupChange, ...]
+    sources: tuple[GroupChange, ...]
+    unchanged_ops: int
+    unchanged_sources: int

@@ -1,0 +1,279 @@
+"""The modules that are not as they were, from the pairs of the two trees."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.compare.align import differ, out_of_order
+from graphflops.compare.calls import changes, different, facts, ordered, own_name
+from graphflops.compare.comparison import Fact, ModuleChange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphflops.compare.align import Pairs
+    from graphflops.compare.calls import Call
+    from graphflops.compare.comparison import Figure, Status
+    from graphflops.compare.kinds import Counts, Kinds
+    from graphflops.compare.sizes import Joined
+    from graphflops.compare.tree import Module
+    from graphflops.report import Report
+
+Shared = dict[
+    str, dict[str, set[str]]
+]  # by module, then by parameter as the module calls it: the other modules with it
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """All that entries are made of. training: whether both reports price gradients."""
+
+    reports: tuple[Report, Report]
+    old: Module
+    new: Module
+    pairs: Pairs
+    kinds: Kinds
+    joined: Joined
+    shared: tuple[Shared, Shared]
+    export: bool
+    training: bool
+
+
+@dataclass(slots=True)
+class Listed:
+    """What came of it: entries in program order, how many modules have none, and what is only numbered otherwise."""
+
+    modules: list[ModuleChange] = field(default_factory=list)
+    unchanged: int = 0
+    renumbered: list[tuple[str, str]] = field(default_factory=list)
+
+
+def listed(trees: Trees) -> Listed:
+    """Every module that changed, and those that are new, gone, or elsewhere."""
+    found = Listed()
+    earlier = _reordered(trees)
+    stack = [trees.new]
+    while stack:
+        module = stack.pop()
+        ours = trees.pairs.old.get(module)
+        if ours is None:
+            whole = not any(part in trees.pairs.old for part in module.below())
+            found.modules += _alone(trees, None, module, whole=whole)
+        elif ours in trees.pairs.replaced:
+            whole = True
+            found.modules.append(_entry(trees, "changed", ours, module, whole=True))
+        else:
+            whole = ours.signature == module.signature
+            entry = _paired(trees, ours, module, earlier.get(ours), found.renumbered)
+            if entry is not None:
+                found.modules.append(entry)
+            else:
+                found.unchanged += module.size if whole else 1
+        if not whole:
+            stack += [*module.children.values()][::-1]
+    stack = [trees.old]
+    while stack:
+        module = stack.pop()
+        whole = module in trees.pairs.replaced
+        if module not in trees.pairs.new:
+            whole = not any(part in trees.pairs.new for part in module.below())
+            found.modules += _alone(trees, module, None, whole=whole)
+        if not whole:
+            stack += [*module.children.values()][::-1]
+    return found
+
+
+def _reordered(trees: Trees) -> dict[Module, Fact]:
+    """Modules that run at another place among those beside them, with what runs before them."""
+    found: dict[Module, Fact] = {}
+    for ours, theirs in trees.pairs.new.items():
+        if ours.signature == theirs.signature or len(ours.children) < 2:
+            continue
+        mine = [part for part in ours.children.values() if _runs_beside(part, theirs, trees.pairs)]
+        into = [trees.pairs.new[part] for part in mine]
+        order = sorted(into, key=lambda part: part.first or 0)
+        place = {part: index for index, part in enumerate(order)}
+        for index in out_of_order(place[part] for part in into):
+            now = place[into[index]]
+            names = (mine[index - 1].name if index else "", order[now - 1].name if now else "")
+            found[mine[index]] = Fact("order", *names)
+    return found
+
+
+def _runs_beside(part: Module, parent: Module, pairs: Pairs) -> bool:
+    partner = pairs.new.get(part)
+    return partner is not None and partner.parent is parent and bool(part.counts) and bool(partner.counts)
+
+
+def _paired(
+    trees: Trees, ours: Module, theirs: Module, order: Fact | None, renumbered: list[tuple[str, str]]
+) -> ModuleChange | None:
+    """What is said of a module that is in both programs; None where nothing is."""
+    beside = ours.parent is theirs.parent is None or (
+        ours.parent is not None and trees.pairs.new.get(ours.parent) is theirs.parent
+    )
+    moved = order is not None or not beside or ours.name != theirs.name
+    if beside and order is None and ours.name != theirs.name and ours.numbered and theirs.numbered:
+        renumbered.append((ours.path, theirs.path))
+        moved = False
+    status: Status = "moved" if moved else "changed"
+    if ours.signature == theirs.signature:
+        return (
+            _entry(trees, status, ours, theirs, whole=True, order=order)
+            if moved and _counts(trees, ours, whole=True)
+            else None
+        )
+    entry = _entry(trees, status, ours, theirs, whole=False, order=order)
+    if moved or ours.parameters != theirs.parameters:
+        return entry
+    if trees.export:
+        return entry if ours.mark != theirs.mark else None
+    return entry if entry.calls or any(fact.kind == "shared" for fact in entry.facts) else None
+
+
+def _alone(
+    trees: Trees, ours: Module | None, theirs: Module | None, *, whole: bool
+) -> Iterator[ModuleChange]:
+    """A module that is new or gone, if it does or holds anything."""
+    module = ours or theirs
+    assert module is not None
+    if _counts(trees, module, whole=whole):
+        yield _entry(trees, "gone" if theirs is None else "new", ours, theirs, whole=whole)
+
+
+def _counts(trees: Trees, module: Module, *, whole: bool) -> bool:
+    """Whether there is anything to say of a module: of an export only matrix work, parameters and what is unknown."""
+    calls = _calls(module, whole=whole)
+    if _holds(module, whole=whole):
+        return True
+    if not trees.export:
+        return bool(calls)
+    work = trees.kinds.figures(calls, (), None)["matrix_flops"]
+    return work.differs or trees.kinds.unknown(calls) > 0
+
+
+def _calls(module: Module | None, *, whole: bool) -> Counts:
+    return () if module is None else module.counts if whole else module.own
+
+
+def _holds(module: Module | None, *, whole: bool) -> int:
+    return 0 if module is None else module.holds if whole else module.parameters
+
+
+def _entry(
+    trees: Trees,
+    status: Status,
+    ours: Module | None,
+    theirs: Module | None,
+    *,
+    whole: bool,
+    order: Fact | None = None,
+) -> ModuleChange:
+    before, after = _calls(ours, whole=whole), _calls(theirs, whole=whole)
+    held = (_holds(ours, whole=whole), _holds(theirs, whole=whole))
+    said: list[Fact] = [order] if order is not None else []
+    pairs = []
+    if ours is not None and theirs is not None:
+        if differ(ours, theirs):
+            said.append(Fact("type", ours.kind, theirs.kind))
+        if not whole:
+            said += _shared(trees, ours, theirs)
+            if held[0] != held[1]:
+                said.append(Fact("parameters", str(held[0]), str(held[1])))
+            if not trees.export:
+                pairs = different(_rows(trees.reports[0], ours), _rows(trees.reports[1], theirs))
+                said += facts(pairs, trees.joined, (ours.path, theirs.path))
+            else:
+                said += _work(trees, before, after)
+    figures = trees.kinds.figures(before, after, held)
+    backward: Mapping[str, Figure] = {}
+    if trees.training:
+        backward = trees.kinds.figures(before, after, None, backward=True)
+    return ModuleChange(
+        status=status,
+        before=None if ours is None else ours.path,
+        after=None if theirs is None else theirs.path,
+        before_type="" if ours is None else ours.type,
+        after_type="" if theirs is None else theirs.type,
+        figures=figures,
+        backward=backward,
+        whole=whole,
+        modules=max(module.size for module in (ours, theirs) if module is not None) if whole else 1,
+        calls=changes(pairs),
+        facts=tuple(ordered(said)),
+        before_unknown=trees.kinds.unknown(before),
+        after_unknown=trees.kinds.unknown(after),
+    )
+
+
+def _rows(report: Report, module: Module) -> list[Call]:
+    return [(report.rows[index], kind) for index, kind in module.calls]
+
+
+def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
+    """What an export does otherwise than its program."""
+    work = trees.kinds.figures(before, after, None)["matrix_flops"]
+    if work.differs:
+        yield Fact("work", str(work.before), str(work.after))
+    unknown = trees.kinds.unknown(before), trees.kinds.unknown(after)
+    if unknown[0] != unknown[1]:
+        yield Fact("unknown", str(unknown[0]), str(unknown[1]))
+
+
+def _shared(trees: Trees, ours: Module, theirs: Module) -> Iterator[Fact]:
+    """Parameters that the module shares with others than before."""
+    before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
+    for name in {**before, **after}:
+        were = before.get(name, set())
+        partners = {_path_now(trees, path) for path in were}
+        if partners != after.get(name, set()):
+            yield Fact("shared", ", ".join(sorted(were)), ", ".join(sorted(after.get(name, ()))), name)
+
+
+def _path_now(trees: Trees, path: str) -> str:
+    module = trees.old
+    for part in path.split(".") if path else ():
+        if part not in module.children:
+            return path
+        module = module.children[part]
+    partner = trees.pairs.new.get(module)
+    return path if partner is None else partner.path
+
+
+def shared(report: Report) -> Shared:
+    """Parameters that calls of several modules read, by each of those modules."""
+    users: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for row in report.rows:
+        for name, _ in row.inputs:
+            users[name][row.module] = None
+    made = {named.name for row in report.rows for named in row.outputs} | {
+        named.name for named in report.inputs
+    }
+    holders = [*report.parameter_modules]
+    found: Shared = {}
+    for name, modules in users.items():
+        if len(modules) < 2 or name in made:
+            continue
+        called = next((text for path in (*modules, *holders) if (text := own_name(name, path))), "")
+        if not called or name.startswith("b_"):
+            continue
+        for path in modules:
+            found.setdefault(path, {})[called] = {*modules} - {path}
+    return found
+
+
+def attributed(old: Report, new: Report) -> Mapping[str, int]:
+    """Parameters of the new program by module, a shared one counted where the old program counts it."""
+    counts = dict(new.parameter_modules)
+    for report in (old, new):
+        for path, parameters in shared(report).items():
+            for others in parameters.values():
+                for other in others:
+                    extra = counts.get(path, 0) - old.parameter_modules.get(path, 0)
+                    missing = old.parameter_modules.get(other, 0) - counts.get(other, 0)
+                    if extra == missing > 0:
+                        counts[path] = counts.get(path, 0) - extra
+                        counts[other] = counts.get(other, 0) + extra
+    return counts

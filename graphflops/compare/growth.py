@@ -1,0 +1,99 @@
+"""How the totals depend on each size, before and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.compare.comparison import Crossing, Growth
+from graphflops.dims import Expr, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.compare.comparison import Figure, Fold, Size
+    from graphflops.dims import Dim
+    from graphflops.report import Report
+
+_MODULES = 20  # modules named for one change
+_FARTHEST = 2**32  # of sizes without an upper bound
+
+
+def growth(totals: Mapping[str, Figure], sizes: Iterable[Size], folds: Sequence[Fold]) -> Iterator[Growth]:
+    """Totals that grow otherwise in a size that both programs leave open."""
+    open_sizes = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
+    for quantity, figure in totals.items():
+        for size in open_sizes:
+            degrees = degree(figure.before, size), degree(figure.after, size)
+            if degrees[0] != degrees[1]:
+                yield Growth(quantity, size, *degrees, _where(quantity, size, degrees[1] > degrees[0], folds))
+
+
+def crossings(
+    totals: Mapping[str, Figure],
+    sizes: Iterable[Size],
+    ranges: Mapping[str, tuple[int, int]],
+    values: Mapping[str, int],
+) -> Iterator[Crossing]:
+    """Totals whose delta has one sign at the lowest value of a size and the other at the highest.
+
+    ranges: lowest and highest value of each size by its joint name.
+    """
+    names = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
+    for quantity, figure in totals.items():
+        formula = figure.formula
+        if isinstance(formula, int):
+            continue
+        for size in names:
+            at = _crossing(formula, size, *ranges[size], values) if size in formula.symbols else None
+            if at is not None:
+                yield Crossing(quantity, size, *at)
+
+
+def _crossing(
+    formula: Expr, size: str, low: int, high: int, values: Mapping[str, int]
+) -> tuple[int, bool] | None:
+    """Where the formula takes on the sign that it has at the end, and whether that is positive."""
+
+    def sign(value: int) -> int:
+        found = evaluate(formula, {**values, size: value}) or 0
+        return (found > 0) - (found < 0)
+
+    first, last = sign(low), sign(high)
+    if first * last >= 0:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if sign(middle) == last else (middle, high)
+    return high, last > 0
+
+
+def bounds(sizes: Iterable[Size], old: Report, new: Report) -> dict[str, tuple[int, int]]:
+    """The values that both programs were exported for, by joint name."""
+    found = {}
+    for size in sizes:
+        infos = [
+            report.symbols[name]
+            for report, name in ((old, size.before), (new, size.after))
+            if isinstance(name, str) and name in report.symbols
+        ]
+        lows = [info.minimum for info in infos if info.minimum is not None]
+        highs = [info.maximum for info in infos if info.maximum is not None]
+        found[size.name] = (max([1, *lows]), min([_FARTHEST, *highs]))
+    return found
+
+
+def degree(quantity: Dim, size: str) -> int:
+    """0 not at all, 1 linearly, 2 quadratically."""
+    return max(quantity.degree(size), 0) if isinstance(quantity, Expr) else 0
+
+
+def _where(quantity: str, size: str, faster: bool, folds: Sequence[Fold]) -> tuple[str, ...]:
+    """Modules whose own share grows otherwise, in the order given."""
+    found = []
+    for fold in folds:
+        figure = fold.figures.get(quantity)
+        if figure is not None:
+            change = degree(figure.after, size) - degree(figure.before, size)
+            if change > 0 if faster else change < 0:
+                found.append((fold.path if fold.path is not None else fold.before_path) or "")
+    return tuple(found[:_MODULES])

@@ -1,0 +1,252 @@
+"""Which sizes of two programs are the same one: joined by input axis, then by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.compare.comparison import Remark, Size
+from graphflops.cost import QUANTITIES, Cost
+from graphflops.dims import Dim, Expr, evaluate, symbol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.report import Named, Report
+
+_NUMBERED = re.compile(r"[su]\d+")  # as torch names sizes: a name of the user's own reads better
+_AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
+
+_Place = tuple[int, str]  # 0 for the old program or 1 for the new one, and the size's name there
+Axes = dict[tuple[str, int], Dim]
+
+
+class Renamed:
+    """Quantities of one program in joint sizes; each distinct one is worked out once."""
+
+    def __init__(self, names: Mapping[str, Dim]) -> None:
+        self._names = {name: size for name, size in names.items() if size is not symbol(name)}
+        self._known: dict[Dim, Dim] = {}
+
+    def __call__(self, dim: Dim) -> Dim:
+        if isinstance(dim, int) or not self._names:
+            return dim
+        known = self._known.get(dim)
+        if known is None:
+            try:
+                known = dim.substitute(self._names)
+            except ZeroDivisionError:  # a formula without a value at a size that the other program fixes
+                known = dim
+            self._known[dim] = known
+        return known
+
+    def cost(self, cost: Cost) -> Cost:
+        """All quantities of a cost."""
+        if not self._names:
+            return cost
+        return Cost(*(self(getattr(cost, name)) for name in QUANTITIES))
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The sizes of two programs as one set.
+
+    old, new: quantities of either in joint sizes. values: what they are compared at.
+    """
+
+    sizes: tuple[Size, ...]
+    remarks: tuple[Remark, ...]
+    old: Renamed
+    new: Renamed
+    values: Mapping[str, int]
+
+    def value(self, quantity: Dim) -> int | None:
+        """A quantity at the sizes compared at; None where one has no value."""
+        return evaluate(quantity, self.values)
+
+
+def join(old: Report, new: Report) -> Joined:
+    """Find the sizes that are the same, and the values to compare at.
+
+    A value that the user gave counts first, then a number that one of the programs fixes, then the old program's example,
+    then the new one's.
+    """
+    reports = (old, new)
+    called = {theirs: ours for ours, theirs in _same_inputs(old.inputs, new.inputs).items()}
+    axes = (_axes(old, {}), _axes(new, called))
+    classes = _classes(old, new, axes)
+    names = _joint_names(classes)
+    renamed: tuple[dict[str, Dim], dict[str, Dim]] = ({}, {})
+    values: dict[str, int] = {}
+    sizes: list[Size] = []
+    remarks: list[Remark] = []
+    for own, name in zip(classes, names, strict=True):
+        sides = tuple(_Known.of(reports[side], own[side], own[1 - side], axes, side) for side in (0, 1))
+        settled = [side.settled for side in sides]
+        value = None
+        if None in settled or settled[0] == settled[1]:
+            value = next((v for v in (*settled, *(side.hint for side in sides)) if v is not None), None)
+        if value is not None:
+            values[name] = value
+        for side, other in ((0, settled[1]), (1, settled[0])):
+            number = other if sides[side].bound is None else None
+            renamed[side].update(dict.fromkeys(own[side], symbol(name) if number is None else number))
+        ours, theirs = (own[side][0] if own[side] else sides[side].fixed for side in (0, 1))
+        sizes.append(Size(name, _where(reports, own), ours, theirs, value, *(side.value for side in sides)))
+        remarks += _remarks(sizes[-1], settled, [side.hint for side in sides])
+    sizes.sort(key=lambda size: size.before_value == size.after_value and not (size.opened or size.fixed))
+    return Joined(tuple(sizes), tuple(remarks), Renamed(renamed[0]), Renamed(renamed[1]), values)
+
+
+class _Known(NamedTuple):
+    """What one program says of a size: what the user gave, the number it fixes, its example."""
+
+    bound: int | None
+    fixed: int | None
+    hint: int | None
+
+    @property
+    def settled(self) -> int | None:
+        """What it is whatever anybody says."""
+        return self.fixed if self.bound is None else self.bound
+
+    @property
+    def value(self) -> int | None:
+        """What it is, by whoever says so."""
+        return self.hint if self.settled is None else self.settled
+
+    @staticmethod
+    def of(
+        report: Report, own: Sequence[str], others: Sequence[str], axes: tuple[Axes, Axes], side: int
+    ) -> _Known:
+        infos = [report.symbols[name] for name in own]
+        given = [info.value for info in infos if info.given_by == "user"]
+        hints = [info.value for info in infos if info.given_by == "hint"]
+        fixed = None if own else _fixed(others, axes[1 - side], axes[side])
+        return _Known(given[0] if given else None, fixed, hints[0] if hints else None)
+
+
+def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
+    """Inputs of both programs: of the same name, else, where none is, at the same place."""
+    names = [entry.name for entry in old]
+    common = {name: name for name in names if any(entry.name == name for entry in new)}
+    if common or len(old) != len(new):
+        return common
+    if any(a.type.rank != b.type.rank for a, b in zip(old, new, strict=True)):
+        return {}
+    return {a.name: b.name for a, b in zip(old, new, strict=True)}
+
+
+def _axes(report: Report, called: Mapping[str, str]) -> Axes:
+    """Size of each axis of each input; `called`: what an input is called in the other program, if otherwise."""
+    axes: Axes = {}
+    for name, info in report.symbols.items():  # a size that the user bound is a number in the inputs' types
+        for place in info.where:
+            if (axis := _AXIS.fullmatch(place)) is not None:
+                axes[called.get(axis[1], axis[1]), int(axis[2])] = symbol(name)
+    for entry in report.inputs:
+        for index, size in enumerate(entry.type.shape):
+            place_ = (called.get(entry.name, entry.name), index)
+            if not (isinstance(size, int) and place_ in axes):
+                axes[place_] = size
+    return axes
+
+
+def _alone(size: Dim | None) -> str | None:
+    """The symbol that a size is, if it is nothing more."""
+    atom = size.as_atom() if isinstance(size, Expr) else None
+    return atom.name if atom is not None and atom.kind == "symbol" else None
+
+
+def _classes(old: Report, new: Report, axes: tuple[Axes, Axes]) -> list[tuple[list[str], list[str]]]:
+    """Groups of equal symbols, by their names in the old and in the new program, in the order in which they are met."""
+    group: dict[_Place, list[_Place]] = {}
+    for side, report in enumerate((old, new)):
+        group.update({(side, name): [(side, name)] for name in report.symbols})
+
+    def unite(first: _Place, second: _Place) -> None:
+        one, other = group.get(first), group.get(second)
+        if one is None or other is None or one is other:
+            return
+        one += other
+        for place in other:
+            group[place] = one
+
+    for axis, size in axes[0].items():
+        ours, theirs = _alone(size), _alone(axes[1].get(axis))
+        if ours is not None and theirs is not None:
+            unite((0, ours), (1, theirs))
+    for name in old.symbols:
+        if (1, name) in group and len(group[0, name]) == len(group[1, name]) == 1:
+            elsewhere = [_stands(axes[side], name) for side in (0, 1)]
+            if not all(elsewhere):  # one of the same name at another axis is another size
+                unite((0, name), (1, name))
+    distinct = {id(members): members for members in group.values()}.values()
+    return [
+        ([name for side, name in m if side == 0], [name for side, name in m if side == 1]) for m in distinct
+    ]
+
+
+def _stands(axes: Axes, name: str) -> bool:
+    return any(_alone(size) == name for size in axes.values())
+
+
+def _fixed(names: Iterable[str], theirs: Axes, ours: Axes) -> int | None:
+    """The number that a program has at the axes at which the other one has these symbols; None unless it is one."""
+    chosen = set(names)
+    numbers: set[Dim | None] = {ours.get(axis) for axis, size in theirs.items() if _alone(size) in chosen}
+    numbers.discard(None)
+    (only,) = numbers if len(numbers) == 1 else (None,)
+    return only if isinstance(only, int) else None
+
+
+def _joint_names(classes: Sequence[tuple[list[str], list[str]]]) -> list[str]:
+    """One name for each group: the old program's, unless torch made it up and the new program has one of the user's own."""
+    chosen: dict[str, None] = {}
+    old = {name for ours, _ in classes for name in ours}
+    for ours, theirs in classes:
+        both = [*ours, *theirs]
+        name = next((name for name in both if not _NUMBERED.fullmatch(name)), both[0])
+        while name in chosen or (name in old and name not in ours):
+            name += "_new"
+        chosen[name] = None
+    return [*chosen]
+
+
+def _where(reports: tuple[Report, Report], own: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    places = {
+        place: None
+        for report, names in zip(reports, own, strict=True)
+        for name in names
+        for place in report.symbols[name].where
+    }
+    return tuple(places)
+
+
+def _remarks(size: Size, settled: Sequence[int | None], hints: Sequence[int | None]) -> Iterator[Remark]:
+    place = size.where[0] if size.where else size.name
+    if settled[0] is not None and settled[1] is not None:
+        if settled[0] != settled[1]:
+            both = f"{place} is {settled[0]:,} in the old and {settled[1]:,} in the new"
+            text = f"{both}: give both one size with --dim or --input"
+            yield Remark("sizes-differ", text)
+    elif settled[0] is None and settled[1] is None and None not in hints and hints[0] != hints[1]:
+        text = f"{place} was exported at {hints[0]:,} and is at {hints[1]:,} in the new: both are compared at {hints[0]:,}"
+        yield Remark("examples-differ", text)
+
+
+def different_inputs(
+    old: Report, new: Report, joined: Joined
+) -> Iterator[tuple[str, str | None, str | None]]:
+    """Inputs whose type is not the same in joint sizes: name, type before, type after."""
+    pairs = _same_inputs(old.inputs, new.inputs)
+    theirs = {entry.name: entry.type for entry in new.inputs}
+    for name, type_ in old.inputs:
+        other = theirs.pop(pairs[name]) if name in pairs else None
+        if other is None:
+            yield name, str(type_), None
+        elif type_.dtype != other.dtype or [*map(joined.old, type_.shape)] != [*map(joined.new, other.shape)]:
+            yield name, str(type_), str(other)
+    for name, other in theirs.items():
+        yield name, None, str(other)

@@ -1,0 +1,137 @@
+"""One program's calls by module, each module with a number that equal modules share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.compare.kinds import Counts, counted, together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+    from graphflops.report import Report
+
+_DEEPEST = 100  # components of a path; what goes on past them counts as the last one
+
+
+@dataclass(eq=False, slots=True)
+class Module:
+    """A module of one program, and what is in it.
+
+    type: as the file records it. kind: without the package, which exporters and moves between files change.
+    calls: (row, kind) of its own calls that cost something, in program order.
+    parameters: elements that it holds itself. first: the first of the calls in it, as a row of the report.
+    mark: what its own calls are compared by.
+    signature: equal for modules that are equal from here down, but for their own names.
+    size: modules from here down.
+    """
+
+    path: str
+    name: str
+    parent: Module | None
+    type: str = ""
+    kind: str = ""
+    calls: list[tuple[int, int]] = field(default_factory=list)
+    parameters: int = 0
+    first: int | None = None
+    children: dict[str, Module] = field(default_factory=dict)
+    mark: Hashable = ()
+    signature: int = -1
+    size: int = 1
+    _counts: Counts | None = None
+
+    @property
+    def own(self) -> Counts:
+        """Its own calls, counted by kind."""
+        return counted(kind for _, kind in self.calls)
+
+    @property
+    def counts(self) -> Counts:
+        """All calls from here down, counted by kind."""
+        if self._counts is None:
+            for module in self.below():
+                if module._counts is None:
+                    parts = [part for child in module.children.values() if (part := child._counts)]
+                    module._counts = together([module.own, *parts]) if parts else module.own
+        assert self._counts is not None
+        return self._counts
+
+    @property
+    def holds(self) -> int:
+        """Elements of parameters from here down."""
+        return sum(module.parameters for module in self.below())
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its name is its place in a list."""
+        return self.name.isascii() and self.name.isdecimal() and len(self.name) < 10
+
+    def below(self) -> Iterator[Module]:
+        """The module and all in it, parts before what they are part of."""
+        ordered, stack = [], [self]
+        while stack:
+            module = stack.pop()
+            ordered.append(module)
+            stack.extend(module.children.values())
+        return reversed(ordered)
+
+    def above(self) -> Iterator[Module]:
+        """The modules that this one is in, the innermost first."""
+        module = self.parent
+        while module is not None:
+            yield module
+            module = module.parent
+
+
+def grown(
+    report: Report,
+    kinds: Sequence[int | None],
+    parameters: Mapping[str, int],
+    signatures: dict[Hashable, int],
+    mark: Callable[[Module], Hashable],
+) -> Module:
+    """The modules of a report. `signatures` is shared by the programs that are compared."""
+    root = Module("", "", None, report.modules.get("", ""))
+    by_path = {"": root}
+
+    def at(path: str) -> Module:
+        found = by_path.get(path)
+        if found is None:
+            found, so_far = root, ""
+            for part in path.split(".", _DEEPEST - 1):
+                so_far = f"{so_far}.{part}" if so_far else part
+                if part not in found.children:
+                    found.children[part] = Module(so_far, part, found, report.modules.get(so_far, ""))
+                found = found.children[part]
+            by_path[path] = found
+        return found
+
+    for index, (row, kind) in enumerate(zip(report.rows, kinds, strict=True)):
+        module = at(row.module)
+        if module.first is None and kind is not None:
+            module.first = index
+        module.type = module.type or row.module_type
+        if kind is not None:
+            module.calls.append((index, kind))
+    for path, count in parameters.items():
+        at(path).parameters += count
+    for path in report.modules:
+        at(path)
+    for module in root.below():
+        _finish(module, signatures, mark)
+    return root
+
+
+def _finish(module: Module, signatures: dict[Hashable, int], mark: Callable[[Module], Hashable]) -> None:
+    """Put the parts of a module in program order and number it, those parts being finished."""
+    module.kind = module.type.rpartition(".")[2]
+    late = 1 << 60
+    parts = sorted(module.children.values(), key=lambda part: late if part.first is None else part.first)
+    module.children = {part.name: part for part in parts}
+    starts = [part.first for part in (*parts, module) if part.first is not None]
+    module.first = min(starts, default=None)
+    module.size = 1 + sum(part.size for part in parts)
+    module.mark = mark(module)
+    key = (module.mark, module.parameters, *((part.name, part.signature) for part in parts))
+    module.signature = signatures.setdefault(key, len(signatures))

@@ -1,0 +1,233 @@
+"""Two reports compared: sizes joined, calls numbered, modules paired, differences listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.compare.align import align
+from graphflops.compare.comparison import (
+    Comparison,
+    Fact,
+    InputChange,
+    Remark,
+    Stored,
+    Unknown,
+)
+from graphflops.compare.entries import Trees, attributed, listed, shared
+from graphflops.compare.fold import folded
+from graphflops.compare.groups import by_operator, by_source, differs
+from graphflops.compare.growth import bounds, crossings, growth
+from graphflops.compare.kinds import Kinds
+from graphflops.compare.sizes import different_inputs, join
+from graphflops.compare.tree import grown
+from graphflops.dims import Dim, evaluate, total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+    from graphflops.compare.comparison import Figure, ModuleChange
+    from graphflops.compare.sizes import Joined, Renamed
+    from graphflops.compare.tree import Module
+    from graphflops.report import Report, Totals
+
+_KEPT = (
+    "matrix_flops",
+    "parameters",
+)  # by an export: what else a total holds depends on how operators are spelled
+_RANKED_AT = 1024  # what a size without a value counts as where entries are ranked
+
+
+def compared(old: Report, new: Report) -> Comparison:
+    """What differs between two programs."""
+    joined = join(old, new)
+    kinds = Kinds(joined.value)
+    numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
+    export = (old.origin.format == "onnx") != (new.origin.format == "onnx")
+    training = old.backward is not None and new.backward is not None
+    signatures: dict[Hashable, int] = {}
+    mark = _exported(old, new, joined) if export else (_own, _own)
+    trees = (
+        grown(old, numbers[0], old.parameter_modules, signatures, mark[0]),
+        grown(new, numbers[1], attributed(old, new), signatures, mark[1]),
+    )
+    told = not export or all(any(row.module for row in report.rows) for report in (old, new))
+    made = Trees(
+        (old, new),
+        *trees,
+        pairs=align(*trees, by_contents=not export),
+        kinds=kinds,
+        joined=joined,
+        shared=(shared(old), shared(new)),
+        export=export,
+        training=training,
+    )
+    found = listed(made)
+    rank = _rank(joined)
+    entries = _handed_over(found.modules) if export else found.modules
+    modules = sorted(entries, key=lambda module: rank(module.figures, module.backward)) if told else []
+    ops = [] if export else list(by_operator(made, numbers))
+    sources = list(by_source(made, numbers))
+    changed = [[group for group in groups if differs(group)] for groups in (ops, sources)]
+    for groups in changed:
+        groups.sort(key=lambda group: rank(group.figures, group.backward))
+    totals = _totals(old, new, joined, kinds, training=training)
+    unknown = tuple(_unknown(old, new))
+    inputs = tuple(InputChange(*entry) for entry in different_inputs(old, new, joined))
+    stored = tuple(_stored(old, new))
+    kept = _KEPT if export else None
+    same = not (unknown or inputs or stored or modules) and not any(
+        (
+            any(
+                size.opened or size.fixed or size.before is None or size.after is None
+                for size in joined.sizes
+            ),
+            any(
+                figure.differs
+                for figures in totals.values()
+                for name, figure in figures.items()
+                if kept is None or name in kept
+            ),
+            any(remark.name == "sizes-differ" for remark in joined.remarks),
+        )
+    )
+    folds = sorted(folded(modules), key=lambda fold: rank(fold.figures, fold.backward))
+    return Comparison(
+        old=old,
+        new=new,
+        same=same,
+        export=export,
+        sizes=joined.sizes,
+        remarks=(*joined.remarks, *_remarks(old, new, told=told)),
+        unknown=unknown,
+        totals=totals,
+        dtypes=stored,
+        inputs=inputs,
+        modules=tuple(modules),
+        folded=tuple(folds),
+        unchanged=found.unchanged if told else 0,
+        renumbered=tuple(found.renumbered),
+        growth=tuple(growth(totals["forward"], joined.sizes, folds)),
+        crossings=tuple(
+            crossings(totals["forward"], joined.sizes, bounds(joined.sizes, old, new), joined.values)
+        ),
+        ops=tuple(changed[0]),
+        sources=tuple(changed[1]),
+        unchanged_ops=len(ops) - len(changed[0]),
+        unchanged_sources=len(sources) - len(changed[1]),
+    )
+
+
+def _own(module: Module) -> Hashable:
+    return tuple(kind for _, kind in module.calls)
+
+
+def _exported(old: Report, new: Report, joined: Joined) -> Sequence[Callable[[Module], Hashable]]:
+    """An export keeps the matrix work of a module and its element type; the operators it is made of differ."""
+
+    def marks(report: Report, renamed: Renamed) -> Callable[[Module], Hashable]:
+        def mark(module: Module) -> Hashable:
+            rows = [report.rows[index] for index, _ in module.calls]
+            worked = [row for row in rows if row.cost.matrix_flops != 0]
+            flops = total(renamed(row.cost.matrix_flops) for row in worked)
+            dtypes = frozenset(row.matrix_dtype for row in worked)
+            return flops, dtypes, sum(row.state == "unknown" for row in rows)
+
+        return mark
+
+    return marks(old, joined.old), marks(new, joined.new)
+
+
+def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
+    """Entries of an export, with the module that the work went to or came from: exporters fuse what follows a product."""
+    by_delta: dict[int, list[ModuleChange]] = {}
+    for change in modules:
+        by_delta.setdefault(change.figures["matrix_flops"].delta or 0, []).append(change)
+    for change in modules:
+        delta = change.figures["matrix_flops"].delta or 0
+        others = by_delta.get(-delta, ()) if delta else ()
+        if others and len(others) == len(by_delta[delta]):
+            other = others[by_delta[delta].index(change)].path
+            fact = Fact("fused", other, "") if delta > 0 else Fact("fused", "", other)
+            yield replace(change, facts=(fact, *change.facts))
+        else:
+            yield change
+
+
+def _rank(joined: Joined) -> Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]:
+    """What entries are sorted by: how much work changed, then traffic, then other work, then parameters."""
+    known: dict[Dim, int] = {}
+
+    def rough(dim: Dim) -> int:
+        if isinstance(dim, int):
+            return dim
+        if dim not in known:
+            values = {**dict.fromkeys(dim.symbols, _RANKED_AT), **joined.values}
+            known[dim] = evaluate(dim, values) or 0
+        return known[dim]
+
+    def change(figure: Figure | None) -> int:
+        if figure is None or not figure.differs:
+            return 0
+        delta = figure.delta
+        return rough(figure.after) - rough(figure.before) if delta is None else delta
+
+    def rank(figures: Mapping[str, Figure], backward: Mapping[str, Figure]) -> tuple[int, ...]:
+        def both(*names: str) -> int:
+            return -abs(sum(change(part.get(name)) for part in (figures, backward) for name in names))
+
+        return (
+            both("matrix_flops"),
+            both("masked_flops"),
+            both("read_bytes", "written_bytes"),
+            both("vector_flops", "transcendentals"),
+            both("parameters"),
+        )
+
+    return rank
+
+
+def _totals(
+    old: Report, new: Report, joined: Joined, kinds: Kinds, *, training: bool
+) -> dict[str, dict[str, Figure]]:
+    phases: dict[str, tuple[Totals | None, Totals | None]] = {"forward": (old.totals, new.totals)}
+    if training:
+        phases["backward"] = (old.backward, new.backward)
+        phases["optimizer"] = (old.optimizer, new.optimizer)
+        phases["step"] = (old.step(), new.step())
+    found: dict[str, dict[str, Figure]] = {}
+    for name, (before, after) in phases.items():
+        if before is None or after is None:
+            continue
+        figures = dict(kinds.compared(joined.old.cost(before.cost), joined.new.cost(after.cost)))
+        figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
+        found[name] = figures
+    for held in ("parameters", "parameter_bytes", "buffer_bytes"):
+        found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
+    return found
+
+
+def _unknown(old: Report, new: Report) -> Iterator[Unknown]:
+    before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
+    for op in {**after, **before}:
+        if before.get(op, 0) != after.get(op, 0):
+            yield Unknown(op, before.get(op, 0), after.get(op, 0))
+
+
+def _stored(old: Report, new: Report) -> Iterator[Stored]:
+    before, after = old.parameter_dtypes, new.parameter_dtypes
+    if {*before} != {*after}:
+        for dtype in {**before, **after}:
+            yield Stored(dtype, before.get(dtype, 0), after.get(dtype, 0))
+
+
+def _remarks(old: Report, new: Report, *, told: bool) -> Iterator[Remark]:
+    if (old.backward is None) != (new.backward is None):
+        which = "old" if new.backward is None else "new"
+        yield Remark(
+            "training-in-one", f"only the {which} report prices training: the forward passes are compared"
+        )
+    if not told:
+        yield Remark(
+            "no-modules", "one file does not say which module a call is made in: only totals are compared"
+        )

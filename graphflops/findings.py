@@ -1,0 +1,57 @@
+"""What an audit or a budget has to say about a model: one finding each, with a stable code, a place and a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.dims import Dim
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # the gravest first
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found.
+
+    code, name: what kind it is, stable: `GF203`, `unused-initializer`.
+    severity: error: the model is wrong or unsafe; warning: it costs or risks something; note: good to know.
+    message: one sentence that names the values or calls concerned; fix: what to do, one sentence.
+    node, op, module, source: the call it is about, as in a report's row; "" for the whole model.
+    flops, bytes: what it costs in one run; 0 where nothing is wasted, None where that is not known.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    fix: str
+    node: str = ""
+    op: str = ""
+    module: str = ""
+    source: str = ""
+    flops: Dim | None = 0
+    bytes: Dim | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """What is said of all findings of one code: its name, one sentence, how to mend it, and how grave it is."""
+
+    name: str
+    summary: str
+    help: str
+    severity: Severity = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFindings:
+    """All that was found in one model; `values` are the known sizes at which its costs are given as numbers."""
+
+    model: str
+    findings: tuple[Finding, ...]
+    values: Mapping[str, int] = field(default_factory=dict)

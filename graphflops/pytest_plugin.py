@@ -1,0 +1,157 @@
+"""The pytest plugin: budgets of modules and model files as tests.
+
+    def test_cost(graphflops_budget):
+        graphflops_budget(Decoder(), (torch.zeros(1, 128),), matrix_flops="2 GFLOP", coverage="100 %")
+
+    @pytest.mark.graphflops_budget("models/decoder.onnx")  # the limits of graphflops.toml
+    def test_file(): ...
+
+It is loaded by every run of pytest where graphflops is installed, so it imports pytest and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Protocol
+
+    from graphflops.findings import Finding
+    from graphflops.report import Report
+
+    class Checker(Protocol):
+        """What the fixture is: `graphflops_budget(model, args, ...)`."""
+
+        def __call__(
+            self,
+            model: object,
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+            *,
+            dynamic_shapes: Any = None,
+            **limits: Any,
+        ) -> Report: ...
+
+
+_MARKER = "graphflops_budget"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The ini option that names the budget."""
+    parser.addini(
+        _MARKER, "budget whose limits are for model files, relative to rootdir", default="graphflops.toml"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    what = f"{_MARKER}(*models, **limits): fail where a model file breaks its limits, or those of the budget"
+    config.addinivalue_line("markers", what)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check the files that a test's markers name."""
+    for marker in item.iter_markers(_MARKER):
+        for model in marker.args:
+            _check(item.config, model, marker.kwargs)
+
+
+@pytest.fixture
+def graphflops_budget(request: pytest.FixtureRequest) -> Checker:
+    """Fail the test where a model breaks its limits; its report otherwise.
+
+    The model is a module with its arguments (torch exports it), an ExportedProgram, or the path of a file. Limits are
+    written as in a `[[budget]]`, on top of those of a marker without models; a file without any has those of the budget.
+    """
+    marked = {
+        name: limit
+        for marker in request.node.iter_markers(_MARKER)
+        if not marker.args
+        for name, limit in marker.kwargs.items()
+    }
+
+    return checker(request.config, marked)
+
+
+def checker(config: pytest.Config, marked: Mapping[str, Any]) -> Checker:
+    """The function that the fixture gives; `marked` are limits that hold unless a call says otherwise."""
+
+    def check(
+        model: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        dynamic_shapes: Any = None,
+        **limits: Any,
+    ) -> Report:
+        if (
+            hasattr(model, "forward")
+            and hasattr(model, "state_dict")
+            and not hasattr(model, "graph_signature")
+        ):
+            from graphflops import capture
+
+            program = capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
+            return _check(config, program, {**marked, **limits}, type(model).__name__)
+        return _check(config, model, {**marked, **limits})
+
+    return check
+
+
+def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name: str = "") -> Report:
+    """The report of a model; a broken limit, and whatever is wrong with model or budget, fails the test in plain words."""
+    from os import PathLike, fspath
+
+    from graphflops.errors import GraphflopsError
+
+    try:
+        if isinstance(model, (str, PathLike)):
+            name = fspath(model)
+            report, findings = _of_file(config, str(config.rootpath / name), limits)
+        else:
+            name = name or type(model).__name__
+            report, findings = _of_program(model, limits)
+    except (GraphflopsError, OSError) as error:
+        pytest.fail(f"graphflops: {error}", pytrace=False)
+    if any(finding.severity == "error" for finding in findings):
+        from graphflops.findings import ModelFindings
+        from graphflops.render.findings import table
+
+        pytest.fail(table([ModelFindings(name, tuple(findings), report.values)]).rstrip(), pytrace=False)
+    return report
+
+
+def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
+    from graphflops.budget import baseline
+    from graphflops.budget import limits as reader
+    from graphflops.budget.check import check
+    from graphflops.budget.jobs import planned, report_at
+    from graphflops.errors import FileError
+
+    file = str(config.rootpath / config.getini(_MARKER))
+    budget = reader.given(limits, str(config.rootpath)) if limits else reader.read(file)
+    kept = budget.baseline_path
+    before = baseline.read(kept) if kept and budget.relative else {}
+    jobs = list(planned(budget, path, before))
+    if not jobs:
+        raise FileError(f"{file}: no limit is for {path}")
+    reports = [report_at(path, job.sizes) for job in jobs]
+    pairs = zip(jobs, reports, strict=True)
+    findings = [
+        found for job, report in pairs for entry in job.budgets for found in check(report, entry, job.before)
+    ]
+    return reports[0], findings
+
+
+def _of_program(model: object, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
+    from graphflops.analysis import analyze
+    from graphflops.budget import limits as reader
+    from graphflops.budget.check import check
+
+    (entry,) = reader.given(limits).budgets
+    sizes = entry.sizes
+    report = analyze(model, dims=dict(sizes.dims), inputs=dict(sizes.inputs), training=sizes.training)
+    return report, check(report, entry)

@@ -1,0 +1,244 @@
+"""The tables of a comparison as cells of text, for every format that draws tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.compare import WORK, Figure
+from graphflops.render.diff.words import (
+    NAMES,
+    amount,
+    before_after,
+    delta,
+    fact_words,
+    path_of,
+    share,
+    tag,
+    type_of,
+)
+from graphflops.render.grids import Entry, Grid
+from graphflops.render.text import formula, safe, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.compare import Comparison, Fold, GroupChange
+    from graphflops.report import Grouping
+
+LINES = 25  # lines of a table where no number is asked for
+_FORMULA = 60
+_LEADS = (
+    "matrix_flops",
+    "vector_flops",
+    "transcendentals",
+    "read_bytes",
+    "written_bytes",
+    "parameters",
+    "masked_flops",
+)
+_BRIEF = {
+    "matrix_flops": "FLOPs",
+    "vector_flops": "vector",
+    "traffic": "bytes",
+    "parameters": "params",
+    "masked_flops": "masked",
+}
+
+
+def grids(
+    comparison: Comparison, by: Grouping | None = None, depth: int | None = None, top: int | None = None
+) -> Iterator[Grid]:
+    """Totals of every phase, and where the difference is: by module, or by what is asked for.
+
+    depth: components of a module's path; what is below adds up. top: lines of the table; the others are one line together.
+    """
+    for phase in comparison.totals:
+        yield totals(comparison, phase)
+    most = top or LINES
+    if by in (None, "module") and comparison.modules:
+        yield modules(comparison, depth, most)
+    if by == "op" and not comparison.export:
+        yield groups(comparison, comparison.ops, "operator", comparison.unchanged_ops, most)
+    if by == "source":
+        yield groups(comparison, comparison.sources, "source", comparison.unchanged_sources, most)
+
+
+def totals(comparison: Comparison, phase: str) -> Grid:
+    """Every quantity of a phase, before and after; those that nothing has are left out."""
+    figures = comparison.totals[phase]
+    least = [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
+    symbolic = any(not isinstance(figure.formula, int) for figure in figures.values())
+    head = "total" if len(comparison.totals) == 1 else phase
+    entries = []
+    for name, figure in figures.items():
+        if figure.before == 0 == figure.after and name not in ("matrix_flops", "parameters"):
+            continue
+        sides = before_after(name, figure)
+        if name in WORK:
+            sides = f"{least[0]}{sides[0]}", f"{least[1]}{sides[1]}"
+        cells = [NAMES[name], *sides, delta(name, figure), share(figure)]
+        if symbolic:
+            cells.append(
+                "" if isinstance(figure.formula, int) else shortened(formula(figure.formula), _FORMULA)
+            )
+        entries.append(Entry(cells, path=NAMES[name]))
+    heads = (head, "before", "after", "delta", "%", *(("delta as a formula",) if symbolic else ()))
+    return Grid(heads, entries)
+
+
+def modules(comparison: Comparison, depth: int | None, most: int) -> Grid:
+    """The modules that are not as they were, the sum of all others, and the total."""
+    folds = comparison.folded
+    figures = [(fold.figures, fold.backward) for fold in folds]
+    lead, beside = _columns(comparison, [_both(*pair) for pair in figures])
+    if depth is not None:
+        return _cut(comparison, depth, most, lead, beside)
+    entries = []
+    for fold, pair in zip(folds[:most], figures[:most], strict=True):
+        label = " ".join(part for part in (tag(fold.first), path_of(fold)) if part)
+        label += f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""
+        entries.append(
+            Entry(
+                [label, _what(fold), *_cells(_both(*pair), lead, beside)],
+                path=label,
+                alarming=fold.first.after_unknown > 0,
+            )
+        )
+    entries += _last(
+        comparison, [_both(*pair) for pair in figures[most:]], lead, beside, "module", comparison.unchanged, 2
+    )
+    return Grid(("module", "what", *_heads(lead, beside)), entries, names=2)
+
+
+def _what(fold: Fold) -> str:
+    """What is different about it, else its type."""
+    return ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2)) or type_of(fold.first)
+
+
+def groups(
+    comparison: Comparison, changed: Sequence[GroupChange], head: str, unchanged: int, most: int
+) -> Grid:
+    """Operators or source lines whose work changed."""
+    figures = [_both(group.figures, group.backward) for group in changed]
+    lead, beside = _columns(comparison, figures)
+    entries = []
+    for group, both in zip(changed[:most], figures, strict=False):
+        state = "[new] " if group.before is None else "[gone] " if group.after is None else ""
+        name = safe((group.after if group.after is not None else group.before) or "", 120) or f"(no {head})"
+        if group.before is not None and group.after is not None and group.before != group.after:
+            name = f"{safe(group.before, 80) or f'(no {head})'} → {name}"
+        calls = (
+            f"{group.before_calls:,} → {group.after_calls:,}"
+            if group.before_calls != group.after_calls
+            else f"{group.after_calls:,}"
+        )
+        label = state + name
+        entries.append(
+            Entry([label, calls, *_cells(both, lead, beside)], path=label, alarming=group.after_unknown > 0)
+        )
+    entries += _last(comparison, figures[most:], lead, beside, head, unchanged, 2)
+    return Grid((head, "calls", *_heads(lead, beside)), entries)
+
+
+def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Sequence[str]) -> Grid:
+    """Changes added up by the first components of the module's path."""
+    summed: dict[str, list[Mapping[str, Figure]]] = {}
+    for change in comparison.modules:
+        path = ".".join(change.path.split(".")[:depth]) if depth else ""
+        summed.setdefault(path, []).append(_both(change.figures, change.backward))
+    entries = []
+    ranked = sorted(summed.items(), key=lambda item: -abs(sum(_rough(f[lead]) for f in item[1])))
+    for path, parts in ranked[:most]:
+        label = safe(path, 120) or "(the model itself)"
+        cells = _cells(_sum(parts), lead, beside)
+        entries.append(Entry([label, f"{len(parts):,}", "", "", *cells[2:3], "", *cells[4:]], path=label))
+    rest = [figures for _, parts in ranked[most:] for figures in parts]
+    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged, 2)
+    return Grid(("module", "changes", *_heads(lead, beside)), entries)
+
+
+def _rough(figure: Figure) -> int:
+    return figure.delta or 0
+
+
+def _heads(lead: str, beside: Sequence[str]) -> tuple[str, ...]:
+    """Before and after are of the leading quantity; a quantity's own column holds its delta."""
+    return ("before", "after", _BRIEF.get(lead, NAMES[lead]), "%", *(_BRIEF[name] for name in beside))
+
+
+def _cells(figures: Mapping[str, Figure], lead: str, beside: Sequence[str]) -> list[str]:
+    """Before, after, delta and percent of the leading quantity, and the deltas of the others."""
+    figure = figures[lead]
+    cells = [*before_after(lead, figure), delta(lead, figure), share(figure)]
+    for name in beside:
+        if name == "traffic":
+            both = (figures["read_bytes"], figures["written_bytes"])
+            cells.append(delta("read_bytes", _added(both)))
+        else:
+            cells.append(delta(name, figures[name]) if name in figures else "")
+    return ["" if cell == "0" and index >= 4 else cell for index, cell in enumerate(cells)]
+
+
+def _columns(comparison: Comparison, figures: Sequence[Mapping[str, Figure]]) -> tuple[str, list[str]]:
+    """The quantity that is shown in full, and those of which the deltas are shown: what changed anywhere."""
+
+    def changed(name: str) -> bool:
+        return any(name in part and part[name].differs for part in figures)
+
+    lead = next((name for name in _LEADS if changed(name)), "matrix_flops")
+    beside = []
+    for name in _BRIEF:
+        quantities = ("read_bytes", "written_bytes") if name == "traffic" else (name,)
+        if lead not in quantities and any(changed(quantity) for quantity in quantities):
+            beside.append(name)
+    return lead, beside
+
+
+def _last(
+    comparison: Comparison,
+    rest: Sequence[Mapping[str, Figure]],
+    lead: str,
+    beside: Sequence[str],
+    noun: str,
+    unchanged: int,
+    names: int,
+) -> Iterator[Entry]:
+    """What is left out, what did not change, and the sum of it all."""
+    blank = [""] * (names - 1)
+    if rest:
+        label = f"… {len(rest):,} more that changed"
+        yield Entry([label, *blank, *_cells(_sum(rest), lead, beside)], path=label)
+    if unchanged:
+        label = f"… {unchanged:,} {noun}{'' if unchanged == 1 else 's'} unchanged"
+        zero = amount(lead, 0)
+        yield Entry([label, *blank, "", "", zero, "", *([""] * len(beside))], path=label)
+    phases = [comparison.totals[phase] for phase in ("forward", "backward") if phase in comparison.totals]
+    whole = {name: _added([phase[name] for phase in phases]) for name in WORK}
+    whole["parameters"] = phases[0]["parameters"]
+    yield Entry(["total", *blank, *_cells(whole, lead, beside)], path="total")
+
+
+def _both(forward: Mapping[str, Figure], backward: Mapping[str, Figure]) -> Mapping[str, Figure]:
+    """Work of both phases together."""
+    if not backward:
+        return forward
+    return {**forward, **{name: _added((forward[name], backward[name])) for name in backward}}
+
+
+def _sum(parts: Sequence[Mapping[str, Figure]]) -> Mapping[str, Figure]:
+    return {name: _added([part[name] for part in parts if name in part]) for name in parts[0]}
+
+
+def _added(figures: Iterable[Figure]) -> Figure:
+    listed = list(figures)
+
+    def known(values: Iterable[int | None]) -> int | None:
+        numbers = list(values)
+        return None if None in numbers else sum(number for number in numbers if number is not None)
+
+    return Figure(
+        sum((figure.before for figure in listed), 0),
+        sum((figure.after for figure in listed), 0),
+        known(figure.before_value for figure in listed),
+        known(figure.after_value for figure in listed),
+    )

@@ -1,0 +1,393 @@
+"""What changed, in words: the lines that every rendering of a comparison says first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.render.text import count_of, formula, listed, memory, number, safe, short_type, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.compare import Comparison, Fact, Figure, Fold, ModuleChange
+    from graphflops.report import Report
+
+NAMES = {
+    "matrix_flops": "FLOPs",
+    "macs": "MACs",
+    "vector_flops": "vector FLOPs",
+    "transcendentals": "transcendentals",
+    "masked_flops": "FLOPs hidden by masks",
+    "read_bytes": "bytes read",
+    "written_bytes": "bytes written",
+    "peak_bytes": "peak memory",
+    "parameters": "parameters",
+    "parameter_bytes": "parameter memory",
+    "buffer_bytes": "buffer memory",
+}
+_BRIEF = {"read_bytes": "read", "written_bytes": "written"}  # where the unit stands before it
+_IN_BYTES = frozenset(name for name in NAMES if name.endswith("_bytes"))
+_LEADING = ("matrix_flops", "vector_flops", "transcendentals", "read_bytes", "written_bytes")
+_SAID = ("matrix_flops", "parameters", "parameter_bytes", "masked_flops", "vector_flops", "transcendentals")
+_DEGREES = ("independent", "linear", "quadratic", "cubic")
+_FORMULA = 80  # characters of a formula in a sentence
+_FACTS = 3  # things said of one module in a line
+_MODULES = 3  # modules named in the lines that come first
+
+
+def amount(name: str, count: int) -> str:
+    """A number of what the quantity counts."""
+    return memory(count) if name in _IN_BYTES else number(count)
+
+
+def before_after(name: str, figure: Figure) -> tuple[str, str]:
+    """Both sides as numbers, else as formulas."""
+    sides = ((figure.before, figure.before_value), (figure.after, figure.after_value))
+    first, second = (
+        amount(name, value) if value is not None else shortened(formula(dim), _FORMULA)
+        for dim, value in sides
+    )
+    return first, second
+
+
+def delta(name: str, figure: Figure) -> str:
+    """After less before, with its sign: `+1.049 M`; `0` where nothing changed."""
+    change = figure.delta
+    if change is None:
+        text = shortened(formula(figure.formula), _FORMULA)
+        return text if text.startswith("-") else f"+{text}"
+    return f"+{amount(name, change)}" if change > 0 else amount(name, change)
+
+
+def share(figure: Figure) -> str:
+    """The delta in percent of before; `new` where there was nothing, "" where that has no value."""
+    if figure.before == 0:
+        return "" if figure.after == 0 else "new"
+    ratio = figure.percent
+    return "" if ratio is None else f"{ratio:+.1f}" if figure.delta else "0.0"
+
+
+def title(report: Report) -> str:
+    """The file's name, else the type of the model."""
+    name = report.origin.path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return safe(name or short_type(report.modules.get("", "")) or "program", 80)
+
+
+def titles(comparison: Comparison) -> tuple[str, str]:
+    """What the two are called; by their whole paths where their names are the same."""
+    both = title(comparison.old), title(comparison.new)
+    if both[0] != both[1]:
+        return both
+    paths = comparison.old.origin.path, comparison.new.origin.path
+    return both if paths[0] == paths[1] else (safe(paths[0], 80), safe(paths[1], 80))
+
+
+def headlines(comparison: Comparison) -> list[str]:
+    """The answer in at most three lines: what is not known any more, by how much the whole changed, and where."""
+    return _lines(comparison)[0]
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What else is to be known: at which sizes the numbers are, what grows otherwise, what is only numbered otherwise."""
+    at = [f"{safe(size.name, 40)} = {size.value:,}" for size in comparison.sizes if size.value is not None]
+    unset = [
+        safe(size.name, 40) for size in comparison.sizes if size.value is None and size.before != size.after
+    ]
+    lines = [*_lines(comparison)[1]]
+    if at:
+        lines.append(f"compared at {listed(at, 8)}")
+    if unset:
+        lines.append(f"without one value for both: {listed(unset, 8)}")
+    other = [name for name in NAMES if name not in ("matrix_flops", "macs", "masked_flops")]
+    lines += growths(comparison, other)
+    lines += _crossings(comparison)
+    if comparison.renumbered:
+        pairs = listed(
+            (f"{safe(before, 80)} → {safe(after, 80)}" for before, after in comparison.renumbered), 4
+        )
+        lines.append(f"only numbered otherwise: {pairs}")
+    return lines
+
+
+def _lines(comparison: Comparison) -> tuple[list[str], list[str]]:
+    """The first lines, and what had no place in them."""
+    lines = [*_coverage(comparison), _whole(comparison)]
+    general = "; ".join([*_sizes(comparison), *_general(comparison)])
+    where = [fold_line(fold) for fold in comparison.folded]
+    room = 3 - len(lines)
+    later = []
+    if general and (room > 1 or not where):
+        lines.append(general)
+        room -= 1
+    elif general:
+        later.append(general)
+    if where and room > 0:
+        lines += where[: room - 1]
+        rest = where[room - 1 :]
+        lines += [listed_with_rest(rest, _MODULES)] if rest else []
+    return lines, later
+
+
+def listed_with_rest(entries: Sequence[str], most: int) -> str:
+    """`a; b; c; and 4 more changes`."""
+    rest = len(entries) - most
+    more = [] if rest <= 0 else [f"and {rest:,} more change{'s' if rest > 1 else ''}"]
+    return "; ".join([*entries[:most], *more])
+
+
+def _coverage(comparison: Comparison) -> Iterator[str]:
+    """Operators whose cost is not known any more, or is known now."""
+    more = [entry for entry in comparison.unknown if entry.after > entry.before]
+    less = [entry for entry in comparison.unknown if entry.after < entry.before]
+    parts = []
+    if more:
+        named = listed(f"{safe(entry.op, 80)} (+{entry.after - entry.before:,})" for entry in more)
+        parts.append(f"of unknown cost now: {named}")
+    if less:
+        named = listed(f"{safe(entry.op, 80)} (-{entry.before - entry.after:,})" for entry in less)
+        parts.append(f"no longer of unknown cost: {named}")
+    if parts:
+        yield f"coverage: {'; '.join(parts)}; totals contain known calls only"
+
+
+def _whole(comparison: Comparison) -> str:
+    """The one line that has the total."""
+    ours, theirs = titles(comparison)
+    figures = comparison.totals.get("step") or comparison.totals["forward"]
+    forward = comparison.totals["forward"]
+    both = f"{ours} → {theirs}"
+    flops = figures["matrix_flops"]
+    least = [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
+    what = "FLOPs of a training step" if "step" in comparison.totals else "FLOPs"
+    if comparison.same and not comparison.export:
+        return f"{both}: no difference, {what} {least[0]}{before_after('matrix_flops', flops)[0]} (0)"
+    if comparison.export and comparison.same:
+        return f"{both}: the export keeps the work: {what} {least[0]}{before_after('matrix_flops', flops)[0]} in both (0)"
+    parts = [_changed("matrix_flops", flops, what, least)]
+    held = forward["parameters"].differs, forward["parameter_bytes"].differs
+    if held[0]:
+        parts.append(_changed("parameters", forward["parameters"], NAMES["parameters"]))
+    if held[1] and (not held[0] or comparison.dtypes):
+        parts.append(_changed("parameter_bytes", forward["parameter_bytes"], NAMES["parameter_bytes"]))
+    if len(parts) == 1 and not flops.differs:
+        rest = [name for name in (*_SAID, "read_bytes", "written_bytes", "peak_bytes") if figures.get(name)]
+        other = next((name for name in rest if figures[name].differs), None)
+        if other is not None and not comparison.export:
+            parts.append(_changed(other, figures[other], NAMES[other], least))
+    check = " (export check)" if comparison.export else ""
+    return f"{both}{check}: {', '.join(parts)}"
+
+
+def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
+    """A total before and after; `least` marks a side that calls of unknown cost are missing from."""
+    before, after = (f"{mark}{side}" for mark, side in zip(least, before_after(name, figure), strict=True))
+    if not figure.differs:
+        return f"{what} {after} as before (0)"
+    if figure.delta == 0:
+        return f"{what} {after} at these sizes, by another formula"
+    part = share(figure)
+    ratio = f", {part} %" if part not in ("", "new") else ""
+    return f"{what} {before} → {after} ({delta(name, figure)}{ratio})"
+
+
+def _sizes(comparison: Comparison) -> Iterator[str]:
+    """What is to be known of the sizes."""
+    for size in comparison.sizes:
+        place = safe(size.where[0] if size.where else size.name, 60)
+        if size.opened:
+            yield f"{place} was {size.before}, is open now ({safe(str(size.after), 40)})"
+        elif size.fixed:
+            yield f"{place} was open ({safe(str(size.before), 40)}), is fixed at {size.after} now"
+    for remark in comparison.remarks:
+        yield safe(remark.message, 300)
+    for entry in comparison.inputs:
+        name = safe(entry.name, 60)
+        if entry.before is None or entry.after is None:
+            yield f"input {name} is {'new' if entry.before is None else 'gone'}"
+        else:
+            yield f"input {name} {safe(entry.before, 80)} → {safe(entry.after, 80)}"
+
+
+def _general(comparison: Comparison) -> Iterator[str]:
+    """What can be said of the whole program: element types and growth."""
+    if comparison.dtypes:
+        sides = (
+            " and ".join(safe(e.dtype, 20) for e in comparison.dtypes if (e.after if now else e.before))
+            or "none"
+            for now in (False, True)
+        )
+        yield f"parameters {' → '.join(sides)}"
+    yield from growths(comparison)
+    masked = comparison.totals["forward"]["masked_flops"]
+    if comparison.export and (masked.before == 0) != (masked.after == 0):
+        ours, theirs = before_after("masked_flops", masked)
+        side, hidden = ("second", ours) if masked.after == 0 else ("first", theirs)
+        yield f"that a mask makes {hidden} of the FLOPs needless cannot be seen in the {side}"
+
+
+def mask_line(masked: Figure) -> str:
+    """What a mask that came or went hides."""
+    came = masked.before == 0
+    hidden = before_after("masked_flops", masked)[1 if came else 0]
+    return f"a mask hides {hidden} FLOPs now" if came else f"no mask hides {hidden} FLOPs any more"
+
+
+def growths(comparison: Comparison, quantities: Iterable[str] = ("matrix_flops",)) -> Iterator[str]:
+    """`FLOPs: linear in seq before, quadratic now`."""
+    for entry in comparison.growth:
+        if entry.quantity in quantities:
+            size = safe(entry.size, 40)
+            before, now = (
+                f"{_degree(degree)} in {size}" if degree else f"independent of {size}"
+                for degree in (entry.before, entry.after)
+            )
+            paths = listed((safe(path, 80) or "(itself)" for path in entry.modules), 2)
+            yield f"{NAMES[entry.quantity]}: {before} before, {now} now{f' ({paths})' if paths else ''}"
+
+
+def _crossings(comparison: Comparison) -> Iterator[str]:
+    """`FLOPs: less than before below s27 = 128, more from there on`."""
+    for entry in comparison.crossings:
+        if entry.quantity in ("matrix_flops", "peak_bytes"):
+            sides = ("less", "more") if entry.more else ("more", "less")
+            at = f"{safe(entry.size, 40)} = {entry.at:,}"
+            yield f"{NAMES[entry.quantity]}: {sides[0]} than before below {at}, {sides[1]} from there on"
+
+
+def _degree(degree: int) -> str:
+    return _DEGREES[degree] if degree < len(_DEGREES) else f"of degree {degree}"
+
+
+def tag(change: ModuleChange) -> str:
+    """`[new]`, `[gone]`, `[moved]`, or "" for what changed in its place."""
+    return "" if change.status == "changed" else f"[{change.status}]"
+
+
+def path_of(fold: Fold) -> str:
+    """Where it is, and where it was if that is elsewhere; the model itself goes by its type."""
+    change = fold.first
+    before = "" if fold.before_path is None else safe(fold.before_path, 120) or _root(change.before_type)
+    after = "" if fold.path is None else safe(fold.path, 120) or _root(change.after_type)
+    if change.status == "moved" and before and after and before != after:
+        return f"{before} → {after}"
+    return after or before
+
+
+def _root(type_: str) -> str:
+    return safe(short_type(type_), 40) or "(program)"
+
+
+def type_of(change: ModuleChange) -> str:
+    """The module's type, or both types."""
+    return safe(short_type(change.after_type or change.before_type), 40)
+
+
+def fold_line(fold: Fold) -> str:
+    """One entry in a sentence: `blocks.0-3.up (x4, Linear): weight [192, 64] → [256, 64], +1.049 M FLOPs`."""
+    change = fold.first
+    several = f"x{len(fold.members):,}" if len(fold.members) > 1 else ""
+    about = ", ".join(part for part in (several, type_of(change) if change.path else "") if part)
+    name = " ".join(part for part in (tag(change), path_of(fold), f"({about})" if about else "") if part)
+    said = [*fact_words(change, fold.figures.get("masked_flops")), *_amounts(fold)]
+    return f"{name}: {', '.join(said)}" if said else name
+
+
+def _amounts(fold: Fold) -> Iterator[str]:
+    """The deltas worth a place in a sentence."""
+    first = next((name for name in _LEADING if fold.figures[name].differs), None)
+    for phase in (fold.figures, fold.backward):
+        if first is not None and phase and phase[first].differs:
+            where = " backward" if phase is fold.backward else ""
+            yield f"{delta(first, phase[first])} {_BRIEF.get(first, NAMES[first])}{where}"
+    if fold.figures["parameters"].differs:
+        yield f"{delta('parameters', fold.figures['parameters'])} parameters"
+    unknown = (fold.first.after_unknown - fold.first.before_unknown) * len(fold.members)
+    if unknown > 0:
+        yield f"{count_of(unknown, 'call')} of unknown cost more"
+
+
+def fact_words(change: ModuleChange, masked: Figure | None, most: int = _FACTS) -> list[str]:
+    """What is different about a module, the most telling things."""
+    chosen = [fact for fact in change.facts if not _minor(fact)] or _minor_ones(change.facts)
+    words = dict.fromkeys(filter(None, (_WORDS[fact.kind](fact) for fact in chosen if fact.kind != "mask")))
+    if masked is not None and any(fact.kind == "mask" for fact in change.facts):
+        words = {mask_line(masked): None, **words}
+    return [*words][:most]
+
+
+def _minor(fact: Fact) -> bool:
+    """What follows from something else: operands and results that are no parameters."""
+    return fact.kind in ("shape", "dtype") and (fact.what.startswith("input") or fact.what == "result")
+
+
+def _minor_ones(facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Of what follows from something else an operand; where none changed, it begins here: the result."""
+    operands = [fact for fact in facts if fact.what != "result"]
+    return operands[:1] or [replace(fact, what="same input, result") for fact in facts[:1]]
+
+
+def short_op(op: str) -> str:
+    """`silu` of `aten.silu.default`, `Softmax` of `onnx.Softmax.13`; another domain stays."""
+    parts = safe(op, 80).split(".")
+    return parts[1] if len(parts) > 1 and parts[0] in ("aten", "onnx") else ".".join(parts)
+
+
+def _operator(fact: Fact) -> str:
+    names = short_op(fact.before), short_op(fact.after)
+    if names[0] == names[1]:
+        names = safe(fact.before, 80), safe(fact.after, 80)
+    return f"{names[0]} → {names[1]}"
+
+
+def _count(fact: Fact) -> str:
+    change = int(fact.after) - int(fact.before)
+    return f"{change:+,} {short_op(fact.what)}" if change else f"{short_op(fact.what)} otherwise"
+
+
+def _order(fact: Fact) -> str:
+    now, before = (f"after {safe(name, 60)}" if name else "first" for name in (fact.after, fact.before))
+    return f"runs {now} now, {before} before"
+
+
+def _sharing(fact: Fact) -> str:
+    what = safe(fact.what, 40)
+    if fact.before and fact.after:
+        return f"{what} shared with {safe(fact.after, 80)} now, with {safe(fact.before, 80)} before"
+    if fact.after:
+        return f"{what} shared with {safe(fact.after, 80)} now"
+    return f"{what} no longer shared with {safe(fact.before, 80)}"
+
+
+def _unknown(fact: Fact) -> str:
+    known = fact.after in ("0", "counted", "free")
+    return f"{short_op(fact.what) or 'cost'} {'known now' if known else 'of unknown cost now'}"
+
+
+def _change(fact: Fact) -> str:
+    return f"{safe(fact.what, 60)} {safe(fact.before, 80)} → {safe(fact.after, 80)}".strip()
+
+
+def _operand(fact: Fact) -> str:
+    what = safe(fact.what, 40)
+    return f"without {what} {safe(fact.before, 80)}" if fact.before else f"with {what} {safe(fact.after, 80)}"
+
+
+_WORDS: Mapping[str, Callable[[Fact], str]] = {
+    "type": _change,
+    "unknown": _unknown,
+    "operator": _operator,
+    "fused": lambda f: (
+        f"work of {safe(f.before, 80)} is here" if f.before else f"work is in {safe(f.after, 80)}"
+    ),
+    "heads": lambda fact: f"{fact.what} heads {safe(fact.before, 20)} → {safe(fact.after, 20)}",
+    "operand": _operand,
+    "dtype": _change,
+    "shape": _change,
+    "shared": _sharing,
+    "parameters": lambda fact: "",  # the figures say it
+    "times": lambda fact: f"runs {safe(fact.before, 40)} → {safe(fact.after, 40)} times",
+    "calls": _count,
+    "work": lambda fact: "",  # the figures say it
+    "order": _order,
+}

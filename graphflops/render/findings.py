@@ -1,0 +1,178 @@
+"""Findings as text: for a terminal, a review, and programs. SARIF has a file of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.dims import evaluate
+from graphflops.findings import SEVERITIES
+from graphflops.render.json import inert
+from graphflops.render.markdown import escaped
+from graphflops.render.text import Numbers, count_of, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.findings import Finding, ModelFindings, Severity
+
+_FORMULA = 60  # characters of a formula in the middle of a line
+_SENTENCE = 1_000  # characters of a message shown
+_COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+def table(
+    found: Sequence[ModelFindings], *, top: int | None = None, width: int = 120, color: bool = False
+) -> str:
+    """Each finding in a few lines, the gravest first, models without any in one line.
+
+    top: findings of one code shown for one model; the others are counted.
+    """
+    from graphflops.render.table import Page
+
+    page = Page(width, color)
+    for model in found:
+        page.line((safe(model.model), "bold"), f"  {counted(model.findings)}")
+        kept, rest = _most(model.findings, top)
+        for finding in kept:
+            place = where(finding)
+            page.line()
+            page.line(
+                (f"  {finding.severity}", _COLORS[finding.severity]),
+                (f"  {safe(finding.code, 20)} {safe(finding.name, 60)}", "bold"),
+                f"  {place}" if place else "",
+            )
+            page.line(f"    {safe(finding.message, _SENTENCE)}")
+            work = worth(finding, model)
+            if work:
+                page.line(f"    costs {work}")
+            if finding.fix:
+                page.line((f"    fix: {safe(finding.fix, _SENTENCE)}", "dim"))
+        for code, more in rest.items():
+            page.line()
+            page.line(f"  … and {more:,} more of {safe(code, 20)}")
+        if model.findings:
+            page.line()
+    if len(found) > 1:
+        page.line((conclusion(found), "bold"))
+    return page.text()
+
+
+def markdown(found: Sequence[ModelFindings], *, limit: int | None = None) -> str:
+    """How many there are, and a table for each model with any; past `limit` characters the rest is only counted."""
+    heads = f"**{conclusion(found)}**\n"
+    room = None if limit is None else limit - len(heads)
+    lines = list(_sections(found))
+    return heads + fitted(lines, room, lambda rest: f"\n… and {count_of(rest, 'more finding')}.\n")
+
+
+def json(found: Sequence[ModelFindings]) -> str:
+    """`{"models": [{"model", "findings": [...]}]}`; a cost is a number, `{"value", "formula"}`, or null where not known."""
+    models = [
+        {
+            "model": safe(model.model, 10_000),
+            "findings": [_wire(finding, model) for finding in _sorted(model.findings)],
+        }
+        for model in found
+    ]
+    return inert(msgspec.json.encode({"schema": 1, "models": models}))
+
+
+def fitted(lines: Sequence[str], limit: int | None, rest: Callable[[int], str]) -> str:
+    """As many lines as fit in `limit` characters together with what is said of the number left out."""
+    if limit is None or sum(map(len, lines)) <= limit:
+        return "".join(lines)
+    room = limit - len(rest(len(lines)))
+    kept = 0
+    for line in lines:
+        if len(line) > room:
+            break
+        room -= len(line)
+        kept += 1
+    return "".join(lines[:kept]) + rest(len(lines) - kept)
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """`2 errors, 1 note`; `nothing found`."""
+    severities = Counter(finding.severity for finding in findings)
+    parts = [count_of(severities[severity], severity) for severity in SEVERITIES if severities[severity]]
+    return ", ".join(parts) or "nothing found"
+
+
+def conclusion(found: Sequence[ModelFindings]) -> str:
+    """`3 errors in 2 of 50 models`, `nothing found in 50 models`."""
+    every = [finding for model in found for finding in model.findings]
+    concerned = sum(bool(model.findings) for model in found)
+    some = f"{concerned:,} of " if concerned else ""
+    return f"{counted(every)} in {some}{count_of(len(found), 'model')}"
+
+
+def where(finding: Finding) -> str:
+    """Where in the model it is: its module, else its call, and the source line."""
+    place = safe(finding.module, 80) or safe(finding.node, 80)
+    source = safe(finding.source, 80)
+    return f"{place} ({source})" if place and source else place or source
+
+
+def worth(finding: Finding, model: ModelFindings) -> str:
+    """What it costs in one run: `3.1 M FLOPs, 1.2 MB`; "" where nothing."""
+    numbers = Numbers(lambda quantity: evaluate(quantity, model.values), _FORMULA)
+    flops, moved = finding.flops, finding.bytes
+    parts = [
+        "" if flops == 0 else "FLOPs not known" if flops is None else f"{numbers.count(flops)} FLOPs",
+        "" if moved == 0 else "bytes not known" if moved is None else numbers.memory(moved),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    """The gravest first, in the order found."""
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _most(findings: Iterable[Finding], top: int | None) -> tuple[list[Finding], dict[str, int]]:
+    """At most `top` of each code, and how many more there are by code."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for finding in _sorted(findings):
+        seen[finding.code] += 1
+        if top is None or seen[finding.code] <= top:
+            kept.append(finding)
+    return kept, {code: n - top for code, n in seen.items() if top is not None and n > top}
+
+
+def _sections(found: Sequence[ModelFindings]) -> Iterator[str]:
+    """A line of Markdown for each finding; a model's heading comes with its first."""
+    for model in found:
+        costs = any(worth(finding, model) for finding in model.findings)
+        names = ["", "what", "where", *(["costs"] if costs else []), "fix"]
+        heads = f"\n### {escaped(model.model)}: {counted(model.findings)}\n\n"
+        heads += f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
+        for finding in _sorted(model.findings):
+            cells = [
+                f"{finding.severity} {safe(finding.code, 20)}",
+                safe(finding.message, _SENTENCE),
+                where(finding),
+                *([worth(finding, model)] if costs else []),
+                safe(finding.fix, _SENTENCE),
+            ]
+            yield f"{heads}| {' | '.join(map(escaped, cells))} |\n"
+            heads = ""
+
+
+def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
+    texts = ("code", "name", "severity", "message", "fix", "node", "op", "module", "source")
+    return {
+        **{name: safe(getattr(finding, name), 10_000) for name in texts},
+        "flops": _quantity(finding.flops, model),
+        "bytes": _quantity(finding.bytes, model),
+    }
+
+
+def _quantity(quantity: Dim | None, model: ModelFindings) -> Any:
+    if quantity is None or isinstance(quantity, int):
+        return quantity
+    return {"value": evaluate(quantity, model.values), "formula": str(quantity)}

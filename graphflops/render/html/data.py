@@ -1,0 +1,377 @@
+"""What a page shows, as data: calls, costs as formulas, modules, memory. The page itself adds up and evaluates.
+
+A model of ten thousand calls has some dozens of distinct costs and formulas, so each is written once and referred to by its
+place. What would not fit in a page is folded: the lightest calls first, then small modules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.cost import CONVENTIONS, Cost
+from graphflops.render import summary
+from graphflops.render.html.tree import laid_out
+from graphflops.render.json import inert as plain
+from graphflops.render.ledger import Ledger, macs
+from graphflops.render.text import formula, safe, short_type, shortened
+from graphflops.render.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.render.html.tree import Layout
+    from graphflops.report import Report, SymbolInfo, Totals
+
+# Quantities of a cost, in the order in which model.js and summary.js read them.
+_SHOWN = (
+    "matrix_flops",
+    "vector_flops",
+    "transcendentals",
+    "masked_flops",
+    "read_bytes",
+    "written_bytes",
+)
+LARGEST = 1_800_000  # bytes of data in a page
+_OTHERS = "(other operators)"
+_PRETTY = 300  # characters of a formula shown
+_LONGEST_FORMULA = 10_000  # characters of a formula that the page evaluates
+_SAFE_INTEGER = 2**53  # from here on JavaScript reads a number in JSON inexactly
+_HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
+# Calls by themselves, places under one place, and characters of a name: the first that fits.
+_FITS = (
+    (20_000, 300, 200),
+    (10_000, 100, 120),
+    (4_000, 50, 100),
+    (1_000, 30, 80),
+    (200, 12, 60),
+    (30, 5, 40),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size as the page asks for it. names: its symbol on each side, None where that has none; values: those at first."""
+
+    shown: str
+    names: tuple[str | None, ...]
+    values: tuple[int | None, ...]
+    info: SymbolInfo
+
+    def wire(self, open_: Collection[str]) -> dict[str, Any]:
+        """As the page reads it. open_: symbols that stand in formulas; others were bound when the report was made."""
+        return {
+            "shown": safe(self.shown, 40),
+            "open": any(name in open_ for name in (self.shown, *self.names) if name is not None),
+            "names": self.names,
+            "values": self.values,
+            "given_by": self.info.given_by,
+            "low": self.info.minimum,
+            "high": self.info.maximum,
+            "where": [safe(axis, 60) for axis in self.info.where],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A module, or several alike, that is not as it was; figures in the sizes by which the page shows them."""
+
+    status: str
+    path: str
+    type: str
+    facts: tuple[str, ...]
+    figures: tuple[tuple[Dim, Dim], ...]  # matrix FLOPs, bytes, parameters: before and after
+
+
+def sizes_of(report: Report) -> list[Size]:
+    """The sizes of one report."""
+    return [Size(name, (name,), (info.value,), info) for name, info in report.symbols.items()]
+
+
+def page_data(
+    sides: Sequence[Report],
+    sizes: Sequence[Size],
+    *,
+    titles: Sequence[str],
+    lead: Sequence[str] = (),
+    changes: Sequence[Change] = (),
+    operators: bool = True,
+) -> str:
+    """The data of a page about one report, or about two side by side, as JSON that can stand in a script element.
+
+    lead: what is said first, true at the sizes that the page opens with.
+    operators: whether those of the two can be compared; in an export they are others anyway.
+    """
+    ledgers = [Ledger(report) for report in sides]
+    trees = [Tree(report, ledger) for report, ledger in zip(sides, ledgers, strict=True)]
+    rows = max(len(report.rows) for report in sides)
+    room = _FITS[0][0]
+    for calls, places, letters in _FITS:
+        if calls > room and calls != _FITS[-1][0]:
+            continue
+        most_changes = 2 * places
+        layout = laid_out(trees, places, limit=calls)
+        parts = _Parts(letters)
+        data = {
+            "sides": [
+                _side(report, ledger, tree, layout, number, parts, calls)
+                for number, (report, ledger, tree) in enumerate(zip(sides, ledgers, trees, strict=True))
+            ],
+            "places": [
+                [
+                    p.parent,
+                    parts.shown(p.label),
+                    parts.shown(p.path),
+                    parts.shown(short_type(p.type)),
+                    p.times,
+                ]
+                for p in layout.places
+            ],
+            "operators": operators,
+            "titles": titles,
+            "lead": lead,
+            "changes": [
+                [
+                    change.status,
+                    parts.shown(change.path),
+                    parts.shown(change.type),
+                    [parts.shown(fact) for fact in change.facts],
+                    [[parts.formula(quantity, sides[0]) for quantity in figure] for figure in change.figures],
+                ]
+                for change in changes[:most_changes]
+            ],
+            "more_changes": max(len(changes) - most_changes, 0),
+            "sizes": [size.wire(parts.symbols) for size in sizes],
+            "conventions": CONVENTIONS,
+            "names": parts.names,
+            "formulas": parts.formulas,
+            "pretty": parts.pretty,
+        }
+        encoded = inert(msgspec.json.encode(data))
+        size = len(encoded.encode())
+        if size <= LARGEST:
+            break
+        room = min(calls, rows) * LARGEST // size
+    return encoded
+
+
+def inert(data: bytes) -> str:
+    """JSON that cannot end the script element it stands in, nor reorder or hide what is read around it."""
+    text = plain(data).rstrip("\n")
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+class _Parts:
+    """Names and formulas, each written once."""
+
+    def __init__(self, letters: int) -> None:
+        self.letters = letters
+        self.names: list[str] = []
+        self.formulas: list[int | str | list[str]] = []
+        self.pretty: dict[int, str] = {}  # for people, of some formulas
+        self.symbols: set[str] = set()  # that stand in a formula
+        self._names: dict[str, int] = {}
+        self._formulas: dict[Dim, int] = {}
+
+    def shown(self, name: str) -> str:
+        """A name from a file as harmless text."""
+        return safe(name, self.letters)
+
+    def name(self, name: str) -> int:
+        """The place of a name."""
+        found = self._names.get(name)
+        if found is None:
+            found = self._names[name] = len(self.names)
+            self.names.append(self.shown(name))
+        return found
+
+    def formula(self, dim: Dim, report: Report, *, pretty: bool = False) -> int:
+        """The place of a formula: an integer, as text where JavaScript would round it, else a text to be evaluated.
+
+        One that is too long is its value alone, in a list, which holds at the report's own sizes only.
+        """
+        found = self._formulas.get(dim)
+        if found is None:
+            found = self._formulas[dim] = len(self.formulas)
+            self.formulas.append(_wired(dim, report))
+            if not isinstance(dim, int):
+                self.symbols |= dim.symbols
+        if pretty and not isinstance(dim, int):
+            self.pretty[found] = shortened(formula(dim), _PRETTY)
+        return found
+
+
+def _wired(dim: Dim, report: Report) -> int | str | list[str]:
+    if isinstance(dim, int):
+        return dim if abs(dim) < _SAFE_INTEGER else _digits(dim)
+    text = str(dim)
+    if len(text) <= _LONGEST_FORMULA:
+        return text
+    value = report.value(dim)
+    return [] if value is None else [_digits(value)]
+
+
+def _digits(number: int) -> str:
+    """In decimal; in hexadecimal where Python refuses that."""
+    return str(number) if number.bit_length() <= _HUGE_BITS else hex(number)
+
+
+def _side(
+    report: Report, ledger: Ledger, tree: Tree, layout: Layout, number: int, parts: _Parts, most: int
+) -> dict[str, Any]:
+    calls = _Calls(report, ledger, tree, layout, number, parts, most)
+    return {
+        "headline": summary.headline(report),
+        "path": safe(report.origin.path, 200),
+        "sha256": safe(report.origin.sha256, 64),
+        "totals": [
+            [name, *_totals(totals, report, parts)]
+            for name, totals in (
+                ("forward", report.totals),
+                ("backward", report.backward),
+                ("optimizer", report.optimizer),
+                ("step", report.step()),
+            )
+            if totals is not None
+        ],
+        "peak_at": summary.located(report, (report.step() or report.totals).peak_node),
+        "held": [
+            parts.formula(n, report) for n in (report.parameters, report.parameter_bytes, report.buffer_bytes)
+        ],
+        "coverage": [
+            report.coverage.nodes,
+            report.coverage.counted,
+            report.coverage.free,
+            report.coverage.unknown,
+        ],
+        "unknown_ops": [[parts.shown(op), n] for op, n in list(report.coverage.unknown_ops.items())[:50]],
+        "phases": ledger.phases,
+        "kinds": calls.kinds,
+        "calls": calls.columns,
+        "parameters": [parts.formula(count, report) for count in layout.parameters[number]],
+        "memory": _memory(report, calls.entry_of, parts),
+        "diagnostics": summary.diagnostics(report),
+    }
+
+
+def _totals(totals: Totals, report: Report, parts: _Parts) -> list[int]:
+    cost = totals.cost
+    quantities = (
+        cost.matrix_flops,
+        macs(cost),
+        *(getattr(cost, q) for q in _SHOWN[1:]),
+        totals.peak_bytes,
+    )
+    return [parts.formula(quantity, report, pretty=True) for quantity in quantities]
+
+
+class _Calls:
+    """The calls of one report in columns; `entry_of` says in which entry each row is.
+
+    Past a number of calls, the lightest ones are folded: those of one operator, module and state share an entry, and past as
+    many of these, those of all other operators in an outermost module.
+    """
+
+    def __init__(
+        self,
+        report: Report,
+        ledger: Ledger,
+        tree: Tree,
+        layout: Layout,
+        number: int,
+        parts: _Parts,
+        most: int,
+    ) -> None:
+        self.report, self.ledger, self.parts = report, ledger, parts
+        self.kinds: list[list[Any]] = []
+        self.columns: dict[str, list[Any]] = {
+            name: [] for name in ("node", "op", "module", "place", "source", "dtype", "kind", "calls")
+        }
+        self.entry_of: list[int] = []
+        self._kinds: dict[Any, int] = {}
+        folded = self._folded(most)
+        rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
+        for index, row in enumerate(report.rows):
+            kind = ledger.of[index]
+            place = layout.home[number][tree.by_path[row.module]]
+            if kind not in folded or folded[kind] > 0:
+                if kind in folded:
+                    folded[kind] -= 1
+                where = (parts.name(row.module), place, parts.name(row.source), parts.name(row.matrix_dtype))
+                self._add(parts.name(row.node), parts.name(row.op), *where, self._kind(kind), 1)
+                continue
+            state, op = ledger.kinds[kind].state, row.op
+            if (op, place, row.matrix_dtype, state) not in rest and len(rest) > most:
+                op, place = _OTHERS, layout.outermost(place)
+            key = (op, place, row.matrix_dtype, state)
+            if key not in rest:
+                where = (-1, place, -1, parts.name(row.matrix_dtype))
+                rest[key] = len(self.columns["node"]), Counter()
+                self._add(-1, parts.name(op), *where, 0, 0)
+            entry, counts = rest[key]
+            counts[kind] += 1
+            self.entry_of.append(entry)
+        for entry, counts in rest.values():
+            self.columns["kind"][entry] = self._together(counts)
+            self.columns["calls"][entry] = sum(counts.values())
+
+    def _add(self, *cells: int) -> None:
+        if cells[-1]:
+            self.entry_of.append(len(self.columns["node"]))
+        for column, cell in zip(self.columns.values(), cells, strict=True):
+            column.append(cell)
+
+    def _folded(self, most: int) -> dict[int, int]:
+        """Of kinds of which not every call has an entry of its own, how many have."""
+        counts = Counter(self.ledger.of)
+        if len(self.ledger.of) <= most:
+            return {}
+        ranked = sorted(
+            counts, key=lambda kind: self.ledger.weight(self.ledger.group({kind: 1})), reverse=True
+        )
+        folded = {}
+        for kind in ranked:
+            if counts[kind] > most:
+                folded[kind] = most
+            most -= min(counts[kind], most)
+        return folded
+
+    def _kind(self, kind: int) -> int:
+        if kind not in self._kinds:
+            known = self.ledger.kinds[kind]
+            self._kinds[kind] = self._cost(known.state, known.forward, known.backward)
+        return self._kinds[kind]
+
+    def _together(self, counts: Counter[int]) -> int:
+        group = self.ledger.group(counts)
+        state = self.ledger.kinds[next(iter(counts))].state
+        return self._cost(state, group.forward, group.backward)
+
+    def _cost(self, state: str, forward: Cost, backward: Cost) -> int:
+        costs = [
+            [self.parts.formula(getattr(cost, quantity), self.report) for quantity in _SHOWN] if cost else 0
+            for cost in (forward, backward)
+        ]
+        self.kinds.append([state, *costs])
+        return len(self.kinds) - 1
+
+
+def _memory(report: Report, entry_of: Sequence[int], parts: _Parts) -> dict[str, Any] | None:
+    memory = report.memory
+    if not memory.rows or any(not 0 <= row < len(entry_of) for row in memory.rows):
+        return None
+    columns = zip(
+        *((parts.name(h.name), h.kind, h.first, h.last, parts.formula(h.bytes, report)) for h in memory.held),
+        strict=True,
+    )
+    return {
+        "calls": [entry_of[row] for row in memory.rows],
+        "gradients_from": memory.gradients_from,
+        **dict(zip(("name", "kind", "first", "last", "bytes"), columns, strict=False)),
+    }

@@ -1,0 +1,144 @@
+"""A comparison as one HTML file: both programs in one page, with what changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.render.diff import words
+from graphflops.render.diff.grids import grids
+from graphflops.render.html import page
+from graphflops.render.html.data import Change, Size, page_data
+from graphflops.render.html.fragment import escaped, table
+from graphflops.report import SymbolInfo, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from graphflops.compare import Comparison, Figure, Fold
+    from graphflops.report import Report, Row
+
+_FACTS = 6  # things said of one module
+
+
+def diff(found: Comparison) -> str:
+    """The comparison as a page."""
+    titles = words.titles(found)
+    lead = [*words.headlines(found), *words.notes(found)]
+    sides: tuple[Report, ...] = (_moved(found), found.new)
+    if (found.old.backward is None) != (found.new.backward is None):
+        sides = tuple(map(_forward_only, sides))
+    data = page_data(
+        sides,
+        list(_sizes(found)),
+        titles=titles,
+        lead=lead,
+        changes=[_change(fold) for fold in found.folded],
+        operators=not found.export,
+    )
+    lines = "".join(f"<p>{escaped(line)}</p>" for line in lead)
+    plain = f"<div>{lines}{''.join(map(table, grids(found)))}</div>"
+    return page(data, " → ".join(titles), plain)
+
+
+def _sizes(found: Comparison) -> Iterator[Size]:
+    """The joint sizes, then those that only one program's formulas name."""
+    reports = (found.old, found.new)
+    told: tuple[set[str], set[str]] = (set(), set())
+    for size in found.sizes:
+        own = [name if isinstance(name, str) else None for name in (size.before, size.after)]
+        if own == [None, None]:
+            continue
+        values = (size.before_value, size.after_value) if size.value is None else (size.value, size.value)
+        infos = [
+            report.symbols.get(name, SymbolInfo(None, None))
+            for report, name in zip(reports, own, strict=True)
+            if name is not None
+        ]
+        for side, name in enumerate(own):
+            told[side].add(name or "")
+        yield Size(size.name, tuple(own), values, replace(infos[-1], where=size.where))
+    for side, report in enumerate(reports):
+        for name, info in report.symbols.items():
+            if name not in told[side]:
+                names = tuple(name if side == other else None for other in (0, 1))
+                yield Size(name, names, (info.value, info.value), info)
+
+
+def _change(fold: Fold) -> Change:
+    first = fold.first
+    facts = words.fact_words(first, fold.figures.get("masked_flops"), most=_FACTS)
+    return Change(
+        first.status,
+        words.path_of(fold) + (f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""),
+        words.type_of(first),
+        tuple(facts),
+        tuple(
+            (sum((f.before for f in figures), 0), sum((f.after for f in figures), 0))
+            for figures in _figures(fold.figures)
+        ),
+    )
+
+
+def _figures(figures: Mapping[str, Figure]) -> Iterator[list[Figure]]:
+    for names in (("matrix_flops",), ("read_bytes", "written_bytes"), ("parameters",)):
+        yield [figures[name] for name in names if name in figures]
+
+
+def _forward_only(report: Report) -> Report:
+    """The report without a training step, of which the other one knows nothing."""
+    rows = tuple(replace(row, backward=None) for row in report.rows)
+    memory = Timeline() if report.memory.gradients_from is not None else report.memory
+    return replace(report, rows=rows, backward=None, optimizer=None, memory=memory)
+
+
+def _moved(found: Comparison) -> Report:
+    """The old report with the module paths and source lines that its calls have in the new program."""
+    paths = dict(found.renumbered)
+    for change in found.modules:
+        if change.before is not None and change.after is not None:
+            paths[change.before] = change.after
+    old = found.old
+    renamed = _Paths(paths)
+    rows = tuple(replace(row, module=renamed(row.module)) for row in old.rows)
+    lines = _lines(rows, found.new.rows)
+    return replace(
+        old,
+        rows=tuple(replace(row, source=lines.get(row.source, row.source)) for row in rows),
+        modules={renamed(path): kind for path, kind in old.modules.items()},
+        parameter_modules={renamed(path): count for path, count in old.parameter_modules.items()},
+    )
+
+
+class _Paths:
+    """Paths of the old program as the new one has them; what is gone steps aside where another took its path."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self.known = dict(paths)
+        self.taken = set(paths.values())
+
+    def __call__(self, path: str) -> str:
+        if path not in self.known:
+            above, _, last = path.rpartition(".")
+            moved = f"{self(above)}.{last}" if above else path
+            self.known[path] = f"{moved} (gone)" if moved in self.taken else moved
+        return self.known[path]
+
+
+def _lines(old: Sequence[Row], new: Sequence[Row]) -> dict[str, str]:
+    """Where each source line of the old program is now, by the calls that both have in the same module, in order."""
+    places: tuple[dict[tuple[str, str], list[str]], ...] = ({}, {})
+    for rows, found in zip((old, new), places, strict=True):
+        for row in rows:
+            found.setdefault((row.module, row.op), []).append(row.source)
+    votes: Counter[tuple[str, str]] = Counter()
+    for key, ours in places[0].items():
+        theirs = places[1].get(key, [])
+        if len(ours) == len(theirs):
+            votes.update(zip(ours, theirs, strict=True))
+    best: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for (one, other), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
+        best[0].setdefault(one, other)
+        best[1].setdefault(other, one)
+    return {one: other for one, other in best[0].items() if best[1][other] == one}

@@ -1,0 +1,98 @@
+// The panel of sizes: what is typed there counts in every number of the page.
+
+const GIVEN = { user: "given", hint: "from the export", none: "no value in the file" };
+
+const spanOf = (low, high) => {
+  if (low !== null && high !== null) return `${low}..${high}`;
+  if (low !== null) return `at least ${low}`;
+  return high !== null ? `at most ${high}` : "";
+};
+
+const sizesPanel = (changed) => {
+  if (DATA.sizes.length === 0) return null;
+  const rows = DATA.sizes.map((size, index) => (size.open ? sizeRow(size, index, changed) : fixedRow(size)));
+  const open = DATA.sizes.some((size) => size.open);
+  const reset = el("button", { type: "button", on: { click: () => reload() } }, "Reset");
+  const reload = () => {
+    sizes = initial();
+    rows.forEach((row) => row.show());
+    changed();
+  };
+  return section(
+    "sizes",
+    "Sizes",
+    open
+      ? el("div", { class: "beside" }, el("p", { class: "note" }, "Every number on this page follows: each is worked out again from its formula."), reset)
+      : el("p", { class: "note" }, "Given when the report was made. Analyze the model without them to vary them here."),
+    el("div", { class: "sizes" }, rows.map((row) => row.element)),
+  );
+};
+
+// A size that no formula names: it was given, or nothing depends on it.
+const fixedRow = (size) => {
+  const values = [...new Set(size.values.filter((_, side) => size.names[side] !== null))];
+  const element = el(
+    "div",
+    { class: "size" },
+    el("span", { class: "name" }, size.shown),
+    el("span", { class: "fixed" }, values.map((value) => (value === null ? "?" : value)).join(" → ")),
+    el("span", { class: "about" }, aboutSize(size)),
+  );
+  return { element, show: () => {} };
+};
+
+const aboutSize = (size) => [size.where.join(", "), GIVEN[size.given_by || "none"], spanOf(size.low, size.high)].filter((part) => part).join(" · ");
+
+const sizeRow = (size, index, changed) => {
+  const { low, high } = size;
+  const now = () => sizes[index].filter((_, side) => size.names[side] !== null);
+  const least = low === null ? 1 : Math.max(low, 0);
+  const first = now().find((value) => value !== null);
+  const reach = high !== null && high <= 2 ** 20 ? high : Math.min(Math.max(16 * Number(first || 64), 4096), 2 ** 20);
+  const most = Math.max(reach, least + 1);
+  const scale = (value) => Math.log2(Math.max(value, 0) + 1);
+  const id = `size-${index}`;
+  const warning = el("span", { class: "warning", role: "status" });
+  const field = el("input", { id, type: "text", inputmode: "numeric", autocomplete: "off", spellcheck: "false", size: 9, "aria-describedby": `${id}-about` });
+  const slider = el("input", { type: "range", min: scale(least), max: scale(most), step: "any", "aria-label": `${size.shown}, on a logarithmic scale` });
+
+  const set = (value) => {
+    sizes[index] = size.names.map((name) => (name === null ? null : value));
+    const outside = value !== null && ((low !== null && value < low) || (high !== null && value > high));
+    warning.textContent = outside ? `outside ${spanOf(low, high)}, for which the program was exported` : "";
+    changed();
+  };
+  const show = () => {
+    const values = now();
+    const same = values.every((value) => value === values[0]);
+    field.value = same ? String(values[0] === null ? "" : values[0]) : "";
+    field.placeholder = same ? "?" : values.map((value) => (value === null ? "?" : value)).join(" → ");
+    slider.value = scale(Number(values[values.length - 1] || least));
+    warning.textContent = "";
+  };
+  field.addEventListener("input", () => {
+    const text = field.value.replace(/[\s,_]/g, "");
+    if (text !== "" && !/^\d{1,18}$/.test(text)) {
+      warning.textContent = "not a number of elements";
+      return;
+    }
+    slider.value = scale(Number(text || least));
+    set(text === "" ? null : BigInt(text));
+  });
+  slider.addEventListener("input", () => {
+    const value = Math.min(Math.max(Math.round(2 ** Number(slider.value) - 1), least), most);
+    field.value = String(value);
+    set(BigInt(value));
+  });
+  show();
+  const element = el(
+    "div",
+    { class: "size" },
+    el("label", { for: id }, size.shown),
+    field,
+    slider,
+    el("span", { class: "about", id: `${id}-about` }, aboutSize(size)),
+    warning,
+  );
+  return { element, show };
+};

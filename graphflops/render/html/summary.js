@@ -1,0 +1,102 @@
+// Totals: one tile for each thing that a program costs.
+
+const TOTALS = ["flops", "macs", "vector", "transcendentals", "masked", "read", "written", "peak"];
+
+const phaseOf = (side, phase) => {
+  const found = SIDES[side].totals.find(([name]) => name === phase);
+  if (!found) return null;
+  const totals = { formulas: {} };
+  TOTALS.forEach((quantity, index) => {
+    totals[quantity] = valueOf(side, found[index + 1]);
+    totals.formulas[quantity] = DATA.pretty[found[index + 1]] || "";
+  });
+  return totals;
+};
+
+const tile = (label, values, text, ...notes) => {
+  const shown = values.map((value, side) => (value === null ? "?" : text(value, side)));
+  const figure = IS_DIFF
+    ? [el("span", { class: "old" }, shown[0]), el("span", { class: "arrow" }, " → "), el("span", { class: "now" }, shown[1])]
+    : shown[0];
+  const moved = IS_DIFF ? change(...values) : "";
+  const direction = !IS_DIFF || values.includes(null) || values[0] === values[1] ? "" : values[0] < values[1] ? "more" : "less";
+  return el(
+    "div",
+    { class: "tile" },
+    el("dt", {}, label),
+    el("dd", { class: "figure" }, figure),
+    IS_DIFF ? el("dd", { class: `change ${direction}` }, moved) : null,
+    notes.filter((note) => note).map((note) => el("dd", { class: note.class || "note" }, note.text || note)),
+  );
+};
+
+const formulaNote = (text) => (text && !IS_DIFF ? { class: "formula", text } : "");
+
+const tiles = () => {
+  const last = SIDES.length - 1;
+  const phases = BOTH.map((side) => phaseOf(side, "forward"));
+  const steps = BOTH.map((side) => phaseOf(side, "step"));
+  const now = phases[last];
+  const side = SIDES[last];
+  const least = BOTH.map((one) => (SIDES[one].coverage[3] ? ">= " : ""));
+  const bounded = (text) => (value, side) => `${least[side]}${text(value)}`;
+  const moved = phases.map((phase) => sum(phase.read, phase.written));
+  const types = new Set(side.calls.dtype.map(nameAt).filter((name) => name));
+  const only = types.size === 1 ? `, ${[...types][0]}` : "";
+  const visible = now.masked && now.flops !== null ? `${number(now.masked)} of these hidden by masks, ${number(now.flops - now.masked)} visible` : "";
+  const other = now.vector || now.transcendentals ? `other work: ${number(now.vector)} vector, ${number(now.transcendentals)} transcendental` : "";
+  const held = BOTH.map((one) => SIDES[one].held.map((formula) => valueOf(one, formula)));
+  const peaks = BOTH.map((one) => (steps[one] || phases[one]).peak);
+  const line = timeline(last);
+  const at = atInitial() || !line || !line.live.length ? side.peak_at : placeOf(last, side.memory.calls[line.peak]);
+  const ratio = least[last] ? "" : intensity(now.flops, moved[last]);
+  const [nodes, counted, free, unknown] = side.coverage;
+  return el(
+    "dl",
+    { class: IS_DIFF ? "tiles diff" : "tiles" },
+    tile(
+      steps[last] ? "forward FLOPs" : "FLOPs",
+      phases.map((phase) => phase.flops),
+      bounded(number),
+      formulaNote(now.formulas.flops),
+      `${number(now.macs)} MACs${only}`,
+      visible,
+      other,
+    ),
+    steps[last]
+      ? tile("FLOPs of a training step", BOTH.map((one) => (steps[one] ? steps[one].flops : null)), bounded(number), formulaNote(steps[last].formulas.flops),
+          `${number(phaseOf(last, "backward").flops)} backward`, `${number(phaseOf(last, "optimizer").vector)} vector in the optimizer`)
+      : null,
+    tile(
+      "bytes moved",
+      moved,
+      bounded(memory),
+      `${memory(now.read)} read, ${memory(now.written)} written`,
+      ratio ? `${ratio} FLOP/B` : "",
+    ),
+    tile(
+      steps[last] ? "peak memory of a training step" : "peak memory",
+      peaks,
+      memory,
+      formulaNote((steps[last] || now).formulas.peak),
+      `activations; beside ${memory(held[last][1])} parameters${held[last][2] ? ` and ${memory(held[last][2])} buffers` : ""}`,
+      at ? `at ${at}` : "",
+    ),
+    tile("parameters", held.map((one) => one[0]), number, memory(held[last][1])),
+    tile(
+      "nodes",
+      BOTH.map((one) => BigInt(SIDES[one].coverage[0])),
+      number,
+      `${grouped(String(counted))} counted, ${grouped(String(free))} free`,
+      unknown
+        ? { class: "unknown", text: `${plural(unknown, "node")} unknown, in no total: ${side.unknown_ops.slice(0, 8).map(([op, n]) => (n > 1 ? `${op} (x${n})` : op)).join(", ")}` }
+        : "none unknown",
+    ),
+  );
+};
+
+const placeOf = (side, index) => {
+  const { module, node, source } = entry(side, index);
+  const place = module || node;
+  return source ? `${place} (${source})` : place;
+};

@@ -1,0 +1,158 @@
+"""Findings as SARIF 2.1.0, which code scanning shows beside the source lines they are about."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from graphflops import __version__
+from graphflops.dims import evaluate
+from graphflops.findings import SEVERITIES, Finding, ModelFindings, RuleInfo
+from graphflops.render.json import inert
+from graphflops.render.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.dims import Dim
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_MOST = 25_000  # results of one run that GitHub's code scanning accepts; graver ones come first
+_LINE = re.compile(r"(.+):(\d{1,9})")
+_DRIVE = re.compile(r"[A-Za-z]:/")
+_LONGEST = 1_000  # characters of a sentence
+
+
+def sarif(
+    found: Sequence[ModelFindings],
+    rules: Mapping[str, RuleInfo],
+    *,
+    command: str,
+    files: Mapping[str, str] | None = None,
+) -> str:
+    """All findings as one run of the tool.
+
+    rules: what is said of each code, all of them, found or not.
+    command: `audit` or `check`; findings of one do not replace those of the other where both are uploaded.
+    files: the path in the checkout of each source file that findings name; a finding whose file is not in it is
+        placed at its model.
+    """
+    known = {**rules, **_unlisted(found, rules)}
+    index = {code: number for number, code in enumerate(known)}
+    listed = [(model, finding) for model in found for finding in model.findings]
+    listed.sort(key=lambda pair: SEVERITIES.index(pair[1].severity))
+    driver = {
+        "name": "graphflops",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": [_rule(code, info) for code, info in known.items()],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "automationDetails": {"id": f"graphflops/{command}/"},
+        "invocations": [{"executionSuccessful": True}],
+        "columnKind": "unicodeCodePoints",
+        "results": [
+            _result(model, finding, index[finding.code], files or {}) for model, finding in listed[:_MOST]
+        ],
+    }
+    return inert(msgspec.json.encode({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}))
+
+
+def source_files(found: Sequence[ModelFindings]) -> list[str]:
+    """The source files that findings name, as an export names them: `model.py`."""
+    names = (_LINE.fullmatch(finding.source) for model in found for finding in model.findings)
+    return sorted({name[1] for name in names if name})
+
+
+def _unlisted(found: Sequence[ModelFindings], rules: Mapping[str, RuleInfo]) -> dict[str, RuleInfo]:
+    return {
+        finding.code: RuleInfo(finding.name, finding.name, "", finding.severity)
+        for model in found
+        for finding in model.findings
+        if finding.code not in rules
+    }
+
+
+def _rule(code: str, info: RuleInfo) -> dict[str, Any]:
+    return {
+        "id": code,
+        "name": info.name,
+        "shortDescription": {"text": info.summary},
+        "help": {"text": info.help or info.summary},
+        "defaultConfiguration": {"level": info.severity},
+        "properties": {"tags": ["performance"]},
+    }
+
+
+def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[str, str]) -> dict[str, Any]:
+    name = _LINE.fullmatch(finding.source)
+    at_line = name is not None and name[1] in files
+    place = {
+        "artifactLocation": _file(files[name[1]] if at_line and name else model.model),
+        "region": {"startLine": max(int(name[2]), 1) if at_line and name else 1},
+    }
+    told = f"{model.model}: " if at_line else ""
+    beside = f" ({finding.source})" if finding.source and not at_line else ""
+    sentences = (f"{told}{finding.message.rstrip('.')}{beside}.", finding.fix and f"Fix: {finding.fix}")
+    identity = (finding.code, model.model, finding.module, finding.op, finding.node)
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": finding.severity,
+        "message": {"text": " ".join(_said(text) for text in sentences if text)},
+        "locations": [{"physicalLocation": place, "logicalLocations": _inside(finding)}],
+        "partialFingerprints": {
+            "graphflops/v1": sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()
+        },
+        "properties": {
+            "model": safe(model.model),
+            "node": safe(finding.node),
+            "op": safe(finding.op),
+            "module": safe(finding.module),
+            "source": safe(finding.source),
+            "flops": _quantity(finding.flops, model.values),
+            "bytes": _quantity(finding.bytes, model.values),
+        },
+    }
+
+
+def _inside(finding: Finding) -> list[dict[str, Any]]:
+    """Where in the model it is: its module, or else its call."""
+    name = safe(finding.module) or safe(finding.node)
+    if not name:
+        return []
+    kind = "module" if finding.module else "element"
+    return [{"name": name.rpartition(".")[2] or name, "fullyQualifiedName": name, "kind": kind}]
+
+
+def _file(path: str) -> dict[str, str]:
+    """A path as a URI, relative to the checkout where it is not absolute."""
+    path = path.replace("\\", "/")
+    while path.startswith("./"):
+        path = path[2:]
+    named = quote(path.encode(errors="surrogateescape"), safe="/")
+    if path.startswith("/"):
+        return {"uri": f"file://{named}"}
+    if _DRIVE.match(path):
+        return {"uri": f"file:///{path[:2]}{named[4:]}"}
+    return {"uri": named, "uriBaseId": "%SRCROOT%"}
+
+
+def _said(text: str) -> str:
+    """A sentence that no viewer takes for one with a link in it."""
+    return safe(text, _LONGEST).replace("](", "] (")
+
+
+def _quantity(quantity: Dim | None, values: Mapping[str, int]) -> int | str | None:
+    """A number where it is known, else its formula; a number too large for every reader is text."""
+    if quantity is None:
+        return None
+    value = evaluate(quantity, values)
+    if value is None:
+        return str(quantity)
+    return value if abs(value) < 2**53 else str(value)

@@ -1,0 +1,54 @@
+"""A sweep over sizes as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.render import listing
+from graphflops.render.text import memory, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.render import Format
+    from graphflops.sweep import Point
+
+
+def sweep(points: Sequence[Point], form: Format, *, width: int = 120, color: bool = False) -> str:
+    """A line a point; JSON and CSV hold whole numbers; `?` is what another size decides that has no value."""
+    exact = form in ("json", "csv")
+    count: Callable[[int], str | int] = (lambda n: n) if exact else number
+    held: Callable[[int], str | int] = (lambda n: n) if exact else memory
+    has_masks = any(point.cost["masked_flops"] for point in points)
+    names = [*points[0].sizes] if points else []
+    heads = [*names, *_heads(exact, has_masks)]
+    rows = []
+    for point in points:
+        flops, masked = point.cost["matrix_flops"], point.cost["masked_flops"]
+        visible = None if flops is None or masked is None else flops - masked
+        intensity = "" if point.intensity is None else f"{point.intensity:.4g}"
+        cells = [_cell(flops, count), *([_cell(visible, count)] if has_masks else [])]
+        cells += [_cell(point.cost["vector_flops"], count), _cell(point.cost["transcendentals"], count)]
+        cells += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
+        rows.append([*(size if exact else f"{size:,}" for size in point.sizes.values()), *cells])
+    return listing(heads, rows, form, figures=True, width=width, color=color)
+
+
+def _heads(exact: bool, has_masks: bool) -> list[str]:
+    if exact:
+        visible = ["visible_flops"] if has_masks else []
+        return [
+            "matrix_flops",
+            *visible,
+            "vector_flops",
+            "transcendentals",
+            "bytes",
+            "flops_per_byte",
+            "peak_bytes",
+        ]
+    visible = ["visible"] if has_masks else []
+    return ["FLOPs", *visible, "vector", "transcendental", "bytes", "FLOP/B", "peak memory"]
+
+
+def _cell(value: int | None, shown: Callable[[int], str | int]) -> str | int:
+    return "?" if value is None else shown(value)

@@ -1,0 +1,254 @@
+"""Gradients of factorizations, in the steps of torch's autograd (torch/csrc/autograd/FunctionsManual.cpp).
+
+Products of matrices are matrix FLOPs; solves are vector FLOPs by the formulas of `lapack`, as forward. Every result is taken
+to have a gradient. What training makes the forward compute beyond what it returns (eigenvectors beside eigenvalues) counts
+here, and what it keeps for the gradient beside its operands and results is read here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, dim_max, dim_min, prod, same
+from graphflops.rules import lapack
+from graphflops.rules.axes import axes, reduced
+from graphflops.rules.elementwise import result_of, wanted
+from graphflops.rules.linalg import each, matrices
+from graphflops.rules.matmul import flops_of
+from graphflops.rules.promotion import complex_of
+from graphflops.rules.registry import ForwardCall, backward
+from graphflops.rules.vector_norm import norm_backward
+from graphflops.tensor import TensorType
+
+
+def gradients(
+    call: ForwardCall,
+    like: TensorType,
+    products: Dim,
+    others: Dim,
+    *keeps: TensorType | None,
+    times: Dim | None = None,
+) -> Estimate:
+    """The gradients of the operands that want one.
+
+    like: a tensor of the call's batch and element type.
+    products, others: multiply-adds in products of matrices and other operations, for each matrix, else so many `times`.
+    keeps: what is read beside the gradients of the results.
+    """
+    count = prod(like.shape[:-2]) if times is None else times
+    return Estimate(
+        tuple(x.like() for _, x in wanted(call)),
+        matrix_flops=flops_of(count * products, like.dtype),
+        vector_flops=(4 if like.dtype.kind == "complex" else 1) * count * others,
+        reads=(*(value.like() for value in floating(call)), *keeps),
+    )
+
+
+def operand(call: ForwardCall) -> TensorType:
+    """The one operand of a factorization."""
+    return wanted(call)[0][1]
+
+
+def floating(call: ForwardCall) -> list[TensorType]:
+    """The results of floating point: those that have a gradient, and from which gradients are computed."""
+    return [value for value in call.estimate.out if isinstance(value, TensorType) and value.dtype.is_floating]
+
+
+@backward("aten.cholesky", "aten.linalg_cholesky", "aten.linalg_cholesky_ex")
+def cholesky(call: ForwardCall) -> Estimate:
+    """A product with the factor between two triangular solves."""
+    factor = result_of(call)
+    n = factor.shape[-1]
+    return gradients(call, factor, n * n * n, 2 * lapack.triangular_solve(n, n) + 2 * n * n, factor)
+
+
+@backward("aten.linalg_lu", "aten.linalg_lu_factor", "aten.linalg_lu_factor_ex", "aten._lu_with_info")
+def lu(call: ForwardCall) -> Estimate:
+    """A product and a triangular solve with either factor, and the rows put back by a product."""
+    x = operand(call)
+    _, m, n = matrices(x)
+    short, long = dim_min(m, n), dim_max(m, n)
+    rows = m * m * n if call.arguments.get("pivot", True) else 0
+    solves = lapack.triangular_solve(short, short) + lapack.triangular_solve(short, long)
+    return gradients(call, x, short * short * (short + long) + rows, solves + short * short, *floating(call))
+
+
+@backward(
+    *("aten.det", "aten.linalg_det", "aten._linalg_det", "aten.logdet"),
+    *("aten.slogdet", "aten.linalg_slogdet", "aten._linalg_slogdet"),
+)
+def det(call: ForwardCall) -> Estimate:
+    """The inverse, transposed, by a solve with the forward's factors."""
+    x = operand(call)
+    n = x.shape[-1]
+    return gradients(call, x, 0, 2 * lapack.triangular_solve(n, n), result_of(call), x.like())
+
+
+@backward("aten.lu_unpack")
+def lu_unpack(call: ForwardCall) -> Estimate:
+    """The gradients of both triangles put together."""
+    x = operand(call)
+    return gradients(call, x, 0, x.shape[-2] * x.shape[-1])
+
+
+@backward("aten.linalg_qr", "aten.qr")
+def qr(call: ForwardCall) -> Estimate:
+    """Products with Q and R and a triangular solve with R; a wide matrix takes a product more for its spare columns."""
+    x = operand(call)
+    _, m, n = matrices(x)
+    if same(dim_min(m, n), n):
+        products, solves = n * n * n + 2 * m * n * n, lapack.triangular_solve(n, m)
+    else:
+        products, solves = 2 * m * m * m + 2 * m * m * n, lapack.triangular_solve(m, m)
+    return gradients(call, x, products, solves + m * n + n * n, *floating(call))
+
+
+@backward("aten.linalg_householder_product", "aten.orgqr")
+def householder_product(call: ForwardCall) -> Estimate:
+    """A product of the result and its gradient, from which the reflectors are taken off one by one."""
+    x, tau, found = call.arguments["x"], call.arguments["tau"], result_of(call)
+    work = reflectors(x.shape[-2], x.shape[-1], tau.shape[-1])
+    return gradients(call, found, *work, x, tau, found)
+
+
+@backward("aten.ormqr")
+def ormqr(call: ForwardCall) -> Estimate:
+    """The reflectors applied the other way round; their own gradients as those of `householder_product`."""
+    given, found = call.arguments, result_of(call)
+    x, tau, other = given["x"], given["tau"], given["other"]
+    _, m, n = matrices(other)
+    length, lanes, k = (m, n, tau.shape[-1]) if given.get("left", True) else (n, m, tau.shape[-1])
+    applied = lapack.householder_apply(length, lanes, k)
+    if not call.wants & {"x", "tau"}:
+        return gradients(call, other, 0, applied, x, tau)
+    products, others = reflectors(length, lanes, k)
+    return gradients(call, other, products, applied + others, x, tau, found)
+
+
+def reflectors(m: Dim, n: Dim, k: Dim) -> tuple[Dim, Dim]:
+    """Multiply-adds, and other operations, of the gradients of k reflectors of m rows.
+
+    A product of (m, n) and (n, m); then the vector of each reflector, a row shorter than the one before, takes four products
+    with m rows and one with itself, and is taken off on either side, a multiplication and a subtraction per element.
+    """
+    lengths = k * m - (k * k - k) // 2
+    return m * m * n + (4 * m + 1) * lengths - m * (m - k + 1), 4 * m * lengths
+
+
+# Eigenvalues and singular values.
+
+
+@backward("aten.linalg_eigh", "aten._linalg_eigh")
+def eigh(call: ForwardCall) -> Estimate:
+    """Three products with the eigenvectors, between which is divided by differences of eigenvalues."""
+    if call.arguments.get("compute_v", True) is False:
+        return eigvalsh(call)
+    x = operand(call)
+    n = x.shape[-1]
+    return gradients(call, x, 3 * n * n * n, 4 * n * n, *floating(call))
+
+
+@backward("aten.linalg_eigvalsh")
+def eigvalsh(call: ForwardCall) -> Estimate:
+    """The eigenvectors, scaled, times their transpose."""
+    x = operand(call)
+    n = x.shape[-1]
+    vectors = lapack.eigh(n) - lapack.eigh(n, vectors=False)
+    return gradients(call, x, n * n * n, n * n + vectors, x.like())
+
+
+@backward("aten.linalg_eig")
+def eig(call: ForwardCall) -> Estimate:
+    """Three products with the eigenvectors and a solve with them."""
+    values, vectors = floating(call)
+    n = vectors.shape[-1]
+    solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
+    return gradients(call, vectors, 3 * n * n * n, solve + 4 * n * n, values, vectors)
+
+
+@backward("aten.linalg_eigvals", "aten._linalg_eigvals")
+def eigvals(call: ForwardCall) -> Estimate:
+    """A solve with the eigenvectors, whose right-hand sides are their transpose, scaled."""
+    x = operand(call)
+    n = x.shape[-1]
+    vectors = x.like(dtype=complex_of(x.dtype))
+    solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
+    back = gradients(call, vectors, 0, solve + n * n, vectors)
+    also = each(x, lapack.eig(n) - lapack.eig(n, vectors=False))
+    return replace(back, vector_flops=back.vector_flops + also)
+
+
+@backward("aten.linalg_svd", "aten._linalg_svd", "aten.svd", "prims.svd")
+def svd(call: ForwardCall) -> Estimate:
+    """Products with the singular vectors of either side, between which is divided by differences of squared values."""
+    if call.arguments.get("compute_uv", True) is False:
+        return svdvals(call)
+    x = operand(call)
+    _, m, n = matrices(x)
+    short, long = dim_min(m, n), dim_max(m, n)
+    beyond = 0 if same(m, n) else 2 * long * short * short  # what the vectors of the shorter side do not span
+    products = short * short * short + 3 * long * short * short + beyond
+    return gradients(call, x, products, 7 * short * short, *floating(call))
+
+
+@backward("aten.linalg_svdvals")
+def svdvals(call: ForwardCall) -> Estimate:
+    """The singular vectors of one side, scaled, times those of the other."""
+    return of_singular_values(call, operand(call))
+
+
+def of_singular_values(call: ForwardCall, x: TensorType, rows: int = -2, columns: int = -1) -> Estimate:
+    """Gradient of a function of the singular values along two axes; the forward computes the vectors for it."""
+    m, n = x.shape[rows], x.shape[columns]
+    short, long = dim_min(m, n), dim_max(m, n)
+    batch = reduced(x.shape, (rows, columns))
+    vectors = x.like((*batch, long, short)), x.like((*batch, short, short))
+    also = lapack.svd(m, n) - lapack.svd(m, n, vectors=False)
+    return gradients(call, vectors[0], long * short * short, short * short + also, *vectors)
+
+
+@backward("aten.linalg_cond")
+def cond(call: ForwardCall) -> Estimate:
+    """That of the singular values; for other norms that of the inverse and of both norms."""
+    x = operand(call)
+    if call.arguments.get("p") in (None, 2, -2):
+        return of_singular_values(call, x)
+    n = x.shape[-1]
+    return gradients(call, x, 2 * n * n * n, 5 * n * n, x, x.like())
+
+
+@backward("aten.nuclear_norm", "aten.nuclear_norm.dim")
+def nuclear_norm(call: ForwardCall) -> Estimate:
+    """That of the singular values."""
+    return of_singular_values(call, operand(call), *call.arguments.get("dim", (-2, -1)))
+
+
+@backward("aten.linalg_matrix_norm", "aten.linalg_norm")
+def matrix_norm(call: ForwardCall) -> Estimate:
+    """That of the singular values for the orders that need them of a matrix, else that of a norm of its elements."""
+    x, order = operand(call), call.arguments.get("ord")
+    along = axes(call.arguments.get("dim"), x.rank)
+    along = along if len(along) == 2 or x.rank < 2 else along[-2:]
+    if len(along) == 2 and order in ("nuc", 2, -2):
+        return of_singular_values(call, x, *along)
+    order = 2 if isinstance(order, str) else order
+    return norm_backward(replace(call, arguments=call.arguments | {"ord": order}))
+
+
+@backward("aten.linalg_matrix_sqrth")
+def matrix_sqrth(call: ForwardCall) -> Estimate:
+    """The root's eigenvectors, and four products with them."""
+    root = result_of(call)
+    n = root.shape[-1]
+    return gradients(call, root, 4 * n * n * n, lapack.eigh(n) + 5 * n * n, root)
+
+
+@backward("aten.linalg_polar")
+def polar(call: ForwardCall) -> Estimate:
+    """The second factor's eigenvectors, six products of the rows with a square and eight of squares."""
+    x = operand(call)
+    _, m, n = matrices(x)
+    return gradients(
+        call, x, 6 * m * n * n + 8 * n * n * n, lapack.eigh(n) + 3 * m * n + 6 * n * n, *floating(call)
+    )

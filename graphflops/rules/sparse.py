@@ -1,0 +1,366 @@
+"""Tensors that store only some of their elements, and what is computed with them.
+
+How many elements are stored is part of a tensor's type: told where it is made of them, a name where only data can tell. An
+operator with such an operand is looked up as `sparse.NAME`; one without a rule of that name is unknown, for a dense rule
+would price elements that nobody stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.dims import Dim, broadcast, prod, total
+from graphflops.rules.axes import axes, reduced
+from graphflops.rules.matmul import Number, add_product, flops_of
+from graphflops.rules.promotion import DEFAULT_FLOAT, result_type
+from graphflops.rules.registry import find, require, rule
+from graphflops.rules.softmax import SOFTMAX
+from graphflops.tensor import INT32, INT64, DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Sizes = tuple[Dim, ...]
+
+# Operators that keep zeros zero: their work is that of the dense rule on the stored elements.
+ELEMENTWISE = (
+    *("abs", "neg", "relu", "sgn", "sign", "sin", "sinh", "tan", "tanh", "asin", "asinh", "atan", "atanh"),
+    *("sqrt", "square", "expm1", "log1p", "erf", "floor", "ceil", "round", "trunc", "deg2rad", "rad2deg"),
+    *("mul", "div", "clone", "to.dtype", "to.device", "to.dtype_layout", "_to_copy"),
+)
+# Operators that move elements about or tell of a tensor, whichever of its elements are stored.
+UNCHANGED = (
+    *("t", "transpose", "numpy_T", "adjoint", "detach", "alias"),
+    *("sym_size", "sym_numel", "_assert_tensor_metadata", "is_coalesced"),
+)
+
+
+def stored(x: TensorType) -> Dim:
+    """How many elements a sparse tensor stores."""
+    return data_dependent("nnz") if x.nonzeros is None else x.nonzeros
+
+
+def storing(x: TensorType, nonzeros: Dim) -> TensorType:
+    """The type with so many of its elements stored."""
+    return replace(x, nonzeros=nonzeros)
+
+
+def both(*operators: str) -> tuple[str, ...]:
+    """The names of operators that are about sparse tensors, for operands known to be such and for others."""
+    return (*operators, *(f"sparse.{name}" for name in operators))
+
+
+def elements(x: TensorType, dtype: DType | None = None) -> TensorType:
+    """The stored elements, one after the other."""
+    return x.like((stored(x),), dtype)
+
+
+# Made of elements, and taken apart.
+
+
+@rule("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe")
+def sparse_coo_tensor(
+    indices: TensorType,
+    values: TensorType,
+    size: Sizes,
+    *,
+    dtype: DType | None = None,
+    is_coalesced: bool | None = None,
+) -> Estimate:
+    """Holds the places and the values as they are."""
+    return free(storing(values.like(size, dtype), values.numel))
+
+
+@rule("aten.sparse_coo_tensor.indices")
+def sparse_coo_tensor_as_large_as_needed(
+    indices: TensorType, values: TensorType, *, dtype: DType | None = None, is_coalesced: bool | None = None
+) -> Estimate:
+    """Holds the places and the values as they are; the largest places, looked for, tell the sizes."""
+    rank = indices.shape[0]
+    require(isinstance(rank, int), f"a tensor cannot have {rank} axes")
+    sizes = tuple(data_dependent(f"largest{axis}") for axis in range(rank if isinstance(rank, int) else 0))
+    out = storing(values.like((*sizes, *values.shape[1:]), dtype), values.numel)
+    return Estimate((out,), vector_flops=indices.numel, reads=(indices,), writes=(), alias=True)
+
+
+@rule("aten.sparse_coo_tensor.size")
+def empty_sparse_tensor(size: Sizes, *, dtype: DType | None = None) -> Estimate:
+    """No element."""
+    return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT, nonzeros=0), alias=False)
+
+
+@rule("aten._sparse_coo_tensor_with_dims_and_tensors")
+def sparse_coo_tensor_of_parts(
+    sparse_dim: int,
+    dense_dim: int,
+    size: Sizes,
+    indices: TensorType,
+    values: TensorType,
+    *,
+    dtype: DType | None = None,
+    is_coalesced: bool | None = None,
+) -> Estimate:
+    """Holds the places and the values as they are."""
+    return sparse_coo_tensor(indices, values, size, dtype=dtype)
+
+
+COMPRESSED = {
+    "csr": "crow_col",
+    "csc": "ccol_row",
+    "bsr": "crow_col",
+    "bsc": "ccol_row",
+    "compressed": "comp_plain",
+}
+
+
+@rule(
+    *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in COMPRESSED.items()),
+    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in COMPRESSED),
+)
+def sparse_compressed_tensor(
+    compressed: TensorType, plain: TensorType, values: TensorType, size: Sizes, *, dtype: DType | None = None
+) -> Estimate:
+    """Holds the places and the values as they are."""
+    return free(storing(values.like(size, dtype), values.numel))
+
+
+@rule(
+    *("aten.to_sparse", "aten._to_sparse", "aten.to_sparse_coo"),
+    *(f"aten.{under}to_sparse_{kind}" for under in ("", "_") for kind in ("csr", "csc", "bsr", "bsc")),
+)
+def to_sparse(x: TensorType, *layout: object, **options: object) -> Estimate:
+    """Reads everything, writes what is not zero and where it is: a number that only data can tell."""
+    return Estimate((storing(x.like(), data_dependent("nnz")),), reads=(x,))
+
+
+@rule("sparse.aten.to_dense", "sparse.aten._to_dense")
+def to_dense(x: TensorType, dtype: DType | None = None, masked_grad: bool | None = None) -> Estimate:
+    """The stored elements added to zeros."""
+    out = x.like(dtype=dtype)
+    return Estimate((out,), vector_flops=stored(x), reads=(x,))
+
+
+@rule("aten.to_dense", "aten._to_dense", "aten.to_mkldnn")
+def reordered(x: TensorType, dtype: DType | None = None, masked_grad: bool | None = None) -> Estimate:
+    """A copy from one order of memory into another."""
+    return Estimate((x.like(dtype=dtype),), reads=(x,))
+
+
+@rule(*both("aten.coalesce", "aten._coalesce"))
+def coalesce(x: TensorType) -> Estimate:
+    """Elements of one place added up; there may be as many as before."""
+    return Estimate((storing(x.like(), stored(x)),), vector_flops=stored(x), reads=(x,))
+
+
+@rule("sparse.aten.indices", "sparse.aten._indices")
+def indices(x: TensorType) -> Estimate:
+    """A view."""
+    return free(x.like((x.rank, stored(x)), INT64))
+
+
+@rule("sparse.aten.values", "sparse.aten._values")
+def values(x: TensorType) -> Estimate:
+    """A view."""
+    return free(elements(x))
+
+
+@rule("sparse.aten.col_indices", "sparse.aten.row_indices")
+def compressed_places(x: TensorType) -> Estimate:
+    """A view."""
+    return free(x.like((stored(x),), INT64))
+
+
+@rule("sparse.aten.crow_indices")
+def row_starts(x: TensorType) -> Estimate:
+    """A view."""
+    return free(x.like((*x.shape[:-2], x.shape[-2] + 1), INT64))
+
+
+@rule("sparse.aten.ccol_indices")
+def column_starts(x: TensorType) -> Estimate:
+    """A view."""
+    return free(x.like((*x.shape[:-2], x.shape[-1] + 1), INT64))
+
+
+@rule("sparse.aten.sparse_mask")
+def sparse_mask(x: TensorType, mask: TensorType) -> Estimate:
+    """The elements at the places of another tensor's, moved."""
+    out = storing(x.like(), stored(mask))
+    return Estimate((out,), reads=(out if x.nonzeros is None else x, mask))
+
+
+@rule("sparse.aten.to_dense_backward")
+def to_dense_backward(grad: TensorType, x: TensorType, masked_grad: bool | None = None) -> Estimate:
+    """The gradients of the stored elements, moved."""
+    return sparse_mask(grad, x)
+
+
+@rule("sparse.aten._nnz")
+def nnz(x: TensorType) -> Estimate:
+    """A number that is known without reading."""
+    return free(stored(x))
+
+
+# Element by element.
+
+
+def _as_stored(name: str) -> None:
+    @rule(f"sparse.aten.{name}")
+    def stored_elementwise(x: TensorType, *arguments: Value, **named: Value) -> Estimate:
+        dense = find(f"aten.{name}")
+        assert dense is not None
+        others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
+        estimate = dense.function(elements(x), *others, **named)
+        out = tuple(
+            storing(x.like(dtype=y.dtype), stored(x)) if isinstance(y, TensorType) else y
+            for y in estimate.out
+        )
+        return replace(estimate, out=out)
+
+
+def _as_dense(name: str) -> None:
+    @rule(f"sparse.aten.{name}")
+    def same_as_dense(x: TensorType, *arguments: Value, **named: Value) -> Estimate:
+        dense = find(f"aten.{name}")
+        assert dense is not None
+        estimate = dense.function(replace(x, nonzeros=None), *arguments, **named)
+        out = tuple(storing(y, stored(x)) if isinstance(y, TensorType) else y for y in estimate.out)
+        return replace(estimate, out=out)
+
+
+for _name in ELEMENTWISE:
+    _as_stored(_name)
+for _name in UNCHANGED:
+    _as_dense(_name)
+
+
+@rule("sparse.aten.add", "sparse.aten.sub")
+def add(a: TensorType, b: TensorType, *, alpha: Number = 1) -> Estimate:
+    """One operation per stored element, which the sum of two such tensors has as many of as both."""
+    counts = [x.nonzeros for x in (a, b) if x.nonzeros is not None]
+    out, count = a.like(broadcast(a.shape, b.shape), result_type(a, b)), total(counts)
+    return Estimate((storing(out, count) if len(counts) == 2 else out,), vector_flops=count, reads=(a, b))
+
+
+@rule(*both("aten._sparse_sum"), "sparse.aten.sum")
+def sparse_sum(
+    x: TensorType,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> Estimate:
+    """An addition per stored element; sums along some axes are stored like the elements, at most as many."""
+    shape = reduced(x.shape, None if dim == () else dim, keepdim)
+    out = x.like(shape, dtype)
+    part = len(axes(None if dim == () else dim, x.rank)) < x.rank
+    return Estimate((storing(out, stored(x)) if part else out,), vector_flops=stored(x), reads=(x,))
+
+
+@rule(
+    *both("aten._sparse_softmax", "aten._sparse_log_softmax"),
+    *("sparse.aten._softmax", "sparse.aten._log_softmax"),
+)
+def sparse_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
+    """A softmax over the stored elements of each row."""
+    count = stored(x)
+    out = x.like(dtype=None if isinstance(dtype, bool) else dtype)
+    return Estimate((storing(out, count),), vector_flops=SOFTMAX * count, transcendentals=count, reads=(x,))
+
+
+# Products.
+
+
+@rule(
+    *both("aten._sparse_mm.default", "aten.smm"),
+    *("sparse.aten.mm", "sparse.aten.matmul", "sparse.aten.bmm", "sparse.aten.mv"),
+    product=("a", "b"),
+)
+def sparse_mm(a: TensorType, b: TensorType) -> Estimate:
+    """A multiply-add per stored element and column; between two such matrices only data can tell how many."""
+    batch = broadcast(a.shape[:-2], b.shape[:-2])
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if b.rank > 1 else ()
+    out = a.like((*batch, *rows, *columns), result_type(a, b))
+    if a.nonzeros is not None and b.nonzeros is not None:
+        out = storing(out, data_dependent("nnz"))
+        return Estimate((out,), flops_of(data_dependent("products"), a.dtype), reads=(a, b))
+    if b.nonzeros is not None:
+        return Estimate((out,), flops_of(b.nonzeros * prod(rows), a.dtype), reads=(a, b))
+    a = storing(a, stored(a))
+    return Estimate((out,), flops_of(stored(a) * prod(columns), a.dtype), reads=(a, b))
+
+
+@rule(*both("aten._sparse_addmm", "aten.sspaddmm"), "sparse.aten.addmm")
+def sparse_addmm(
+    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
+) -> Estimate:
+    """As _sparse_mm, added to a matrix."""
+    return add_product(base, sparse_mm(a, b), beta, alpha)
+
+
+@rule(*both("aten._sparse_mm_reduce_impl"))
+def sparse_mm_reduce_impl(a: TensorType, b: TensorType, reduce: str) -> Estimate:
+    """As _sparse_mm; the second result says which element was chosen."""
+    product = sparse_mm(a, b)
+    (out,) = product.out
+    return replace(product, out=(out, TensorType((a.shape[0], b.shape[1]), INT64)))
+
+
+@rule(*both("aten._sparse_mm.reduce"))
+def sparse_mm_reduce(a: TensorType, b: TensorType, reduce: str) -> Estimate:
+    """As _sparse_mm; taking the largest or smallest instead of the sum is as much work."""
+    return sparse_mm(a, b)
+
+
+@rule(*both("aten.sparse_sampled_addmm"))
+def sparse_sampled_addmm(
+    base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1
+) -> Estimate:
+    """A dot product per stored element of the sparse operand."""
+    sampled = storing(base, stored(base))
+    matrix = flops_of(stored(base) * a.shape[-1], a.dtype)
+    return Estimate((sampled.like(),), matrix, 3 * stored(base), reads=(sampled, a, b), writes=(sampled,))
+
+
+# Places of rows and columns, as dense tensors.
+
+
+@rule("aten._convert_indices_from_coo_to_csr")
+def coo_to_csr(rows: TensorType, size: Dim, *, out_int32: bool = False) -> Estimate:
+    """How many elements lie before each row: one comparison per element."""
+    out = rows.like((*rows.shape[:-1], size + 1), INT32 if out_int32 else INT64)
+    return Estimate((out,), vector_flops=rows.numel, reads=(rows,))
+
+
+@rule("aten._convert_indices_from_csr_to_coo")
+def csr_to_coo(
+    crow_indices: TensorType, col_indices: TensorType, *, out_int32: bool = False, transpose: bool = False
+) -> Estimate:
+    """The row beside the column of each element."""
+    axes_of_places = col_indices.rank + 1
+    out = col_indices.like((axes_of_places, col_indices.numel), INT32 if out_int32 else INT64)
+    return Estimate((out,), reads=(crow_indices, col_indices))
+
+
+# Sequences of different lengths, one after the other.
+
+
+@rule("aten._jagged_to_padded_dense_forward")
+def jagged_to_padded(
+    values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Sizes, padding_value: float = 0.0
+) -> Estimate:
+    """Each sequence copied to a row of its own, the rest filled."""
+    sequences = tuple(offset.shape[-1] - 1 for offset in offsets[:1])
+    return Estimate((values.like((*sequences, *max_lengths, *values.shape[1:])),), reads=(values, *offsets))
+
+
+@rule("aten._padded_dense_to_jagged_forward")
+def padded_to_jagged(
+    dense: TensorType, offsets: tuple[TensorType, ...], total_L: Dim | None = None
+) -> Estimate:
+    """Each row's sequence copied, one after the other."""
+    rows = data_dependent("rows") if total_L is None else total_L
+    out = dense.like((rows, *dense.shape[1 + len(offsets) :]))
+    return Estimate((out,), reads=(out, *offsets))

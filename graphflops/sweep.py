@@ -1,0 +1,84 @@
+"""A report at many sizes: its formulas evaluated, the file not read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from graphflops.cost import QUANTITIES, Cost
+from graphflops.dims import evaluate
+from graphflops.errors import ModelError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.report import Report
+
+MOST = 10_000  # points
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a program costs at one choice of sizes; None where another size without a value is part of the formula.
+
+    cost: of the program, in a training analysis of the whole step; FLOPs and bytes as in a report.
+    """
+
+    sizes: Mapping[str, int]
+    cost: Mapping[str, int | None]
+    peak_bytes: int | None
+
+    @property
+    def traffic(self) -> int | None:
+        """Bytes read and written."""
+        read, written = self.cost["read_bytes"], self.cost["written_bytes"]
+        return None if read is None or written is None else read + written
+
+    @property
+    def intensity(self) -> float | None:
+        """Matrix FLOPs a byte."""
+        flops, moved = self.cost["matrix_flops"], self.traffic
+        return flops / moved if flops is not None and moved else None
+
+
+def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
+    """The program at every combination of the sizes.
+
+    sizes: values by symbol (`s27`) or input axis (`ids[1]`), in the order in which they vary, the last the fastest.
+    Raises ModelError for a name that no open size of the report has, and for more than 10,000 points.
+    """
+    names = {name: _symbol(report, name) for name in sizes}
+    points = 1
+    for values in sizes.values():
+        points *= len(values)
+    if points > MOST:
+        raise ModelError(f"the sweep has {points:,} points, more than {MOST:,}: give fewer values")
+    step = report.step() or report.totals
+    return [
+        _point(report, dict(zip(sizes, chosen, strict=True)), names, step.cost, step.peak_bytes)
+        for chosen in product(*sizes.values())
+    ]
+
+
+def _symbol(report: Report, name: str) -> str:
+    for symbol, info in report.symbols.items():
+        if (name == symbol or name in info.where) and info.given_by != "user":
+            return symbol
+    known = ", ".join(
+        f"{shown(symbol)} ({shown(', '.join(info.where[:2]))})"
+        for symbol, info in report.symbols.items()
+        if info.given_by != "user"
+    )
+    raise ModelError(
+        f"no open size is called {shown(name)}; the program's are {known or 'none: export it with dynamic shapes'}"
+    )
+
+
+def _point(
+    report: Report, chosen: Mapping[str, int], names: Mapping[str, str], cost: Cost, peak: Dim
+) -> Point:
+    values = {**report.values, **{names[name]: value for name, value in chosen.items()}}
+    at = {name: evaluate(getattr(cost, name), values) for name in QUANTITIES}
+    return Point(chosen, at, evaluate(peak, values))

@@ -1,0 +1,172 @@
+"""A priced program as a graph to look around in: who makes a value, who uses it, of what type it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import Expr
+from graphflops.graph import Graph, Node, Ref
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from graphflops.cost import Cost
+    from graphflops.dims import Dim
+    from graphflops.graph import Input
+    from graphflops.report import Row
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call of the program, or of a graph nested in it: what the file says of it, the names it uses in order, its row.
+
+    place: which call it is, in program order.
+    """
+
+    node: Node
+    uses: tuple[str, ...]
+    row: Row
+    place: int
+
+    @property
+    def name(self) -> str:
+        """The row's name: `cond/mm` for a call in a graph nested in `cond`."""
+        return self.row.node
+
+    @property
+    def kind(self) -> str:
+        """The operator without its version: `Conv` of `onnx.Conv.11`, `com.microsoft.Gelu` outside of ai.onnx."""
+        base = self.node.op.rpartition(".")[0]
+        return base.removeprefix("onnx.")
+
+    @property
+    def cost(self) -> Cost:
+        """What the call costs."""
+        return self.row.cost
+
+    @property
+    def bytes(self) -> Dim:
+        """Bytes read and written."""
+        return self.cost.read_bytes + self.cost.written_bytes
+
+    @property
+    def flops(self) -> Dim:
+        """Matrix and vector FLOPs."""
+        return self.cost.matrix_flops + self.cost.vector_flops
+
+    @property
+    def result(self) -> str:
+        """Name of the first result; "" where nobody wants it."""
+        return (self.node.outputs and self.node.outputs[0]) or ""
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """Arguments by place: files of torch before 2.7 name all of them, in the operator's order."""
+        return self.node.args or tuple([value for _, value in self.node.kwargs])
+
+    def operand(self, place: int) -> str:
+        """Name of the value at that place; "" where there is none."""
+        given = self.given
+        argument = given[place] if place < len(given) else None
+        return argument.name if isinstance(argument, Ref) else ""
+
+    @property
+    def operands(self) -> list[str]:
+        """Names of the values at all places; "" for one left out."""
+        return [argument.name if isinstance(argument, Ref) else "" for argument in self.given]
+
+    def attribute(self, name: str, otherwise: Any = None) -> Any:
+        """The value of an attribute."""
+        for key, value in self.node.kwargs:
+            if key == name:
+                return value
+        return otherwise
+
+
+@dataclass(eq=False)
+class View:
+    """A program and the rows of its report; names of values are unique in it, nested graphs included.
+
+    given: sizes that the user gave, by name; None where the recorded sizes do not hold any more.
+    """
+
+    graph: Graph
+    rows: Sequence[Row]
+    given: Mapping[str, int] | None = field(default_factory=dict)
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """Every call, in program order, those of nested graphs after the call that runs them."""
+        rows = {row.node: row for row in self.rows}
+        found = _calls(self.graph, "", rows)
+        return [Call(node, uses, row, place) for place, (node, uses, row) in enumerate(found)]
+
+    @cached_property
+    def types(self) -> dict[str, TensorType]:
+        """Type of every tensor by name."""
+        found = {name: typed for name, typed in self.graph.types.items() if isinstance(typed, TensorType)}
+        for call in self.calls:
+            found.update(call.row.inputs)
+            found.update(call.row.outputs)
+        return found
+
+    @cached_property
+    def makers(self) -> dict[str, Call]:
+        """The call that makes a value, by the value's name."""
+        return {name: call for call in self.calls for name in call.node.outputs if name}
+
+    @cached_property
+    def users(self) -> dict[str, list[Call]]:
+        """The calls that use a value, by its name; once for each use."""
+        found: dict[str, list[Call]] = {}
+        for call in self.calls:
+            for name in call.uses:
+                if name in found:
+                    found[name].append(call)
+                else:
+                    found[name] = [call]
+        return found
+
+    @cached_property
+    def returned(self) -> set[str]:
+        """Names of the values that the program, or a graph nested in it, returns."""
+        graphs = [self.graph, *(inner for call in self.calls for inner in _inside(call.node))]
+        return {name for graph in graphs for output in graph.outputs for _, name in output.uses()}
+
+    @cached_property
+    def stored(self) -> dict[str, Input]:
+        """Values that the file stores, by name."""
+        return {entry.name: entry for entry in self.graph.inputs if entry.role != "user"}
+
+    def size(self, name: str) -> Dim | None:
+        """The size that a value is which is no tensor; None where it is none, or not known."""
+        recorded = self.graph.types.get(name)
+        if self.given is None or isinstance(recorded, bool) or not isinstance(recorded, (int, Expr)):
+            return None
+        return recorded.substitute(self.given) if isinstance(recorded, Expr) else recorded
+
+    def only_user(self, name: str) -> Call | None:
+        """The one call that uses a value which the program does not return; None where there are others."""
+        users = self.users.get(name, [])
+        return users[0] if len(users) == 1 and name not in self.returned else None
+
+
+def _calls(graph: Graph, prefix: str, rows: Mapping[str, Row]) -> Iterator[tuple[Node, tuple[str, ...], Row]]:
+    for node, uses in zip(graph.nodes, graph.operands, strict=True):
+        row = rows.get(prefix + node.name)
+        if row is None:  # a graph that an operator without a rule holds is in no report
+            continue
+        yield node, uses, row
+        if row.regions:
+            for inner in _inside(node):
+                yield from _calls(inner, f"{row.node}/", rows)
+
+
+def _inside(node: Node) -> Iterator[Graph]:
+    for value in (*node.args, *[value for _, value in node.kwargs]):
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Graph):
+                yield item

@@ -1,0 +1,50 @@
+"""The page of a job: its limits, and what it says of many models."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.ci.changes import Change
+from graphflops.ci.page import COMMENT, SUMMARY, comment, summary
+from graphflops.compare import compare
+from graphflops.findings import Finding, ModelFindings
+from tests.render.reports import decoder
+
+OVER = Finding("GF301", "over-limit", "error", "é" * 900, "make it cheaper")
+NOTE = Finding("GF311", "not-limited", "note", "no limit", "add one")
+CHANGED = Change("lm.pt2", "changed", compare(decoder(3), decoder(4)))
+
+
+@pytest.mark.parametrize("models", [1, 400])
+@pytest.mark.parametrize("findings", [0, 5000])
+def test_it_is_never_longer_than_allowed(models: int, findings: int) -> None:
+    found = [ModelFindings(f"m{n}.onnx", (OVER,) * 10) for n in range(findings // 10)]
+    whole = summary([CHANGED] * models, found, ["a note"])
+    assert len(whole.encode()) <= SUMMARY
+    assert whole.startswith("## Cost of models\n\na note\n")
+    text = comment([CHANGED] * models, found, ["a note"], "<!-- me -->")
+    assert len(text) <= COMMENT
+    assert text.startswith("<!-- me -->\n## Cost of models\n\na note\n")
+    shown = text.count("### lm.pt2")
+    assert shown > 0
+    if models == 400:
+        assert f"… and {400 - shown:,} more changed models." in text
+    if findings:
+        assert "more findings." in text
+
+
+def test_notes_are_no_broken_limits() -> None:
+    text = summary([], [ModelFindings("a.onnx", (NOTE,)), ModelFindings("b.onnx", ())], [])
+    assert "**All limits kept by 2 models.**" in text
+    assert "No model changed." in text
+
+
+def test_nothing_is_said_of_what_was_not_done() -> None:
+    text = summary(None, None, ["There is no earlier commit to compare with."])
+    assert text == "## Cost of models\n\nThere is no earlier commit to compare with.\n"
+
+
+def test_names_of_files_are_shown_as_text() -> None:
+    text = summary([Change("<b>@x](y)\n.pt2", "gone")], None, [])
+    assert "<b>" not in text
+    assert "@x" not in text

@@ -1,0 +1,118 @@
+"""`graphflops diff` on files: formats, sizes, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from graphflops import cli
+from graphflops.render.text import plain_ascii
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+MODEL, ONNX, CONV = (
+    str(SAMPLES / name) for name in ("gqa_transformer.pt2", "gqa_transformer.onnx", "convnet.pt2")
+)
+
+
+def run(*args: str, command: str = "diff") -> Result:
+    return CliRunner().invoke(cli.main, [command, *args], prog_name="graphflops")
+
+
+def ok(*args: str, command: str = "diff") -> str:
+    result = run(*args, command=command)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def test_identical_files_print_0() -> None:
+    text = ok(MODEL, MODEL, "--exit-code")
+    assert (
+        text.splitlines()[0] == "gqa_transformer.pt2 → gqa_transformer.pt2: no difference, FLOPs 13.63 M (0)"
+    )
+
+
+def test_an_export_is_checked() -> None:
+    text = ok(MODEL, ONNX, "--exit-code")
+    assert text.splitlines()[0] == (
+        "gqa_transformer.pt2 → gqa_transformer.onnx: the export keeps the work: FLOPs 13.63 M in both (0)"
+    )
+
+
+def test_a_difference_is_an_exit_code_only_when_asked_for() -> None:
+    assert run(MODEL, CONV).exit_code == 0
+    assert run(MODEL, CONV, "--exit-code").exit_code == 3
+
+
+def test_a_saved_report_is_a_model(tmp_path: Path) -> None:
+    saved = str(tmp_path / "old.json")
+    ok(MODEL, "--output", saved, command="analyze")
+    assert "no difference" in ok(saved, MODEL)
+
+
+@pytest.mark.parametrize("given", [("--dim", "ids[1]=64"), ("--dim", "s27=64"), ("--dim", "sequence=64")])
+def test_sizes_are_for_both_programs_whatever_they_call_them(given: tuple[str, str]) -> None:
+    found = json.loads(ok(MODEL, ONNX, *given, "--dim", "ids[0]=1", "--format", "json"))
+    # 64 tokens: 100,352 of 102,400 multiply-adds in the weights, and 1024 FLOPs for each pair of tokens
+    flops = 409_600 * 64 + 1_024 * 64 * 64
+    assert found["totals"]["forward"]["matrix_flops"] == {"before": flops, "after": flops, "delta": 0}
+
+
+def test_inputs_are_for_both_programs() -> None:
+    found = json.loads(ok(CONV, CONV, "--input", "image=3,3,64,64", "--format", "json"))
+    assert found["same"]
+    result = run(CONV, CONV, "--input", "picture=3,3,64,64")
+    assert result.exit_code == 1
+    assert "no such input; the program has image" in result.stderr
+    result = run(MODEL, ONNX, "--dim", "wide=2")
+    assert result.exit_code == 1
+    assert "no such size" in result.stderr
+
+
+def test_csv_has_a_line_for_each_entry() -> None:
+    rows = [*csv.DictReader(io.StringIO(ok(CONV, MODEL, "--format", "csv")))]
+    assert len({tuple(row) for row in rows}) == 1
+    new = next(row for row in rows if row["after"] == "blocks")
+    assert (new["status"], new["before"], new["matrix_flops_before"]) == ("new", "", "0")
+    assert new["matrix_flops_after"] == new["matrix_flops_delta"]
+    ops = [*csv.DictReader(io.StringIO(ok(CONV, MODEL, "--format", "csv", "--by", "op")))]
+    assert {row["after"] for row in ops} >= {"aten.scaled_dot_product_attention.default"}
+
+
+def test_json_holds_both_sides_and_their_difference() -> None:
+    found = json.loads(ok(CONV, MODEL, "--format", "json"))
+    assert (found["diff"], found["same"], found["export"]) == (1, False, False)
+    parameters = found["totals"]["forward"]["parameters"]
+    assert parameters == {"before": 4_626, "after": 205_376, "delta": 200_750}
+    assert sum(module["figures"]["parameters"]["delta"] for module in found["modules"]) == 200_750
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        ((), "name OLD and NEW"),
+        ((MODEL, CONV, MODEL), "name OLD and NEW"),
+        ((MODEL, CONV, "--format", "json", "--top", "3"), "JSON, which has everything"),
+        ((MODEL, CONV, "--by", "op", "--depth", "1"), "--depth is for tables by module"),
+    ],
+)
+def test_misuse(args: tuple[str, ...], says: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_depth_adds_up() -> None:
+    text = ok(CONV, MODEL, "--depth", "1", "--top", "2")
+    assert "more that changed" in text
+    lines = text.splitlines()
+    assert lines[-1].split()[0] == "total"
+
+
+def test_a_pipe_that_takes_only_ascii_gets_an_arrow() -> None:
+    assert plain_ascii("8 → 2, n²") == "8 -> 2, n**2"

@@ -1,0 +1,232 @@
+"""`graphflops diff` on revisions of git: blobs, ranges, folders, Git LFS."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from graphflops import cli, revisions
+from graphflops.errors import FileError
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+OLD, NEW, OTHER = (SAMPLES / name for name in ("cond.pt2", "lstm.pt2", "convnet.pt2"))
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{7:064x}\nsize 4843\n"
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli.main, ["diff", *args], prog_name="graphflops")
+
+
+def ok(*args: str) -> str:
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def failed(*args: str) -> str:
+    result = run(*args)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.fixture(autouse=True)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that changed in the second commit, beside others; nothing may be left in the folder for temporary files."""
+    folder, scratch = tmp_path / "repository", tmp_path / "scratch"
+    folder.mkdir()
+    scratch.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    for name, value in {"NAME": "a", "EMAIL": "a@example.org"}.items():
+        monkeypatch.setenv(f"GIT_AUTHOR_{name}", value)
+        monkeypatch.setenv(f"GIT_COMMITTER_{name}", value)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    git("init", "-q", "-b", "main")
+    (folder / "models").mkdir()
+    shutil.copy(OLD, "models/m.pt2")
+    shutil.copy(OTHER, "models/kept.pt2")
+    Path("models/lfs.pt2").write_text(POINTER)
+    commit("one")
+    git("tag", "v1")
+    shutil.copy(NEW, "models/m.pt2")
+    shutil.copy(SAMPLES / "training_step.pt2", "models/added.pt2")
+    git("mv", "models/kept.pt2", "models/renamed.pt2")
+    commit("two")
+    yield folder
+    assert list(scratch.iterdir()) == []
+
+
+def git(*command: str) -> None:
+    subprocess.run(["git", *command], check=True, capture_output=True)
+
+
+def commit(message: str) -> None:
+    git("add", "-A")
+    git("commit", "-qm", message)
+
+
+def first(text: str) -> str:
+    return text.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "args, title",
+    [
+        (("v1..HEAD", "--", "models/m.pt2"), "v1:models/m.pt2 → HEAD:models/m.pt2: "),
+        (("v1", "HEAD", "--", "models/m.pt2"), "v1:models/m.pt2 → HEAD:models/m.pt2: "),
+        (("v1...HEAD", "--", "models/m.pt2"), "v1:models/m.pt2 → HEAD:models/m.pt2: "),
+        (("v1", "--", "models/m.pt2"), "v1:models/m.pt2 → models/m.pt2: "),
+        (("v1:models/m.pt2", "models/m.pt2"), "v1:models/m.pt2 → models/m.pt2: "),
+        (("v1:models/m.pt2", "HEAD:models/m.pt2"), "v1:models/m.pt2 → HEAD:models/m.pt2: "),
+        (("v1", "models/m.pt2"), "v1:models/m.pt2 → models/m.pt2: "),
+        (("models/m.pt2", "v1"), "models/m.pt2 → v1:models/m.pt2: "),
+    ],
+)
+def test_revisions_can_be_named_in_many_ways(args: tuple[str, ...], title: str) -> None:
+    text = ok(*args)
+    assert first(text).startswith(title)
+    assert "(0)" not in first(text)
+
+
+def test_one_file_is_compared_with_the_last_commit() -> None:
+    assert "no difference" in first(ok("models/m.pt2"))
+    shutil.copy(OLD, "models/m.pt2")
+    assert first(ok("models/m.pt2")).startswith("HEAD:models/m.pt2 → models/m.pt2: FLOPs")
+    assert first(ok("--", "models/m.pt2")).startswith("HEAD:models/m.pt2 → models/m.pt2: FLOPs")
+
+
+def test_paths_count_from_where_the_user_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("models")
+    assert first(ok("v1", "--", "m.pt2")).startswith("v1:m.pt2 → m.pt2: ")
+    assert first(ok("v1:./m.pt2", "m.pt2")).startswith("v1:./m.pt2 → m.pt2: ")
+    assert first(ok("v1:models/m.pt2", "m.pt2")).startswith("v1:models/m.pt2 → m.pt2: ")
+
+
+@pytest.mark.parametrize("args", [("v1..HEAD",), ("v1", "HEAD"), ("v1",), ("v1..HEAD", "--", "models")])
+def test_without_a_path_every_model_that_differs_is_compared(args: tuple[str, ...]) -> None:
+    text = ok(*args)
+    assert "models/added.pt2: new, nothing to compare with" in text
+    assert "m.pt2 → " in text
+    assert "kept.pt2" not in text  # renamed, and the same
+    assert run("--exit-code", *args).exit_code == 3
+
+
+def test_a_table_is_for_many_and_json_for_one() -> None:
+    result = run("v1..HEAD", "--format", "json")
+    assert result.exit_code == 2
+    assert "3 models differ: name one" in result.stderr
+    assert (
+        json.loads(ok("v1..HEAD", "--format", "json", "--", "models/m.pt2"))["before"]["path"]
+        == "v1:models/m.pt2"
+    )
+
+
+def test_nothing_changed() -> None:
+    assert ok("HEAD") == "no model differs\n"
+    assert run("HEAD..HEAD", "--exit-code").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (("v9..HEAD", "--", "models/m.pt2"), "v9: neither a file nor a git revision"),
+        (("v1..HEAD", "--", "nothing.pt2"), "nothing.pt2 at "),
+        (("v1:nothing.pt2", "models/m.pt2"), "no such file in that revision"),
+        (("v1:models", "models/m.pt2"), "a folder, not a model"),
+        (("nothing.pt2", "models/m.pt2"), "nothing.pt2: no such file"),
+        (("HEAD..--output=x", "--", "models/m.pt2"), "'--output=x' is no git revision"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(args: tuple[str, ...], message: str, repository: Path) -> None:
+    assert message in failed(*args)
+    assert not (repository / "x").exists()
+
+
+def test_a_revision_that_is_an_option_is_refused() -> None:
+    for text in ("-", "--help", "-c", ""):
+        with pytest.raises(FileError, match="is no git revision"):
+            revisions.resolved(text)
+
+
+def test_outside_a_repository_git_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert "not a git repository" in failed("v1..HEAD", "--", "m.pt2")
+
+
+def test_a_strange_name_is_a_name(repository: Path) -> None:
+    name = ":(glob)*;$(touch x) \x1b[31m.pt2"
+    shutil.copy(OLD, name)
+    commit("three")
+    shutil.copy(NEW, name)
+    text = ok("HEAD", "--", name)
+    assert "\x1b" not in text
+    assert "FLOPs" in first(text)
+    assert not (repository / "x").exists()
+
+
+def test_links_are_not_followed() -> None:
+    os.symlink("/etc/hostname", "models/link.pt2")
+    commit("three")
+    assert "a symbolic link, not a model" in failed("HEAD:models/link.pt2", "models/m.pt2")
+
+
+@pytest.fixture
+def lfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git-lfs that has one object."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "git-lfs"
+    script.write_text(
+        f'#!/bin/sh\ncase "$1" in version) echo git-lfs/3;; smudge) cat >/dev/null; cat {OLD};; esac\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return script
+
+
+def test_pointers_are_resolved(lfs: Path) -> None:
+    assert "no difference" in first(ok("v1:models/lfs.pt2", "v1:models/m.pt2"))
+    assert "no difference" in first(ok("models/lfs.pt2", "v1:models/m.pt2"))
+
+
+def test_pointers_that_cannot_be_resolved_are_named(lfs: Path) -> None:
+    lfs.write_text(
+        '#!/bin/sh\ncase "$1" in version) echo git-lfs/3;; smudge) echo "no server" >&2; exit 2;; esac\n'
+    )
+    assert "models/lfs.pt2 at " in (said := failed("v1:models/lfs.pt2", "models/m.pt2"))
+    assert "a Git LFS pointer to 4,843 bytes that git-lfs cannot fetch: git lfs: no server" in said
+    lfs.write_text('#!/bin/sh\ncase "$1" in version) echo git-lfs/3;; smudge) cat;; esac\n')
+    assert "that git-lfs does not have: run git lfs fetch" in failed("models/lfs.pt2", "models/m.pt2")
+
+
+def test_without_git_lfs_a_pointer_is_named(lfs: Path) -> None:
+    lfs.write_text("#!/bin/sh\nexit 127\n")
+    assert "a Git LFS pointer to 4,843 bytes, and git-lfs is not installed" in failed(
+        "models/lfs.pt2", "models/m.pt2"
+    )
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("main..HEAD", revisions.Range("main", "HEAD")),
+        ("main...topic", revisions.Range("main", "topic", merge_base=True)),
+        ("main..", revisions.Range("main", "HEAD")),
+        ("..topic", revisions.Range("HEAD", "topic")),
+        ("origin/main..a/b", revisions.Range("origin/main", "a/b")),
+        ("../model.pt2", None),
+        ("a/../b.pt2", None),
+        ("main", None),
+    ],
+)
+def test_ranges(text: str, expected: revisions.Range | None) -> None:
+    assert revisions.range_of(text) == expected

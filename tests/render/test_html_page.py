@@ -1,0 +1,490 @@
+"""Pages in a real browser: what is shown, what each control does, and that nothing is asked of any network.
+
+Expected numbers come from analyses at the sizes that the page is set to, printed as the other formats print them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from graphflops import analyze
+from graphflops.compare import compare
+from graphflops.render import render
+from graphflops.render.diff import render as render_diff
+from graphflops.render.text import memory, number, safe
+from graphflops.report import Report, SymbolInfo
+from tests.render.reports import HOSTILE, decoder, hostile, joint, training, unset, with_unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.render.browser import Browser
+
+ROOT = Path(__file__).parents[2]
+TRANSFORMER = ROOT / "samples" / "gqa_transformer.pt2"
+DEVICES = json.loads((ROOT / "graphflops" / "devices.json").read_text("utf-8"))["devices"]
+
+
+@pytest.fixture(scope="module")
+def sample() -> Report:
+    return analyze(TRANSFORMER)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture
+def page(browser: Browser, folder: Path, sample: Report) -> Iterator[Browser]:
+    """The page of the sample, freshly opened; it must have nothing to complain about at the end of the test."""
+    yield opened(browser, folder, sample)
+    assert browser.complaints() == []
+
+
+def opened(
+    browser: Browser, folder: Path, report: Report | str, *, width: int = 1280, dark: bool = False
+) -> Browser:
+    path = folder / "page.html"
+    path.write_text(report if isinstance(report, str) else render(report, "html"), encoding="utf-8")
+    browser.complaints()
+    browser.open(path, width=width, dark=dark)
+    return browser
+
+
+def tiles(browser: Browser) -> dict[str, str]:
+    """The figures of the first row by their labels."""
+    return dict(zip(browser.all(".tile dt"), browser.all(".tile .figure"), strict=True))
+
+
+def lines(browser: Browser) -> list[list[str]]:
+    """The cells of the table of costs."""
+    script = "return [...document.querySelectorAll('#operators tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
+    return [*browser.run(script)]
+
+
+def boxes(browser: Browser) -> dict[str, str]:
+    """What each box of the icicle says to a screen reader: name and amount."""
+    script = "return [...document.querySelectorAll('.box')].map(b => b.getAttribute('aria-label'))"
+    return dict(label.rsplit(": ", 1) for label in browser.run(script))
+
+
+VARIANTS = {
+    "sample": lambda: analyze(TRANSFORMER),
+    "training": lambda: analyze(TRANSFORMER, training=True),
+    "onnx": lambda: analyze(ROOT / "samples" / "convnet.onnx"),
+    "branches": lambda: analyze(ROOT / "samples" / "cond.pt2"),
+    "step": lambda: analyze(ROOT / "samples" / "training_step.pt2"),
+    "unknown": lambda: with_unknown(decoder(3)),
+    "unset": lambda: unset(decoder(3)),
+    "joint": lambda: joint(decoder(2)),
+    "hostile": lambda: hostile(),
+    "diff": lambda: render_diff(compare(decoder(4), with_unknown(decoder(6))), "html"),
+    "diff-training": lambda: render_diff(compare(training(decoder(2)), training(decoder(3))), "html"),
+    "diff-hostile": lambda: render_diff(compare(decoder(1), hostile()), "html"),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_opens_in_silence(browser: Browser, folder: Path, name: str) -> None:
+    """No error on the console, no request to any network, whatever one clicks."""
+    opened(browser, folder, VARIANTS[name]())
+    assert browser.all("h1")
+    assert len(browser.all("section")) >= 4
+    for kind in ("label", "th button", ".box", "section button"):
+        browser.run(
+            "for (const one of [...document.querySelectorAll(arguments[0])].slice(0, 12)) one.click()", kind
+        )
+    browser.settled()
+    assert browser.complaints() == []
+
+
+def test_shows_what_the_report_says(page: Browser, sample: Report) -> None:
+    cost = sample.total()
+    assert page.text("h1") == "gqa_transformer.pt2"
+    assert tiles(page) == {
+        "FLOPs": number(sample.value(cost.matrix_flops) or 0),
+        "bytes moved": memory(sample.value(cost.read_bytes + cost.written_bytes) or 0),
+        "peak memory": memory(sample.value(sample.totals.peak_bytes) or 0),
+        "parameters": number(sample.parameters),
+        "nodes": "85",
+    }
+    assert page.all(".tile .formula")[0] == "409.6 k·s23·s27 + 1,024·s23·s27²"
+    assert "6.816 M MACs, float32" in page.all(".tile")[0]
+
+
+def test_sizes_work_everything_out_again(page: Browser, sample: Report) -> None:
+    page.type("#size-1", "512")
+    long = analyze(TRANSFORMER, dims={"s27": 512})
+    cost = long.total()
+    assert tiles(page)["FLOPs"] == number(long.value(cost.matrix_flops) or 0)
+    assert tiles(page)["bytes moved"] == memory(long.value(cost.read_bytes + cost.written_bytes) or 0)
+    assert tiles(page)["peak memory"] == memory(long.value(long.totals.peak_bytes) or 0)
+    flops = {op: number(long.value(cost.matrix_flops) or 0) for op, cost in long.by("op").items()}
+    assert {row[0]: row[2] for row in lines(page)} == flops
+    attention = long.by("module", depth=3)["blocks.0.attention"]
+    assert boxes(page)["blocks.0-3.attention"] == number(4 * (long.value(attention.matrix_flops) or 0))
+    page.find("#sizes button").click()
+    page.settled()
+    assert page.find("#size-1").get_attribute("value") == "16"
+    assert tiles(page)["FLOPs"] == number(sample.value(sample.total().matrix_flops) or 0)
+
+
+def test_a_size_can_be_dragged_and_is_checked(page: Browser) -> None:
+    slider = page.find(".size:nth-child(2) input[type=range]")
+    slider.send_keys("")
+    page.press("END")
+    assert page.find("#size-1").get_attribute("value") == "4096"
+    assert tiles(page)["FLOPs"] == number(409_600 * 2 * 4096 + 1024 * 2 * 4096**2)
+    page.type("#size-1", "9000")
+    assert page.all(".warning") == ["", "outside 2..4096, for which the program was exported"][1:]
+    assert tiles(page)["FLOPs"] == number(409_600 * 2 * 9000 + 1024 * 2 * 9000**2)
+    page.type("#size-1", "many")
+    assert page.all(".warning") == ["not a number of elements"]
+    page.type("#size-1", "")
+    assert tiles(page)["FLOPs"] == "?"
+    assert "Some size has no value" in page.text("#modules")
+    page.type("#size-1", "10" * 9)
+    assert tiles(page)["FLOPs"] == number(409_600 * 2 * int("10" * 9) + 1024 * 2 * int("10" * 9) ** 2)
+
+
+def test_sizes_nobody_knows_are_asked_for(browser: Browser, folder: Path) -> None:
+    opened(browser, folder, unset(decoder(2)))
+    assert tiles(browser)["FLOPs"] == "?"
+    browser.type("#size-0", "3")
+    browser.type("#size-1", "7")
+    report = decoder(2)
+    assert tiles(browser)["FLOPs"] == number(report.value(report.total().matrix_flops) or 0)
+    assert browser.complaints() == []
+
+
+def test_the_icicle_is_sized_by_what_one_chooses(page: Browser, sample: Report) -> None:
+    whole = sample.by("module", depth=0)[""]
+    assert boxes(page)["Transformer"] == number(sample.value(whole.matrix_flops) or 0)
+    page.choose("bytes moved")
+    assert boxes(page)["Transformer"] == memory(sample.value(whole.read_bytes + whole.written_bytes) or 0)
+    page.choose("parameters")
+    assert boxes(page)["Transformer"] == number(sample.parameters)
+    assert boxes(page)["blocks.0-3.gate"] == number(4 * 64 * 192)
+    page.choose("memory at the peak")
+    assert boxes(page)["Transformer"] == memory(sample.value(sample.totals.peak_bytes) or 0)
+    assert boxes(page)["(inputs)"] == memory(2 * 16 * 8)
+    widths = "return [...document.querySelectorAll('.box')].map(b => [b.getAttribute('aria-label'), b.offsetWidth])"
+    page.choose("FLOPs")
+    shares = {label.split(":")[0]: width for label, width in page.run(widths)}
+    assert shares["blocks.0-3"] / shares["Transformer"] == pytest.approx(0.923, abs=0.005)
+
+
+def test_one_looks_inside_a_module_and_comes_back(page: Browser) -> None:
+    page.find(".box[aria-label^='blocks.0-3.attention:']").click()
+    assert page.all(".trail") == ["Transformer\n›\nblocks (x4)\n›\nattention"]
+    assert "Transformer" not in boxes(page)
+    focused = page.run("return document.activeElement.getAttribute('aria-label')")
+    assert focused == f"blocks.0-3.attention: {number(3_145_728)}"
+    page.driver.find_elements("css selector", ".trail button")[0].click()
+    assert "Transformer" in boxes(page)
+
+
+def test_the_icicle_by_keyboard(page: Browser) -> None:
+    at = "return document.activeElement.getAttribute('aria-label')"
+    page.find(".box[aria-level='1']").send_keys("")
+    page.press("ARROW_DOWN")
+    assert page.run(at).startswith("blocks.0-3:")
+    page.press("ARROW_RIGHT")
+    assert page.run(at).startswith("head:")
+    page.press("ARROW_LEFT", "ARROW_DOWN", "ARROW_RIGHT")
+    assert page.run(at).startswith("blocks.0-3.gate:")
+    assert page.text("#modules .detail strong") == "blocks.0-3.gate"
+    page.press("ENTER")
+    assert page.all(".trail") == ["Transformer\n›\nblocks (x4)\n›\ngate"]
+    page.press("ESCAPE", "ESCAPE")
+    assert page.all(".trail") == ["Transformer"]
+
+
+def test_the_table_is_searched(page: Browser) -> None:
+    page.type("#search", "feed_forward")
+    assert [row[:2] for row in lines(page)] == [["aten.rms_norm.default", "4"]]
+    assert page.all("#operators [role=status]") == ["1 operator with “feed_forward”"]
+    page.type("#search", "no such thing")
+    assert lines(page) == []
+    page.type("#search", "")
+    assert len(lines(page)) == 13
+
+
+def test_the_table_is_sorted(page: Browser, sample: Report) -> None:
+    costs = sample.by("op")
+    moved = {op: sample.value(cost.read_bytes + cost.written_bytes) or 0 for op, cost in costs.items()}
+    page.find("[data-column=bytes]").click()
+    assert [row[-1] for row in lines(page)] == [memory(size) for size in sorted(moved.values(), reverse=True)]
+    assert page.run("return document.querySelector('[aria-sort]').innerText").strip("↓ ") == "bytes"
+    page.press("ENTER")
+    assert [row[-1] for row in lines(page)] == [memory(size) for size in sorted(moved.values())]
+    page.find("[data-column=name]").click()
+    assert [row[0] for row in lines(page)] == sorted(costs)
+
+
+def test_source_lines_and_calls(page: Browser, sample: Report) -> None:
+    page.choose("Source lines")
+    costs = {line or "(no source line)": cost for line, cost in sample.by("source").items()}
+    assert {row[0]: row[2] for row in lines(page)} == {
+        line: number(sample.value(cost.matrix_flops) or 0) for line, cost in costs.items()
+    }
+    page.choose("Calls")
+    assert len(lines(page)) == 50
+    page.find(".more[type=button]").click()
+    assert {row[0] for row in lines(page)} == {row.node for row in sample.rows}
+    first = lines(page)[0]
+    assert first[:4] == ["linear_24", "aten.linear.default", "head", "samples/make.py:96"]
+    assert first[4] == number(2 * 2 * 16 * 64 * 256)
+
+
+def test_the_roofline_is_of_the_machine_chosen(page: Browser, sample: Report) -> None:
+    """Each call takes at least its bytes at the bandwidth, or its work at the peak, whichever is longer."""
+    for index, device in enumerate(DEVICES[:3]):
+        least = 0.0
+        for row in sample.rows:
+            flops, vector, read, written = (
+                sample.value(getattr(row.cost, name)) or 0
+                for name in ("matrix_flops", "vector_flops", "read_bytes", "written_bytes")
+            )
+            moved = (read + written) / device["bandwidth"]
+            least += max(moved, flops / device["matrix"]["float32"], vector / device["vector"])
+        page.run(
+            "const s = document.querySelector('#device'); s.value = arguments[0]; s.dispatchEvent(new Event('change'))",
+            index,
+        )
+        shown = re.match(r"At least ([\d.]+) (µs|ns),", page.text(".sentence"))
+        assert shown is not None
+        assert float(shown[1]) * {"µs": 1e-6, "ns": 1e-9}[shown[2]] == pytest.approx(least, rel=0.005)
+        assert device["source"] == page.find("#roofline a").get_attribute("href")
+
+
+def test_a_point_of_the_roofline_says_what_it_is(page: Browser) -> None:
+    point = page.find("circle.point.matrix[aria-label^='aten.scaled_dot']")
+    page.run("arguments[0].focus()", point)
+    detail = page.text("#roofline .detail")
+    assert "aten.scaled_dot_product_attention.default" in detail
+    assert "4 calls" in detail
+    assert "524.3 k FLOPs, float32" in detail
+    assert "6.4 FLOP/B" in detail, "131,072 FLOPs and 20,480 bytes in each call"
+
+
+def test_one_walks_along_memory(page: Browser, sample: Report) -> None:
+    held, last = sample.memory.held, len(sample.memory.rows) - 1
+    for moment in (0, 7, last):
+        alive = sum(sample.value(one.bytes) or 0 for one in held if one.first <= moment <= one.last)
+        page.run(
+            "const s = document.querySelector('#memory input'); s.value = arguments[0]; s.dispatchEvent(new Event('input'))",
+            moment,
+        )
+        assert page.text("#memory .detail strong") == memory(alive)
+        assert sample.rows[sample.memory.rows[moment]].node in page.text("#memory .detail")
+        assert next(row.split("\t")[-1] for row in page.all(".held tr")) == memory(
+            max(sample.value(one.bytes) or 0 for one in held if one.first <= moment <= one.last)
+        )
+    page.find("#memory button").click()
+    assert page.text("#memory .detail strong") == memory(sample.value(sample.totals.peak_bytes) or 0)
+    assert page.all("#memory .tag") == ["peak"]
+    assert "blocks.0 (samples/make.py:78)" in page.text("#memory .detail")
+
+
+def test_unknown_is_said_and_is_not_zero(browser: Browser, folder: Path) -> None:
+    opened(browser, folder, with_unknown(decoder(3)))
+    assert tiles(browser)["FLOPs"].startswith(">= ")
+    assert "3 nodes unknown, in no total: my.fused.default (x2), my.other.default" in browser.text(
+        ".tile .unknown"
+    )
+    assert [row[2:] for row in lines(browser) if row[0] == "my.fused.default"] == [
+        ["unknown", "", "unknown", "unknown"]
+    ]
+    assert boxes(browser)["model.Decoder".rpartition(".")[2]].startswith(">= ")
+
+
+def test_hostile_names_are_text(browser: Browser, folder: Path) -> None:
+    opened(browser, folder, hostile())
+    assert browser.text("h1") == safe(f"dir/{HOSTILE}".rpartition("/")[2], 80)
+    assert browser.run("return document.querySelectorAll('main b, main img, main script').length") == 0
+    assert any("<b>a|b</b>" in row[0] for row in lines(browser))
+    for active in ("\x1b", "\u202e", "\x9b"):
+        assert active not in browser.run("return document.documentElement.outerHTML")
+    browser.type("#search", "</script><script>alert(1)</script>")
+    assert lines(browser) == []
+    assert browser.complaints() == []
+
+
+def test_the_policy_stops_scripts_and_styles_of_others(
+    browser: Browser, folder: Path, sample: Report
+) -> None:
+    """Even if a name became markup, nothing in it would run."""
+    attack = "<img src=x onerror='document.title = 1'><script>document.title = 2</script><p style='color: red'>x</p>"
+    text = render(sample, "html").replace("</main>", f"</main>{attack}")
+    opened(browser, folder, text)
+    assert browser.run("return document.title") == "gqa_transformer.pt2 · graphflops"
+    assert browser.all(".tile dt")[0] == "FLOPs", "the page itself still works"
+    said = browser.complaints()
+    assert len([line for line in said if "Content Security Policy" in line or "violates" in line]) >= 3
+    assert not [line for line in said if line.startswith("request")]
+
+
+def test_without_script_there_are_tables(browser: Browser, folder: Path, sample: Report) -> None:
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        opened(browser, folder, sample)
+        shown = browser.find("body").text
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "13.63 M" in shown
+    assert "blocks (x4)" in shown
+
+
+def test_a_comparison_shows_both(browser: Browser, folder: Path) -> None:
+    old, new = decoder(4), decoder(6)
+    opened(browser, folder, render_diff(compare(old, new), "html"))
+    flops = [number(report.value(report.total().matrix_flops) or 0) for report in (old, new)]
+    assert tiles(browser)["FLOPs"] == " → ".join(flops)
+    assert re.search(r"blocks\.4-5 \(x2\)\s*Block", browser.text("#changes"))
+    assert boxes(browser)["blocks.4-5"].startswith("0 → ")
+    assert boxes(browser)["blocks.0-3"].endswith("(same)")
+    shades = {
+        label: browser.run(
+            "return document.querySelector(arguments[0]).className", f".box[aria-label^='{label}:']"
+        )
+        for label in ("blocks.4-5", "blocks.0-3")
+    }
+    assert shades == {"blocks.4-5": "box more", "blocks.0-3": "box same"}
+    assert next(row[:2] for row in lines(browser)) == ["aten.linear.default", "13 → 19"]
+    assert browser.all(".lead p")
+    browser.type("#size-1", "14")
+    twice = [replace(r, symbols={**r.symbols, "s27": SymbolInfo(14, "user")}) for r in (old, new)]
+    assert tiles(browser)["FLOPs"] == " → ".join(number(r.value(r.total().matrix_flops) or 0) for r in twice)
+    assert browser.all(".lead p") == [], "what was said of other sizes is gone"
+    assert browser.complaints() == []
+
+
+CONTRAST = """
+const channels = (color) => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  canvas.fillStyle = color;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+const light = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const behind = (element) => {
+  for (let one = element; one; one = one.parentElement) {
+    const color = getComputedStyle(one).backgroundColor;
+    if (channels(color)[3] === 255) return channels(color);
+  }
+  return channels("white");
+};
+return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility()).map((element) => {
+  const [one, other] = [light(channels(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
+  return (one + 0.05) / (other + 0.05);
+});
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_readable_in_light_and_dark(browser: Browser, folder: Path, dark: bool) -> None:
+    """Text stands out from what is behind it by 4.5 to 1 at least, as WCAG asks."""
+    for report in (analyze(TRANSFORMER), render_diff(compare(decoder(4), with_unknown(decoder(6))), "html")):
+        opened(browser, folder, report, dark=dark)
+        for what in (
+            "h1",
+            ".note",
+            ".headline",
+            "td",
+            "th button",
+            ".box .label",
+            ".tile dd",
+            ".change",
+            ".choice span",
+        ):
+            found = list(browser.run(CONTRAST, what))
+            worst = 2.0 if what == "td" else 4.5  # cells that hold 0 are dimmed
+            assert min(found, default=21) >= worst, what
+        assert min(browser.run(CONTRAST, "td:not(.zero)")) >= 4.5
+    lightness = browser.run("return getComputedStyle(document.documentElement).backgroundColor")
+    assert lightness == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+
+
+def test_printed_without_controls(browser: Browser, folder: Path, sample: Report) -> None:
+    opened(browser, folder, sample, dark=True)
+    browser.media(dark=True, kind="print")
+    assert (
+        browser.run("return getComputedStyle(document.documentElement).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
+    assert browser.all("button:not(th button), input[type=range], #search") == []
+    assert browser.all(".choice label") == ["FLOPs", "Operators"]
+    assert min(browser.run(CONTRAST, "h1, .note, td:not(.zero)")) >= 4.5
+
+
+@pytest.mark.parametrize("width", [360, 800, 1920])
+def test_no_width_cuts_the_page(browser: Browser, folder: Path, sample: Report, width: int) -> None:
+    opened(browser, folder, sample, width=width)
+    browser.settled()
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    narrow = "return [...document.querySelectorAll('.chart svg')].map(s => s.getBoundingClientRect().width)"
+    assert all(0 < drawn <= width for drawn in browser.run(narrow))
+
+
+def test_every_control_is_reached_by_the_tab_key(page: Browser) -> None:
+    page.run("document.body.tabIndex = -1; document.body.focus()")
+    what = """
+    const e = document.activeElement;
+    return e.id || e.getAttribute('aria-label') || e.innerText || e.value || e.className;
+    """
+    reached = []
+    for _ in range(36):
+        page.driver.switch_to.active_element.send_keys("\ue004")
+        reached.append(str(page.run(what)))
+    text = "\n".join(reached)
+    for control in (
+        "size-0",
+        "size-1",
+        "logarithmic",
+        "Reset",
+        "flops",
+        "Transformer: 13.63 M",
+        "op",
+        "search",
+        "bytes",
+        "device",
+    ):
+        assert control in text, control
+
+
+def test_ten_thousand_calls(browser: Browser, folder: Path) -> None:
+    """A page of 10,012 calls is small, and its sums are exact."""
+    report = decoder(1430)
+    text = render(report, "html")
+    assert len(text.encode()) < 2_000_000
+    opened(browser, folder, text)
+    assert tiles(browser)["nodes"] == number(len(report.rows))
+    assert boxes(browser)["Decoder"] == number(report.value(report.total().matrix_flops) or 0)
+    browser.choose("Calls")
+    browser.type("#search", "blocks.1429.")
+    assert len(lines(browser)) == 6
+    assert browser.complaints() == []
+
+
+def test_a_size_that_was_given_is_no_field(browser: Browser, folder: Path) -> None:
+    """Such a report holds no formula in it: a field would change nothing."""
+    opened(browser, folder, analyze(TRANSFORMER, dims={"s27": 512}))
+    assert [text.split("\n")[0] for text in browser.all(".size")] == ["s23", "s27"]
+    assert len(browser.all(".size input[type=text]")) == 1
+    assert re.search(r"s27\s+512\s+ids\[1\] · given", browser.text(".size:nth-child(2)"))
+    browser.type("#size-0", "1")
+    assert tiles(browser)["FLOPs"] == number(409_600 * 512 + 1024 * 512**2)
+    opened(browser, folder, analyze(TRANSFORMER, dims={"s23": 1, "s27": 512}))
+    assert browser.all(".size input") == []
+    assert "Given when the report was made" in browser.text("#sizes")
+    assert browser.complaints() == []

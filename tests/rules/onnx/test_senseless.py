@@ -1,0 +1,198 @@
+"""Calls that no runtime would run: unknown and said in one line each, with no cost that is none, and without a long wait."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import parser
+
+from graphflops.analysis import analyze
+from graphflops.exporters.onnx_graph import Program
+from graphflops.graph import Origin
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "d": 1, "com.microsoft": 1]>'
+IMAGE = "g (float[1, 4, 8, 8] x, float[8, 4, 3, 3] w, float[4, 3, 3, 3] u, float[4] s) => (y) { y ="
+MATRIX = "g (float[2, 3] x) => (y) {"
+HUGE = 10**18
+
+
+def analyzed(text):
+    return analyze(Program(parser.parse_model(f"{HEAD} {text}")).graph(Origin()))
+
+
+def refusal(text):
+    """What is said of the one call."""
+    report = analyzed(text)
+    assert (report.coverage.unknown, report.coverage.nodes) == (1, 1)
+    said = report.diagnostics[0]
+    assert said.code in ("GF101", "GF104")
+    assert "\n" not in said.message
+    return said.message
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        ("Conv<group = 0>(x, w)", "0 groups"),
+        ("Conv<group = -1>(x, w)", "-1 groups"),
+        ("Conv<group = 3>(x, w)", "4 channels meet a weight for 12"),
+        ("Conv<strides = [0, 0]>(x, w)", "must be positive"),
+        ("Conv<strides = [-1, 1]>(x, w)", "must be positive"),
+        ("Conv<dilations = [0, 1]>(x, w)", "must be positive"),
+        ("Conv<pads = [-9, -9, -9, -9]>(x, w)", "a window of 3 is larger than its input of -10"),
+        ("Conv<pads = [1, 1]>(x, w)", "2 pads for 2 spatial axes"),
+        ("Conv<kernel_shape = [5, 5]>(x, w)", "a window of [5, 5] is not that of the weight"),
+        ("Conv<kernel_shape = [3]>(x, w)", "a window of [3] is not that of the weight"),
+        ('Conv<auto_pad = "SOMETIMES">(x, w)', "unknown padding"),
+        ("Conv(s, w)", "does not fit"),
+        ("Conv(x)", "missing"),
+        ("ConvTranspose<group = 0>(x, u)", "0 groups"),
+        ("ConvTranspose<group = 3>(x, u)", "do not make 3 groups"),
+        ("ConvTranspose<strides = [0, 0]>(x, u)", "must be positive"),
+        ("ConvTranspose<output_shape = [-3, 5]>(x, u)", "the size -3"),
+        ("MaxPool<kernel_shape = [0, 0]>(x)", "a window of [0, 0] is empty"),
+        ("MaxPool<kernel_shape = [2, 2], strides = [0, 1]>(x)", "must be positive"),
+        ("AveragePool<kernel_shape = [2]>(x)", "a window of 1 axes over 2 axes"),
+        ("AveragePool<kernel_shape = [20, 20]>(x)", "a window of 20 is larger than its input of 8"),
+        ("DepthToSpace<blocksize = 0>(x)", "no blocks of 0"),
+        ("SpaceToDepth<blocksize = -2>(x)", "no blocks of -2"),
+        ("SpaceToDepth<blocksize = 3>(x)", "not made of blocks of 3"),
+        ("GroupNormalization<num_groups = 0>(x, s, s)", "0 groups"),
+        ("GroupNormalization<num_groups = 3>(x, s, s)", "4 channels do not make 3 groups"),
+    ],
+)
+def test_windows_and_groups(call, said) -> None:
+    assert said in refusal(f"{IMAGE} {call} }}")
+
+
+def test_a_grouped_weight_whose_filters_do_not_come_out_even() -> None:
+    text = "g (float[1, 4, 8, 8] x, float[9, 2, 3, 3] w) => (y) { y = Conv<group = 2>(x, w) }"
+    assert refusal(text) == "9 rows of a weight do not make 2 groups"
+
+
+@pytest.mark.parametrize(
+    "equation",
+    ["", "ij,jk->ik", "ij->iz", "ijk->i", "ii->i", "...i...->i", "ij->ijj", "i1->i", "ij->ji->ij", "i,,->"],
+)
+def test_einsum(equation) -> None:
+    assert "equation" in refusal(f'{MATRIX} y = Einsum<equation = "{equation}">(x) }}') or equation == "ii->i"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "y = Relu(x, x, x)",
+        "y = MatMul(x)",
+        "y = MatMul()",
+        "y = MatMul(x, x)",
+        "y = Cast(x)",
+        "y = Cast<to = 77>(x)",
+        "y = Concat(x, x)",
+        "y = Concat<axis = 5>(x, x)",
+        "y = Transpose<surprise = 1>(x)",
+        "y = Transpose<perm = [5, 5]>(x)",
+        "y = Transpose<perm = [0, 0]>(x)",
+        "y = Softmax<axis = 9>(x)",
+        "y = Softmax<axis = 0.5>(x)",
+        'y = Softmax<axis = "one">(x)',
+        "y = Softmax<axis = [1]>(x)",
+        "y = Nonsense(x)",
+        "y = SequenceAt(x, x)",
+        "y, z = Split<num_outputs = 2, axis = 7>(x)",
+        "y, z = Split<num_outputs = 100000000000>(x)",
+        "y = com.microsoft.Rfft<signal_ndim = 4611686018427387904>(x)",
+        "y = com.microsoft.Irfft<signal_ndim = -4611686018427387904>(x)",
+    ],
+)
+def test_operands_and_attributes(call) -> None:
+    assert refusal(f"{MATRIX} {call} }}")
+
+
+@pytest.mark.parametrize(
+    "stored, call",
+    [
+        ("int64[2] s = {-1, -1}", "y = Reshape(x, s)"),
+        ("int64[2] s = {-5, 2}", "y = Reshape(x, s)"),
+        ("int64[2] s = {4611686018427387904, 4}", "y = Reshape(x, s)"),
+        ("int64[3] s = {0, 0, 0}", "y = Reshape(x, s)"),
+        ("int64[2] s = {-5, 3}", "y = ConstantOfShape(s)"),
+        ("int64[3] s = {-5, 1, 1}", "y = Expand(x, s)"),
+        ("int64[2] s = {-1, 3}", "y = Tile(x, s)"),
+        ("int64[4] s = {-9, 0, 0, 0}", "y = Pad(x, s)"),
+        ("int64[1] s = {-1}", "y, i = TopK(x, s)"),
+        ("int64[1] s = {1000000000000000000}", "y, i = TopK(x, s)"),
+        ("int64[1] s = {0}, int64[1] e = {9}", "y = Slice(x, s, e, s, s)"),
+        ("int64[2] s = {-1, 3}", "y, z = Split(x, s)"),
+        ("int64 s = {0}", "y = Range(s, s, s)"),
+    ],
+)
+def test_contents(stored, call) -> None:
+    assert refusal(f"g (float[2, 3] x) => (y) <{stored}> {{ {call} }}")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "y, z = Split(x, s)",
+        "y = Slice(x, s, s)",
+        "y = AffineGrid(t, s)",
+        "y = Reshape(x, s)",
+        "y = Expand(x, s)",
+    ],
+)
+def test_operands_that_say_sizes_and_are_too_long_to_list(call) -> None:
+    assert refusal(f"g (float[2, 3] x, float[1, 2, 3] t, int64[{HUGE}] s) => (y) {{ {call} }}")
+
+
+@pytest.mark.parametrize(
+    "stored, call, shape",
+    [
+        (f"int64 a = {{0}}, int64 b = {{{HUGE}}}, int64 c = {{1}}", "y = Range(a, b, c)", (HUGE,)),
+        (f"int64[2] s = {{{HUGE}, {HUGE}}}", "y = ConstantOfShape(s)", (HUGE, HUGE)),
+        (f"int64[2] s = {{{HUGE}, 3}}", "y = Expand(x, s)", (HUGE, 3)),
+        (f"int64[2] s = {{{HUGE}, 3}}", "y = Tile(x, s)", (HUGE, 9)),
+    ],
+)
+def test_results_as_large_as_was_asked_for_are_not_made(stored, call, shape) -> None:
+    report = analyzed(f"g (float[1, 3] x) => (y) <{stored}> {{ {call} }}")
+    assert report.rows[-1].outputs[0].type.shape == shape
+    assert report.coverage.unknown == 0
+
+
+def test_growth_ends_where_nothing_can_be_so_large() -> None:
+    """Each is as many times as long as the one before is long, and has twice as many axes, in the other program."""
+    longer = " ".join(f"s{i} = Shape(v{i}) v{i + 1} = Tile(v{i}, s{i})" for i in range(60))
+    report = analyzed(f"g (float[7, 4] v0) => (v60) {{ {longer} }}")
+    assert 0 < report.coverage.unknown < 60
+    assert report.diagnostics[0].message.startswith("a result would have the size 2**")
+    assert report.to_json()
+    deeper = " ".join(f"v{i + 1} = Gather(v{i}, v{i})" for i in range(60))
+    report = analyzed(f"g (int64[2, 2] v0) => (v60) {{ {deeper} }}")
+    assert report.diagnostics[0].message.startswith("a result would have ")
+    assert report.coverage.counted < 10
+
+
+def test_sizes_that_double_over_and_over_get_names() -> None:
+    doubled = " ".join(f"v{i + 1} = Concat<axis = 0>(v{i}, v{i})" for i in range(300))
+    report = analyzed(f"g (float[N, 4] v0) => (v300) {{ {doubled} }}")
+    assert report.coverage.counted == 300
+    assert {said.code for said in report.diagnostics} == {"GF116"}
+
+
+def test_a_loop_of_less_than_no_turns_does_not_turn() -> None:
+    body = "b (int64 i, bool go, float[4, 4] s) => (bool go, float[4, 4] r) { r = MatMul(s, s) }"
+    loop = f'y = Loop(turns, "", x) <body = {body}>'
+    report = analyzed(f"g (float[4, 4] x) => (y) <int64 turns = {{-3}}> {{ {loop} }}")
+    assert report.total().matrix_flops == 0
+    assert report.rows[0].outputs[0].type.shape == (4, 4)
+
+
+def test_a_result_that_an_operator_does_not_have_is_not_known() -> None:
+    report = analyzed(f"{MATRIX.replace('(y)', '(y, z)')} y, z = Relu(x) }}")
+    assert report.coverage.counted == 1
+    assert report.diagnostics[-1].message == "the types of z are not known"
+
+
+@pytest.mark.parametrize("call", ["y = GatherND<batch_dims = -3>(x, i)", "y, z = Split<num_outputs = 1>(x)"])
+def test_calls_over_which_onnx_ends_the_process(call) -> None:
+    """Of these its own shape inference reads past the end of a list, so it is not asked for sizes."""
+    assert refusal(f"g (float[2, 3] x, int64[2] i) => (y) {{ {call} }}")

@@ -1,0 +1,65 @@
+"""`--sweep`: a report's formulas at many sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from graphflops.analysis import analyze
+from graphflops.cli import main
+from graphflops.errors import ModelError
+from graphflops.sweep import sweep
+
+MODEL = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
+
+
+def run(*args: str) -> str:
+    result = CliRunner().invoke(main, ["analyze", str(MODEL), *args], prog_name="graphflops")
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_each_point_is_the_analysis_at_these_sizes(training: bool) -> None:
+    points = sweep(analyze(MODEL, training=training), {"ids[0]": (1, 3), "s27": (64, 128)})
+    assert [dict(point.sizes) for point in points] == [
+        {"ids[0]": batch, "s27": length} for batch in (1, 3) for length in (64, 128)
+    ]
+    for point in points:
+        report = analyze(
+            MODEL, dims={"s23": point.sizes["ids[0]"], "s27": point.sizes["s27"]}, training=training
+        )
+        whole = report.step() or report.totals
+        assert point.cost == {name: getattr(whole.cost, name) for name in point.cost}
+        assert point.peak_bytes == whole.peak_bytes
+        moved = whole.cost.read_bytes + whole.cost.written_bytes
+        assert point.traffic == moved
+        assert point.intensity == pytest.approx(whole.cost.matrix_flops / moved)  # type: ignore[operator]
+
+
+def test_the_table_has_a_line_for_each_size() -> None:
+    lines = run("--sweep", "ids[1]=128,8192").splitlines()
+    assert lines[0].split()[:3] == ["ids[1]", "FLOPs", "visible"]
+    assert [line.split()[0] for line in lines[1:]] == ["128", "8,192"]
+
+
+def test_programs_read_whole_numbers() -> None:
+    rows = json.loads(run("--sweep", "s27=128", "--format", "json"))
+    assert rows[0]["s27"] == 128
+    # Four blocks and a head: 409,600 a token and 1,024 a pair, two sequences.
+    assert rows[0]["matrix_flops"] == 409_600 * 2 * 128 + 1_024 * 2 * 128 * 128
+
+
+def test_wrong_sweeps() -> None:
+    with pytest.raises(ModelError, match=r"s23 \(ids\[0\]\)"):
+        sweep(analyze(MODEL), {"length": (1, 2)})
+    with pytest.raises(ModelError, match="no open size"):
+        sweep(analyze(MODEL, dims={"s27": 8}), {"s27": (1, 2)})
+    with pytest.raises(ModelError, match="10,000"):
+        sweep(analyze(MODEL), {"s23": range(1, 1_000), "s27": range(1, 1_000)})
+    for args in (["--by", "op"], ["--format", "html"], ["--depth", "2"]):
+        result = CliRunner().invoke(main, ["analyze", str(MODEL), "--sweep", "s27=8", *args])
+        assert result.exit_code == 2
