@@ -311,7 +311,9 @@ def _filled(mask: Masks, call: Call, at: Indices) -> Known:
     """The number that a new tensor is filled with."""
     base = base_of(call)
     number: Any = 0 if "zeros" in base else 1
-    if "full" in base:
+    if base == "scalar_tensor":
+        number = call.given[0]
+    elif "full" in base:
         place = 1 if base in ("full", "full_like") else 2
         number = call.attribute("fill_value", call.given[min(place, len(call.given) - 1)])
     kind = mask.view.types[call.result].dtype.kind
@@ -505,7 +507,7 @@ _TABLE: dict[Callable[[Masks, Call, Indices], Known], str] = {
     _gather_nd: "GatherND",
     _concat: "Concat",
     _range: "arange Range",
-    _filled: "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full",
+    _filled: "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor",
     _cumsum: "cumsum CumSum",
     _sum(1): "add Add",
     _sum(-1): "sub Sub rsub",
