@@ -1,0 +1,251 @@
+"""Attention from Python: prepared once for a score function and a mask, called with queries, keys and values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphflops.errors import ModelError
+from graphflops.runtime.flex import blocks as block_lists
+from graphflops.runtime.flex import launch
+from graphflops.runtime.flex.functions import functions, written
+from graphflops.runtime.flex.op import run_forward
+from graphflops.runtime.flex.trace import function_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.graph import Graph
+    from graphflops.runtime.flex.blocks import Blocks, Prediction
+    from graphflops.runtime.flex.configs import Kernel
+    from graphflops.runtime.flex.functions import Written
+
+BLOCK = 128  # rows and columns of a block where nobody says otherwise
+
+
+@dataclass(frozen=True)
+class FlexCounts:
+    """What a kernel counted while it ran.
+
+    full_tiles, partial_tiles: tiles it multiplied, of blocks that ask no mask and of those that do.
+    visible: scores that are not masked; None where only tiles were counted.
+    """
+
+    full_tiles: int
+    partial_tiles: int
+    visible: int | None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention, ready to run on operands of the sizes its blocks were made for.
+
+    settings: what its kernels take besides operands, the scale and what to count.
+    """
+
+    blocks: Blocks
+    settings: launch.Problem
+
+    @property
+    def source(self) -> str:
+        """The generated functions, as Python text."""
+        return functions(self.settings.functions).source
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output, and log-sum-exp of each row (natural logarithm)."""
+        out, lse, _ = self.forward(q, k, v, scale)
+        return out, lse
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float | None = None,
+        count: int = 0,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Output, log-sum-exp and each program's counts. count: 1 for tiles, 2 for visible scores as well."""
+        self._fits(q, k)
+        k, v = (x.expand(q.shape[0], -1, -1, -1) if x.shape[0] == 1 < q.shape[0] else x for x in (k, v))
+        return run_forward(q, k, v, self.problem(q, scale, count))
+
+    def backward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        grad: torch.Tensor,
+        grad_lse: torch.Tensor | None = None,
+        scale: float | None = None,
+        count: int = 0,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients of q, k and v, and the counts of the two kernels that make them (query's, then key's)."""
+        return launch.backward(q, k, v, out, lse, grad, grad_lse, self.problem(q, scale, count))
+
+    def predicted(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> Prediction:
+        """Tiles that a kernel will multiply for such operands."""
+        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        return block_lists.predicted_tiles(
+            self.blocks, tiles, q.shape[0], q.shape[1], kernel == "key_gradient"
+        )
+
+    def tile_flops(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> int:
+        """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
+        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        width, value_width = int(q.shape[-1]), int(v.shape[-1])
+        per_pair = {
+            "forward": width + value_width,
+            "query_gradient": 2 * width + value_width,
+            "key_gradient": 2 * width + 2 * value_width,
+        }
+        return 2 * tiles.rows * tiles.columns * per_pair[kernel]
+
+    def problem(self, q: torch.Tensor, scale: float | None = None, count: int = 0) -> launch.Problem:
+        """What kernels take besides their operands."""
+        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+        return replace(self.settings, scale=scale, count=count)
+
+    def _fits(self, q: torch.Tensor, k: torch.Tensor) -> None:
+        given = self.blocks
+        if (q.shape[2], k.shape[2]) != (given.queries, given.keys):
+            raise ModelError(
+                f"the mask is for {given.queries} queries and {given.keys} keys, not {q.shape[2]} and {k.shape[2]}"
+            )
+        entries, heads = given.partial.counts.shape[:2]
+        if q.shape[0] % entries or q.shape[1] % heads:
+            raise ModelError(
+                f"the mask is for {entries} batch entries and {heads} heads, not {q.shape[0]} and {q.shape[1]}"
+            )
+
+
+def prepare(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    score_mod: Callable[..., Any] | Graph | None = None,
+    block_mask: Any = None,
+    score_tensors: Sequence[torch.Tensor] = (),
+    mask_tensors: Sequence[torch.Tensor] = (),
+) -> Attention:
+    """Trace and translate a score function and a mask's function, and list the mask's blocks.
+
+    q, k: operands of the sizes and the element type it will be called with; nothing is computed from them.
+    score_mod: `score_mod(score, b, h, q_idx, kv_idx, *score_tensors)`, from Python or as a Graph.
+    block_mask: torch's `BlockMask`, or `(function or Graph, Blocks)`; None sees everything.
+    """
+    if block_mask is None:
+        mask, blocks = None, _dense(q, k)
+    elif isinstance(block_mask, tuple):
+        mask, blocks = block_mask
+    else:
+        mask, blocks = block_mask.mask_mod, block_lists.from_block_mask(block_mask)
+    found = written(_function(score_mod), _function(mask), q.dtype, q.device, score_tensors, mask_tensors)
+    return Attention(blocks, _settings(found, blocks))
+
+
+def flex_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    score_mod: Callable[..., Any] | Graph | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    count: bool = False,
+) -> Any:
+    """Attention as torch's `flex_attention` defines it; with `return_lse` and `count` also those, in that order.
+
+    Functions are traced at every call: `prepare` them where that matters, and for torch.compile.
+    count: a `FlexCounts` of the forward kernel, visible scores included.
+    """
+    if q.shape[1] != k.shape[1] and not enable_gqa:
+        raise ModelError(f"{q.shape[1]} query heads for {k.shape[1]} key heads: pass enable_gqa=True")
+    attention = prepare(q, k, score_mod, block_mask)
+    out, lse, counts = attention.forward(q, k, v, scale, 2 if count else 0)
+    more = (*((lse,) if return_lse else ()), *((counted(counts),) if count else ()))
+    return (out, *more) if more else out
+
+
+def scaled_dot_product_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention as torch's function of that name defines it, without dropout: the same kernel, its mask generated."""
+    if attn_mask is not None and is_causal:
+        raise ModelError("attn_mask and is_causal exclude one another")
+    if q.shape[1] != k.shape[1] and not enable_gqa:
+        raise ModelError(f"{q.shape[1]} query heads for {k.shape[1]} key heads: pass enable_gqa=True")
+    out, _ = sdpa(q, k, attn_mask, is_causal)(q, k, v, scale)
+    return out
+
+
+def sdpa(
+    q: torch.Tensor, k: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False
+) -> Attention:
+    """`scaled_dot_product_attention` prepared: dense, causal (from the top left), or with a mask or bias tensor."""
+    queries, keys = q.shape[2], k.shape[2]
+    rows, columns = _block(queries), _block(keys)
+    if is_causal:
+        blocks = block_lists.causal(queries, keys, rows, columns, q.device)
+        return prepare(q, k, None, (lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, blocks))
+    if attn_mask is None:
+        return prepare(q, k)
+    full = attn_mask.detach().reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
+    spread = full.expand(*full.shape[:2], queries, keys)
+    # Sizes of one are indexed at zero, whatever the batch entry or head.
+    entry, head = (int(size > 1) for size in full.shape[:2])
+    if attn_mask.dtype == torch.bool:
+        blocks = block_lists.from_mask(spread, rows, columns)
+        return prepare(
+            q, k, None, (lambda b, h, i, j, m: m[b * entry, h * head, i, j], blocks), (), (spread,)
+        )
+    return prepare(q, k, lambda s, b, h, i, j, m: s + m[b * entry, h * head, i, j], None, (spread,))
+
+
+def counted(counts: torch.Tensor, visible: bool = True) -> FlexCounts:
+    """The sum of the programs' counts; waits for the kernel."""
+    full, partial, seen = counts.sum(0).tolist()
+    return FlexCounts(full, partial, seen if visible else None)
+
+
+def _settings(found: Written, blocks: Blocks) -> launch.Problem:
+    each = (*blocks.by_row, *blocks.by_column)
+    return launch.Problem(
+        lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
+        buffers=found.buffers,
+        functions=found.key,
+        scale=1.0,
+        rows=blocks.rows,
+        columns=blocks.columns,
+        contiguous=sum(x.contiguous << bit for bit, x in enumerate(each)),
+        present=sum((not x.empty) << bit for bit, x in enumerate(each)),
+        count=0,
+    )
+
+
+def _dense(q: torch.Tensor, k: torch.Tensor) -> Blocks:
+    queries, keys = q.shape[2], k.shape[2]
+    return block_lists.dense(queries, keys, _block(queries), _block(keys), q.device)
+
+
+def _block(length: int) -> int:
+    """The size of a block: less than the usual where the whole length is."""
+    return max(16, min(BLOCK, 1 << max(length - 1, 0).bit_length()))
+
+
+def _function(given: Callable[..., Any] | Graph | None) -> Callable[..., Any] | None:
+    from graphflops.graph import Graph
+
+    return function_of(given) if isinstance(given, Graph) else given

@@ -1,0 +1,190 @@
+"""Which blocks of the score matrix are computed: lists for the kernels, and what they will multiply.
+
+A block is full where the mask function need not be asked, partial where it must be. Each list is held twice: by row of
+blocks for the forward and the query's gradient, by column for the key's and value's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphflops.errors import ModelError
+
+if TYPE_CHECKING:
+    from graphflops.runtime.flex.configs import Tiles
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Blocks in each line (row or column) of blocks: how many, and which.
+
+    counts: int32 [batch, heads, lines]; places: int32 [batch, heads, lines, most], ascending up to the count.
+    contiguous: every line's places follow one another, so that the first tells all. empty: no line has any.
+    """
+
+    counts: torch.Tensor
+    places: torch.Tensor
+    contiguous: bool
+    empty: bool
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of one mask.
+
+    rows, columns: sizes of a block in queries and keys. queries, keys: the lengths the mask was made for.
+    """
+
+    rows: int
+    columns: int
+    queries: int
+    keys: int
+    partial: Lists
+    full: Lists
+    partial_columns: Lists
+    full_columns: Lists
+
+    @property
+    def by_row(self) -> tuple[Lists, Lists]:
+        """Partial and full blocks by row."""
+        return self.partial, self.full
+
+    @property
+    def by_column(self) -> tuple[Lists, Lists]:
+        """Partial and full blocks by column."""
+        return self.partial_columns, self.full_columns
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Tiles that a kernel will multiply."""
+
+    full_tiles: int
+    partial_tiles: int
+
+
+def from_sets(
+    partial: torch.Tensor, full: torch.Tensor, rows: int, columns: int, queries: int, keys: int
+) -> Blocks:
+    """Blocks from truth values [batch, heads, rows of blocks, columns of blocks]: which are partial, which full."""
+    return Blocks(
+        rows,
+        columns,
+        queries,
+        keys,
+        lists(partial),
+        lists(full),
+        lists(partial.transpose(-2, -1)),
+        lists(full.transpose(-2, -1)),
+    )
+
+
+def lists(chosen: torch.Tensor) -> Lists:
+    """The lists of the true entries of each line."""
+    counts = chosen.sum(-1, dtype=torch.int32)
+    places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
+    return checked(counts, places)
+
+
+def checked(counts: torch.Tensor, places: torch.Tensor) -> Lists:
+    """Lists with what is to be known of them; reads them from the device."""
+    counts, places = counts.to(torch.int32).contiguous(), places.to(torch.int32).contiguous()
+    most = int(counts.max()) if counts.numel() else 0
+    places = places[..., : max(most, 1)].contiguous()
+    steps = torch.arange(places.shape[-1], device=places.device, dtype=torch.int32)
+    follows = (places == places[..., :1] + steps) | (steps >= counts[..., None])
+    return Lists(counts, places, bool(follows.all()), most == 0)
+
+
+def dense(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> Blocks:
+    """Every block; where the lengths are no multiples of a block's, those that stick out are partial."""
+    last = torch.zeros(1, 1, -(-queries // rows), -(-keys // columns), dtype=torch.bool, device=device)
+    if keys % columns:
+        last[..., -1] = True
+    return from_sets(last, ~last, rows, columns, queries, keys)
+
+
+def causal(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> Blocks:
+    """The blocks of `query >= key`, counted from the top left."""
+    first_row = torch.arange(-(-queries // rows), device=device)[:, None] * rows
+    first_key = torch.arange(-(-keys // columns), device=device)[None, :] * columns
+    seen = first_key <= torch.clamp(first_row + rows, max=queries) - 1
+    full = (first_key + columns - 1 <= first_row) & (first_key + columns <= keys)
+    return from_sets((seen & ~full)[None, None], full[None, None], rows, columns, queries, keys)
+
+
+def from_mask(mask: torch.Tensor, rows: int, columns: int) -> Blocks:
+    """The blocks of a mask given as truth values [batch, heads, queries, keys]."""
+    queries, keys = mask.shape[-2:]
+    padded = torch.nn.functional.pad(mask.to(torch.int32), (0, -keys % columns, 0, -queries % rows))
+    batch, heads, height, width = padded.shape
+    seen = padded.view(batch, heads, height // rows, rows, width // columns, columns).sum((3, 5))
+    full = seen == rows * columns
+    return from_sets((seen > 0) & ~full, full, rows, columns, queries, keys)
+
+
+def from_block_mask(mask: Any) -> Blocks:
+    """The blocks of torch's `BlockMask`."""
+    rows, columns = mask.BLOCK_SIZE
+    queries, keys = mask.seq_lengths
+    lines, across = -(-queries // rows), -(-keys // columns)
+    given = {
+        "partial": _given(mask.kv_num_blocks, mask.kv_indices, lines, across),
+        "full": _given(mask.full_kv_num_blocks, mask.full_kv_indices, lines, across),
+    }
+    partial, full = given["partial"], given["full"]
+    if partial is None:
+        raise ModelError("block_mask: it lists no blocks; make it with create_block_mask")
+    if full is None:
+        full = torch.zeros_like(partial)
+    return from_sets(partial, full, rows, columns, queries, keys)
+
+
+def _given(
+    counts: torch.Tensor | None, places: torch.Tensor | None, lines: int, across: int
+) -> torch.Tensor | None:
+    """Truth values of the blocks that are listed; lines and blocks past the lengths are left out."""
+    if counts is None or places is None:
+        return None
+    counts, places = counts[..., :lines], places[..., :lines, :]
+    steps = torch.arange(places.shape[-1], device=places.device)
+    listed = steps < counts[..., None]
+    chosen = torch.zeros(
+        (*counts.shape, max(across, places.shape[-1]) + 1), dtype=torch.int8, device=places.device
+    )
+    spare = chosen.shape[-1] - 1
+    chosen.scatter_(-1, torch.where(listed, places, spare).long(), 1)
+    return chosen[..., :across].bool()
+
+
+def predicted_tiles(
+    blocks: Blocks | Any, tiles: Tiles, batch: int, heads: int, by_column: bool = False
+) -> Prediction:
+    """What a kernel will multiply for an input of so many batch entries and query heads.
+
+    blocks: ours or torch's `BlockMask`. tiles: sizes of the kernel's tiles. by_column: for the gradient of keys and values.
+    Each block is split in tiles; tiles of rows (or, by column, of keys) that lie past the end are never started.
+    """
+    blocks = blocks if isinstance(blocks, Blocks) else from_block_mask(blocks)
+    partial, full = blocks.by_column if by_column else blocks.by_row
+    length, size, tile = (
+        (blocks.keys, blocks.columns, tiles.columns)
+        if by_column
+        else (blocks.queries, blocks.rows, tiles.rows)
+    )
+    across = blocks.rows // tiles.rows if by_column else blocks.columns // tiles.columns
+    return Prediction(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
+
+
+def _executed(given: Lists, batch: int, heads: int, length: int, size: int, tile: int, across: int) -> int:
+    counts = given.counts.cpu().long()
+    if batch % counts.shape[0] or heads % counts.shape[1]:
+        raise ModelError(
+            f"block_mask is for {counts.shape[0]} batch entries and {counts.shape[1]} heads, not {batch} and {heads}"
+        )
+    starts = torch.arange(0, length, tile) // size  # the line of blocks that each line of tiles lies in
+    repeats: int = (batch // counts.shape[0]) * (heads // counts.shape[1])
+    return int(counts[..., starts].sum()) * across * repeats

@@ -1,0 +1,203 @@
+"""The kernels as operators of torch, so that autograd, torch.compile and torch.export take them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from graphflops.runtime.flex import launch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SETTINGS = (
+    "Tensor[] lists, Tensor[] buffers, str functions, float scale, "
+    "int rows, int columns, int contiguous, int present, int count"
+)
+
+
+@torch.library.custom_op(  # type: ignore[untyped-decorator]
+    "graphflops::flex_attention",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
+)
+def flex_forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    lists: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    functions: str,
+    scale: float,
+    rows: int,
+    columns: int,
+    contiguous: int,
+    present: int,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Output, log-sum-exp and each program's counts; `functions` is the key of registered functions."""
+    problem = launch.Problem(lists, buffers, functions, scale, rows, columns, contiguous, present, count)
+    return launch.forward(q, k, v, problem)
+
+
+@flex_forward.register_fake  # type: ignore[untyped-decorator]
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    lists: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    functions: str,
+    scale: float,
+    rows: int,
+    columns: int,
+    contiguous: int,
+    present: int,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    sums = torch.float64 if q.dtype == torch.float64 else torch.float32
+    programs = 0
+    if count:
+        tiles = launch.tiles_for("forward", q, v, (rows, columns))
+        programs = -(-q.shape[2] // tiles.rows) * q.shape[0] * q.shape[1]
+    return (
+        q.new_empty((*q.shape[:-1], v.shape[-1])),
+        q.new_empty(q.shape[:-1], dtype=sums),
+        q.new_empty((programs, 3), dtype=torch.int64),
+    )
+
+
+@torch.library.custom_op(  # type: ignore[untyped-decorator]
+    "graphflops::flex_attention_backward",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor grad, Tensor? grad_lse, "
+    f"{_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def flex_backward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    grad: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    lists: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    functions: str,
+    scale: float,
+    rows: int,
+    columns: int,
+    contiguous: int,
+    present: int,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of query, key and value, and the counts of the two kernels."""
+    problem = launch.Problem(lists, buffers, functions, scale, rows, columns, contiguous, present, count)
+    return launch.backward(q, k, v, out, lse, grad, grad_lse, problem)
+
+
+@flex_backward.register_fake  # type: ignore[untyped-decorator]
+def _(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    grad: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    lists: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    functions: str,
+    scale: float,
+    rows: int,
+    columns: int,
+    contiguous: int,
+    present: int,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    programs = [0, 0]
+    if count:
+        by_row = launch.tiles_for("query_gradient", q, v, (rows, columns))
+        by_column = launch.tiles_for("key_gradient", q, v, (rows, columns))
+        programs[0] = -(-q.shape[2] // by_row.rows) * q.shape[0] * q.shape[1]
+        programs[1] = -(-k.shape[2] // by_column.columns) * k.shape[0] * k.shape[1]
+    gradients = [x.new_empty(x.shape) for x in (q, k, v)]
+    counts = [q.new_empty((number, 3), dtype=torch.int64) for number in programs]
+    return gradients[0], gradients[1], gradients[2], counts[0], counts[1]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    q, k, v, lists, buffers, *settings = inputs
+    out, lse, counts = output
+    ctx.mark_non_differentiable(counts)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, out, lse, *lists, *buffers)
+    ctx.lists, ctx.settings = len(lists), settings
+
+
+def _gradients(ctx: Any, grad: Any, grad_lse: Any, _counts: Any) -> tuple[Any, ...]:
+    q, k, v, out, lse, *rest = ctx.saved_tensors
+    lists, buffers = rest[: ctx.lists], rest[ctx.lists :]
+    if grad is None and grad_lse is None:
+        return (None,) * 12
+    grad = torch.zeros_like(out) if grad is None else grad
+    gradients = flex_backward(q, k, v, out, lse, grad, grad_lse, lists, buffers, *ctx.settings[:-1], 0)
+    none: list[None] = [None] * len(lists)
+    return (*gradients[:3], none, [None] * len(buffers), *(None,) * 7)
+
+
+flex_forward.register_autograd(_gradients, setup_context=_keep)
+
+
+class _Eager(torch.autograd.Function):  # type: ignore[misc]
+    """The same for plain tensors: half a dozen layers of Python less than a custom operator has."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.Problem
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        out, lse, counts = launch.forward(q, k, v, problem)
+        ctx.mark_non_differentiable(counts)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.problem = replace(problem, count=0)
+        return out, lse, counts
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, grad_lse: Any, _counts: Any) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        if grad is None and grad_lse is None:
+            return (None,) * 4
+        grad = torch.zeros_like(out) if grad is None else grad
+        return (*launch.backward(q, k, v, out, lse, grad, grad_lse, ctx.problem)[:3], None)
+
+
+def run_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.Problem
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Output, log-sum-exp and counts, by the operator where a tracer looks on, else at once."""
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    if torch.compiler.is_compiling() or type(q) not in _PLAIN or _get_current_dispatch_mode() is not None:
+        found = flex_forward(
+            q,
+            k,
+            v,
+            list(problem.lists),
+            list(problem.buffers),
+            problem.functions,
+            problem.scale,
+            problem.rows,
+            problem.columns,
+            problem.contiguous,
+            problem.present,
+            problem.count,
+        )
+    elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        found = _Eager.apply(q, k, v, problem)
+    else:
+        found = launch.forward(q, k, v, problem)
+    return found

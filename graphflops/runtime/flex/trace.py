@@ -1,0 +1,189 @@
+"""Score and mask functions as Graphs: traced from Python, or a Graph brought to plain operators; and derivatives."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+
+from graphflops.errors import ModelError, shown
+from graphflops.exporters.live import from_graph_module
+from graphflops.graph import Graph, Opaque, Ref
+from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE
+from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function of scalars as a Graph, and the tensors it captures, in the order of the Graph's last inputs."""
+
+    graph: Graph
+    tensors: tuple[torch.Tensor, ...]
+
+
+def trace_mask(function: Callable[..., Any], tensors: Sequence[torch.Tensor], device: torch.device) -> Traced:
+    """`mask_mod(b, h, q_idx, kv_idx, *tensors)`."""
+    return _traced(function, [_index(device) for _ in MASK], tensors)
+
+
+def trace_score(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device
+) -> Traced:
+    """`score_mod(score, b, h, q_idx, kv_idx, *tensors)`, of scores of an element type."""
+    return _traced(function, _score_inputs(dtype, device), tensors)
+
+
+def trace_gradient(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device
+) -> Traced:
+    """The gradient of what comes into a score function, from the gradient of what comes out."""
+
+    def gradient(score: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        b, h, q, kv, grad, *captured = rest
+        score = score.detach().requires_grad_()
+        with torch.enable_grad():
+            out = function(score, b, h, q, kv, *captured)
+        if not out.requires_grad:
+            return torch.zeros_like(grad)
+        (result,) = torch.autograd.grad(out, score, grad.to(out.dtype), allow_unused=True)
+        return torch.zeros_like(grad) if result is None else result
+
+    inputs = [*_score_inputs(dtype, device), torch.ones((), dtype=dtype, device=device)]
+    assert len(inputs) == len(GRADIENT)
+    return _traced(gradient, inputs, [tensor.detach() for tensor in tensors])
+
+
+def function_of(graph: Graph) -> Callable[..., Any]:
+    """A graph of scalars as a function of tensors, for tracing it anew."""
+
+    def run(*inputs: torch.Tensor) -> Any:
+        values: dict[str, Any] = {
+            entry.name: value for entry, value in zip(graph.inputs, inputs, strict=True)
+        }
+        for node in graph.nodes:
+            result = _call(node.op, [_argument(a, values) for a in node.args], dict(node.kwargs), values)
+            name = next((name for name in node.outputs if name is not None), node.name)
+            values[name] = result
+        return _argument(graph.outputs[0].value, values)
+
+    return run
+
+
+def _call(op: str, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]) -> Any:
+    namespace, _, rest = op.partition(".")
+    word, _, overload = rest.partition(".")
+    if op == "higher_order.flat_apply" and len(args) > 4 and str(args[2]).endswith("ModIndex"):
+        return torch.ops.aten.index.Tensor(args[3], args[4:])
+    if namespace not in ("aten", "prims"):
+        raise ModelError(f"no translation of {shown(op)} to the attention kernel")
+    try:
+        function = getattr(getattr(getattr(torch.ops, namespace), word), overload or "default")
+    except AttributeError:
+        raise ModelError(f"torch has no operator {shown(op)}") from None
+    named = {key: _argument(value, values) for key, value in kwargs.items()}
+    return function(*args, **{key: value for key, value in named.items() if not isinstance(value, Opaque)})
+
+
+def _argument(argument: Any, values: dict[str, Any]) -> Any:
+    if isinstance(argument, Ref):
+        return values[argument.name]
+    if isinstance(argument, tuple):
+        return [_argument(item, values) for item in argument]
+    if isinstance(argument, DType):
+        return getattr(torch, argument.name)
+    return argument
+
+
+class _Indexing(TorchFunctionMode):  # type: ignore[misc]
+    """Indexing by scalar tensors stays an operation; torch would take their values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            source, key = args
+            keys = key if isinstance(key, tuple) else (key,)
+            if isinstance(source, torch.Tensor) and all(isinstance(k, (torch.Tensor, int)) for k in keys):
+                return _gathered(source, keys)
+        return func(*args, **(kwargs or {}))
+
+
+def _gathered(source: torch.Tensor, keys: Sequence[Any]) -> torch.Tensor:
+    axis = 0
+    for key in keys:
+        if isinstance(key, torch.Tensor):
+            axis += 1
+        else:
+            source = torch.ops.aten.select.int(source, axis, int(key))
+    indices = [key for key in keys if isinstance(key, torch.Tensor)]
+    gathered: torch.Tensor = torch.ops.aten.index.Tensor(source, indices) if indices else source
+    return gathered
+
+
+def _index(device: torch.device) -> torch.Tensor:
+    return torch.zeros((), dtype=torch.int32, device=device)
+
+
+def _score_inputs(dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    return [torch.zeros((), dtype=dtype, device=device), *(_index(device) for _ in SCORE[1:])]
+
+
+def _traced(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
+) -> Traced:
+    def indexing(*values: torch.Tensor) -> Any:
+        with _Indexing():
+            return function(*values)
+
+    module = make_fx(indexing, decomposition_table=_decompositions())(*inputs, *tensors)
+    if any(
+        getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in module.graph.nodes
+    ):
+        module = make_fx(torch.func.functionalize(module))(*inputs, *tensors)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    graph = from_graph_module(module, "function")
+    constants = [_attribute(module, entry.target) for entry in graph.inputs if entry.role == "constant"]
+    if any(tensor.requires_grad for tensor in (*tensors, *constants)):
+        raise ModelError("gradients of tensors that a score function captures are not computed: detach them")
+    result = graph.outputs[0].value
+    known = graph.types.get(result.name) if isinstance(result, Ref) else None
+    if isinstance(known, TensorType) and known.shape:
+        raise ModelError(
+            f"a score or mask function returns a tensor of shape {list(known.shape)}, not a number"
+        )
+    return Traced(graph, (*tensors, *constants))
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    """Operators taken apart into those that have a word of their own in Triton."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    aten = torch.ops.aten
+    activations = (
+        *(
+            aten.gelu,
+            aten.gelu_backward,
+            aten.leaky_relu,
+            aten.leaky_relu_backward,
+            aten.elu,
+            aten.elu_backward,
+        ),
+        *(aten.hardtanh, aten.hardtanh_backward, aten.softplus, aten.softplus_backward, aten.mish),
+        *(aten.hardswish, aten.hardswish_backward, aten.hardsigmoid, aten.hardsigmoid_backward, aten.silu),
+        *(aten.threshold_backward, aten.sigmoid_backward, aten.tanh_backward, aten.log_sigmoid_forward),
+        *(aten.log_sigmoid_backward, aten.mish_backward, aten.silu_backward, aten.relu6, aten.logit),
+    )
+    return {**core_aten_decompositions(), **get_decompositions(activations)}
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
