@@ -10,8 +10,21 @@ import pytest
 
 from graphflops.rules.registry import Rule, find
 
-# Operators of one backend, or of the tests of torch, or of nested tensors, which an exported program cannot hold.
-PRIVATE = ("mkldnn", "miopen", "_mps", "vulkan", "nnpack", "_cufft", "_cslt", "_test", "nested", "foobar")
+# Operators of one backend, of the tests of torch, of nested tensors or of named axes, which an exported program cannot hold.
+PRIVATE = (
+    "rename",
+    "refine_names",
+    "mkldnn",
+    "miopen",
+    "_mps",
+    "vulkan",
+    "nnpack",
+    "_cufft",
+    "_cslt",
+    "_test",
+    "nested",
+    "foobar",
+)
 # What runs while a program is traced and is not part of it: questions about tensors and types, and what reads contents.
 ASKED_WHILE_TRACING = {
     *("cudnn_is_acceptable", "get_device", "_has_same_storage_numel", "_has_compatible_shallow_copy_type"),
