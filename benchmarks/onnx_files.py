@@ -56,7 +56,7 @@ if len(sys.argv) > 2:
     own = {symbol: sympy.sympify(name) for name, symbol in free.items() if name not in sizes}
     at = {**sizes, **{sympy.Symbol(name, positive=True, integer=True): size for name, size in sizes.items()}}
     value = value.subs({symbol: size.subs(sizes) for symbol, size in own.items()}).subs(at)
-    print(json.dumps({"flops": str(flops), "value": int(value), "names": len(own)}))
+    print(json.dumps({"flops": str(flops), "value": int(value) if value.is_number else None, "names": len(own)}))
 """,
     "onnx-shape-inference": _FOUND
     + """
@@ -177,10 +177,12 @@ def verdict(told: dict[str, Any], expected: int) -> str:
     if "flops" not in told:
         return "-"
     formula = told["flops"] if len(told["flops"]) <= _FORMULA else f"{told['flops'][: _FORMULA - 1]}…"
+    names = f"{told['names']} sizes that are not the inputs'" if told.get("names") else ""
+    if told["value"] is None:
+        return f"{formula} (no number: in {names})"
     off = told["value"] - expected
     said = "exact" if not off else f"{100 * off / expected:+.1f} %"
-    names = f", over {told['names']} sizes of the file's own naming" if told.get("names") else ""
-    return f"{formula} = {told['value']:,} ({said}{names})"
+    return f"{formula} = {told['value']:,} ({said}{', in ' + names if names else ''})"
 
 
 def main() -> None:

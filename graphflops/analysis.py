@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.backward import adamw, reached
 from graphflops.binding import Binding, bind
 from graphflops.calls import (
+    RANKLESS,
     Call,
     Priced,
     flat,
@@ -589,8 +590,8 @@ class _Analysis:
         return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
 
     def say(self, code: str, node: Node, message: str) -> None:
-        """Keep a diagnostic; one per operator for the kinds that would repeat at every call of it."""
-        where = node.op if code == "GF101" else node.name
+        """Keep a diagnostic; one per operator, or one for all, of the kinds that would repeat at every call."""
+        where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.found.setdefault((code, where), Diagnostic(code, DIAGNOSTICS[code], node.name, message))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Far past all that is, far below what cannot be printed.
 _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
+RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
 CUTS_GRADIENT = frozenset({"aten.detach", "aten.detach_", "aten.detach_copy"})
 
 
@@ -121,7 +122,7 @@ def _refuse_rankless(rule: Rule, arguments: Mapping[str, Any]) -> None:
     """Raise RuleError where the rule needs to know more of an operand than is known."""
     for name, value in arguments.items():
         if name not in rule.rankless and any(isinstance(x, UnknownType) for x in flat((value,))):
-            raise RuleError("not even the number of axes of an operand is known")
+            raise RuleError(RANKLESS)
 
 
 def _refuse_impossible(estimate: Estimate) -> None:
@@ -255,7 +256,8 @@ def matrix_dtype(estimate: Estimate) -> str:
 
 def placeholders(estimate: Estimate) -> frozenset[str]:
     """Names in an estimate of the sizes that only data can tell and that are not numbered yet."""
-    dims: list[Any] = list(flat(getattr(estimate.cost, f) for f in Cost.__slots__))
+    cost = estimate.cost
+    dims: list[Any] = [getattr(cost, name) for name in Cost.__slots__]
     for value in estimate.out:
         dims.extend(sizes_in(value))
     dims.extend(times for _, times in estimate.regions)

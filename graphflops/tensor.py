@@ -112,10 +112,12 @@ class TensorType:
         """Bytes of memory behind the tensor: repeats of a broadcast view are not counted, sub-byte types are packed."""
         if self.nonzeros is not None:
             return self.nonzeros * (self.dtype.bits // 8 + _PLACE_BYTES * self.rank)
-        bits = self.dtype.bits * (self.numel if self.stored is None else self.stored)
+        elements = self.numel if self.stored is None else self.stored
         for _, size in self.mapped:
-            bits = bits * size
-        return bits // 8 if self.dtype.bits % 8 == 0 else -((-bits) // 8)
+            elements = elements * size
+        if self.dtype.bits % 8 == 0:
+            return elements * (self.dtype.bits // 8)
+        return -((-elements * self.dtype.bits) // 8)
 
     def like(self, shape: Iterable[Dim] | None = None, dtype: DType | None = None) -> TensorType:
         """A fresh, fully stored tensor of this one's shape and element type, except where given."""

@@ -28,7 +28,7 @@ def test_every_case_of_onnx_has_the_types_that_it_expects(shard, capsys):
 def test_every_size_of_an_exported_model_is_that_of_its_run():
     for needed in ("torch", "onnxruntime", "onnxscript"):
         pytest.importorskip(needed)
-    models = "programs/unet,programs/padded_same,programs/lstm_and_gru"
+    models = "programs/padded_same,programs/lstm_and_gru"
     options = ["--only", models, "--forms", "dynamo,torchscript,static QOperator", "--jobs", "1"]
     command = [
         sys.executable,
@@ -39,9 +39,9 @@ def test_every_size_of_an_exported_model_is_that_of_its_run():
     done = subprocess.run(command, cwd=SAMPLES.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = done.stdout.splitlines()[-1]
-    assert summary.startswith("all: 12 graphs, 0 not made")
-    assert "100.00 % resolved" in summary and "100.00 % static" in summary, summary
-    assert "0 wrong; totals:" in summary and "0 deviate by name, 0 wrong" in summary, summary
+    assert summary.startswith("all: 8 graphs, 0 not made")
+    for part in ("100.00 % resolved", "100.00 % static", "0 wrong; totals:", "0 deviate by name, 0 wrong"):
+        assert part in summary, summary
 
 
 @pytest.mark.parametrize("name", ["convnet", "gqa_transformer"])
@@ -60,3 +60,14 @@ def test_sizes_of_a_sample_follow_from_its_inputs_alone(name, tmp_path):
     renamed = {name: symbol(by_place[info.where[0]]) for name, info in theirs.symbols.items()}
     flops = theirs.total().matrix_flops
     assert ours.total().matrix_flops == (flops.substitute(renamed) if isinstance(flops, Expr) else flops)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited in Linux's way")
+def test_models_changed_at_random_are_analyzed_or_refused_in_one_line(capsys):
+    pytest.importorskip("onnxruntime")
+    from tests.oracle import onnx_fuzz
+
+    code = onnx_fuzz.main(["--models", "250", "--seconds", "60"])
+    printed = capsys.readouterr().out
+    assert printed.endswith(" 0 wrong in 0 ways\n"), printed
+    assert code == 0

@@ -52,7 +52,7 @@ def check_size(terms: Terms, limit: int = MAX_TERMS) -> None:
     """Raise DimError for more terms than the limit, or a coefficient that is too long."""
     if len(terms) > limit:
         raise _too_many_terms()
-    if any(coefficient.bit_length() > MAX_BITS for coefficient in terms.values()):
+    if max(map(int.bit_length, terms.values()), default=0) > MAX_BITS:
         raise DimError(f"a number in a symbolic size grew past {MAX_BITS} bits")
 
 

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import hashlib
 import importlib
-import mmap
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,14 @@ from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.archive import reason, refusal, regular_file
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_values import checked
+from graphflops.exporters.pages import Pages
 from graphflops.graph import Graph, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_MAPPED_BYTES = 16 * 2**20  # a larger file is mapped, not read: most of it is weights
+_WHOLE_BYTES = 16 * 2**20  # a larger file is not read whole: most of it is weights
 _MOST_TEXT = 512 * 2**20
 _MOST_NESTED = 100  # braces in text; the parsers recurse
 
@@ -107,10 +107,7 @@ def _bytes_of(file: Any, size: int, kind: str) -> bytes:
         if size > _MOST_TEXT:
             raise FileError(f"{shown(file.name)}: {size} bytes of text: store the model as binary")
         return bytes(file.read())
-    if size <= _MAPPED_BYTES:
-        return onnx_proto.without_weights(file.read())
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        return onnx_proto.without_weights(mapped)
+    return onnx_proto.without_weights(file.read() if size <= _WHOLE_BYTES else Pages(file, size))
 
 
 def _from_binary(data: bytes, name: str) -> Any:

@@ -532,7 +532,8 @@ def _statistics(nodes: Iterable[Any]) -> set[str]:
     return {
         node.input[place]
         for node in nodes
-        for place in _STATISTICS.get(node.op_type, ())
+        if node.op_type in _STATISTICS
+        for place in _STATISTICS[node.op_type]
         if place < len(node.input)
     }
 

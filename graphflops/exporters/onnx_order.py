@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
+_MAY_HOLD_GRAPHS = (0, 5, 10)  # AttributeProto.type: not stated, GRAPH, GRAPHS
+
+
 def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Any]:
     """The calls, each after the calls whose results it uses, otherwise as in the file.
 
@@ -32,6 +35,8 @@ def _used(node: Any) -> list[str]:
     """
     used = [name for name in node.input[:] if name]
     for attribute in node.attribute[:]:
+        if attribute.type not in _MAY_HOLD_GRAPHS:
+            continue
         if attribute.HasField("g"):
             used.extend(_free(attribute.g))
         for graph in attribute.graphs[:]:

@@ -77,7 +77,7 @@ def original_names(graph: Any) -> dict[str, str]:
     """The parameter that a value was made from, by the value's name, where the file says so of one parameter alone."""
     found = {}
     for described in (*graph.value_info, *graph.initializer):
-        for entry in described.metadata_props:
+        for entry in described.metadata_props[:]:
             if entry.key == _FOLDED and isinstance(entry.value, str):
                 names = _quoted(entry.value)
                 if len(names) == 1:

@@ -13,8 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphflops.exporters.pages import Pages
+
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Iterator
 
     Buffer = bytes | memoryview
@@ -63,19 +64,20 @@ def decode_error() -> type[Exception]:
     return error
 
 
-def without_weights(data: Buffer | mmap.mmap) -> bytes:
+def without_weights(data: bytes | Pages) -> bytes:
     """A serialized ModelProto, the large data of its tensors left out and their sizes noted in their place.
 
     What is not a well-formed message comes back as it is: parsing it will say what is wrong.
     """
+    view = data if isinstance(data, Pages) else memoryview(data)
     try:
-        pieces = list(_slimmed(memoryview(data), 0, len(data), "model", 0))
+        pieces = list(_slimmed(view, 0, len(view), "model", 0))
     except (IndexError, ValueError):
-        return bytes(data)
+        return bytes(view[:])
     return b"".join(pieces)
 
 
-def _slimmed(data: memoryview, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
+def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
     """The pieces of the message in data[at:end] that are kept, as few as possible."""
     inside = _INSIDE[kind]
     kept_from = at
@@ -143,7 +145,7 @@ def _field(number: int, body: bytes) -> bytes:
     return bytes((number << 3 | _LENGTH, len(body))) + body
 
 
-def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+def _varint(data: memoryview | Pages, at: int, end: int) -> tuple[int, int]:
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1

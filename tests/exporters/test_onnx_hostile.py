@@ -7,8 +7,10 @@ import time
 
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper
 
+from graphflops import cli
 from graphflops.analysis import analyze
 from graphflops.dims import symbol
 from tests.exporters.onnx_files import HEAD, RELU, model, node, value
@@ -47,7 +49,9 @@ def test_what_is_no_model(data, said, refused):
 def test_forms_of_text_that_are_damaged(refused):
     assert "ParseError" in refused(f"{HEAD} {RELU}".encode()[:-3], "model.onnxtxt")
     for number in ("9" * 40, "1e999"):
-        data = RELU.replace("Relu(x)", f"Relu<a = {number}>(x)").replace("float[N", f"float[{number[:1]}{number[1:]}")
+        data = RELU.replace("Relu(x)", f"Relu<a = {number}>(x)").replace(
+            "float[N", f"float[{number[:1]}{number[1:]}"
+        )
         assert refused(f"{HEAD} {data}".encode(), "model.onnxtxt").startswith("is not ONNX's text: ")
     assert refused(b'{"irVersion": "8", "graph": {"node": [}', "m.json").startswith(
         "is not the JSON of an ONNX model"
@@ -279,7 +283,8 @@ def test_a_domain_that_is_not_imported(write):
 
 def test_names_that_are_not_text(write, refused):
     whole = model([node("Relu", ["xyz"], ["y"])], [value("xyz")], [value("y")]).SerializeToString()
-    assert "is not UTF-8" in refused(whole.replace(b"xyz", b"x\xffz"))
+    for name in (b"x\xffz", b"\xed\xa0\x80"):  # no beginning of a character; half of one in another encoding
+        assert "is not UTF-8" in refused(whole.replace(b"xyz", name))
     assert "is not UTF-8" in refused(whole.replace(b"Relu", b"\xff\xfelu"))
     strange = "\x1b[31mx\n"
     made = model([node("Relu", [strange], ["y"], name="a\nb")], [value(strange)], [value("y")])
@@ -290,3 +295,19 @@ def test_contents_that_their_type_has_no_room_for(write):
     tensor = TensorProto(name="c", data_type=TensorProto.UINT32, dims=[1], uint64_data=[2**40])
     made = model([node("Identity", ["c"], ["y"])], [], [value("y", (1,), TensorProto.UINT32)], [tensor])
     assert [d.code for d in analyze(write(made)).diagnostics] == ["GF114"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x08\x0a\x3a\xff\xff\xff\xff\x07abc",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n",
+        "g (float[N] x) => (y) { a = Add(x, y) y = Relu(a) }",
+        "g (float[N] x) => (y) { y = Relu(lost) }",
+    ],
+)
+def test_on_the_command_line_it_is_one_line(data, write):
+    result = CliRunner().invoke(cli.main, ["analyze", str(write(data))], prog_name="graphflops")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("graphflops: error: ")
+    assert result.stderr.count("\n") == 1

@@ -189,7 +189,8 @@ Verdict = tuple[str, str, str]
 def judged(case: Case, effort: Effort) -> Iterator[Verdict]:
     """(form, `equal` or `wrong` or `refused` or `not exportable`, why) of each form of the program."""
     signal.signal(signal.SIGALRM, _out_of_time)
-    signal.alarm(SECONDS_PER_MODEL)
+    # again and again, for what is raised while Python collects garbage is lost
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_MODEL, 5)
     try:
         yield from _judged(case, effort)
     except OutOfTimeError:
@@ -198,7 +199,7 @@ def judged(case: Case, effort: Effort) -> Iterator[Verdict]:
         where = traceback.extract_tb(error.__traceback__)[-1]
         yield "any", "wrong", f"{_line(error)} at {where.filename}:{where.lineno}"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _judged(case: Case, effort: Effort) -> Iterator[Verdict]:

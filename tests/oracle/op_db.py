@@ -161,7 +161,8 @@ def judge(operator: Any, leaves: list[Any], spec: Any, decompose: bool) -> str:
     """`equal`, `deviates`, `uncounted`, `not exportable`, or `wrong: why`."""
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     signal.signal(signal.SIGALRM, _out_of_time)
-    signal.alarm(SECONDS_PER_SAMPLE)
+    # again and again, for what is raised while Python collects garbage is lost
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_SAMPLE, 5)
     try:
         program = torch.export.export(Program(operator.op, leaves, spec), tensors, strict=False)
         if decompose:
@@ -171,7 +172,7 @@ def judge(operator: Any, leaves: list[Any], spec: Any, decompose: bool) -> str:
             raise
         return "not exportable"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     report = graphflops.analyze(program)
     if report.coverage.unknown:
         return f"wrong: unknown {dict(report.coverage.unknown_ops)} {[d.message for d in report.diagnostics][:1]}"

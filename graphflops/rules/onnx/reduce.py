@@ -59,10 +59,10 @@ def register(name: str, kind: Reduction) -> None:
         gone = integers(axes) if axes is not None else ()
         reads = (x, axes if isinstance(axes, TensorType) else None)
         if gone is None:
-            return replace(_along_unknown(x, many(axes), bool(keepdims), kind), reads=reads)
+            return replace(_along_unknown(x, many(axes), keepdims == 1, kind), reads=reads)
         if not gone and noop_with_empty_axes:
             return _of_nothing(x, kind)
-        estimate = _reduced(x, gone, bool(keepdims), kind)
+        estimate = _reduced(x, gone, keepdims == 1, kind)
         (out,) = estimate.out
         if kind.fold is None or not isinstance(out, TensorType):
             return replace(estimate, reads=reads)
@@ -102,7 +102,7 @@ for _name, _kind in REDUCTIONS.items():
 @rule("onnx.ArgMax", "onnx.ArgMin")
 def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Estimate:
     """One comparison per element."""
-    return shared.argmax(x, axis, bool(keepdims))
+    return shared.argmax(x, axis, keepdims == 1)
 
 
 def register_running(name: str, fold: Fold) -> None:

@@ -76,9 +76,11 @@ def squeeze(x: TensorType | UnknownType, axes: Numbers = None) -> Estimate:
         return free(x)
     ones = tuple(place for place, length in enumerate(x.shape) if length == 1)
     gone = ones if axes is None else chosen_axes(axes, x.rank)
-    if gone is None:
-        require(many(axes) == len(ones), "which axes are left out depends on data")
+    if gone is None and many(axes) == len(ones):
         gone = ones
+    if gone is None:
+        left = x.rank - rank_of(axes, "Squeeze")
+        return free(x.view(unknown("squeeze", place) for place in range(left)))
     for place in gone:
         require(not differ(x.shape[place], 1), f"axis {place} of {shown(x.shape)} is not of length one")
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
@@ -91,9 +93,10 @@ def unsqueeze(x: TensorType | UnknownType, axes: Numbers) -> Estimate:
         return free(x)
     rank = x.rank + rank_of(axes, "Unsqueeze")
     new = tuple(range(rank)) if x.rank == 0 else chosen_axes(axes, rank)
-    require(new is not None, "where the new axes stand depends on data")
+    if new is None:
+        return free(x.view(unknown("unsqueeze", place) for place in range(rank)))
     kept = iter(x.shape)
-    return free(same_elements(x, [1 if place in (new or ()) else next(kept) for place in range(rank)]))
+    return free(same_elements(x, [1 if place in new else next(kept) for place in range(rank)]))
 
 
 @rule("onnx.Flatten", rankless=("x",))

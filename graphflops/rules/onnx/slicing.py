@@ -33,7 +33,7 @@ def split(
 ) -> Estimate:
     """Pieces of the sizes given, else equal ones, the last of them shorter where they do not come out even."""
     place, count = place_of(axis, x.rank), num_outputs or len(outputs)
-    require(len(outputs) in (0, count), f"{count} pieces are asked for, but {len(outputs)} named")
+    require(len(outputs) <= count, f"{count} pieces are asked for, but {len(outputs)} named")
     parts = pieces(x, place, split_lengths(x.shape[place], split, count))
     return _wanted(parts, outputs)
 

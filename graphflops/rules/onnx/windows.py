@@ -56,7 +56,7 @@ def window_counts(
         return tuple(ceil_div(size, step) for size, step in zip(sizes, steps, strict=True))
     padded = ends(() if auto_pad == "VALID" else pads, spatial)
     axes = zip(sizes, kernel, steps, padded, spread, strict=True)
-    return tuple(outputs(*axis, ceil_mode=bool(ceil_mode)) for axis in axes)
+    return tuple(outputs(*axis, ceil_mode=ceil_mode == 1) for axis in axes)
 
 
 def transposed_sizes(

@@ -16,7 +16,46 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SIDES = ({"n": 2, "h": 32, "w": 48}, {"n": 1, "h": 64, "w": 32}, {"n": 3, "h": 40, "w": 56})
+LARGER = ({"n": 2, "h": 64, "w": 96}, {"n": 1, "h": 128, "w": 64}, {"n": 3, "h": 96, "w": 160})
 STEPS = ({"n": 2, "t": 7}, {"n": 3, "t": 12}, {"n": 1, "t": 20})
+BLOCKS = ({"n": 2, "t": 13}, {"n": 3, "t": 24}, {"n": 1, "t": 33})
+WAVES = ({"n": 2, "t": 400}, {"n": 3, "t": 810}, {"n": 1, "t": 1235})
+NO_COUNT = "torch has no formula for recurrences that a CPU runs as one call, and counts 0"
+
+# Of the tables in language.py.
+DECODERS = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi", "falcon", "gpt2", "gpt_neox", "opt",
+    "bloom", "mixtral", "qwen2_moe", "deepseek_v3", "mamba",
+)  # fmt: skip
+ENCODERS = (
+    "bert", "roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert", "squeezebert", "fnet",
+)  # fmt: skip
+PAIRS = ("t5", "bart", "marian", "longt5")
+PICTURES = (
+    "vit", "swin", "swinv2", "convnext", "segformer", "dinov2", "efficientnet", "mobilenet_v1", "mobilevit",
+    "levit", "resnet", "dpt", "hiera", "yolos",
+)  # fmt: skip
+OTHERS = (
+    "wav2vec2", "whisper", "clip", "siglip", "blip", "detr", "conditional_detr", "deformable_detr",
+)  # fmt: skip
+DECODING = ("llama", "gemma3_text", "gpt2")
+ANY_SIZE = (
+    "swin", "segformer", "convnext", "mobilenet_v1", "efficientnet", "resnet", "mobilevit",
+)  # fmt: skip
+
+# By the first word of a model's name: what onnxruntime's optimizer is told that it is, if not "bert".
+KINDS = {
+    **dict.fromkeys(("gpt2", "opt", "bloom", "falcon"), "gpt2"),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "mixtral"), "qwen3"),
+    **dict.fromkeys(("t5", "longt5"), "t5"),
+    **dict.fromkeys(("bart", "marian", "whisper"), "bart"),
+    **dict.fromkeys(("vit", "dinov2"), "vit"),
+    **dict.fromkeys(("clip", "siglip"), "clip"),
+    "phi": "phi",
+    "gpt": "gpt_neox",
+    "swin": "swin",
+    "unet": "unet",
+}
 
 
 class Flat(nn.Module):
@@ -59,25 +98,6 @@ def kind_of(case: Case) -> str:
     return KINDS.get(name.partition("_")[0], "bert")
 
 
-KINDS = {
-    **dict.fromkeys(("gpt2", "opt", "bloom", "falcon"), "gpt2"),
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "mixtral"), "qwen3"),
-    "phi": "phi",
-    "gpt": "gpt_neox",
-    "t5": "t5",
-    "longt5": "t5",
-    "bart": "bart",
-    "marian": "bart",
-    "whisper": "bart",
-    "vit": "vit",
-    "swin": "swin",
-    "clip": "clip",
-    "unet": "unet",
-    "dinov2": "vit",
-    "siglip": "clip",
-}
-
-
 def cases() -> Iterator[Case]:
     """All of them."""
     yield from of_transformers()
@@ -103,7 +123,7 @@ def of_transformers() -> Iterator[Case]:
     for case in (*zoo.sounds(), *zoo.pairs_with_pictures()):
         if case.name.partition("/")[2] in OTHERS:
             yield masked(case) if case.name.endswith("whisper") else case
-    for kind in ("llama", "gemma3_text", "gpt2"):
+    for kind in DECODING:
         yield zoo.decoding(kind, {**zoo.GROUPED, **zoo.DECODERS[kind]})
     yield from seeing(zoo)
     yield from of_any_size(zoo)
@@ -123,7 +143,7 @@ def seeing(zoo: Any) -> Iterator[Case]:
         }
 
     vision = {**zoo.PICTURE, "model_type": "clip_vision_model", "projection_dim": 32}
-    for kind, head in (("llava", "AutoModelForImageTextToText"), ("vipllava", "AutoModelForImageTextToText")):
+    for kind in ("llava", "vipllava"):
         options = {
             "text_config": {**zoo.GROUPED, "model_type": "llama"},
             "vision_config": vision,
@@ -135,7 +155,7 @@ def seeing(zoo: Any) -> Iterator[Case]:
         }
         yield Case(
             f"transformers/{kind}",
-            lambda kind=kind, head=head, options=options: zoo.made(kind, head, options),
+            lambda kind=kind, options=options: zoo.made(kind, "AutoModelForImageTextToText", options),
             inputs,
             zoo.TEXTS,
         )
@@ -151,21 +171,8 @@ def of_any_size(zoo: Any) -> Iterator[Case]:
                 case,
                 name=f"{case.name}_any_size",
                 inputs=lambda n, h, w: {"pixel_values": torch.rand(n, 3, h, w)},
-                sizes=({"n": 2, "h": 64, "w": 96}, {"n": 1, "h": 128, "w": 64}, {"n": 3, "h": 96, "w": 160}),
+                sizes=LARGER,
             )
-
-
-ANY_SIZE = ("swin", "segformer", "convnext", "mobilenet_v1", "efficientnet", "resnet", "mobilevit")
-OTHERS = (
-    "wav2vec2",
-    "whisper",
-    "clip",
-    "siglip",
-    "blip",
-    "detr",
-    "conditional_detr",
-    "deformable_detr",
-)
 
 
 def masked(case: Case) -> Case:
@@ -180,111 +187,31 @@ def masked(case: Case) -> Case:
     return replace(case, inputs=inputs)
 
 
-DECODERS = (
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "gemma2",
-    "phi",
-    "falcon",
-    "gpt2",
-    "gpt_neox",
-    "opt",
-    "bloom",
-    "mixtral",
-    "qwen2_moe",
-    "deepseek_v3",
-    "mamba",
-)
-ENCODERS = (
-    "bert",
-    "roberta",
-    "distilbert",
-    "electra",
-    "albert",
-    "deberta-v2",
-    "modernbert",
-    "squeezebert",
-    "fnet",
-)
-PAIRS = ("t5", "bart", "marian", "longt5")
-PICTURES = (
-    "vit",
-    "swin",
-    "swinv2",
-    "convnext",
-    "segformer",
-    "dinov2",
-    "efficientnet",
-    "mobilenet_v1",
-    "mobilevit",
-    "levit",
-    "resnet",
-    "dpt",
-    "hiera",
-    "yolos",
-)
-
-
 def programs() -> Iterator[Case]:
     """Programs of plain torch whose sizes follow from several of an input's, or from data."""
     pictures = lambda n, h, w: (torch.rand(n, 3, h, w),)  # noqa: E731
+    sequences = lambda n, t: (torch.rand(n, t, 16),)  # noqa: E731
     yield Case("programs/unet", SkipUNet, pictures, SIDES)
     yield Case("programs/padded_same", PaddedSame, pictures, SIDES)
     yield Case("programs/windows", Windows, pictures, SIDES)
     yield Case("programs/pooled_pyramid", Pyramid, pictures, SIDES)
-    yield Case(
-        "programs/patches_resampled",
-        Patches,
-        pictures,
-        ({"n": 2, "h": 32, "w": 48}, {"n": 1, "h": 64, "w": 32}, {"n": 3, "h": 40, "w": 56}),
-    )
-    yield Case(
-        "programs/detector",
-        Detector,
-        pictures,
-        SIDES,
-    )
+    yield Case("programs/patches_resampled", Patches, pictures, SIDES)
+    yield Case("programs/detector", Detector, pictures, SIDES)
     yield Case(
         "programs/lstm_and_gru",
         Recurrent,
-        lambda n, t: (torch.rand(n, t, 16),),
+        sequences,
         STEPS,
         expected=lambda n, t: 2 * n * t * (2 * 4 * 12 * (16 + 12) + 3 * 10 * (24 + 10) + 10 * 5),
-        because="torch has no formula for recurrences that a CPU runs as one call, and counts 0",
+        because=NO_COUNT,
     )
+    yield Case("programs/speech", Speech, lambda n, t: (torch.rand(n, 1, t),), WAVES)
+    yield Case("programs/local_attention", LocalAttention, sequences, BLOCKS)
+    yield Case("programs/relative_attention", RelativeAttention, sequences, STEPS)
     yield Case(
-        "programs/speech",
-        Speech,
-        lambda n, t: (torch.rand(n, 1, t),),
-        ({"n": 2, "t": 400}, {"n": 3, "t": 810}, {"n": 1, "t": 1235}),
+        "programs/einsum", Einsums, lambda n, t: (torch.rand(n, t, 16), torch.rand(n, t + 3, 16)), STEPS
     )
-    yield Case(
-        "programs/local_attention",
-        LocalAttention,
-        lambda n, t: (torch.rand(n, t, 16),),
-        ({"n": 2, "t": 13}, {"n": 3, "t": 24}, {"n": 1, "t": 33}),
-    )
-    yield Case(
-        "programs/relative_attention",
-        RelativeAttention,
-        lambda n, t: (torch.rand(n, t, 16),),
-        STEPS,
-    )
-    yield Case(
-        "programs/einsum",
-        Einsums,
-        lambda n, t: (torch.rand(n, t, 16), torch.rand(n, t + 3, 16)),
-        STEPS,
-    )
-    yield Case(
-        "programs/selected",
-        Selected,
-        lambda n, t: (torch.rand(n, t, 16) - 0.3,),
-        STEPS,
-    )
+    yield Case("programs/selected", Selected, lambda n, t: (torch.rand(n, t, 16) - 0.3,), STEPS)
 
 
 class SkipUNet(nn.Module):
