@@ -27,7 +27,7 @@ from graphflops.calls import (
 )
 from graphflops.cost import QUANTITIES, Cost, RegionRun, Value
 from graphflops.derive import Guesses, mapped, merged, outgrown, renamed, sizes_in
-from graphflops.dims import Dim, Expr, differ, symbol, total
+from graphflops.dims import Dim, Expr, differ, symbol
 from graphflops.errors import DimError, ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.memory import Event, Peak, SizesKnown, memory_of, owners
@@ -244,12 +244,12 @@ class _Analysis:
         uses = attentions(View(self.graph, run.rows, None if self.binding.moved else self.binding.given))
         masked = {name: flops for use in uses for name, flops in masked_rows(use).items()}
         rows = list(run.rows)
-        found: list[Dim] = []
+        found: list[Cost] = []
         for place, row in enumerate(rows):
             if row.node in masked and row.cost.masked_flops == 0:
-                found.append(masked[row.node])
+                found.append(Cost(masked_flops=masked[row.node]))
                 rows[place] = replace(row, cost=replace(row.cost, masked_flops=masked[row.node]))
-        cost = replace(run.cost, masked_flops=total([run.cost.masked_flops, *found]))
+        cost = replace(run.cost, masked_flops=self.total("masked_flops", [run.cost, *found]))
         return replace(run, rows=tuple(rows), cost=cost), uses
 
     def inputs_with(self, role: str) -> list[Named]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from graphflops.attention.fused import fused, is_fused
@@ -11,6 +12,7 @@ from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.roles import role
 from graphflops.attention.visible import hidden_pairs, seen
 from graphflops.dims import floor_div, prod, same
+from graphflops.errors import DimError
 
 if TYPE_CHECKING:
     from graphflops.dims import Dim
@@ -25,10 +27,20 @@ def may_hold(op: str) -> bool:
 
 
 def attentions(view: View) -> tuple[AttentionUse, ...]:
-    """Every attention of a program, operators and spelled out, in program order."""
+    """Every attention of a program, operators and spelled out, in program order.
+
+    One whose sizes are nothing, or grow too large an expression, is left out.
+    """
     masks = Masks(view)
-    found = [(call.place, use) for call in view.calls if (use := fused(call, masks)) is not None]
-    found += [(group.first.place, _use(group, masks)) for group in spelled(view) if _is_known(group, view)]
+    found: list[tuple[int, AttentionUse]] = []
+    for call in view.calls:
+        with suppress(DimError, ZeroDivisionError):
+            use = fused(call, masks)
+            if use is not None:
+                found.append((call.place, use))
+    for group in spelled(view):
+        with suppress(DimError, ZeroDivisionError):
+            found.append((group.first.place, _use(group, masks)))
     return tuple(use for _, use in sorted(found, key=lambda entry: entry[0]))
 
 

@@ -8,6 +8,7 @@ that keys repeated for several query heads are counted once.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,7 +63,7 @@ def spelled(view: View) -> Iterator[Spelled]:
         typed = view.types.get(scores)
         if typed is None or typed.rank < 2:
             continue
-        back = _back(scores, typed, view, _MOST_BACK)
+        back = _back(scores, typed, view, _MOST_BACK, set())
         if back is None:
             continue
         first, between, masks = back
@@ -122,12 +123,15 @@ def _reduced(source: TensorType, summed: TensorType) -> int | None:
 
 
 def _back(
-    name: str, like: TensorType, view: View, steps: int
+    name: str, like: TensorType, view: View, steps: int, dead: set[str]
 ) -> tuple[Call, tuple[Call, ...], tuple[Masking, ...]] | None:
-    """The product that scores come from, the calls between, and what was added to the scores or chose among them."""
+    """The product that scores come from, the calls between, and what was added to the scores or chose among them.
+
+    dead: values that were found to come from no product; none is looked at twice.
+    """
     maker = view.makers.get(name)
     typed = view.types.get(name)
-    if maker is None or typed is None or not steps or not _is_scores(typed, like):
+    if name in dead or maker is None or typed is None or not steps or not _is_scores(typed, like):
         return None
     role = role_of(maker)
     if role == "product":
@@ -139,7 +143,7 @@ def _back(
     else:
         return None
     for operand in tries:
-        found = _back(operand, like, view, steps - 1)
+        found = _back(operand, like, view, steps - 1, dead)
         if found is not None:
             first, between, masks = found
             others = [other for other in maker.uses if other != operand]
@@ -147,6 +151,7 @@ def _back(
             if role in ("bias", "choice") and masking:
                 masks = (*masks, Masking(maker, operand, masking))
             return first, (*between, maker), masks
+    dead.add(name)
     return None
 
 
@@ -164,9 +169,10 @@ def _is_mask(name: str, view: View) -> bool:
 
 def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[Call, ...]] | None:
     """The product that takes the probabilities as its rows, and the calls between."""
-    waiting: list[tuple[str, tuple[Call, ...]]] = [(name, ())]
+    waiting: deque[tuple[str, tuple[Call, ...]]] = deque([(name, ())])
+    seen = {name}
     while waiting:
-        at, between = waiting.pop(0)
+        at, between = waiting.popleft()
         for user in {id(user): user for user in view.users.get(at, [])}.values():
             role = role_of(user)
             if role == "product":
@@ -178,9 +184,9 @@ def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[C
                     return user, between
             elif len(between) < _MOST_ON and (role in _AFTER or (role == "part" and has_sink)):
                 typed = view.types.get(user.result)
-                if typed is None or not keeps_last(user, typed.rank):
-                    continue
-                waiting.append((user.result, (*between, user)))
+                if typed is not None and user.result not in seen and keeps_last(user, typed.rank):
+                    seen.add(user.result)
+                    waiting.append((user.result, (*between, user)))
     return None
 
 
@@ -198,6 +204,8 @@ def _completed(
         return None
     query, _ = _source(one.left, view)
     (key, _), (value, _) = _source(one.right, view), _source(two.right, view)
+    if not {query, key, value, second.result} <= view.types.keys():
+        return None
     if key in view.stored or value in {call.result for call in between}:
         return None  # a layer whose activation is a softmax; probabilities of probabilities
     shapes = [view.types[name].shape for name in (one.left, one.right) if name in view.types]

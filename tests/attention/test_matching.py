@@ -217,3 +217,17 @@ def test_a_layer_whose_activation_is_a_softmax() -> None:
     graph = helper.make_graph(nodes, "g", given, made, stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     assert analyze(Program(model).graph(Origin())).attentions == ()
+
+
+def test_a_ladder_of_sums_is_looked_at_once() -> None:
+    # Each step may come from either of two values; there are 2 ** 22 ways back.
+    steps = "\n".join(f"a{i + 1} = Add(a{i}, c{i}) \n c{i + 1} = Add(c{i}, a{i})" for i in range(22))
+    text = f"g ({SQUARE}) => (y) {{ a0 = Relu(q) \n c0 = Relu(k) \n {steps} \n p = Softmax(a22) \n y = MatMul(p, v) }}"
+    assert attentions(text) == ()
+
+
+def test_heads_of_no_size_and_values_of_no_size() -> None:
+    for sizes in ("0,8,16,4", "2,0,16,4", "2,8,0,4", "2,8,16,0"):
+        given = ", ".join(f"float[{sizes}] {name}" for name in "qkv")
+        text = f"g ({given}) => (y) {{ {TO_SCORES} \n p = Softmax(s) \n y = MatMul(p, v) }}"
+        assert all(use.flops == 0 for use in attentions(text))
