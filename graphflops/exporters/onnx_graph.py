@@ -143,7 +143,7 @@ class Program:
         self.used: set[str] = set()
         self.node_names: dict[str, int] = {}
         self.taken: dict[str, int] = {}
-        self.keys: dict[tuple[str, str, int], str] = {}
+        self.operators: dict[tuple[str, str, str, int | None], tuple[str, Any]] = {}
         self.memory: dict[tuple[Any, ...], str] = {}
         self.notes: dict[str, list[Note]] = {}
         self.written_out = 0
@@ -320,8 +320,7 @@ class Program:
         place = self.places.of(proto)
         if scope.call:
             place = (place[0] or scope.place[0], place[1] or scope.place[1], place[2] or scope.place[2])
-        op = self.key(domain, kind, scope)
-        function = self.function(domain, kind, proto.overload, op)
+        op, function = self.operator(domain, kind, proto.overload, scope)
         if function is not None:
             self.write_out(function, proto, operands, scope, name, place)
             return
@@ -342,12 +341,17 @@ class Program:
         self.store_one(name, typed, role, scope, name, ())
         return True
 
+    def operator(self, domain: str, kind: str, overload: str, scope: _Scope) -> tuple[str, Any]:
+        """The operator with the version that is in force, and the function to write out in its place, if any."""
+        called = (domain, kind, overload, scope.opsets.get(domain))
+        if called not in self.operators:
+            op = self.key(domain, kind, scope)
+            self.operators[called] = op, self.function(domain, kind, overload, op)
+        return self.operators[called]
+
     def key(self, domain: str, kind: str, scope: _Scope) -> str:
         """The operator with the version that is in force: `onnx.Softmax.13`."""
         opset = scope.opsets.get(domain)
-        known = self.keys.get((domain, kind, opset or 0))
-        if known is not None:
-            return known
         if opset is None:
             if (domain or self.model.ir_version >= 3) and not scope.functions:
                 self.note("GF115", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
@@ -357,9 +361,7 @@ class Program:
         version = opset if domain else 1
         if versions is not None:
             version = versions[max(bisect_right(versions, opset) - 1, 0)]
-        key = f"{domain or 'onnx'}.{kind}.{version}"
-        self.keys[domain, kind, scope.opsets.get(domain) or 0] = key
-        return key
+        return f"{domain or 'onnx'}.{kind}.{version}"
 
     def function(self, domain: str, kind: str, overload: str, op: str) -> Any:
         """The function that defines an operator, unless a rule prices the operator whole: the model's, or ONNX's own."""
