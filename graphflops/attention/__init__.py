@@ -41,7 +41,7 @@ def attentions(view: View) -> tuple[AttentionUse, ...]:
     for group in spelled(view):
         with suppress(DimError, ZeroDivisionError):
             found.append((group.first.place, _use(group, masks)))
-    return tuple(use for _, use in sorted(found, key=lambda entry: entry[0]))
+    return tuple(use for _, use in sorted(found, key=lambda entry: entry[0]) if use.flops != 0)
 
 
 def masked_rows(use: AttentionUse) -> dict[str, Dim]:

@@ -1,4 +1,4 @@
-"""Kernels run in Triton's interpreter where there is no GPU (see tests/conftest.py), and not at all where there is no Triton."""
+"""Kernels run in Triton's interpreter where there is no GPU (see tests/conftest.py), and without Triton not at all."""
 
 import importlib.util
 
