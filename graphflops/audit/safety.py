@@ -45,7 +45,7 @@ _SCRIPT = re.compile(
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]{24,}")
 _TRACES = ("stack_trace", "name_scopes", "class_hierarchy", "fx_node", "namespace", "graph_signature")
-_PRIVATE = re.compile(r"(?:/home/|/Users/|/root/|[A-Za-z]:\\Users\\)[^\s\"':,;)]+")
+_PRIVATE = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^\s\"':,;)]+")
 
 
 @check(
