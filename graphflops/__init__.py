@@ -8,19 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["analyze", "capture", "load", "rule"]
+__all__ = ["analyze", "capture", "load", "rule", "validate"]
 
 if TYPE_CHECKING:
     from graphflops.analysis import analyze
     from graphflops.exporters import load
     from graphflops.exporters.live import capture
     from graphflops.rules import rule
+    from graphflops.runtime.validate import validate
 
 _HOME = {
     "analyze": "graphflops.analysis",
     "capture": "graphflops.exporters.live",
     "load": "graphflops.exporters",
     "rule": "graphflops.rules",
+    "validate": "graphflops.runtime.validate",
 }
 
 

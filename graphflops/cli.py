@@ -26,6 +26,7 @@ COMMANDS = {
     "diff": "What changed between two models, reports or revisions.",
     "rules": "Which operators are priced, and by which rule.",
     "textconv": "A model's cost as text, for git diff.",
+    "validate": "Run a model and prove its counts.",
 }
 
 

@@ -5,6 +5,7 @@
     ├── ModelError     the model contradicts itself or what was asked of it
     ├── DimError       a size expression is malformed, unsafe or too large
     ├── ShapeError     a rule proved that operands cannot meet
+    ├── RunError       a call of a program that is being run cannot run
     └── RuleError      a rule or its registration is wrong
         └── NoRuleError    a call runs an operator that no rule prices
 
@@ -39,6 +40,10 @@ class DimError(GraphflopsError, ValueError):
 
 class ShapeError(GraphflopsError):
     """Operands that provably cannot meet; raised by a rule with both offending values."""
+
+
+class RunError(GraphflopsError):
+    """A call of a program that is being run cannot run; raised with which call it is, and torch's own words."""
 
 
 class RuleError(GraphflopsError):

@@ -13,7 +13,7 @@ from graphflops.dims import Dim
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import networkx
 
@@ -116,6 +116,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A weight or constant as it lies in memory.
+
+    shape, strides, offset: of the tensor in the memory of `memory`, counted in elements.
+    memory: all the bytes of that memory, little-endian; weights that share memory share the object.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    memory: memoryview
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Where a graph came from; sha256 is of the program's own description, weights not included."""
 
@@ -136,6 +151,8 @@ class Graph:
     declared: where types are derived and not recorded, what the file says of some values in passing; it may be out of
         date. None where `types` records every value.
     notes: what the reader noticed.
+    contents: by the name of an input that is no user's: what it holds, read from the file when asked for; None where that
+        is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
     """
 
     nodes: tuple[Node, ...]
@@ -149,6 +166,7 @@ class Graph:
     captures: tuple[str, ...] = ()
     declared: Mapping[str, object] | None = None
     notes: tuple[Note, ...] = ()
+    contents: Callable[[str], Stored | None] | None = None
 
     def __hash__(self) -> int:
         return id(self)

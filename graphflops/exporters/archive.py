@@ -29,6 +29,7 @@ _BOMB_BYTES = (
 _BOMB_RATIO = 200
 
 _TAIL = 65_557  # longest possible end-of-directory record, comment included
+_HEADER = 30  # bytes before a member's name
 _END, _END64 = b"PK\x05\x06", b"PK\x06\x06"
 
 # What other files start with: (offset, bytes, what it is, what to do about it).
@@ -135,17 +136,34 @@ class Archive:
         """Unpacked size of a member as the archive declares it; 0 for a member that does not exist."""
         return self._zip.NameToInfo[name].file_size if name in self._zip.NameToInfo else 0
 
-    def read(self, name: str) -> bytes:
-        """Contents of one member, checked against its size and checksum."""
+    def place(self, name: str) -> int | None:
+        """Where in the file the bytes of a member lie; None for one that is packed, or not all there."""
+        info = self._zip.NameToInfo[name]
+        if (
+            info.compress_type != zipfile.ZIP_STORED
+            or info.flag_bits & 0x1
+            or info.file_size != info.compress_size
+        ):
+            return None
+        self._file.seek(info.header_offset)
+        header = self._file.read(_HEADER)
+        start = (
+            info.header_offset
+            + _HEADER
+            + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        )
+        end = self._file.seek(0, 2)
+        return start if header[:4] == b"PK\x03\x04" and start + info.file_size <= end else None
+
+    def read(self, name: str, most: int = MAX_MEMBER_BYTES) -> bytes:
+        """Contents of one member, checked against its size and checksum. most: bytes that are read."""
         info = self._zip.NameToInfo[name]
         member = f"{self}: member {shown(name)}"
         if info.flag_bits & 0x1:
             raise FileError(f"{member} is encrypted: save the program without a password")
         claimed = info.file_size
-        if claimed > MAX_MEMBER_BYTES:
-            raise FileError(
-                f"{member} claims {claimed:,} bytes, more than the {MAX_MEMBER_BYTES:,} that are read"
-            )
+        if claimed > most:
+            raise FileError(f"{member} claims {claimed:,} bytes, more than the {most:,} that are read")
         if claimed > _BOMB_BYTES and claimed > _BOMB_RATIO * max(info.compress_size, 1):
             raise FileError(f"{member} unpacks to more than {_BOMB_RATIO} times its size: a zip bomb")
         try:

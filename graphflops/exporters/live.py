@@ -21,7 +21,19 @@ from graphflops.exporters.joint import with_modules
 from graphflops.exporters.nested import with_nested_modules
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types, sparse, storage
-from graphflops.graph import Argument, Graph, Input, InputRole, Node, Opaque, Origin, Output, OutputRole, Ref
+from graphflops.graph import (
+    Argument,
+    Graph,
+    Input,
+    InputRole,
+    Node,
+    Opaque,
+    Origin,
+    Output,
+    OutputRole,
+    Ref,
+    Stored,
+)
 from graphflops.tensor import DType, TensorType, dtype_named
 
 if TYPE_CHECKING:
@@ -102,6 +114,7 @@ class _Live:
         self.sources = Sources()
         self._dims: dict[Any, Dim] = {}
         self._graphs: dict[tuple[int, str], Graph] = {}
+        self._memories: dict[int, memoryview] = {}
 
     def graph(self, program: torch.export.ExportedProgram) -> Graph:
         signature = program.graph_signature
@@ -137,7 +150,30 @@ class _Live:
             ),
             modules=self.sources.modules,
             origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
+            contents=self.contents({**_held(program), **scope.tensors}),
         )
+
+    def contents(self, tensors: Mapping[str, Any]) -> Callable[[str], Stored | None]:
+        """What inputs hold, given the tensors by the inputs' names."""
+
+        def contents(name: str) -> Stored | None:
+            tensor = tensors.get(name)
+            if tensor is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                return None  # a fake tensor, or one that is made of others
+            has_memory = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
+            return self.stored(tensor) if has_memory else None
+
+        return contents
+
+    def stored(self, tensor: torch.Tensor) -> Stored:
+        """A tensor as it lies in memory; one on a device is copied from there."""
+        storage = tensor.untyped_storage()
+        known = self._memories.get(storage._cdata)
+        if known is None:
+            flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            known = self._memories[storage._cdata] = memoryview(flat.cpu().numpy())
+        shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+        return Stored(_dtype(tensor.dtype, ""), shape, strides, int(tensor.storage_offset()), known)
 
     def nested(self, owner: fx.GraphModule, target: str) -> Graph:
         """A graph that is an argument; the same attribute is the same Graph each time."""
@@ -191,6 +227,7 @@ class _Scope:
         self.module = module
         self.types: dict[str, Any] = {}
         self.constants: list[Input] = []
+        self.tensors: dict[str, Any] = {}  # what the constants hold
         self._refs: dict[str, Ref] = {}
         self._same: dict[str, str] = {}  # a second getitem of one result stands for the first
 
@@ -202,7 +239,14 @@ class _Scope:
             inputs.append(Input(node.name, "user"))
         nodes = self.nodes()
         outputs = tuple([Output(value) for value in self.results()])
-        return Graph(nodes, self.types, (*inputs, *self.constants), outputs, name=name)
+        return Graph(
+            nodes,
+            self.types,
+            (*inputs, *self.constants),
+            outputs,
+            name=name,
+            contents=self.live.contents(self.tensors),
+        )
 
     def type_input(self, entry: Input, node: fx.Node) -> None:
         """Record an input's type, a parameter's with whether it is trained."""
@@ -232,11 +276,13 @@ class _Scope:
 
     def constant(self, node: fx.Node) -> None:
         """A tensor that the graph refers to by attribute is an input that no caller passes."""
+        held = _attribute(self.module, str(node.target))
         value = node.meta.get("val")
-        value = _attribute(self.module, str(node.target)) if value is None else value
+        value = held if value is None else value
         if isinstance(value, torch.Tensor):
             self.types[node.name] = self.live.value(node.name, value)
             self.constants.append(Input(node.name, "constant", str(node.target)))
+            self.tensors[node.name] = held
 
     def call(self, node: fx.Node) -> Node:
         op = operator_name(node.target)
@@ -350,6 +396,14 @@ def operator_name(target: Callable[..., Any] | str) -> str:
 def _input(spec: Any, shared: Mapping[str, str]) -> Input:
     target = spec.target or ""
     return Input(spec.arg.name, _INPUT_ROLES[spec.kind.name], target, shared.get(target, ""))
+
+
+def _held(program: torch.export.ExportedProgram) -> dict[str, Any]:
+    """The tensors of parameters, buffers and constants, by the names of the inputs that they are."""
+    tensors = {**program.constants, **program.state_dict}
+    return {
+        spec.arg.name: tensors.get(spec.target) for spec in program.graph_signature.input_specs if spec.target
+    }
 
 
 def _shared_weights(program: torch.export.ExportedProgram) -> dict[str, str]:

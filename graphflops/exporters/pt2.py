@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import re
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
+from graphflops.exporters.pt2_json import decode
 from graphflops.exporters.pt2_program import Program
 from graphflops.graph import Graph, Origin
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-Decoded = TypeVar("Decoded")
-
 _OLD_PROGRAM = "serialized_exported_program.json"
-_BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN', re.DOTALL)
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
@@ -102,7 +97,7 @@ def _read_program(archive: Archive, name: str) -> Graph:
     producer = f"torch {version}" if version else "torch <=2.4"
     origin = Origin(str(archive.path), "pt2", producer, hashlib.sha256(data).hexdigest())
     try:
-        return Program(decoded, _shared_weights(archive, name, decoded)).graph(origin)
+        return Program(decoded, _shared_weights(archive, name, decoded)).graph(origin, name)
     except FileError as error:
         raise FileError(f"{archive}: {shown(str(error), 800)}") from None  # one that nests may be long
     except RecursionError:
@@ -118,31 +113,6 @@ def _check_major(major: int, where: str) -> None:
         )
         reads = f"this graphflops reads {schema.OLDEST_MAJOR} to {schema.NEWEST_MAJOR}"
         raise FileError(f"{where} follows schema major {major}; {reads}: {advice}")
-
-
-def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
-    """JSON as a typed value; raises FileError, with the path inside the JSON, where it does not fit."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise FileError(f"{where} does not follow the export schema: {shown(str(error), 300)}") from None
-    except RecursionError:
-        raise FileError(f"{where} nests too deep") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        quoted = _quoted_numbers(data)
-        if quoted is None:
-            raise FileError(f"{where} is not JSON: {shown(str(error), 200)}") from None
-    return decode(quoted, kind, where)
-
-
-def _quoted_numbers(data: bytes) -> bytes | None:
-    """The JSON with bare NaN and Infinity, which older releases wrote, as strings; None without any."""
-    if b"NaN" not in data and b"Infinity" not in data:
-        return None
-    quoted = _BARE_NUMBER.sub(
-        lambda found: found[0] if found[0][:1] == b'"' else b'"' + found[0] + b'"', data
-    )
-    return quoted if quoted != data else None
 
 
 def _shared_weights(archive: Archive, name: str, decoded: schema.ExportedProgram) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ Each distinct thing is built once: a program of 80 equal layers has a few dozen 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters import symbols
 from graphflops.exporters.joint import with_modules
 from graphflops.exporters.nested import with_nested_modules
+from graphflops.exporters.pt2_data import Members
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -56,8 +58,8 @@ class Program:
         self._meta_decoder = msgspec.json.Decoder(schema.TensorMeta)
         self._graph_decoder = msgspec.json.Decoder(schema.Graph)
 
-    def graph(self, origin: Origin) -> Graph:
-        """The whole program."""
+    def graph(self, origin: Origin, member: str) -> Graph:
+        """The whole program, which that member of the archive describes."""
         module = self.decoded.graph_module
         scope = Scope(self, module.graph, 0)
         inputs = scope.inputs(module.signature.input_specs)
@@ -79,6 +81,7 @@ class Program:
             ),
             modules=self.sources.modules,
             origin=origin,
+            contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
         )
 
     def nested(self, argument: schema.GraphArgument, depth: int) -> Graph:

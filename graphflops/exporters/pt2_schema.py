@@ -323,13 +323,14 @@ class ExportedProgram(Struct, gc=False):
 
 
 class Payload(Struct, gc=False):
-    """Where a weight is stored: weights that share memory share `path_name`."""
+    """Where a weight or constant is stored: those that share memory share `path_name`."""
 
     path_name: str
+    use_pickle: bool = False
     tensor_meta: TensorMeta | None = None
 
 
 class PayloadConfig(Struct, gc=False):
-    """The `*_weights_config.json` member, by the weight's qualified name."""
+    """The `*_weights_config.json` or `*_constants_config.json` member, by qualified name."""
 
     config: dict[str, Payload]

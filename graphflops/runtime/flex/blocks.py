@@ -128,19 +128,26 @@ def from_mask(mask: torch.Tensor, rows: int, columns: int) -> Blocks:
 
 def from_block_mask(mask: Any) -> Blocks:
     """The blocks of torch's `BlockMask`."""
-    rows, columns = mask.BLOCK_SIZE
     queries, keys = mask.seq_lengths
+    rows, columns = mask.BLOCK_SIZE
+    partial, full = (mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices)
+    return from_lists(queries, keys, partial, full, rows, columns)
+
+
+def from_lists(
+    queries: int,
+    keys: int,
+    partial: tuple[torch.Tensor | None, torch.Tensor | None],
+    full: tuple[torch.Tensor | None, torch.Tensor | None],
+    rows: int,
+    columns: int,
+) -> Blocks:
+    """The blocks of a mask as torch lists them: of partial and of full ones, counts and places by row of blocks."""
     lines, across = -(-queries // rows), -(-keys // columns)
-    given = {
-        "partial": _given(mask.kv_num_blocks, mask.kv_indices, lines, across),
-        "full": _given(mask.full_kv_num_blocks, mask.full_kv_indices, lines, across),
-    }
-    partial, full = given["partial"], given["full"]
-    if partial is None:
+    some, whole = _given(*partial, lines, across), _given(*full, lines, across)
+    if some is None:
         raise ModelError("block_mask: it lists no blocks; make it with create_block_mask")
-    if full is None:
-        full = torch.zeros_like(partial)
-    return from_sets(partial, full, rows, columns, queries, keys)
+    return from_sets(some, torch.zeros_like(some) if whole is None else whole, rows, columns, queries, keys)
 
 
 def _given(

@@ -1,0 +1,181 @@
+"""A validation as text: for a terminal, a review, and programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops import __version__
+from graphflops.render.json import inert
+from graphflops.render.markdown import escaped
+from graphflops.render.text import count_of, memory, number, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.runtime.validation import NodeResult, Validation
+
+_TOP = 20  # calls that a table shows
+_STYLES = {"equal": "", "explained": "dim", "different": "red", "not executed": "yellow"}
+
+
+def table(
+    found: Validation, *, top: int | None = None, kernels: bool = False, width: int = 120, color: bool = False
+) -> str:
+    """What holds and what does not, then the calls that took longest, then every call that is not as derived.
+
+    top: calls of each table. kernels: show what was generated for our attention kernel.
+    """
+    from graphflops.render.grids import listing
+    from graphflops.render.table import Page
+
+    page = Page(width, color)
+    page.line((safe(found.path or "program in memory"), "bold"), f"  on {safe(found.device)}")
+    page.line()
+    for label, text in facts(found):
+        page.line((f"  {label.ljust(12)}", "bold"), text)
+    timed = sorted((n for n in found.nodes if n.seconds), key=lambda n: -(n.seconds or 0))[: top or _TOP]
+    if timed:
+        page.line()
+        page.table(listing(_TIMED, [_timed(node, found) for node in timed], figures=False))
+    for node in list(unusual(found))[: top or _TOP]:
+        page.line()
+        page.line((f"  {node.verdict}", _STYLES[node.verdict]), f"  {safe(node.node)}  {safe(node.op)}")
+        page.line(f"    {safe(node.reason, 600)}")
+    for name, source in found.kernels.items() if kernels else ():
+        page.line()
+        page.line((f"  {safe(name)}", "bold"))
+        for line in source.splitlines():
+            page.line(f"    {safe(line)}" if line else "")
+    page.line()
+    page.line((f"  {conclusion(found)}", "bold" if found.holds else "red"))
+    return page.text()
+
+
+_TIMED = ("call", "operator", "verdict", "time", "FLOPs", "FLOP/s", "of peak", "bytes/s", "of peak")
+
+
+def facts(found: Validation) -> Iterator[tuple[str, str]]:
+    """Labelled lines about the whole run."""
+    yield "calls", ", ".join(f"{count:,} {verdict}" for verdict, count in found.verdicts.items() if count)
+    compared = dict.fromkeys(_WHAT, 0)
+    equal = dict(compared)
+    for node in found.nodes:
+        for check in node.checks:
+            compared[check.what] += 1
+            equal[check.what] += check.verdict == "equal"
+    for what, label in _WHAT.items():
+        if compared[what]:
+            yield label, f"{equal[what]:,} of {compared[what]:,} equal"
+    if found.sizes:
+        yield (
+            "sizes",
+            ", ".join(f"{safe(name, 40)} = {value:,}" for name, value in list(found.sizes.items())[:12]),
+        )
+    if found.peak_bytes is not None and found.predicted_peak_bytes:
+        share = found.peak_bytes / found.predicted_peak_bytes
+        yield (
+            "peak memory",
+            f"{memory(found.peak_bytes)} asked for, {memory(found.predicted_peak_bytes)} predicted ({share:.3f} x)",
+        )
+    moved = [
+        (node.bytes, node.counted_bytes)
+        for node in found.nodes
+        if node.bytes and node.counted_bytes is not None
+    ]
+    if moved:
+        ours, counted = sum(a for a, _ in moved), sum(b for _, b in moved)
+        yield "bytes", f"{memory(ours)} ours, {memory(counted)} counted in memory, the rest in the cache"
+    if found.seconds is not None:
+        yield "time", f"{_seconds(found.seconds)} a run"
+    if found.ceilings is not None:
+        rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
+        yield (
+            "device",
+            ", ".join([*rates, f"{memory(int(found.ceilings.bandwidth))}/s copied"]) + ", measured",
+        )
+
+
+_WHAT = {
+    "type": "types",
+    "flops": "FLOPs",
+    "tiles": "tiles",
+    "visible": "visible",
+    "hardware": "hardware",
+}
+
+
+def unusual(found: Validation) -> Iterator[NodeResult]:
+    """The calls that are not simply equal, the gravest first; branches that did not run are left out."""
+    for wanted in ("different", "not executed", "explained"):
+        for node in found.nodes:
+            if node.verdict == wanted and node.checks:
+                yield node
+
+
+def conclusion(found: Validation) -> str:
+    """One sentence."""
+    if found.holds:
+        return "every count holds"
+    different = found.verdicts["different"]
+    failed = sum(any(c.verdict == "not executed" for c in node.checks) for node in found.nodes)
+    parts = [count_of(different, "call") + " differ without a known reason" if different else ""]
+    parts.append(count_of(failed, "call") + " could not run" if failed else "")
+    return ", ".join(part for part in parts if part)
+
+
+def _timed(node: NodeResult, found: Validation) -> list[str]:
+    seconds = node.seconds or 0.0
+    rate = node.flops / seconds if node.flops and seconds else 0.0
+    moved = node.bytes / seconds if node.bytes and seconds else 0.0
+    peak = found.ceilings.flops.get(node.matrix_dtype, 0.0) if found.ceilings is not None else 0.0
+    copied = found.ceilings.bandwidth if found.ceilings is not None else 0.0
+    return [
+        safe(node.node, 60),
+        safe(node.op, 60),
+        node.verdict,
+        _seconds(seconds),
+        number(node.flops) if node.flops else "",
+        f"{number(int(rate))}" if rate else "",
+        f"{rate / peak:.0%}" if rate and peak else "",
+        f"{memory(int(moved))}/s" if moved else "",
+        f"{moved / copied:.0%}" if moved and copied else "",
+    ]
+
+
+def _seconds(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def markdown(found: Validation, *, top: int | None = None) -> str:
+    """The same for a review."""
+    lines = [f"**{conclusion(found)}** on {escaped(safe(found.device))}", ""]
+    lines += [f"- {label}: {escaped(text)}" for label, text in facts(found)]
+    rows = list(unusual(found))[: top or _TOP]
+    if rows:
+        lines += ["", "| call | operator | verdict | reason |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {escaped(safe(n.node, 80))} | {escaped(safe(n.op, 80))} | {n.verdict} | {escaped(safe(n.reason, 300))} |"
+            for n in rows
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def json(found: Validation) -> str:
+    """Everything, one object on one line."""
+    from graphflops.runtime.validation import SCHEMA
+
+    whole: dict[str, Any] = {
+        "schema": SCHEMA,
+        "tool": {"name": "graphflops", "version": __version__},
+        "holds": found.holds,
+        "verdicts": found.verdicts,
+        **msgspec.to_builtins(found),
+    }
+    for node, written in zip(found.nodes, whole["nodes"], strict=True):
+        written["verdict"], written["reason"] = node.verdict, node.reason
+    return inert(msgspec.json.encode(whole))

@@ -1,0 +1,185 @@
+"""Whole tiles laid over the sizes of a call, to come to what its kernels were counted to do, to the last FLOP.
+
+Tile sizes come from the kernels' names, else from a list of usual ones. Nothing is fitted: either some layout comes to the
+very number, or there is no answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations, product
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphflops.runtime.counters.problems import Attention, Job, Problem, Product, Products, up
+from graphflops.runtime.counters.tiles import Tile, instruction_of, role_of, tile_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.runtime.counters.counted import Counted, KernelCount
+
+THRICE = "each product three times: FP32 by TF32"
+SEVEN = "seven products: each of two kernels computes the scores"
+SCALED = "one more multiply-add for each result"
+_SIZES = (16, 32, 64, 128, 256)  # of tiles, where no name tells
+_TILES = tuple(Tile(rows, columns) for rows in _SIZES for columns in _SIZES)
+_DEPTHS = (8, 16, 32, 64, 128)
+_WIDTHS = (16, 32, 64, 128)  # to multiples of which head widths are padded
+_FINEST = 32  # keys of the second product, which may stop earlier within a tile
+_SPLIT = 8  # elements, where a depth is split unevenly
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Work in whole tiles that explains what was counted to the last FLOP."""
+
+    flops: int
+    reasons: tuple[str, ...] = ()
+
+
+def fitted(problem: Problem, counted: Counted, model_flops: int) -> Fit | None:
+    """Whole tiles of every matrix kernel that come to its count; None where sizes and model disagree or no tiles do.
+
+    A kernel does one job. There are fewer kernels than jobs where only some gradients are wanted, more in a loop.
+    """
+    kernels = counted.matrix_kernels
+    if isinstance(problem, Attention):
+        return _attention_fit(problem, kernels) if problem.flops == model_flops else None
+    if len(kernels) * problem.flops != model_flops:
+        return None
+    looped = len(kernels) > len(problem.jobs)
+    orders = [problem.jobs] if looped else permutations(problem.jobs, len(kernels))
+    for order in orders:
+        choices = [order] * len(kernels) if looped else [(job,) for job in order]
+        fits = [_any_fit(jobs, kernel, problem) for jobs, kernel in zip(choices, kernels, strict=True)]
+        found = [fit for fit in fits if fit]
+        if len(found) == len(fits):
+            reasons = dict.fromkeys(text for fit in found for text in fit.reasons)
+            return Fit(sum(fit.flops for fit in found), tuple(reasons))
+    return None
+
+
+def _any_fit(jobs: Sequence[Job], kernel: KernelCount, problem: Products) -> Fit | None:
+    return next((fit for job in jobs if (fit := _job_fit(job, kernel, problem))), None)
+
+
+def _job_fit(job: Job, kernel: KernelCount, problem: Products) -> Fit | None:
+    if job.role != (role_of(kernel.name) or job.role):
+        return None
+    if kernel.flops == problem.flops:
+        return Fit(kernel.flops)
+    if kernel.flops == problem.inside:
+        return Fit(kernel.flops, ("taps on padding skipped",))
+    tile = tile_of(kernel.name)
+    tiles = [tile] if tile else list(_TILES)
+    tiles += [small] if (small := instruction_of(kernel.name)) else []
+    for one, way in product(tiles, job.ways):
+        for flops, results, words in _laid_out(way, one, kernel):
+            said = f"padded to tiles of {one}" + (words if tile else f" (inferred){words}")
+            changed = (said, way.note) if way.note else (said,) if flops != problem.flops else ()
+            if kernel.flops == flops:
+                return Fit(flops, changed)
+            if kernel.flops == flops + 2 * results and not kernel.on_tensor_cores:
+                return Fit(flops, (*changed, SCALED))
+            if kernel.flops == 3 * flops and "tfloat32" in kernel.tensor_flops:
+                return Fit(3 * flops, (*changed, THRICE))
+    return _grid_fit(job, kernel, tile) if tile else None
+
+
+def _laid_out(way: Product, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:
+    """FLOPs and results of a product in whole tiles, each way to lay them out, plain ones first, and what is special."""
+    up_by, along = tile.cluster
+    shapes = dict.fromkeys(((tile.rows, tile.columns, up_by, along), (tile.columns, tile.rows, along, up_by)))
+    clusters = (False, True) if tile.cluster != (1, 1) else (False,)
+    for parts, clustered in product((1, *_parts(kernel)), clusters):
+        for rows, columns, tall, wide in shapes:
+            height, width = (rows * tall, columns * wide) if clustered else (rows, columns)
+            words = f", in clusters of {up_by}x{along}" if clustered else ""
+            words += f", the depth in {parts} parts" if parts > 1 else ""
+            sizes = product(way.rows.padded(height), way.columns.padded(width), _depths(way, tile, parts))
+            for m, n, k in sizes:
+                yield 2 * way.batch * m * n * k, way.batch * m * n, words
+
+
+def _parts(kernel: KernelCount) -> tuple[int, ...]:
+    """Into how many parts a kernel may have split the depth, by its grid."""
+    blocks = prod(kernel.grid)
+    if "splitK" in kernel.name:
+        return tuple(number for number in range(2, blocks + 1) if blocks % number == 0)
+    return tuple(size for size in kernel.grid[2:] if size > 1)
+
+
+def _depths(way: Product, tile: Tile, parts: int) -> Iterator[int]:
+    """The depth in whole steps: over all of it or each stretch, in so many even parts or in aligned ones and a rest."""
+    for step in (tile.depth,) if tile.depth else _DEPTHS:
+        if parts == 1:
+            yield from way.depth.padded(step)
+            continue
+        for length in way.depth.padded(step):
+            yield up(length, step * parts)
+        part = up(-(-way.depth.length // parts), _SPLIT)
+        whole, rest = divmod(way.depth.length, part)
+        yield whole * up(part, step) + up(rest, step)
+
+
+def _grid_fit(job: Job, kernel: KernelCount, tile: Tile) -> Fit | None:
+    """Every block of the grid multiplies one tile, those beyond the sizes too; or several blocks share a tile's depth."""
+    blocks = prod(kernel.grid)
+    shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
+    for way, share in product(job.ways, shares):
+        for depth in way.depth.padded(tile.depth or 1):
+            count, rest = divmod(blocks, share)
+            if not rest and kernel.flops == 2 * count * tile.rows * tile.columns * depth:
+                return Fit(kernel.flops, (f"{count} tiles of {tile} launched",))
+    return None
+
+
+def _attention_fit(problem: Attention, kernels: Sequence[KernelCount]) -> Fit | None:
+    """Products over pairs of queries and keys in whole tiles, head widths padded."""
+    total = sum(kernel.flops for kernel in kernels)
+    named = [tile for kernel in kernels if (tile := tile_of(kernel.name))][:1]
+    width, value = problem.width, problem.value_width
+    # What is summed over a head's width, and what has it for columns: q k' and p v; backward also do v', and dv, dq, dk.
+    summed: tuple[int, ...] = (width,)
+    columns: tuple[int, ...] = (value,)
+    words: tuple[str, ...] = ()
+    if problem.backward:
+        again = len(kernels) > 1
+        summed, columns = (width, value) * (1 + again), (width, width, value)
+        words = (SEVEN,) if again else ()
+    factors = (1, 3) if any("tfloat32" in kernel.tensor_flops for kernel in kernels) else (1,)
+    for one, factor in product((*named, *_TILES), factors):
+        finer = dict.fromkeys((one.columns, one.rows, _FINEST)) if one in named else {one.columns: None}
+        for last in finer:
+            pairs = _pairs(problem, one.rows, one.columns), _pairs(problem, one.rows, last)
+            for narrow, wide in product(dict.fromkeys((1, *_WIDTHS, one.depth or 1)), repeat=2):
+                work = pairs[0] * sum(up(size, narrow) for size in summed)
+                work += pairs[1] * sum(up(size, wide) for size in columns)
+                if total == 2 * problem.heads * work * factor:
+                    said = _attention_words(problem, one, (narrow, wide), one not in named)
+                    return Fit(total, (*said, *words, *((THRICE,) if factor == 3 else ())))
+    return None
+
+
+def _attention_words(
+    problem: Attention, tile: Tile, widths: tuple[int, int], inferred: bool
+) -> tuple[str, ...]:
+    name = "" if inferred else f"of {tile.rows}x{tile.columns} "
+    said = [f"masked tiles {name}skipped"] if problem.causal else []
+    queries, keys = up(problem.queries, tile.rows), up(problem.keys, tile.columns)
+    if (queries, keys) != (problem.queries, problem.keys):
+        said.append(f"padded to {queries}x{keys} scores" if inferred else f"padded to tiles {name}".rstrip())
+    sizes = {up(size, step) for size in (problem.width, problem.value_width) for step in widths}
+    grown = sorted(sizes - {problem.width, problem.value_width})
+    if grown:
+        said.append(f"head widths padded to {' and '.join(map(str, grown))}")
+    return tuple(said)
+
+
+def _pairs(problem: Attention, rows: int, columns: int) -> int:
+    """Pairs of a query with a key in tiles that are multiplied."""
+    if not problem.causal:
+        return up(problem.queries, rows) * up(problem.keys, columns)
+    ends = range(rows, up(problem.queries, rows) + 1, rows)
+    return sum(rows * up(min(end, problem.keys), columns) for end in ends)

@@ -1,0 +1,199 @@
+"""Runs a process under Nsight Compute (`ncu`) and reads its counters, per NVTX range and kernel.
+
+The process marks each call with a range named by `range_name`, pushed and popped (kernels of the thread that pushed it) or
+started and ended (kernels of every thread, those of autograd included). Kernels outside of such ranges run at full speed;
+a kernel inside is run several times, memory restored in between, so its results are those of one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphflops.errors import ModelError, shown
+from graphflops.runtime.counters.counted import Counted, KernelCount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/NVIDIA-Nsight-Compute")
+_TENSOR = "sm__ops_path_tensor_src_"
+_INSTRUCTION = "smsp__sass_thread_inst_executed_op_{}_pred_on"
+_INSTRUCTIONS = ("ffma", "fadd", "fmul", "hfma", "dfma")
+_READ, _WRITTEN = "dram__bytes_read", "dram__bytes_write"
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tfloat32", "fp64": "float64", "fp8": "float8"}
+_UNUSED = "int1"  # operand type of no operator; each counter of the tensor cores costs a run of the kernel
+_RANGE = re.compile(r":(gf:\d+(?:\.\d+)*):")
+_FILTERS = ("regex:gf:.*/", "regex:gf:.*")  # pushed and popped; started and ended
+_FORBIDDEN = "ERR_NVGPUCTRPERM"
+
+
+def range_name(*place: int) -> str:
+    """The NVTX range of a call: `gf:12`, and `gf:12.3` for the fourth call of a graph nested in it.
+
+    A number and not the call's name, which may hold any character and is read back from text.
+    """
+    return "gf:" + ".".join(map(str, place))
+
+
+def available() -> str | None:
+    """Path of `ncu`, from PATH or the folders where CUDA installs it; None where there is none."""
+    found = shutil.which("ncu")
+    if found:
+        return found
+    below = [path for place in _PLACES for path in (Path(place) / "ncu", *sorted(Path(place).glob("*/ncu")))]
+    return next((str(path) for path in below if os.access(path, os.X_OK)), None)
+
+
+def measure(
+    argv: Sequence[str],
+    *,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> dict[str, Counted]:
+    """Run a command under `ncu` and count what the kernels of each range did.
+
+    argv: the command; it should run each call once before it opens any range, so that nothing is tuned or compiled inside.
+    timeout: seconds. Ranges of the same name are added up; one that launched no kernel is not in the answer.
+    Raises ModelError where there is no ncu, where it may not or cannot read counters, and where the command fails.
+    """
+    ncu = available()
+    if ncu is None:
+        raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
+    if shutil.which(argv[0]) is None:
+        raise ModelError(f"{shown(argv[0])}: no such program")
+    metrics = ",".join(f"{name}.sum" for name in _metrics(ncu))
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "counters.csv"
+        options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--nvtx"]
+        options += [word for text in _FILTERS for word in ("--nvtx-include", text)]
+        ran = _run([ncu, *options, "--metrics", metrics, "--log-file", str(log), *argv], timeout, env, cwd)
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if ran.returncode or "==ERROR==" in text:
+        raise ModelError(_failure(text, ran))
+    return read_csv(text)
+
+
+def read_csv(text: str) -> dict[str, Counted]:
+    """The counters by range, from what `ncu --csv --page raw --nvtx` prints.
+
+    A kernel in nested ranges belongs to the innermost. Raises ModelError where a counter is missing or was not read.
+    """
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    kernels: dict[str, list[KernelCount]] = {}
+    for row in csv.DictReader(lines):
+        if not row["ID"]:  # the line of units
+            continue
+        ranges = [
+            name for column, cell in row.items() if "_Range:" in column for name in _RANGE.findall(cell)
+        ]
+        if ranges:
+            kernels.setdefault(max(ranges, key=len), []).append(_kernel(row))
+    return {name: Counted(tuple(found)) for name, found in kernels.items()}
+
+
+def _kernel(row: Mapping[str, str]) -> KernelCount:
+    counts = {
+        column[: -len(".sum")]: _number(column, text)
+        for column, text in row.items()
+        if column.endswith(".sum") and column.startswith((_TENSOR, "smsp__sass", "dram__"))
+    }
+    absent = [name for name in (_READ, _WRITTEN, _INSTRUCTION.format("ffma")) if name not in counts]
+    if absent:
+        raise ModelError(
+            f"no {absent[0]} in the output of ncu: its columns are not those that were asked for"
+        )
+    tensor: dict[str, int] = {}
+    for name, count in counts.items():
+        if name.startswith(_TENSOR) and count:
+            source = name[len(_TENSOR) :].partition("_")[0]
+            dtype = _DTYPES.get(source, source)
+            tensor[dtype] = tensor.get(dtype, 0) + count
+    instructions = {name: counts.get(_INSTRUCTION.format(name), 0) for name in _INSTRUCTIONS}
+    return KernelCount(
+        name=row["Kernel Name"],
+        tensor_flops=tensor,
+        instructions={name: count for name, count in instructions.items() if count},
+        grid=tuple(int(size) for size in re.findall(r"\d+", row["Grid Size"])),
+        dram_read=counts[_READ],
+        dram_written=counts[_WRITTEN],
+    )
+
+
+def _number(column: str, text: str) -> int:
+    try:
+        return round(float(text.replace(",", "")))
+    except ValueError:
+        raise ModelError(f"ncu did not read {column}: {shown(text)}") from None
+
+
+@functools.cache
+def _metrics(ncu: str) -> tuple[str, ...]:
+    """The counters that the GPU has of those we ask for; ModelError where it has none of the tensor cores."""
+    ran = _run([ncu, "--query-metrics"], 120, None, None)
+    names = {line.split(maxsplit=1)[0] for line in ran.stdout.splitlines() if line.strip()}
+    if ran.returncode:
+        raise ModelError(_failure(ran.stdout, ran))
+    if _READ not in names:
+        raise ModelError(f"the counters of this GPU are not known here: ncu lists no {_READ}")
+    tensor = _totals(name for name in names if name.startswith(_TENSOR) and _UNUSED not in name)
+    if not tensor:
+        raise ModelError("this GPU has no counters of tensor operations: Ampere and later have them")
+    return (*tensor, *(_INSTRUCTION.format(name) for name in _INSTRUCTIONS), _READ, _WRITTEN)
+
+
+def _totals(names: Iterable[str]) -> list[str]:
+    """Those that are not part of another: `src_fp8`, without `src_fp8_sparsity_on`."""
+    listed = sorted(names)
+    return [name for name in listed if not any(name.startswith(f"{other}_") for other in listed)]
+
+
+def _run(
+    command: list[str], timeout: float | None, env: Mapping[str, str] | None, cwd: str | None
+) -> subprocess.CompletedProcess[str]:
+    try:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ModelError(f"{shown(command[0])} does not run: {error.strerror}") from None
+    with process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # ncu's end alone would leave the command on the GPU
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ModelError(
+                    f"counting was not done after {timeout:g} s: give it longer, or fewer calls"
+                ) from None
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _failure(log: str, ran: subprocess.CompletedProcess[str]) -> str:
+    """One line: what ncu says went wrong, or the last line of the command where that failed."""
+    if _FORBIDDEN in log + ran.stderr:
+        return "the driver keeps counters for administrators: run as root, or set NVreg_RestrictProfilingToAdminUsers=0"
+    errors = [line.partition("==ERROR==")[2].strip() for line in log.splitlines() if "==ERROR==" in line]
+    if errors and "error code" not in errors[0]:
+        return f"ncu did not count: {shown(errors[0], 200)}"
+    last = [line.strip() for line in ran.stderr.splitlines() if line.strip()][-1:]
+    return f"the command failed under ncu (exit status {ran.returncode}): {shown((last or errors or ['no output'])[0], 200)}"

@@ -1,0 +1,50 @@
+"""A validation with what the GPU's own counters say of each call.
+
+The program runs once more in a process of its own under Nsight Compute, each call in a range that bears its row's number.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import evaluate
+from graphflops.runtime.counters import explain_row, measure, range_name
+from graphflops.runtime.validation import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.report import Report
+    from graphflops.runtime.counters import Counted
+    from graphflops.runtime.validation import NodeResult, Validation, Verdict
+
+
+def with_counters(found: Validation, report: Report, options: Mapping[str, Any]) -> Validation:
+    """Each call with a check of its FLOPs against those counted, where it has any, and the bytes counted."""
+    spec = json.dumps({**options, "model": found.path})
+    counted = measure([sys.executable, "-m", "graphflops.runtime.child", spec])
+    nodes = tuple(_with(node, report, counted.get(range_name(node.row)), found.sizes) for node in found.nodes)
+    return replace(found, nodes=nodes)
+
+
+def _with(node: NodeResult, report: Report, counted: Counted | None, sizes: Mapping[str, int]) -> NodeResult:
+    row = report.rows[node.row]
+    if row.regions and node.tile_flops is None:
+        return node  # its calls are counted one by one
+    if counted is None:
+        if not node.flops or not node.turns:
+            return node
+        check = Check("hardware", "different", str(node.flops), "0", "it launched no kernel")
+        return replace(node, checks=(*node.checks, check))
+    node = replace(node, counted_bytes=counted.dram_read + counted.dram_written)
+    if not node.flops and not any(counted.tensor_flops.values()):
+        return node
+    told = explain_row(row, counted, lambda size: evaluate(size, sizes), tiles=node.tile_flops)
+    if told.verdict == "unknown":
+        return node
+    verdict: Verdict = "equal" if told.verdict == "equal" else "explained" if told.explained else "different"
+    check = Check("hardware", verdict, str(told.model_flops), str(told.counted_flops), told.reason)
+    return replace(node, checks=(*node.checks, check))

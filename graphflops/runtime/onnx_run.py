@@ -1,0 +1,172 @@
+"""Runs an ONNX file in onnxruntime, and confronts the type of every value with the one derived."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import evaluate
+from graphflops.errors import FileError, ModelError, RunError, shown
+from graphflops.runtime.sizes import Sizes
+from graphflops.runtime.validation import Check, NodeResult, Validation
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import onnx
+
+    from graphflops.report import Report
+
+_AT_ONCE = 2**31  # bytes of values that one run hands out
+_INNER = "a value inside a nested graph or function, which onnxruntime does not hand out"
+_NAMES = {"object": "string", "str_": "string"}
+
+
+def validate_onnx(
+    path: str, report: Report, inputs: Mapping[str, Any], repeats: int, random_weights: bool = False
+) -> Validation:
+    """Run the file at `path`, its optimizations off, on numpy arrays by name; no FLOPs are counted there.
+
+    random_weights: make up what the file stores outside of itself.
+    Raises ModelError without onnxruntime, RunError where it does not run the model.
+    """
+    try:
+        import onnx
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError as missing:
+        raise ModelError(f"running an ONNX file needs {missing.name}: pip install onnxruntime") from None
+    model = onnx.load(path, load_external_data=False)
+    if random_weights:
+        _make_up(model)
+    _refuse_outside(model, path)
+    sizes = Sizes(dict(report.values))
+    made = [name for node in model.graph.node if node.op_type != "Constant" for name in node.output if name]
+    stated = {value.name for value in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in stated)
+    session = _session(model, path)
+    feed = {entry.name: inputs[entry.name] for entry in session.get_inputs() if entry.name in inputs}
+    real: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for names in _portions(made, report):
+        real.update(zip(names, map(_type, _run(session, names, feed)), strict=True))
+    seconds = []
+    outputs = [value.name for value in model.graph.output if value.name in stated]
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        _run(session, outputs, feed)
+        seconds.append(time.perf_counter() - begun)
+    return Validation(
+        path=path,
+        device=f"onnxruntime {onnxruntime.__version__}, CPU",
+        torch="",
+        sizes=sizes.known,
+        nodes=tuple(_results(report, real, sizes)),
+        predicted_peak_bytes=None,
+        seconds=sorted(seconds)[len(seconds) // 2] if seconds else None,
+    )
+
+
+def _results(
+    report: Report, real: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Sizes
+) -> Iterator[NodeResult]:
+    for place, row in enumerate(report.rows):
+        checks: list[Check] = []
+        for name, typed in row.outputs:
+            if name in real:
+                dtype, shape = real[name]
+                checks.append(sizes.check(typed, dtype, shape))
+        ran = bool(checks)
+        if not ran and row.outputs:
+            checks.append(Check("type", "explained", "", "", _INNER))
+        flops = evaluate(row.cost.matrix_flops, sizes.known)
+        moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, sizes.known)
+        yield NodeResult(
+            row=place,
+            node=row.node,
+            op=row.op,
+            module=row.module,
+            checks=tuple(checks),
+            turns=int(ran),
+            flops=flops,
+            bytes=moved,
+            matrix_dtype=row.matrix_dtype,
+        )
+
+
+def _refuse_outside(model: onnx.ModelProto, path: str) -> None:
+    """Raise FileError for weights that the file says lie anywhere but beside or below itself."""
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            parts = entry.value.replace("\\", "/").split("/")
+            if entry.key == "location" and (".." in parts or parts[0] == "" or ":" in parts[0]):
+                raise FileError(
+                    f"{shown(path)}: {shown(tensor.name)} is stored at {shown(entry.value)}, outside of the model's folder"
+                )
+
+
+def _make_up(model: onnx.ModelProto) -> None:
+    """Small numbers in place of every weight that is stored outside of the file."""
+    import numpy
+    from onnx import helper, numpy_helper
+
+    for tensor in model.graph.initializer:
+        if tensor.external_data:
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            numbers = numpy.random.default_rng(0).normal(0, 0.02, tuple(tensor.dims)).astype(dtype)
+            tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+
+
+def _session(model: onnx.ModelProto, path: str) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    folder = os.path.dirname(os.path.abspath(path))
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    try:
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # noqa: BLE001 onnxruntime's own errors have no common base
+        advice = ": --random-weights runs it without" if "xternal data" in str(error) else ""
+        raise RunError(f"{shown(path)}: onnxruntime does not load it: {_line(error)}{advice}") from None
+
+
+def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
+    try:
+        found: list[Any] = session.run(list(names), dict(feed))
+    except Exception as error:  # noqa: BLE001 onnxruntime's own errors have no common base
+        raise RunError(f"onnxruntime cannot run it: {_line(error)}") from None
+    return found
+
+
+def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:
+    """The values to ask for in one run each: not more than memory holds."""
+    types = {name: typed for row in report.rows for name, typed in row.outputs}
+    portion: list[str] = []
+    held = 0
+    for name in names:
+        typed = types.get(name)
+        more = (report.value(typed.nbytes) or 0) if isinstance(typed, TensorType) else 0
+        if portion and held + more > _AT_ONCE:
+            yield portion
+            portion, held = [], 0
+        portion.append(name)
+        held += more
+    if portion:
+        yield portion
+
+
+def _type(value: Any) -> tuple[str, tuple[int, ...]]:
+    """Element type and shape; of what is no tensor, its kind."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return type(value).__name__, ()
+    name = str(getattr(dtype, "name", dtype))
+    return _NAMES.get(name, name), tuple(value.shape)
+
+
+def _line(error: Exception) -> str:
+    return shown(" ".join(str(error).split()), 240)

@@ -1,0 +1,118 @@
+"""Stored weights and constants as tensors of torch, and random ones in their place."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphflops.errors import FileError, ModelError, shown
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.graph import Graph, Input, Stored
+    from graphflops.tensor import DType
+
+_LARGEST = 2**40  # elements
+_SPREAD = 0.02  # standard deviation of random weights: small enough for sums to stay finite in half precision
+
+
+def dtype_of(dtype: DType) -> torch.dtype:
+    """Torch's element type of that name; ModelError where this torch has none."""
+    found = getattr(torch, dtype.name, None)
+    if not isinstance(found, torch.dtype):
+        raise ModelError(f"this torch has no element type {shown(dtype.name)}")
+    return found
+
+
+class Weights:
+    """What the inputs of a program hold that no caller passes, on one device.
+
+    random: numbers of our own in place of the stored ones.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device, random: bool = False) -> None:
+        self.graph = graph
+        self.device = device
+        self.random = random
+        self._checkpoint: dict[str, Any] | None = None
+
+    def of(self, graph: Graph, entry: Input) -> torch.Tensor:
+        """What an input of the program, or of a graph nested in it, holds; a copy, but of parameters that lie there already.
+
+        Raises FileError for one that the file does not hold as numbers, ModelError for one whose size is open.
+        """
+        typed = graph.types.get(entry.name)
+        if not isinstance(typed, TensorType):
+            raise ModelError(f"input {shown(entry.name)} is no tensor: {shown(str(typed), 80)}")
+        if self.random:
+            return random_weight(typed, self.device)
+        stored = graph.contents(entry.name) if graph.contents is not None else None
+        if stored is not None:
+            return tensor_of(stored).to(self.device, copy=entry.role != "parameter")
+        found = self._checkpointed().get(entry.target)
+        if isinstance(found, torch.Tensor) and not found.is_meta:
+            return found.detach().to(self.device, copy=entry.role != "parameter")
+        raise FileError(
+            f"{shown(entry.target or entry.name)} is not stored in the program: --random-weights runs it without weights"
+        )
+
+    def _checkpointed(self) -> dict[str, Any]:
+        """Tensors of the checkpoints that torch before 2.9 wrote, which torch reads without running anything."""
+        if self._checkpoint is None:
+            self._checkpoint = {}
+            for data in getattr(self.graph.contents, "checkpoints", list)():
+                try:
+                    loaded = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+                except Exception as error:  # noqa: BLE001 whatever reading a stranger's file raises
+                    why = shown(str(error).partition("\n")[0], 120)
+                    raise FileError(
+                        f"{shown(self.graph.origin.path)}: its weights are a pickle of more than tensors, not opened "
+                        f"({why}): --random-weights runs it without"
+                    ) from None
+                if isinstance(loaded, dict):
+                    self._checkpoint.update(loaded)
+        return self._checkpoint
+
+
+def tensor_of(stored: Stored) -> torch.Tensor:
+    """A stored tensor, in the memory it lies in."""
+    dtype = dtype_of(stored.dtype)
+    if 0 in stored.shape or not stored.memory:
+        return torch.empty(stored.shape, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # memory that may not be written: nothing here writes to it
+        flat = torch.frombuffer(
+            stored.memory, dtype=torch.uint8, count=len(stored.memory) // dtype.itemsize * dtype.itemsize
+        )
+    return flat.view(dtype).as_strided(stored.shape, stored.strides, stored.offset)
+
+
+def random_weight(typed: TensorType, device: torch.device) -> torch.Tensor:
+    """Numbers like those of a freshly made layer: small around zero, vectors around one, integers zero."""
+    shape = numbers(typed)
+    dtype = dtype_of(typed.dtype)
+    if typed.dtype.kind == "bool":
+        return torch.ones(shape, dtype=dtype, device=device)
+    if not typed.dtype.is_floating:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    if dtype.itemsize < 2:
+        return torch.empty(shape, device=device).normal_(std=_SPREAD).to(dtype)
+    filled = torch.empty(shape, dtype=dtype, device=device).normal_(std=_SPREAD)
+    return filled if len(shape) > 1 else filled.abs_().add_(1)
+
+
+def numbers(typed: TensorType) -> tuple[int, ...]:
+    """The shape, all of whose sizes must be known; ModelError otherwise."""
+    shape = tuple([size for size in typed.shape if isinstance(size, int)])
+    if len(shape) < len(typed.shape):
+        unknown = [shown(str(size)) for size in typed.shape if not isinstance(size, int)]
+        raise ModelError(f"sizes are open: give {', '.join(unknown)} by --dim")
+    if math.prod(shape) > _LARGEST:
+        raise ModelError(f"a tensor of {shown(str(typed))} fits no memory")
+    return shape

@@ -1,0 +1,111 @@
+"""How long each call takes, and what the device can do at most."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphflops.runtime.validation import Ceilings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from graphflops.runtime.execute import Step
+
+_ROUNDS = 5
+
+
+class Clock:
+    """Times steps: pass `around` to an execution, begin each run with `start`, end it with `stop`."""
+
+    def __init__(self, device: torch.device, place: Callable[[Step], int]) -> None:
+        self.device = device
+        self.place = place
+        self.runs: list[dict[int, float]] = []
+        self.wholes: list[float] = []
+        self._marks: list[tuple[int, Any, Any]] = []
+        self._whole: Any = None
+
+    def around(self, step: Step) -> Any:
+        """Run a step between two marks; one that runs graphs is timed by the calls in them."""
+        if step.nests and not step.node.op.startswith("higher_order.flex_attention"):
+            return step()
+        begun = self._mark()
+        returned = step()
+        self._marks.append((self.place(step), begun, self._mark()))
+        return returned
+
+    def start(self) -> None:
+        """A run begins."""
+        self._marks = []
+        self._whole = self._mark()
+
+    def stop(self) -> None:
+        """The run is over; waits for the device."""
+        end = self._mark()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.wholes.append(self._between(self._whole, end))
+        run: dict[int, float] = defaultdict(float)
+        for place, begun, ended in self._marks:
+            run[place] += self._between(begun, ended)
+        self.runs.append(run)
+
+    def forget(self) -> None:
+        """Drop what was timed so far."""
+        self.runs.clear()
+        self.wholes.clear()
+
+    def seconds(self) -> dict[int, float]:
+        """Median of each row's time over the runs."""
+        places = {place for run in self.runs for place in run}
+        return {place: statistics.median([run.get(place, 0.0) for run in self.runs]) for place in places}
+
+    def whole(self) -> float | None:
+        """Median of a whole run."""
+        return statistics.median(self.wholes) if self.wholes else None
+
+    def _mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, begun: Any, ended: Any) -> float:
+        if self.device.type != "cuda":
+            return float(ended - begun)
+        return float(begun.elapsed_time(ended)) / 1000
+
+
+def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
+    """What a large matrix product in each element type and a large copy reach on the device."""
+    side, elements = (8192, 2**28) if device.type == "cuda" else (1024, 2**24)
+    rates: dict[str, float] = {}
+    for dtype in dtypes:
+        try:
+            a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+            rates[str(dtype).removeprefix("torch.")] = (
+                2 * side**3 / _fastest(device, partial(torch.matmul, a, b))
+            )
+        except RuntimeError:
+            continue  # no product in this element type
+    source = torch.empty(elements, dtype=torch.float32, device=device).fill_(1)
+    target = torch.empty_like(source)
+    bandwidth = 2 * source.nbytes / _fastest(device, lambda: target.copy_(source))
+    return Ceilings(rates, bandwidth)
+
+
+def _fastest(device: torch.device, run: Callable[[], object]) -> float:
+    run()
+    clock = Clock(device, lambda step: 0)
+    for _ in range(_ROUNDS):
+        clock.start()
+        run()
+        clock.stop()
+    return min(clock.wholes)

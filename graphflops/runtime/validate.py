@@ -1,0 +1,222 @@
+"""Runs a program and proves, or refutes, what the analysis says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from graphflops.analysis import analyze, as_graph
+from graphflops.dims import evaluate
+from graphflops.errors import ModelError, shown
+from graphflops.runtime.confront import Confrontation
+from graphflops.runtime.execute import Execution
+from graphflops.runtime.inputs import checked, inputs_from, random_inputs
+from graphflops.runtime.peer import Peer
+from graphflops.runtime.sizes import Sizes
+from graphflops.runtime.tensors import Weights
+from graphflops.runtime.timing import Clock, ceilings
+from graphflops.runtime.validation import Validation
+from graphflops.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.graph import Graph
+    from graphflops.report import Report
+
+_REPEATS = 5
+
+
+def validate(
+    model: object,
+    *,
+    model_name: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | str | None = None,
+    device: str = "cpu",
+    random_weights: bool = False,
+    repeats: int = _REPEATS,
+    seed: int = 0,
+    counters: Literal["none", "hardware"] = "none",
+) -> Validation:
+    """Run a program, and confront each call's counts with what happens.
+
+    model: path of a `.pt2` or `.onnx`, a `Graph`, or a `torch.export.ExportedProgram` (one with flexible attention, say).
+    dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: tensors by name, or a `.npz` or `.safetensors` file of
+    them; random ones otherwise. device: `cpu`, `cuda`, `cuda:1`.
+    random_weights: make weights up, one call at a time, instead of reading them: a program saved without any runs too.
+    repeats: runs that are timed after the first; 0 takes no time.
+    counters: `hardware` runs a file once more under Nsight Compute, and compares what the GPU counted.
+    Raises FileError for what cannot be read, ModelError where what is asked for contradicts the program or the machine,
+    RunError where it cannot go on.
+    """
+    options: dict[str, Any] = {
+        "dims": dict(dims or {}),
+        "inputs": inputs,
+        "random_weights": random_weights,
+        "seed": seed,
+    }
+    run = prepared(model, model_name=model_name, device=device, **options)
+    if counters == "hardware":
+        run.refuse_uncountable()
+    if run.graph.declared is not None:
+        from graphflops.runtime.onnx_run import validate_onnx
+
+        if run.device.type != "cpu" or not run.graph.origin.path:
+            raise ModelError("an ONNX file is run by onnxruntime, on the CPU: leave --device out")
+        arrays = {name: tensor.numpy() for name, tensor in run.inputs.items()}
+        return validate_onnx(run.graph.origin.path, run.report, arrays, repeats, random_weights)
+    found = run.validated(repeats)
+    if counters == "hardware":
+        from graphflops.runtime.hardware import with_counters
+
+        return with_counters(found, run.report, {**options, "model_name": model_name, "device": device})
+    return found
+
+
+def prepared(
+    model: object,
+    *,
+    model_name: str | None,
+    device: str,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Any] | str | None,
+    random_weights: bool,
+    seed: int,
+) -> Run:
+    """Everything that a run needs: the program, its analysis at the sizes asked for, inputs and weights."""
+    where = _device(device)
+    graph = as_graph(model, model_name)
+    given = inputs_from(inputs, where) if isinstance(inputs, str) else inputs
+    shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
+    report = analyze(graph, dims=dims, inputs=shapes)
+    view = View(graph, report.rows)
+    tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report)
+    return Run(graph, report, tensors, where, random_weights, seed)
+
+
+class Run:
+    """One program about to be validated, with what it runs on."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        report: Report,
+        inputs: Mapping[str, torch.Tensor],
+        device: torch.device,
+        random_weights: bool,
+        seed: int,
+    ) -> None:
+        self.graph = graph
+        self.report = report
+        self.inputs = inputs
+        self.device = device
+        self.weights = Weights(graph, device, random_weights)
+        self.seed = seed
+        self.trusted = graph.origin.format == "live"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that inputs have; those that only data tell are met while running."""
+        return {
+            name: info.value
+            for name, info in self.report.symbols.items()
+            if info.value is not None and (info.where or info.given_by == "user")
+        }
+
+    def validated(self, repeats: int) -> Validation:
+        """Run it watched, then for its memory, then for its time."""
+        sizes = self.sizes
+        execution = Execution(self.graph, self.weights, sizes, self.trusted)
+        with Peer() as peer:
+            watch = Confrontation(
+                self.graph, self.report, Sizes(sizes), peer, kernel=self.device.type == "cuda"
+            )
+            watch.execution = execution
+            execution.around, execution.after = watch.around, watch.after
+            self.once(execution)
+        peak = self.memory(execution)
+        clock = Clock(self.device, watch.place)
+        execution.around, execution.after = clock.around, lambda step, results: None
+        for turn in range(repeats + 1 if repeats else 0):
+            if turn == 1:  # the first one warms up
+                clock.forget()
+            clock.start()
+            self.once(execution)
+            clock.stop()
+        nodes = tuple(watch.results(clock.seconds()))
+        used = dict.fromkeys(node.matrix_dtype for node in nodes if node.matrix_dtype and node.turns)
+        return Validation(
+            path=self.graph.origin.path,
+            device=_described(self.device),
+            torch=torch.__version__.partition("+")[0],
+            sizes=dict(sizes),
+            nodes=nodes,
+            predicted_peak_bytes=evaluate(self.report.totals.peak_bytes, sizes),
+            peak_bytes=peak,
+            seconds=clock.whole(),
+            ceilings=ceilings(self.device, _types(used)) if repeats else None,
+            kernels=watch.sources(),
+        )
+
+    def refuse_uncountable(self) -> None:
+        """Raise ModelError where no counters of hardware can be read."""
+        from graphflops.runtime.counters import available
+
+        if self.device.type != "cuda":
+            raise ModelError("--counters hardware reads the counters of a GPU: give --device cuda")
+        if not self.graph.origin.path:
+            raise ModelError(
+                "--counters hardware runs the program in a process of its own: save it to a file"
+            )
+        if available() is None:
+            raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
+
+    def once(self, execution: Execution) -> Sequence[Any]:
+        """One run from fresh copies of the inputs."""
+        torch.manual_seed(self.seed)
+        execution.kernels.clear()
+        return execution.run({name: tensor.clone() for name, tensor in self.inputs.items()})
+
+    def memory(self, execution: Execution) -> int | None:
+        """Most bytes asked for at once, inputs included and weights not; None where the device does not tell."""
+        if self.device.type != "cuda":
+            return None
+        execution.around, execution.after = lambda step: step(), lambda step, results: None
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_stats(self.device)["requested_bytes.all.current"]
+        self.once(execution)
+        torch.cuda.synchronize(self.device)
+        most: int = torch.cuda.memory_stats(self.device)["requested_bytes.all.peak"] - before
+        return most
+
+
+def _types(names: Mapping[str, None]) -> list[torch.dtype]:
+    return [found for name in names if isinstance(found := getattr(torch, name, None), torch.dtype)]
+
+
+def _device(name: str) -> torch.device:
+    """The device of that name, once it is sure that it is there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"--device {shown(name)}: no such device; give cpu or cuda") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ModelError(f"--device {shown(name)}: give cpu or cuda")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ModelError(
+                f"--device {shown(name)}: no CUDA device is visible here; --device cpu runs anywhere"
+            )
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise ModelError(
+                f"--device {shown(name)}: this machine has {torch.cuda.device_count()} CUDA devices"
+            )
+        return torch.device("cuda", device.index or 0)
+    return device
+
+
+def _described(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

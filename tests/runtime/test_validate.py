@@ -1,0 +1,295 @@
+"""Verdicts: what holds is equal, what does not is told apart, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from click.testing import CliRunner
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import graphflops
+from graphflops.analysis import as_graph
+from graphflops.cli import main
+from graphflops.errors import FileError, ModelError
+from graphflops.runtime import validate as validation
+from graphflops.runtime.inputs import random_inputs
+from graphflops.runtime.validation import Check, NodeResult
+from graphflops.view import View
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+def run(*args: str) -> Any:
+    return CliRunner().invoke(main, ["validate", *map(str, args)])
+
+
+@pytest.mark.parametrize(
+    ("name", "explained"),
+    [("gqa_transformer", 0), ("convnet", 0), ("lstm", 1), ("cond", 0), ("training_step", 0)],
+)
+def test_samples_hold(name: str, explained: int) -> None:
+    found = graphflops.validate(SAMPLES / f"{name}.pt2", repeats=0)
+    assert found.holds
+    assert found.verdicts["different"] == 0
+    assert found.verdicts["explained"] == explained
+
+
+def test_lstm_has_no_count_of_torchs_to_compare_with() -> None:
+    found = graphflops.validate(SAMPLES / "lstm.pt2", repeats=0)
+    (lstm,) = [node for node in found.nodes if node.op == "aten.lstm.input"]
+    assert lstm.verdict == "explained"
+    assert "FlopCounterMode has no formula" in lstm.reason
+
+
+def test_a_formula_of_torchs_that_fails_is_not_the_operators_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils import flop_counter
+
+    space: dict[str, Any] = {}
+    exec(compile("def fails(*a, **k): raise AssertionError('shapes')", flop_counter.__file__, "exec"), space)
+    monkeypatch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, space["fails"])
+    found = graphflops.validate(SAMPLES / "convnet.pt2", repeats=0)
+    (linear,) = [node for node in found.nodes if node.op == "aten.linear.default"]
+    assert not any(check.verdict == "not executed" for check in linear.checks)
+    assert [check.measured for check in linear.checks if check.what == "flops"] == ["0"]
+
+
+def test_the_branch_that_did_not_run_is_not_executed() -> None:
+    found = graphflops.validate(SAMPLES / "cond.pt2", repeats=0)
+    assert {node.node for node in found.nodes if node.verdict == "not executed"} <= {
+        "cond/linear",
+        "cond/relu",
+        "cond/linear_1",
+    }
+    assert found.verdicts["not executed"] > 0
+
+
+def lying(report: Any, op: str, **changes: Any) -> Any:
+    """The report with the work or the results of an operator's calls changed."""
+    return replace(
+        report, rows=tuple(changed(row, **changes) if row.op == op else row for row in report.rows)
+    )
+
+
+def changed(row: Any, flops: int = 0, shape: tuple[int, ...] | None = None) -> Any:
+    cost = replace(row.cost, matrix_flops=row.cost.matrix_flops + flops)
+    outputs = row.outputs
+    if shape is not None:
+        outputs = tuple(named._replace(type=named.type.like(shape)) for named in outputs)
+    return replace(row, cost=cost, outputs=outputs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [({"flops": 2}, "flops"), ({"shape": (4, 11)}, "type"), ({"shape": (4, 10, 1)}, "type")],
+)
+def test_a_wrong_count_is_different(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], what: str
+) -> None:
+    analyze = validation.analyze
+    monkeypatch.setattr(
+        validation, "analyze", lambda *a, **k: lying(analyze(*a, **k), "aten.linear.default", **changes)
+    )
+    found = graphflops.validate(SAMPLES / "convnet.pt2", repeats=0)
+    assert not found.holds
+    wrong = [check for node in found.nodes for check in node.checks if check.verdict == "different"]
+    assert {check.what for check in wrong} == {what}
+    result = run(SAMPLES / "convnet.pt2", "--repeats", "0")
+    assert result.exit_code == 3
+    assert "1 call differ" in result.stderr
+
+
+def test_sizes_that_only_data_tell_are_put_into_the_formulas() -> None:
+    class Picked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 4, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x[x.sum(-1) > 0])
+
+    program = graphflops.capture(Picked(), (torch.randn(6, 8),))
+    x = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0])[:, None].expand(6, 8)
+    found = graphflops.validate(program, inputs={"x": x}, repeats=0)
+    assert found.holds
+    (linear,) = [node for node in found.nodes if node.op.startswith("aten.linear")]
+    assert linear.flops == 2 * 3 * 8 * 4  # three of the six rows are positive
+    assert 3 in found.sizes.values()
+
+
+def test_turns_of_a_loop_are_counted() -> None:
+    class Loop(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8, bias=False)
+
+        def forward(self, n: torch.Tensor, x: torch.Tensor) -> Any:
+            return torch._higher_order_ops.while_loop(
+                lambda i, y: i > 0, lambda i, y: (i - 1, self.layer(y)), (n, x)
+            )
+
+    program = torch.export.export(Loop(), (torch.tensor(3), torch.randn(2, 8)), strict=True)
+    found = graphflops.validate(
+        program,
+        inputs=dict(
+            zip(program.graph_signature.user_inputs, (torch.tensor(7), torch.randn(2, 8)), strict=True)
+        ),
+        repeats=0,
+    )
+    assert found.holds
+    (linear,) = [node for node in found.nodes if "linear" in node.op or ".mm" in node.op]
+    assert (linear.turns, linear.flops) == (7, 7 * 2 * 2 * 8 * 8)
+
+
+def test_flexible_attention_counts_in_the_kernel() -> None:
+    """Causal over 64 places: 64 * 65 / 2 scores are seen, each 2 * (16 + 16) FLOPs, in one batch entry and two heads."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    class Flex(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask = create_block_mask(
+                lambda b, h, i, j: i >= j, None, None, 64, 64, device=device, BLOCK_SIZE=32
+            )
+
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return flex_attention(q, q, q, block_mask=self.mask)
+
+    program = torch.export.export(Flex(), (torch.randn(1, 2, 64, 16, device=device),))
+    found = graphflops.validate(program, repeats=0, device=device)
+    assert found.holds
+    (flex,) = [node for node in found.nodes if "flex_attention" in node.op]
+    kinds = {check.what: check for check in flex.checks}
+    assert kinds["tiles"].verdict == "equal"
+    assert kinds["visible"].measured == str(2 * (64 * 65 // 2) * 2 * (16 + 16))
+    assert kinds["visible"].verdict == "equal"
+
+
+def test_made_up_weights_hold_too() -> None:
+    found = graphflops.validate(
+        SAMPLES / "gqa_transformer.pt2", dims={"s27": 9}, random_weights=True, repeats=0
+    )
+    assert found.holds
+    assert found.sizes["s27"] == 9
+
+
+def test_integers_are_drawn_within_the_tables_they_index() -> None:
+    class Tables(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.kinds = torch.nn.Embedding(50, 4), torch.nn.Embedding(3, 4)
+
+        def forward(
+            self, ids: torch.Tensor, kinds: torch.Tensor, places: torch.Tensor, keep: torch.Tensor
+        ) -> torch.Tensor:
+            found = self.tokens(ids + 2) + self.kinds(kinds.view(-1).view_as(kinds))
+            return (found * keep[..., None]).index_select(1, places)
+
+    ids = torch.zeros(4, 64, dtype=torch.int64)
+    program = torch.export.export(Tables(), (ids, ids.clone(), ids[0, :5].clone(), ids.bool()))
+    graph = as_graph(program)
+    report = graphflops.analyze(graph)
+    made = random_inputs(report, View(graph, report.rows), torch.device("cpu"))
+    assert 8 < made["ids"].max() < 50 - 2
+    assert made["kinds"].max() == 2
+    assert made["places"].max() < 64
+    assert made["keep"].all()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_inputs_from_a_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"inputs{suffix}"
+    ids = numpy.arange(12).reshape(2, 6)
+    if suffix == ".npz":
+        numpy.savez(path, ids=ids)
+    else:
+        pytest.importorskip("safetensors.numpy").save_file({"ids": ids}, path)
+    result = run(SAMPLES / "gqa_transformer.pt2", "--inputs", path, "--repeats", "0", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["holds"] is True
+    assert found["sizes"] == {"s23": 2, "s27": 6}
+    assert all(node["verdict"] == "equal" for node in found["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--device", "cuda:99"), "device"),
+        (("--device", "abacus"), "no such device"),
+        (("--device", "meta"), "give cpu or cuda"),
+        (("--inputs", "nothing.npz"), "nothing.npz: no such file"),
+        (("--dim", "s99=4"), "no such size"),
+    ],
+)
+def test_wrong_words_are_one_line(args: tuple[str, ...], said: str) -> None:
+    result = run(SAMPLES / "gqa_transformer.pt2", *args)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
+    numpy.savez(tmp_path / "a.npz", ids=numpy.zeros((2, 6), numpy.float32))
+    numpy.savez(tmp_path / "b.npz", tokens=numpy.zeros((2, 6), numpy.int64))
+    (tmp_path / "c.npz").write_bytes(b"\x80\x04nonsense")
+    numpy.save(tmp_path / "d.npy", numpy.array([object()]), allow_pickle=True)
+    model = SAMPLES / "gqa_transformer.pt2"
+    with pytest.raises(ModelError, match="ids"):
+        graphflops.validate(model, inputs=str(tmp_path / "a.npz"))
+    with pytest.raises(ModelError, match="tokens"):
+        graphflops.validate(model, inputs=str(tmp_path / "b.npz"))
+    for name in ("c.npz", "d.npy"):
+        with pytest.raises(FileError, match="plain tensors"):
+            graphflops.validate(model, inputs=str(tmp_path / name))
+
+
+def test_table_and_markdown() -> None:
+    table = run(SAMPLES / "lstm.pt2", "--repeats", "1").stdout
+    assert "every count holds" in table
+    assert "of peak" in table
+    text = run(SAMPLES / "lstm.pt2", "--repeats", "0", "--format", "markdown").stdout
+    assert "| lstm | aten.lstm.input | explained |" in text
+
+
+def test_onnx_runs_in_onnxruntime() -> None:
+    pytest.importorskip("onnxruntime")
+    result = run(SAMPLES / "convnet.onnx", "--random-weights", "--repeats", "0")
+    assert result.exit_code == 0, result.stderr
+    assert "onnxruntime" in result.stdout
+    sizes = ("--dim", "batch=2", "--dim", "sequence=5")
+    result = run(
+        SAMPLES / "gqa_transformer.onnx", *sizes, "--random-weights", "--repeats", "0", "--format", "json"
+    )
+    found = json.loads(result.stdout)
+    assert found["holds"]
+    assert found["verdicts"]["equal"] == len(found["nodes"])
+
+
+def test_onnx_without_its_weights_says_what_to_do() -> None:
+    pytest.importorskip("onnxruntime")
+    result = run(SAMPLES / "convnet.onnx")
+    assert result.exit_code == 1
+    assert "--random-weights runs it without" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "whole"),
+    [
+        (("equal", "equal"), "equal"),
+        (("equal", "explained"), "explained"),
+        (("explained", "different"), "different"),
+        (("not executed", "different"), "different"),
+        (("equal", "not executed"), "not executed"),
+        ((), "equal"),
+    ],
+)
+def test_the_worst_check_decides(verdicts: tuple[Any, ...], whole: str) -> None:
+    checks = tuple(Check("flops", verdict, "1", "2") for verdict in verdicts)
+    assert NodeResult(0, "n", "aten.mm.default", "", checks, 1, 2, 3).verdict == whole
