@@ -1,1 +1,1 @@
-"""What runs on a machine, to hold predictions against: the only part that imports triton, and torch beside `exporters.live`."""
+"""What runs on a machine, to hold predictions against: the only importer of triton, and of torch beside `exporters.live`."""

@@ -101,7 +101,7 @@ class Confrontation:
     @property
     def kernels(self) -> list[KernelRun]:
         """What our own kernels counted so far."""
-        return self.execution.kernels if self.execution is not None else []
+        return self.execution.kernels.runs if self.execution is not None else []
 
     def after(self, step: Step, results: tuple[Any, ...]) -> None:
         """Compare the types of results with those derived."""
@@ -270,8 +270,8 @@ def _through_kernel(step: Step) -> list[KernelRun]:
         return []
     from graphflops.runtime.flex import sdpa
 
-    runs: list[KernelRun] = []
+    kernels = flex_nodes.Kernels()
     with _disable_current_modes():
         attention = sdpa(q, k, mask, bool(given.get("is_causal")))
-        flex_nodes.forward(runs, attention, q, k, v, given.get("scale"))
-    return runs
+        kernels.forward(attention, q, k, v, given.get("scale"))
+    return kernels.runs

@@ -17,7 +17,7 @@ from graphflops.errors import GraphflopsError, ModelError, RunError, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
 from graphflops.graph import Graph, Node, Opaque, Ref
 from graphflops.runtime import higher_order
-from graphflops.runtime.flex_nodes import flex_attention, flex_attention_backward
+from graphflops.runtime.flex_nodes import Kernels, flex_attention, flex_attention_backward
 from graphflops.runtime.operators import resolve
 from graphflops.runtime.tensors import dtype_of
 from graphflops.tensor import DType
@@ -25,7 +25,6 @@ from graphflops.tensor import DType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from graphflops.runtime.flex_nodes import KernelRun
     from graphflops.runtime.tensors import Weights
 
 ATTENTION: dict[str, Callable[..., Any]] = {
@@ -79,7 +78,7 @@ class Execution:
     trusted: the program comes from memory, not from a file.
     around: what runs each step: it calls the step, and returns what that returned, or raises.
     after: is told of each step and its results, one for each of the node's outputs.
-    kernels: what our own attention kernels counted, in the order in which they ran.
+    kernels: our own attention kernels, and what they counted.
     """
 
     graph: Graph
@@ -88,7 +87,7 @@ class Execution:
     trusted: bool = False
     around: Callable[[Step], Any] = lambda step: step()
     after: Callable[[Step, tuple[Any, ...]], None] = lambda step, results: None
-    kernels: list[KernelRun] = field(default_factory=list)
+    kernels: Kernels = field(default_factory=Kernels)
     _dead: dict[Graph, list[tuple[str, ...]]] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import operator
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from graphflops.runtime.flex import Attention
+    from graphflops.runtime.flex.configs import Kernel
 
 _LN2 = math.log(2)  # flexible attention's own log-sum-exp is to the base 2
 _LARGEST_BLOCK = 2**20  # a block mask that nobody gave is one block of 2**30 rows
@@ -44,6 +46,54 @@ class KernelRun:
         return (self.tiles + self.partial_tiles) * self.tile_flops
 
 
+@dataclass
+class Kernels:
+    """Our attention kernels in the runs of one program.
+
+    counts: whether they count, and wait for the device to tell. runs: what they counted, in the order in which they ran.
+    """
+
+    counts: bool = True
+    runs: list[KernelRun] = field(default_factory=list)
+    _known: dict[Any, tuple[tuple[Any, ...], tuple[int, ...], Attention]] = field(default_factory=dict)
+
+    def prepared(self, key: Any, tensors: tuple[Any, ...], make: Callable[[], Attention]) -> Attention:
+        """The attention made for a key; made again where the tensors it was made from are others, or were written to."""
+        versions = tuple([x._version for x in tensors if isinstance(x, torch.Tensor)])
+        if key in self._known:
+            old, then, attention = self._known[key]
+            if len(old) == len(tensors) and all(map(operator.is_, old, tensors)) and then == versions:
+                return attention
+        attention = make()
+        self._known[key] = (tensors, versions, attention)
+        return attention
+
+    def forward(
+        self,
+        attention: Attention,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and log-sum-exp of a prepared attention."""
+        out, lse, counts = attention.forward(query, key, value, scale, 2 if self.counts else 0)
+        self.ran(attention, "forward", counts, query, value)
+        return out, lse
+
+    def ran(
+        self,
+        attention: Attention,
+        kernel: Kernel,
+        counts: torch.Tensor,
+        query: torch.Tensor,
+        value: torch.Tensor,
+    ) -> None:
+        """Keep what a kernel counted."""
+        if self.counts:
+            self.runs.append(_run(attention, kernel, counts, query, value))
+
+
 def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether our kernel can run here on such operands."""
     here = q.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
@@ -59,7 +109,7 @@ def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def flex_attention(
-    runs: list[KernelRun],
+    kernels: Kernels,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -81,14 +131,16 @@ def flex_attention(
         return tuple(
             math_attention(query, key, value, function_of(score_mod.graph), mask, scale, {}, *buffers)
         )
-    attention = _prepared(query, key, score_mod, block_mask, score_mod_other_buffers, mask_mod_other_buffers)
-    out, lse = forward(runs, attention, query, key, value, scale)
+    attention = _prepared(
+        kernels, query, key, score_mod, block_mask, score_mod_other_buffers, mask_mod_other_buffers
+    )
+    out, lse = kernels.forward(attention, query, key, value, scale)
     maxima = torch.full_like(lse, math.nan)  # the kernel keeps none
     return out, lse / _LN2, maxima
 
 
 def flex_attention_backward(
-    runs: list[KernelRun],
+    kernels: Kernels,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -118,31 +170,19 @@ def flex_attention_backward(
             *(tuple(score_mod_other_buffers), tuple(mask_mod_other_buffers)),
         )
         return tuple(found)
-    attention = _prepared(query, key, fw_graph, block_mask, score_mod_other_buffers, mask_mod_other_buffers)
+    attention = _prepared(
+        kernels, query, key, fw_graph, block_mask, score_mod_other_buffers, mask_mod_other_buffers
+    )
     grad = torch.zeros_like(out) if grad_out is None else grad_out
     *gradients, counts, key_counts = attention.backward(
         *(query, key, value, out, logsumexp * _LN2, grad),
         None if grad_logsumexp is None else grad_logsumexp / _LN2,
         scale,
-        2,
+        2 if kernels.counts else 0,
     )
-    for kernel, counted in (("query_gradient", counts), ("key_gradient", key_counts)):
-        runs.append(_run(attention, kernel, counted, query, value))
+    kernels.ran(attention, "query_gradient", counts, query, value)
+    kernels.ran(attention, "key_gradient", key_counts, query, value)
     return (*gradients, *[None] * len(score_mod_other_buffers))
-
-
-def forward(
-    runs: list[KernelRun],
-    attention: Attention,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp of a prepared attention; what its kernel counted is added to `runs`."""
-    out, lse, counts = attention.forward(query, key, value, scale, 2)
-    runs.append(_run(attention, "forward", counts, query, value))
-    return out, lse
 
 
 def _run(
@@ -167,6 +207,7 @@ def _run(
 
 
 def _prepared(
+    kernels: Kernels,
     query: torch.Tensor,
     key: torch.Tensor,
     score_mod: Any,
@@ -178,7 +219,14 @@ def _prepared(
     from graphflops.runtime.flex.blocks import from_lists
 
     queries, keys, partial, places, full, full_places, *_, rows, columns, mask = block_mask
-    given = None
-    if max(rows, columns) <= _LARGEST_BLOCK:
-        given = (mask.graph, from_lists(queries, keys, (partial, places), (full, full_places), rows, columns))
-    return prepare(query, key, score_mod.graph, given, tuple(score_tensors), tuple(mask_tensors))
+
+    def make() -> Attention:
+        given = None
+        if max(rows, columns) <= _LARGEST_BLOCK:
+            lists = from_lists(queries, keys, (partial, places), (full, full_places), rows, columns)
+            given = (mask.graph, lists)
+        return prepare(query, key, score_mod.graph, given, tuple(score_tensors), tuple(mask_tensors))
+
+    sizes = (query.shape, key.shape, query.dtype, query.device, queries, keys, rows, columns)
+    tensors = (partial, places, full, full_places, *score_tensors, *mask_tensors)
+    return kernels.prepared((score_mod.graph, mask.graph, sizes), tensors, make)

@@ -231,8 +231,8 @@ def inputs_from(path: str, device: torch.device) -> dict[str, Any]:
         raise FileError(f"{where}: is no .npz or .safetensors file of plain tensors ({reason})") from None
 
 
-def checked(given: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """The tensors given, once it is sure that they are what the program takes; raises ModelError where not."""
+def checked(given: Mapping[str, Any], report: Report, device: torch.device) -> dict[str, Any]:
+    """The tensors given, on the device, once it is sure that they are what the program takes; ModelError where not."""
     wanted = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
     if wanted.keys() != given.keys():
         names = ", ".join(map(shown, wanted))
@@ -243,4 +243,4 @@ def checked(given: Mapping[str, Any], report: Report) -> dict[str, Any]:
         if tuple(tensor.shape) != typed.shape or tensor.dtype != dtype_of(typed.dtype):
             held = f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
             raise ModelError(f"input {shown(name)} is {typed}, the file holds {held}")
-    return dict(given)
+    return {name: tensor.to(device) for name, tensor in given.items()}

@@ -78,7 +78,7 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
         raise ModelError(
             f"torch {version} has no operator {shown(op)}: import the library that registers it, or update torch"
         )
-    chosen: Callable[..., Any] = _VIEWS.get(op, found)
+    chosen: Callable[..., Any] = _HERE.get(op, found)
     return chosen
 
 
@@ -95,7 +95,13 @@ def _reshaped(self: torch.Tensor, size: Any) -> torch.Tensor:
     return self.reshape(size)
 
 
-_VIEWS: dict[str, Callable[..., Any]] = {
+def _split(self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int = 0) -> Any:
+    """Torch wants the places in the machine's own memory, wherever the tensor is."""
+    return torch.ops.aten.tensor_split.tensor_indices_or_sections(self, tensor_indices_or_sections.cpu(), dim)
+
+
+_HERE: dict[str, Callable[..., Any]] = {
     "aten.view.default": _reshaped,
     "aten._unsafe_view.default": _reshaped,
+    "aten.tensor_split.tensor_indices_or_sections": _split,
 }

@@ -62,8 +62,11 @@ class Peer:
         self.counter.__exit__(*error)
         self.seen.__exit__(*error)
 
-    def run(self, step: Step) -> tuple[Any, int, list[Any]]:
-        """Run a step: what it returns, FLOPs counted in it but not in steps inside, and the operators that ran."""
+    def run(self, step: Step) -> tuple[Any, int, list[Any] | None]:
+        """Run a step: what it returns, FLOPs counted in it but not in steps inside, and the operators that ran.
+
+        None in their place says that the counter failed on it.
+        """
         before, attributed, ran = self.counter.get_total_flops(), self._attributed, len(self.seen.ops)
         try:
             returned = step()
@@ -71,7 +74,7 @@ class Peer:
             if not _of_the_counter(error):
                 raise
             with _disable_current_modes():  # its formula fails, not the operator
-                returned = step()
+                return step(), 0, None
         inside = self._attributed - attributed
         own = self.counter.get_total_flops() - before - inside
         self._attributed += own
@@ -107,8 +110,10 @@ def has_formula(ops: list[Any]) -> bool:
     return any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops)
 
 
-def gap(step: Step, ours: int, counted: int, ops: list[Any]) -> str:
+def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
     """Why FlopCounterMode counts something else than we do, where that is a known error of its; "" where it is not."""
+    if ops is None:
+        return "FlopCounterMode fails on it"
     if counted == 0 and not has_formula(ops):
         names = sorted({str(getattr(op, "_overloadpacket", op)) for op in ops} or {step.node.op})
         return f"FlopCounterMode has no formula for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"

@@ -31,20 +31,31 @@ def dtype_of(dtype: DType) -> torch.dtype:
 class Weights:
     """What the inputs of a program hold that no caller passes, on one device.
 
-    random: numbers of our own in place of the stored ones.
+    random: numbers of our own in place of the stored ones. keep: parameters and constants stay on the device from one run to
+    the next; otherwise each is there from its first use to its last.
     """
 
-    def __init__(self, graph: Graph, device: torch.device, random: bool = False) -> None:
+    def __init__(self, graph: Graph, device: torch.device, random: bool = False, keep: bool = False) -> None:
         self.graph = graph
         self.device = device
         self.random = random
+        self.keep = keep
+        self._kept: dict[tuple[Graph, str], torch.Tensor] = {}
         self._checkpoint: dict[str, Any] | None = None
 
     def of(self, graph: Graph, entry: Input) -> torch.Tensor:
-        """What an input of the program, or of a graph nested in it, holds; a copy, but of parameters that lie there already.
+        """What an input of the program, or of a graph nested in it, holds; a copy of what programs may write to.
 
         Raises FileError for one that the file does not hold as numbers, ModelError for one whose size is open.
         """
+        if not self.keep or entry.role == "buffer":
+            return self._made(graph, entry)
+        key = (graph, entry.name)
+        if key not in self._kept:
+            self._kept[key] = self._made(graph, entry)
+        return self._kept[key]
+
+    def _made(self, graph: Graph, entry: Input) -> torch.Tensor:
         typed = graph.types.get(entry.name)
         if not isinstance(typed, TensorType):
             raise ModelError(f"input {shown(entry.name)} is no tensor: {shown(str(typed), 80)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -92,7 +93,7 @@ def prepared(
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
     report = analyze(graph, dims=dims, inputs=shapes)
     view = View(graph, report.rows)
-    tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report)
+    tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report, where)
     return Run(graph, report, tensors, where, random_weights, seed)
 
 
@@ -112,7 +113,7 @@ class Run:
         self.report = report
         self.inputs = inputs
         self.device = device
-        self.weights = Weights(graph, device, random_weights)
+        self.weights = Weights(graph, device, random_weights, keep=2 * report.parameter_bytes < _free(device))
         self.seed = seed
         self.trusted = graph.origin.format == "live"
 
@@ -136,6 +137,7 @@ class Run:
             watch.execution = execution
             execution.around, execution.after = watch.around, watch.after
             self.once(execution)
+        execution.kernels.counts = False
         peak = self.memory(execution)
         clock = Clock(self.device, watch.place)
         execution.around, execution.after = clock.around, lambda step, results: None
@@ -176,12 +178,15 @@ class Run:
     def once(self, execution: Execution) -> Sequence[Any]:
         """One run from fresh copies of the inputs."""
         torch.manual_seed(self.seed)
-        execution.kernels.clear()
+        execution.kernels.runs.clear()
         return execution.run({name: tensor.clone() for name, tensor in self.inputs.items()})
 
     def memory(self, execution: Execution) -> int | None:
-        """Most bytes asked for at once, inputs included and weights not; None where the device does not tell."""
-        if self.device.type != "cuda":
+        """Most bytes asked for at once, inputs included and weights not; None where the device does not tell.
+
+        Nor does it where weights come and go.
+        """
+        if self.device.type != "cuda" or not self.weights.keep:
             return None
         execution.around, execution.after = lambda step: step(), lambda step, results: None
         torch.cuda.synchronize(self.device)
@@ -216,6 +221,14 @@ def _device(name: str) -> torch.device:
             )
         return torch.device("cuda", device.index or 0)
     return device
+
+
+def _free(device: torch.device) -> int:
+    """Bytes of memory that are free on the device; of the machine's own, all."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _described(device: torch.device) -> str:

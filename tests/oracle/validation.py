@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -23,7 +23,14 @@ from graphflops.runtime.execute import Execution
 from graphflops.runtime.tensors import Weights
 from graphflops.runtime.validate import validate
 from tests.oracle.models import Effort, exported, quiet, table_of
+from tests.oracle.models import device as device_of
+from tests.oracle.op_db import Program, samples
 from tests.oracle.zoo.case import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.runtime.validation import Validation
 
 _TIGHT = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -94,12 +101,53 @@ def judged(case: Case) -> tuple[str, str]:
             return "wrong", "other results than torch's own module"
         random = validate(model, repeats=0)
         given = validate(model, inputs=inputs, repeats=0)
-    for found, name in ((random, "random inputs"), (given, "its inputs")):
-        for node in found.nodes:
-            bad = [check for check in node.checks if check.verdict in ("different", "not executed")]
-            if bad:
-                return "wrong", f"{name}: {node.node} ({node.op}): {node.reason}"
-    return "equal", ", ".join(f"{number} {verdict}" for verdict, number in given.verdicts.items() if number)
+    kind, why = verdict(random, "random inputs")
+    return (kind, why) if kind == "wrong" else verdict(given, "its inputs")
+
+
+def made_up(case: Case, device: str) -> tuple[str, str]:
+    """The verdict on a model without weights, run on made-up ones."""
+    with device_of(case):
+        module = case.build().eval()
+    try:
+        program = exported(case, module, dynamic=False)
+    except Exception as error:
+        return "not exportable", _line(error)
+    return verdict(validate(program, random_weights=True, repeats=0, device=device), "made-up weights")
+
+
+def verdict(found: Validation, name: str) -> tuple[str, str]:
+    """`wrong` with the first call that is, else `equal`."""
+    for node in found.nodes:
+        if any(check.verdict in ("different", "not executed") for check in node.checks):
+            return "wrong", f"{name}: {node.node} ({node.op}): {node.reason}"
+    return "equal", ", ".join(f"{number} {verdict}" for verdict, number in found.verdicts.items() if number)
+
+
+def judged_operators(shard: int, shards: int, most: int, device: str) -> Iterator[tuple[str, str, str]]:
+    """(operator, `equal` or `wrong` or `not exportable`, why) of samples of torch's operator database, each run for real."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for operator in op_db[shard::shards]:
+        for index, leaves, spec in samples(operator, most):
+            name = f"{operator.name}{operator.variant_test_name and '.' + operator.variant_test_name}#{index}"
+            tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+            try:
+                program = torch.export.export(Program(operator.op, leaves, spec), tensors, strict=False)
+            except Exception as error:
+                yield name, "not exportable", _line(error)
+                continue
+            try:
+                found = validate(program, inputs=example_of(program), repeats=0, device=device)
+            except Exception as error:
+                yield name, "wrong", _line(error)
+                continue
+            bad = [
+                node
+                for node in found.nodes
+                if any(c.verdict in ("different", "not executed") for c in node.checks)
+            ]
+            yield name, "wrong" if bad else "equal", "; ".join(f"{node.op}: {node.reason}" for node in bad)
 
 
 def _line(error: Exception) -> str:
@@ -113,17 +161,34 @@ def main(arguments: list[str] | None = None) -> int:
         "--table", default="torch_nn,programs,language", help="comma-separated tables of models"
     )
     parser.add_argument("--only", default="", help="comma-separated words, one of which a name must hold")
+    parser.add_argument(
+        "--op-db", metavar="I/N", help="instead: every Nth operator of torch's database from the Ith"
+    )
+    parser.add_argument("--most", type=int, default=5, help="samples of each operator")
+    parser.add_argument("--device", default="cpu", help="where operators run")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args(arguments)
     quiet()
+    if options.op_db:
+        shard, _, shards = options.op_db.partition("/")
+        told: Counter[str] = Counter()
+        for name, kind, why in judged_operators(int(shard), int(shards), options.most, options.device):
+            told[kind] += 1
+            if kind == "wrong" or (options.verbose and kind != "equal"):
+                print(f"{name}: {kind}: {why[:300]}", flush=True)
+        print(
+            f"operators on torch {torch.__version__.partition('+')[0]}: "
+            + ", ".join(f"{n} {k}" for k, n in sorted(told.items()))
+        )
+        return 1 if told["wrong"] else 0
     words = options.only.split(",")
     count: Counter[str] = Counter()
     for table in options.table.split(","):
         for case in table_of(table, Effort(1)):
-            if case.meta or not any(word in case.name for word in words):
+            if not any(word in case.name for word in words):
                 continue
             try:
-                kind, why = judged(case)
+                kind, why = judged(case) if not case.meta else made_up(case, options.device)
             except ModuleNotFoundError as error:
                 kind, why = "not exportable", _line(error)
             except GraphflopsError as error:
