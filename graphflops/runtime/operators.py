@@ -34,6 +34,7 @@ _NAMESPACES = frozenset(
         "torchvision",
         "torchao",
         "rngprims",
+        "profiler",
         "torch_attn",
         "torch_nn",
     )
@@ -64,8 +65,13 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
             raise ModelError(f"{shown(op)} is not run: no rule of graphflops knows it")
         return _of_module(_MODULES[module], function, op)
     namespace, _, rest = op.partition(".")
-    if not trusted and (namespace not in _NAMESPACES or find(op) is None):
-        raise ModelError(f"{shown(op)} is not run: no rule of graphflops knows it")
+    if not trusted:
+        if find(op) is None:
+            raise ModelError(f"{shown(op)} is not run: no rule of graphflops knows it")
+        if namespace not in _NAMESPACES:
+            raise ModelError(
+                f"{shown(op)} is not run: operators of {shown(namespace)} are not taken from a file"
+            )
     word, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace, None), word, None)
     found = (
