@@ -18,7 +18,9 @@ from graphflops.analysis import as_graph
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
 from graphflops.runtime import validate as validation
+from graphflops.runtime.execute import Execution
 from graphflops.runtime.inputs import random_inputs
+from graphflops.runtime.tensors import Weights
 from graphflops.runtime.validation import Check, NodeResult
 from graphflops.view import View
 
@@ -169,6 +171,47 @@ def test_flexible_attention_counts_in_the_kernel() -> None:
     assert kinds["tiles"].verdict == "equal"
     assert kinds["visible"].measured == str(2 * (64 * 65 // 2) * 2 * (16 + 16))
     assert kinds["visible"].verdict == "equal"
+
+
+class Loss(torch.nn.Module):
+    """Causal flexible attention whose scores are squared, in front of which something is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 48, bias=False)
+        self.causal = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 32, 32, device="cpu", BLOCK_SIZE=16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.linear(x).unflatten(-1, (3, 1, 16)).permute(2, 0, 3, 1, 4).unbind(0)
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s * s, block_mask=self.causal).sum()
+
+    def spelled_out(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.linear(x).unflatten(-1, (3, 1, 16)).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = (q @ k.transpose(-2, -1) / 4) ** 2
+        hidden = torch.ones(32, 32, dtype=torch.bool).triu(1)
+        return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).sum()
+
+
+def test_gradients_of_flexible_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batch entries of 32 * 33 / 2 visible scores; five products of width 16 for each in the backward."""
+    pytest.importorskip("triton")
+    from torch.export.experimental import _export_forward_backward
+    from torch.nn.attention import flex_attention as flex
+
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)  # torch does not run gradients on a CPU
+    module, x = Loss(), torch.randn(2, 32, 8)
+    program = _export_forward_backward(torch.export.export(module, (x,), strict=True))
+    (wanted,) = torch.autograd.grad(module.spelled_out(x), [module.linear.weight])
+    graph = as_graph(program)
+    execution = Execution(graph, Weights(graph, torch.device("cpu")), trusted=True)
+    results = dict(zip([output.role for output in graph.outputs], execution.run({"x": x}), strict=True))
+    torch.testing.assert_close(results["gradient"], wanted, rtol=1e-4, atol=1e-5)
+    found = graphflops.validate(program, inputs={"x": x}, repeats=0)
+    assert found.holds
+    (back,) = [node for node in found.nodes if node.op.endswith("flex_attention_backward")]
+    assert [check.verdict for check in back.checks if check.what == "tiles"] == ["equal", "equal"]
+    visible = [check.measured for check in back.checks if check.what == "visible"]
+    assert visible == [str(5 * 2 * 16 * 2 * 32 * 33 // 2)] * 2
 
 
 def test_made_up_weights_hold_too() -> None:
