@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from graphflops.runtime.execute import Step
 
-_VIEWS_OF_COMPLEX = "torch counts a complex multiply-add as a real one; it is eight operations"
+_COMPLEX = "torch counts a complex multiply-add as a real one; it is eight operations"
+_GROUPS = "torch counts the gradient of a grouped convolution's weight as if every channel met every other"
 # Where attention operators take their operands: places of the mask, of whether it is causal, names as in their schemas.
 _ATTENTION = frozenset(
     {
@@ -118,8 +119,18 @@ def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
         names = sorted({str(getattr(op, "_overloadpacket", op)) for op in ops} or {step.node.op})
         return f"FlopCounterMode has no formula for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
     if ours == 4 * counted and any(x.is_complex() for x in _tensors(step)):
-        return _VIEWS_OF_COMPLEX
+        return _COMPLEX
+    if step.node.op == "aten.convolution_backward.default" and counted == _without_groups(step, ours):
+        return _GROUPS
     return ""
+
+
+def _without_groups(step: Step, ours: int) -> int:
+    """What a convolution's gradients come to where the weight's is counted once for each group."""
+    given = [*step.args, *step.kwargs.values()]
+    groups, (wants_input, wants_weight, _) = given[9], given[10]
+    each = ours // (wants_input + wants_weight) if wants_input or wants_weight else 0
+    return each * (wants_input + groups * wants_weight)
 
 
 def _tensors(step: Step) -> Iterator[torch.Tensor]:

@@ -61,6 +61,28 @@ def test_a_formula_of_torchs_that_fails_is_not_the_operators_fault(monkeypatch: 
     assert [check.measured for check in linear.checks if check.what == "flops"] == ["0"]
 
 
+@pytest.mark.parametrize("groups", [1, 4, 16])
+def test_torch_counts_gradients_of_grouped_convolutions_wrong(groups: int) -> None:
+    """The weight's gradient is 2 * 16 * (16 / groups) * 9 * 6 * 6 FLOPs, and so is the input's."""
+
+    class Convolution(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Conv2d(16, 16, 3, groups=groups, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x * self.layer.weight.mean()).sum()
+
+    from torch.export.experimental import _export_forward_backward
+
+    program = _export_forward_backward(torch.export.export(Convolution(), (torch.randn(1, 16, 8, 8),)))
+    found = graphflops.validate(program, repeats=0)
+    (back,) = [node for node in found.nodes if node.op == "aten.convolution_backward.default"]
+    assert back.flops == 2 * 2 * 16 * (16 // groups) * 9 * 6 * 6
+    assert found.holds
+    assert back.verdict == ("equal" if groups == 1 else "explained")
+
+
 def test_the_branch_that_did_not_run_is_not_executed() -> None:
     found = graphflops.validate(SAMPLES / "cond.pt2", repeats=0)
     assert {node.node for node in found.nodes if node.verdict == "not executed"} <= {
