@@ -39,11 +39,15 @@ from graphflops.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.attention import AttentionUse
+    from graphflops.attention.flex import FlexAttentions
+    from graphflops.attention.group import AttentionUse
+    from graphflops.attention.stated import Stated
+    from graphflops.rules.flex import Seen
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
 _PROGRESS_EVERY = 256
+_FLEX = frozenset({"higher_order.flex_attention", "higher_order.flex_attention_backward"})
 
 
 def analyze(
@@ -52,6 +56,7 @@ def analyze(
     model_name: str | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
+    masks: Mapping[str, str] | None = None,
     training: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
@@ -61,6 +66,8 @@ def analyze(
     model_name: which program of an archive that holds several.
     dims: sizes by symbol (`s27`), or by input axis (`ids[1]`).
     inputs: whole shapes by input name; a static program is propagated again from them.
+    masks: by input name, what a mask that the caller passes in lets through: `causal`, `window:1024`, `prefix:128` or
+        `density:0.3`; the last query is at the place of the last key.
     training: price the backward of every call and an AdamW step too.
     progress: called now and then with (calls done, calls in all).
 
@@ -68,7 +75,8 @@ def analyze(
     """
     graph = as_graph(model, model_name)
     binding = bind(graph, dims or {}, inputs or {})
-    analysis = _Analysis(graph, binding, training, progress)
+    stated = _stated(masks, graph)
+    analysis = _Analysis(graph, binding, training, progress, stated)
     report: Report | None = None
     if graph.declared is not None and binding.given and graph.symbols.keys() - binding.given.keys():
         probe = _Analysis(
@@ -82,7 +90,7 @@ def analyze(
     if not found:
         return report or analysis.report()
     analysis = _Analysis(
-        whole, bind(whole, renamed(dims or {}, found, graph), inputs or {}), training, progress
+        whole, bind(whole, renamed(dims or {}, found, graph), inputs or {}), training, progress, stated
     )
     equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
     text = f"sizes meet where only equal ones can, from which follows {equal}"
@@ -151,8 +159,10 @@ class _Analysis:
         binding: Binding,
         training: bool,
         progress: Callable[[int, int], None] | None,
+        masks: Mapping[str, Stated] | None = None,
     ) -> None:
         self.graph = graph
+        self.masks = masks or {}
         self.binding = binding
         self.training = training
         self.progress = progress
@@ -173,6 +183,8 @@ class _Analysis:
         minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
         self.sizes = SizesKnown(binding.hints, minimums)
         self.found: dict[tuple[str, str], Diagnostic] = {}
+        self.flex: FlexAttentions | None = None
+        self.flexible: dict[Node, Seen] = {}
 
     # Whole program
 
@@ -237,20 +249,35 @@ class _Analysis:
 
         Where no operator can be part of one, nothing is looked for.
         """
-        from graphflops.attention import attentions, masked_rows, may_hold
+        from graphflops.attention.program import attentions, may_hold
 
-        if not any(map(may_hold, self.rules)):
+        if not self.masks and not any(map(may_hold, self.rules)):
             return run, ()
-        uses = attentions(View(self.graph, run.rows, None if self.binding.moved else self.binding.given))
-        masked = {name: flops for use in uses for name, flops in masked_rows(use).items()}
-        rows = list(run.rows)
-        found: list[Cost] = []
-        for place, row in enumerate(rows):
-            if row.node in masked and row.cost.masked_flops == 0:
-                found.append(Cost(masked_flops=masked[row.node]))
-                rows[place] = replace(row, cost=replace(row.cost, masked_flops=masked[row.node]))
-        cost = replace(run.cost, masked_flops=self.total("masked_flops", [run.cost, *found]))
-        return replace(run, rows=tuple(rows), cost=cost), uses
+        given = None if self.binding.moved else self.binding.given
+        uses, masked, of_gradients, inputs = attentions(
+            View(self.graph, run.rows, given, self.flexible), self.masks
+        )
+        rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in run.rows]
+        pairs = [(row, was) for row, was in zip(rows, run.rows, strict=True) if row is not was]
+        cost = replace(run.cost, masked_flops=self.masked(run.cost, [(a.cost, b.cost) for a, b in pairs]))
+        backward = self.masked(run.backward, [(a.backward, b.backward) for a, b in pairs])
+        run = replace(run, rows=tuple(rows), cost=cost, backward=replace(run.backward, masked_flops=backward))
+        if inputs:
+            text = (
+                f"attention is masked, or its scores are added to, by {', '.join(map(shown, inputs))}, and what that"
+                f" hides is not counted: say what it is, as with --mask {shown(inputs[0])}=causal"
+            )
+            self.found["GF117", ""] = Diagnostic("GF117", DIAGNOSTICS["GF117"], "", text)
+        return run, uses
+
+    def masked(self, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
+        """What is masked in all, where some calls have come to have more of it than before."""
+        found = [
+            Cost(masked_flops=after.masked_flops)
+            for after, before in pairs
+            if after is not None and after is not before
+        ]
+        return self.total("masked_flops", [whole, *found])
 
     def inputs_with(self, role: str) -> list[Named]:
         """Inputs of a role that are tensors, each storage once, under the names they bear in the model."""
@@ -294,7 +321,7 @@ class _Analysis:
         for done, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True)):
             if top and self.progress and done % _PROGRESS_EVERY == 0:
                 self.progress(done, len(graph.nodes))
-            priced = self.price(node, values)
+            priced = self.price(node, values, graph)
             if priced.placeholders:
                 priced = self.numbered(node, priced, graph)
             self.settle(node, priced, values, graph, autocast)
@@ -382,13 +409,15 @@ class _Analysis:
 
     # One call
 
-    def price(self, node: Node, values: Mapping[str, Value]) -> Priced:
+    def price(self, node: Node, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Ask the rule; equal calls are asked about once."""
         args = self.resolve(node.args, values)
         dropped = () if self.derives else _PLACEMENT
         kwargs = tuple(
             [(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped]
         )
+        if node.op in _FLEX and (seen := self.seen(node, args, graph)) is not None:
+            kwargs = (*kwargs, ("seen", seen))
         wanted = tuple([name is not None for name in node.outputs]) if self.derives else ()
         key = (node.op, key_of(args), key_of(kwargs), wanted)
         known = self.priced.get(key)
@@ -405,6 +434,19 @@ class _Analysis:
             return unknown_call("GF101", str(NoRuleError(node.op + " on sparse tensors" * sparse)))
         call = Call(rule, node.op, args, kwargs, in_place, wanted if self.derives else None)
         return call.priced(self.training)
+
+    def seen(self, node: Node, args: tuple[Any, ...], graph: Graph) -> Seen | None:
+        """What is visible of an attention with functions of its own."""
+        from graphflops.attention.flex import FlexAttentions
+
+        if self.flex is None:
+            self.flex = FlexAttentions(self.graph)
+        found, problem = self.flex.seen(graph, node, args)
+        if problem:
+            self.say("GF117", node, problem)
+        if found is not None:
+            self.flexible[node] = found
+        return found
 
     def rule_of(self, op: str) -> tuple[Rule | None, bool]:
         """The rule of an operator, and whether it is the functional rule of an in-place operator."""
@@ -592,6 +634,7 @@ class _Analysis:
     def say(self, code: str, node: Node, message: str) -> None:
         """Keep a diagnostic; one per operator, or one for all, of the kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
+        where = message if code == "GF117" else where
         self.found.setdefault((code, where), Diagnostic(code, DIAGNOSTICS[code], node.name, message))
 
 
@@ -612,7 +655,16 @@ DIAGNOSTICS = {
     "GF114": "data-length",
     "GF115": "domain-not-imported",
     "GF116": "size-named",
+    "GF117": "mask-not-known",
 }
+
+
+def _stated(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, Stated]:
+    if not masks:
+        return {}
+    from graphflops.attention.stated import parsed
+
+    return parsed(masks, graph)
 
 
 def _pass_on(events: Sequence[Event], values: dict[str, Value]) -> None:
@@ -639,6 +691,15 @@ def _want(names: Iterable[str], values: dict[str, Value]) -> None:
         value = values[name]
         if isinstance(value, TensorType) and value.dtype.is_floating:
             values[name] = replace(value, requires_grad=True)
+
+
+def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
+    """The row with what attention's masks make needless, where its rule knows of no mask."""
+    if forward != 0 and row.cost.masked_flops == 0:
+        row = replace(row, cost=replace(row.cost, masked_flops=forward))
+    if backward != 0 and row.backward is not None and row.backward.masked_flops == 0:
+        row = replace(row, backward=replace(row.backward, masked_flops=backward))
+    return row
 
 
 def _tensors(uses: Sequence[str], values: Mapping[str, Value]) -> tuple[Named, ...]:

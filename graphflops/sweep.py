@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import evaluate
@@ -46,10 +46,15 @@ class Point:
 def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     """The program at every combination of the sizes.
 
-    sizes: values by symbol (`s27`) or input axis (`ids[1]`), in the order in which they vary, the last the fastest.
-    Raises ModelError for a name that no open size of the report has, and for more than 10,000 points.
+    sizes: values by symbol (`s27`) or input axis (`ids[1]`), in the order in which they vary, the last the fastest; several
+    that are always equal by all of their names (`keys[2]=values[2]`).
+    Raises ModelError for a name that no open size of the report has or that is given twice, and for more than 10,000 points.
     """
-    names = {name: _symbol(report, name) for name in sizes}
+    names = {name: _symbols(report, name) for name in sizes}
+    given = [symbol for symbols in names.values() for symbol in symbols]
+    twice = next((symbol for symbol in given if given.count(symbol) > 1), None)
+    if twice is not None:
+        raise ModelError(f"the sweep gives {shown(twice)} twice: every size once")
     points = 1
     for values in sizes.values():
         points *= len(values)
@@ -62,10 +67,48 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     ]
 
 
-def _symbol(report: Report, name: str) -> str:
+def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    """A line for each size that has values for which the program was not exported."""
+    lines = []
+    for name, values in sizes.items():
+        for info in (report.symbols[symbol] for symbol in _symbols(report, name)):
+            low, high = info.minimum, info.maximum
+            outside = [
+                value
+                for value in values
+                if (low is not None and value < low) or (high is not None and value > high)
+            ]
+            if outside:
+                told = ", ".join(f"{value:,}" for value in outside[:3]) + (", …" if len(outside) > 3 else "")
+                span = (
+                    f"at most {high}"
+                    if low is None
+                    else f"at least {low}"
+                    if high is None
+                    else f"{low}..{high}"
+                )
+                lines.append(f"{shown(name)} = {told}: the program was exported for {span}")
+                break
+    return lines
+
+
+def _symbols(report: Report, names: str) -> list[str]:
+    """The sizes that a name, or several with `=` between them, stand for."""
+    whole = _symbol(report, names)
+    if whole is not None:
+        return [whole]
+    found = {name: _symbol(report, name) for name in map(str.strip, names.split("="))}
+    return [symbol or _refused(report, name) for name, symbol in found.items()]
+
+
+def _symbol(report: Report, name: str) -> str | None:
     for symbol, info in report.symbols.items():
         if (name == symbol or name in info.where) and info.given_by != "user":
             return symbol
+    return None
+
+
+def _refused(report: Report, name: str) -> NoReturn:
     known = ", ".join(
         f"{shown(symbol)} ({shown(', '.join(info.where[:2]))})"
         for symbol, info in report.symbols.items()
@@ -77,8 +120,8 @@ def _symbol(report: Report, name: str) -> str:
 
 
 def _point(
-    report: Report, chosen: Mapping[str, int], names: Mapping[str, str], cost: Cost, peak: Dim
+    report: Report, chosen: Mapping[str, int], names: Mapping[str, Sequence[str]], cost: Cost, peak: Dim
 ) -> Point:
-    values = {**report.values, **{names[name]: value for name, value in chosen.items()}}
+    values = {**report.values, **{symbol: value for name, value in chosen.items() for symbol in names[name]}}
     at = {name: evaluate(getattr(cost, name), values) for name in QUANTITIES}
     return Point(chosen, at, evaluate(peak, values))

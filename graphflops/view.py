@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.graph import Input
     from graphflops.report import Row
+    from graphflops.rules.flex import Seen
 
 
 @dataclass(slots=True, eq=False)
@@ -91,11 +92,13 @@ class View:
     """A program and the rows of its report; names of values are unique in it, nested graphs included.
 
     given: sizes that the user gave, by name; None where the recorded sizes do not hold any more.
+    flexible: what is visible of attentions with functions of their own.
     """
 
     graph: Graph
     rows: Sequence[Row]
     given: Mapping[str, int] | None = field(default_factory=dict)
+    flexible: Mapping[Node, Seen] = field(default_factory=dict)
 
     @cached_property
     def calls(self) -> list[Call]:

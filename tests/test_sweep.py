@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from graphflops.analysis import analyze
 from graphflops.cli import main
 from graphflops.errors import ModelError
-from graphflops.sweep import sweep
+from graphflops.sweep import beyond, sweep
 
 MODEL = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
 
@@ -53,6 +53,34 @@ def test_programs_read_whole_numbers() -> None:
     assert rows[0]["matrix_flops"] == 409_600 * 2 * 128 + 1_024 * 2 * 128 * 128
 
 
+def test_sizes_that_are_always_equal() -> None:
+    (point,) = sweep(analyze(MODEL), {"ids[0]=ids[1]": (64,)})
+    (other,) = sweep(analyze(MODEL), {"ids[0]": (64,), "ids[1]": (64,)})
+    assert point.cost == other.cost
+    assert run("--sweep", "ids[0] = ids[1] = 64,128").split()[:3] == ["ids[0]", "=", "ids[1]"]
+
+
+def test_a_page_holds_the_points(tmp_path: Path) -> None:
+    run("--sweep", "ids[1]=128,8192", "--output", str(tmp_path / "report.html"))
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert '<td class="figure">8,192</td>' in text
+    assert "<svg" in text
+
+
+def test_sizes_that_the_program_was_not_exported_for(tmp_path: Path) -> None:
+    # It was for 1 to 64 sequences of 2 to 4,096.
+    report = analyze(MODEL)
+    assert beyond(report, {"ids[0]": (1, 64), "ids[1]": (2, 4096)}) == []
+    (line,) = beyond(report, {"ids[0]": (1, 65), "ids[1]": (2, 4096)})
+    assert line == "ids[0] = 65: the program was exported for 1..64"
+    path = tmp_path / "report.html"
+    args = ["analyze", str(MODEL), "--sweep", "ids[1]=1,128,5000", "--output", str(path)]
+    result = CliRunner().invoke(main, args, prog_name="graphflops")
+    assert result.exit_code == 0
+    assert "ids[1] = 1, 5,000: the program was exported for 2..4096" in result.stderr
+    assert "ids[1] = 1, 5,000: the program was exported for 2..4096" in path.read_text("utf-8")
+
+
 def test_wrong_sweeps() -> None:
     with pytest.raises(ModelError, match=r"s23 \(ids\[0\]\)"):
         sweep(analyze(MODEL), {"length": (1, 2)})
@@ -60,6 +88,10 @@ def test_wrong_sweeps() -> None:
         sweep(analyze(MODEL, dims={"s27": 8}), {"s27": (1, 2)})
     with pytest.raises(ModelError, match="10,000"):
         sweep(analyze(MODEL), {"s23": range(1, 1_000), "s27": range(1, 1_000)})
-    for args in (["--by", "op"], ["--format", "html"], ["--depth", "2"]):
+    with pytest.raises(ModelError, match="s27 twice"):
+        sweep(analyze(MODEL), {"s27": (1, 2), "ids[1]": (1, 2)})
+    with pytest.raises(ModelError, match="no open size is called ids"):
+        sweep(analyze(MODEL), {"ids[0]=ids[2]": (1, 2)})
+    for args in (["--by", "op"], ["--format", "dot"], ["--depth", "2"]):
         result = CliRunner().invoke(main, ["analyze", str(MODEL), "--sweep", "s27=8", *args])
         assert result.exit_code == 2

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from graphflops.attention.group import AttentionUse
 from graphflops.attention.match import copies
-from graphflops.attention.visible import hidden_pairs, seen_through
+from graphflops.attention.visible import Hidden, masked_part
 from graphflops.dims import floor_div, prod
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops.attention.masks import Masks
+    from graphflops.attention.visible import Hiding
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
     from graphflops.view import Call
@@ -29,9 +29,9 @@ def is_fused(op: str) -> bool:
     return _family(op) is not None
 
 
-def fused(call: Call, masks: Masks) -> AttentionUse | None:
-    """The attention that a call is; None where it is none, or its operands are not known."""
-    view = masks.view
+def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
+    """The attention that a call is, and what its mask hides; None where it is none, or its operands are not known."""
+    view = hiding.view
     family = _family(call.node.op)
     if family is None or call.row.state != "counted":
         return None
@@ -43,25 +43,35 @@ def fused(call: Call, masks: Masks) -> AttentionUse | None:
         return None
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
     row, cost = call.row, call.cost
-    mask = _mask(call)
-    masked = cost.masked_flops
-    if mask and masked == 0:
-        problems = floor_div(cost.matrix_flops, 2 * queries * keys * (width + value_width))
-        masked = hidden_pairs(seen_through(mask, masks), queries, keys) * problems * (width + value_width)
+    mask, masked = mask_of(call), cost.masked_flops
+    hidden = Hidden(mask="structure" if masked != 0 else "none")
+    seen = view.flexible.get(call.node)
+    if seen is not None:
+        hidden = Hidden(mask=seen.mask)
+    elif mask and masked == 0:
+        hidden = hiding.of_operator(call, mask, queries, keys)
+        masked = masked_part(cost.matrix_flops, hidden, queries, keys)
     element = operands[0].dtype.bits // 8
     repeats, growth = copies(call.operand(1), view)
     more, _ = copies(call.operand(2), view)
     kv_heads = floor_div(kv_heads, growth)
-    return AttentionUse(
+    use = AttentionUse(
         *((call.name,), call.node.op, row.module, row.source),
         *(batch, heads, kv_heads, queries, keys, width, value_width),
-        mask="structure" if masked != 0 else "tensor" if mask else "none",
+        mask=hidden.mask,
         flops=cost.matrix_flops,
         masked_flops=masked,
         repeated_bytes=sum((each.bytes for each in dict.fromkeys((*repeats, *more))), start=0),
         kv_bytes=batch * kv_heads * keys * (width + value_width) * element * row.times,
         times=row.times,
+        partial_blocks=None if seen is None else _blocks(seen.partial_blocks, row.times),
+        full_blocks=None if seen is None else _blocks(seen.full_blocks, row.times),
     )
+    return use, hidden
+
+
+def _blocks(number: Dim | None, times: Dim) -> Dim | None:
+    return None if number is None else number * times
 
 
 @lru_cache(maxsize=1024)
@@ -69,7 +79,7 @@ def _family(op: str) -> Callable[[Call, list[TensorType | None]], Shapes | None]
     return _OPERATORS.get(op.rpartition(".")[0]) or _OPERATORS.get(op)
 
 
-def _mask(call: Call) -> str:
+def mask_of(call: Call) -> str:
     """Name of the tensor that hides scores; "" where there is none."""
     place = _MASKS.get(call.node.op.rpartition(".")[0])
     named = (call.attribute(name) for name in ("attn_mask", "attn_bias"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from graphflops.dims import Dim
 
-Masking = Literal["none", "structure", "tensor"]
+Masking = Literal["none", "structure", "constant", "stated", "tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,15 @@ class AttentionUse:
     "" where it is spelled out.
     batch, heads, kv_heads, queries, keys, width, value_width: its sizes; heads are those of the queries, width is that of
     queries and keys.
-    mask: what hides scores: nothing, a structure that the operator knows (causal, a window), or a tensor.
+    mask: what hides scores: nothing; a structure that the operator knows or the program computes (causal, a window); a
+    tensor that the file stores; an input of which the user states what it is; or a tensor of which nothing is known.
     flops: both products, dense. masked_flops: the part that a mask known from the program makes needless.
     score_bytes: traffic of scores and probabilities between the products, which a fused kernel keeps on chip.
     repeated_bytes: traffic of writing out keys and values once for each query head that shares them.
     kv_bytes: keys and values, each read once at their own heads.
     times: how often it runs.
+    partial_blocks, full_blocks: blocks of the scores that run, with some or with only visible pairs; None where attention is
+    not done in blocks of a mask, or their number is not known.
     """
 
     calls: tuple[str, ...]
@@ -45,6 +48,8 @@ class AttentionUse:
     repeated_bytes: Dim = 0
     kv_bytes: Dim = 0
     times: Dim = 1
+    partial_blocks: Dim | None = None
+    full_blocks: Dim | None = None
 
     @property
     def is_fused(self) -> bool:
@@ -52,6 +57,7 @@ class AttentionUse:
         return bool(self.op)
 
 
+BLOCKS = ("partial_blocks", "full_blocks")
 SIZES = tuple(
-    f.name for f in fields(AttentionUse) if f.name not in ("calls", "op", "module", "source", "mask")
+    f.name for f in fields(AttentionUse) if f.name not in ("calls", "op", "module", "source", "mask", *BLOCKS)
 )

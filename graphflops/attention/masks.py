@@ -1,111 +1,144 @@
-"""Follows a mask back to the indices it was computed from, in ATen's spelling and in ONNX's.
+"""Masks as formulas: what a value is at the query's place i and the key's place j, for sizes that are open too.
 
-A value is asked for at one place: for each of its axes an index that is affine in the query's place and the key's, or None
-where it is neither (the batch). Calls that lay out change the indices; a range gives back its index as a number; comparing
-numbers gives conditions.
+A range gives back its index as a number; comparing numbers gives conditions.
 """
 
 from __future__ import annotations
 
 import operator
-from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.attention.layouts import LAYOUTS
 from graphflops.attention.predicates import (
     COLUMN,
+    FALSE,
+    HIDING,
     ROW,
+    TRUE,
     UNKNOWN,
+    UNTOLD,
     ZERO,
     Affine,
     Choice,
+    Distance,
     Known,
+    Quotient,
+    SameBlock,
     Truth,
+    negative,
     number_of,
+    truth,
+    where_not_negative,
 )
 from graphflops.attention.roles import base_of
-from graphflops.dims import Expr
-from graphflops.errors import DimError
-from graphflops.graph import Ref
+from graphflops.attention.walk import Indices, Walk
+from graphflops.dims import Dim, Expr, at_least, mod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from graphflops.attention.stored import Contents
+    from graphflops.attention.writes import Writes
     from graphflops.tensor import TensorType
     from graphflops.view import Call, View
 
 _MOST = 400  # calls looked at for one mask
-Indices = tuple["Affine | None", ...]
 
 
-class Masks:
+class Found(NamedTuple):
+    """What is known of a mask.
+
+    lost: whether there is more to it than formulas tell. open: whether part of it is a value that nothing tells.
+    """
+
+    value: Known
+    lost: bool
+    open: bool
+
+
+class Masks(Walk[Known]):
     """The masks of a program, each at the pair (i, j) of its last two axes."""
 
-    def __init__(self, view: View) -> None:
-        self.view = view
-        self.left = _MOST
-        self.pairs: dict[str, Known] = {}
+    zero = ZERO
+    unknown = None
+    uncertain = UNKNOWN
 
-    def at_pair(self, name: str) -> Known:
-        """What is known of the value of that name, which may broadcast, at a query and a key."""
+    def __init__(self, view: View, writes: Writes, contents: Contents) -> None:
+        super().__init__(view, writes, _HANDLERS)
+        self.contents = contents
+        self.pairs: dict[tuple[str, Call], Found] = {}
+        self.lost = self.open = self.missing = False
+
+    def at_pair(self, name: str, user: Call) -> Found:
+        """What is known of the value of that name, which may broadcast, at a query and a key, as a call finds it."""
         typed = self.view.types.get(name)
         if typed is None:
-            return None
-        if name not in self.pairs:
-            self.left = _MOST
-            indices: Indices = (*[None] * (typed.rank - 2), ROW, COLUMN)[-typed.rank :] if typed.rank else ()
-            self.pairs[name] = self.of(name, _clipped(indices, typed))
-        return self.pairs[name]
+            return Found(None, False, True)
+        if (name, user) not in self.pairs:
+            self.left, self.before = _MOST, user.place
+            self.lost = self.open = False
+            places: Indices = (*[None] * (typed.rank - 2), ROW, COLUMN)[-typed.rank :] if typed.rank else ()
+            value = self.of(name, self.clipped(places, typed))
+            self.pairs[name, user] = Found(value, self.lost, self.open)
+        return self.pairs[name, user]
 
     def of(self, name: str, at: Indices) -> Known:
-        """The value at a place."""
-        self.left -= 1
-        typed, maker = self.view.types.get(name), self.view.makers.get(name)
-        if self.left < 0 or typed is None or len(at) != typed.rank:
-            return None
+        """The value of that name at a place; where there is no formula for it, what that is due to is kept."""
+        around, self.missing = self.missing, False
+        found = super().of(name, at)
+        is_unknown = found is None or found == UNKNOWN
+        if is_unknown and not self.missing:
+            is_open = self.is_open(name)
+            self.open, self.lost = self.open or is_open, self.lost or not is_open
+        self.missing = around or is_unknown
+        return found
+
+    def is_open(self, name: str) -> bool:
+        """Whether numbers would not tell either what a value is: a caller gives it, or its operator is not followed."""
+        from graphflops.attention.grids import HANDLED
+
+        maker = self.view.makers.get(name)
+        if maker is None:
+            typed = self.view.types.get(name)
+            return typed is None or self.contents.array(name, typed) is None
+        return base_of(maker) not in HANDLED or maker.row.state == "unknown" or maker.result != name
+
+    def literal(self, number: Any) -> Known:
+        """A size is affine, a truth value holds everywhere or nowhere."""
+        if isinstance(number, bool):
+            return truth(number)
+        return Affine(0, 0, number) if isinstance(number, (int, Expr)) else Choice(TRUE, number, number)
+
+    def as_index(self, value: Known) -> Affine | None:
+        """An affine number."""
+        return value if isinstance(value, Affine) else None
+
+    def between(self, index: Affine, begin: Dim, end: Dim | None) -> Truth:
+        """Two conditions."""
+        inside = where_not_negative(index + -begin)
+        return inside if end is None else inside & where_not_negative(index * -1 + (end - 1))
+
+    def unflattened(self, at: Indices, shape: Sequence[Dim], inner: Sequence[Dim]) -> None:
+        """Indices of axes that merge or split are not followed."""
+
+    def held(self, name: str, typed: TensorType, at: Indices) -> Known:
+        """Of a tensor that is one number here, or of one stored in the file whose contents have a simple form."""
         known = _constant(typed, at)
-        if known is not None:
-            return known
-        handler = None if maker is None else _HANDLERS.get(base_of(maker))
-        found = None
-        if (
-            maker is not None
-            and handler is not None
-            and maker.result == name
-            and maker.row.state != "unknown"
-        ):
-            # Whatever a file holds, not to follow a mask is never wrong.
-            with suppress(ArithmeticError, DimError, LookupError, TypeError, ValueError):
-                found = handler(self, maker, at)
-        return UNKNOWN if found is None and typed.dtype.kind == "bool" else found
+        return self.contents.simple(name, typed, at) if known is None else known
 
-    def operand(self, argument: Any, at: Indices) -> Known:
-        """An operand that broadcasts to where the result is asked for, or a number."""
-        if isinstance(argument, Ref):
-            typed = self.view.types.get(argument.name)
-            if typed is None:
-                size = self.view.size(argument.name)
-                return None if size is None else Affine(0, 0, size)
-            return self.of(argument.name, _clipped(at[len(at) - typed.rank :], typed))
-        if isinstance(argument, bool):
-            return Truth() if argument else ~Truth()
-        if isinstance(argument, (int, Expr)):
-            return Affine(0, 0, argument)
-        return Choice(Truth(), argument, argument) if isinstance(argument, float) else None
-
-    def number(self, argument: Any) -> Any:
-        """An argument that is a number or list of numbers, in the call or in a small tensor."""
-        if isinstance(argument, Ref):
-            typed = self.view.types.get(argument.name)
-            return self.view.size(argument.name) if typed is None else typed.value
-        if isinstance(argument, tuple):
-            return tuple(map(self.number, argument))
-        return argument
+    def chosen(self, condition: Truth, yes: Known, no: Known) -> Known:
+        """`yes` where the condition holds, else `no`."""
+        if condition in (TRUE, FALSE):
+            return yes if condition == TRUE else no
+        if isinstance(yes, Truth) and isinstance(no, Truth):
+            return (condition & yes) | (~condition & no)
+        numbers = _untold(yes), _untold(no)
+        return None if numbers[0] != numbers[0] and numbers[1] != numbers[1] else Choice(condition, *numbers)
 
 
-def _clipped(at: Indices, typed: TensorType) -> Indices:
-    """Indices with that of an axis of size one replaced by 0: it broadcasts."""
-    return tuple([ZERO if size == 1 else index for size, index in zip(typed.shape, at, strict=True)])
+def _untold(value: Known) -> float:
+    number = number_of(value)
+    return UNTOLD if number is None else number
 
 
 def _constant(typed: TensorType, at: Indices) -> Known:
@@ -122,25 +155,16 @@ def _constant(typed: TensorType, at: Indices) -> Known:
                 and index.is_number
                 and isinstance(index.constant, int)
             ):
-                held = held[index.constant] if index.constant < len(held) else None
+                held = held[index.constant] if 0 <= index.constant < len(held) else None
             else:
                 held = None
     if held is None or isinstance(held, tuple):
         return None
     if typed.dtype.kind == "bool":
-        return Truth() if held else ~Truth()
+        return truth(bool(held))
     if isinstance(held, float) or typed.dtype.is_floating:
-        return Choice(Truth(), held, held) if not isinstance(held, Expr) else None
+        return Choice(TRUE, held, held) if not isinstance(held, Expr) else None
     return Affine(0, 0, held)
-
-
-def _args(call: Call) -> dict[str, Any]:
-    """Arguments of an ATen call by the names that those handled here have."""
-    names = _NAMES.get(base_of(call), ())
-    return {**dict(zip(names, call.node.args, strict=False)), **dict(call.node.kwargs)}
-
-
-# Calls that lay out
 
 
 def _same(mask: Masks, call: Call, at: Indices) -> Known:
@@ -150,148 +174,9 @@ def _same(mask: Masks, call: Call, at: Indices) -> Known:
         return Choice(value, 1, 0)
     if isinstance(value, Choice) and result.dtype.kind == "bool":
         return _truth(value)
+    if isinstance(value, Affine) and result.dtype.kind == "bool":
+        return ~where_not_negative(value, value * -1)
     return value
-
-
-def _unsqueeze(mask: Masks, call: Call, at: Indices) -> Known:
-    axes = _axes(mask, call, len(at))
-    if axes is None:
-        return None
-    return mask.operand(call.given[0], tuple([i for axis, i in enumerate(at) if axis not in axes]))
-
-
-def _squeeze(mask: Masks, call: Call, at: Indices) -> Known:
-    typed = mask.view.types[call.uses[0]]
-    axes = _axes(mask, call, typed.rank)
-    if axes is None:
-        axes = {axis for axis, size in enumerate(typed.shape) if size == 1}
-    rest = iter(at)
-    return mask.operand(
-        call.given[0], tuple([ZERO if axis in axes else next(rest, None) for axis in range(typed.rank)])
-    )
-
-
-def _axes(mask: Masks, call: Call, rank: int) -> set[int] | None:
-    given = (
-        mask.number(call.given[1]) if len(call.given) > 1 else call.attribute("dim", call.attribute("axes"))
-    )
-    given = (given,) if isinstance(given, int) else given
-    if not isinstance(given, tuple) or not all(isinstance(axis, int) for axis in given):
-        return None
-    return {axis % rank for axis in given if rank}
-
-
-def _reshape(mask: Masks, call: Call, at: Indices) -> Known:
-    """Axes of size one come or go; nothing else is followed."""
-    source, result = mask.view.types[call.uses[0]], mask.view.types[call.result]
-    wide = [axis for axis, size in enumerate(result.shape) if size != 1]
-    if [result.shape[axis] for axis in wide] != [size for size in source.shape if size != 1]:
-        return None
-    rest = iter([at[axis] for axis in wide])
-    return mask.of(call.uses[0], tuple([ZERO if size == 1 else next(rest) for size in source.shape]))
-
-
-def _permute(mask: Masks, call: Call, at: Indices) -> Known:
-    rank = len(at)
-    given = call.attribute("perm", call.attribute("dims", call.given[1] if len(call.given) > 1 else None))
-    order = given if isinstance(given, tuple) else tuple(reversed(range(rank)))
-    inner: list[Affine | None] = [None] * rank
-    for place, axis in enumerate(order):
-        inner[axis % rank] = at[place]
-    return mask.of(call.uses[0], tuple(inner))
-
-
-def _transpose(mask: Masks, call: Call, at: Indices) -> Known:
-    args = _args(call)
-    inner = list(at)
-    a, b = args.get("dim0"), args.get("dim1")
-    if not isinstance(a, int) or not isinstance(b, int):
-        return None
-    inner[a], inner[b] = inner[b], inner[a]
-    return mask.of(call.uses[0], tuple(inner))
-
-
-def _slice(mask: Masks, call: Call, at: Indices) -> Known:
-    source = mask.view.types[call.uses[0]]
-    if base_of(call) == "Slice":
-        starts, axes, steps = (
-            mask.number(a) for a in (*call.given[1:2], *(*call.given[3:5], None, None)[:2])
-        )
-        starts = call.attribute("starts", starts)
-        axes = call.attribute("axes", axes) or tuple(range(len(starts or ())))
-        steps = steps or (1,) * len(starts or ())
-    else:
-        args = _args(call)
-        starts, axes, steps = (args.get("start") or 0,), (args.get("dim", 0),), (args.get("step", 1),)
-    if not isinstance(starts, tuple) or not isinstance(axes, tuple) or not isinstance(steps, tuple):
-        return None
-    inner = list(at)
-    for start, axis, step in zip(starts, axes, steps, strict=False):
-        start = mask.number(start)
-        index = inner[axis]
-        if isinstance(start, int) and start < 0:
-            start = start + source.shape[axis]
-        if index is None or not isinstance(step, int) or not isinstance(start, (int, Expr)):
-            return None
-        inner[axis] = index * step + Affine(0, 0, start)
-    return mask.of(call.uses[0], tuple(inner))
-
-
-def _select(mask: Masks, call: Call, at: Indices) -> Known:
-    args = _args(call)
-    axis, index = args.get("dim"), mask.number(args.get("index"))
-    if not isinstance(axis, int) or not isinstance(index, int) or index < 0:
-        return None
-    axis %= len(at) + 1
-    return mask.of(call.uses[0], (*at[:axis], Affine(0, 0, index), *at[axis:]))
-
-
-def _index(mask: Masks, call: Call, at: Indices) -> Known:
-    """x[i, j, ...] by index tensors for its first axes, which broadcast with one another."""
-    source = mask.view.types[call.uses[0]]
-    given = call.given[1]
-    if not isinstance(given, tuple) or any(not isinstance(index, Ref) for index in given):
-        return None
-    rest = source.rank - len(given)
-    places = [mask.operand(index, at[: len(at) - rest]) for index in given]
-    found = [place if isinstance(place, Affine) else None for place in places]
-    return mask.of(call.uses[0], (*found, *at[len(at) - rest :]))
-
-
-def _gather(mask: Masks, call: Call, at: Indices) -> Known:
-    source, index = (mask.view.types.get(name) for name in call.uses[:2])
-    if source is None or index is None:
-        return None
-    axis = call.attribute("axis", 0) % source.rank
-    place = mask.of(call.uses[1], _clipped(at[axis : axis + index.rank], index))
-    inner = place if isinstance(place, Affine) else None
-    return mask.of(call.uses[0], (*at[:axis], inner, *at[axis + index.rank :]))
-
-
-def _gather_nd(mask: Masks, call: Call, at: Indices) -> Known:
-    """x[i, j, ...] with the indices side by side in the last axis of one tensor."""
-    index = mask.view.types.get(call.uses[1])
-    if index is None or call.attribute("batch_dims", 0) or not isinstance(index.shape[-1], int):
-        return None
-    outer = _clipped(at[: index.rank - 1], replace(index, shape=index.shape[:-1]))
-    places = [mask.of(call.uses[1], (*outer, Affine(0, 0, k))) for k in range(index.shape[-1])]
-    found = [place if isinstance(place, Affine) else None for place in places]
-    return mask.of(call.uses[0], (*found, *at[index.rank - 1 :]))
-
-
-def _concat(mask: Masks, call: Call, at: Indices) -> Known:
-    """The part that holds the place, where its index along the axis is a number."""
-    axis = call.attribute("axis", call.attribute("dim", 0)) % len(at)
-    index = at[axis]
-    place = None if index is None or not index.is_number else index.constant
-    for name in call.uses:
-        typed = mask.view.types.get(name)
-        if typed is None or not isinstance(place, int) or not isinstance(size := typed.shape[axis], int):
-            return None
-        if place < size:
-            return mask.of(name, (*at[:axis], Affine(0, 0, place), *at[axis + 1 :]))
-        place -= size
-    return None
 
 
 # Numbers
@@ -304,24 +189,33 @@ def _range(mask: Masks, call: Call, at: Indices) -> Known:
     start, step = named.get("start", start), named.get("step", step)
     if at[0] is None or not isinstance(start, (int, Expr)) or not isinstance(step, int):
         return None
-    return at[0] * step + Affine(0, 0, start)
+    index: Affine = at[0]
+    return index * step + start
+
+
+def filling(call: Call) -> Any:
+    """The number that a new tensor is filled with."""
+    base = base_of(call)
+    if base == "scalar_tensor":
+        return call.given[0]
+    if "full" not in base:
+        return 0 if "zero" in base else 1
+    place = 1 if base in ("full", "full_like") else 2
+    return call.attribute("fill_value", call.given[min(place, len(call.given) - 1)])
 
 
 def _filled(mask: Masks, call: Call, at: Indices) -> Known:
-    """The number that a new tensor is filled with."""
-    base = base_of(call)
-    number: Any = 0 if "zeros" in base else 1
-    if base == "scalar_tensor":
-        number = call.given[0]
-    elif "full" in base:
-        place = 1 if base in ("full", "full_like") else 2
-        number = call.attribute("fill_value", call.given[min(place, len(call.given) - 1)])
+    number = filling(call)
     kind = mask.view.types[call.result].dtype.kind
     if kind == "bool":
-        return Truth() if number else ~Truth()
+        return truth(bool(number))
     if kind == "float":
-        return Choice(Truth(), number, number) if isinstance(number, (int, float)) else None
+        return Choice(TRUE, number, number) if isinstance(number, (int, float)) else None
     return mask.operand(number, ())
+
+
+def _second(mask: Masks, call: Call, at: Indices) -> Known:
+    return mask.operand(call.given[1], at)
 
 
 def _cumsum(mask: Masks, call: Call, at: Indices) -> Known:
@@ -330,30 +224,52 @@ def _cumsum(mask: Masks, call: Call, at: Indices) -> Known:
     axis = mask.number(call.given[1]) if len(call.given) > 1 else call.attribute("dim")
     if not isinstance(axis, int):
         return None
-    each, index = number_of(mask.of(call.uses[0], at)), at[axis % source.rank]
-    if each is None or index is None or each != int(each):
-        return None
-    return (index + Affine(0, 0, 1)) * int(each)
+    each = number_of(mask.of(call.uses[0], at))
+    place: Affine | None = at[axis % source.rank]
+    return None if each is None or place is None or each != int(each) else (place + 1) * int(each)
 
 
 def _sum(sign: int) -> Callable[[Masks, Call, Indices], Known]:
     def handler(mask: Masks, call: Call, at: Indices) -> Known:
-        a, b = (mask.operand(argument, at) for argument in call.given[:2])
+        a, b = mask.operands(call, at)
         if base_of(call) == "rsub":
             a, b = b, a
         if call.attribute("alpha", 1) != 1:
             return None
         if isinstance(a, Affine) and isinstance(b, Affine):
             return a + b * sign
-        return _changed(a, b, lambda x, y: x + sign * y)
+        if isinstance(b, Choice) and sign < 0:
+            b = negative(b)
+        elif number_of(b) is not None:
+            b = Choice(TRUE, *[sign * (number_of(b) or 0)] * 2)
+        added = _changed(a, b, plus, untold=mask.view.types[call.result].dtype.is_floating)
+        return _hiding_both(a, b) if added is None else added
 
     return handler
 
 
+def _hiding_both(a: Known, b: Known) -> Known:
+    """The sum of two numbers each of which hides what a truth does not let through."""
+    if not isinstance(a, Choice) or not isinstance(b, Choice):
+        return None
+    a, b = (Choice(~x.truth, x.no, x.yes) if x.yes <= HIDING else x for x in (a, b))
+    most = max(plus(a.no, b.yes), plus(a.yes, b.no), plus(a.no, b.no))
+    return Choice(a.truth & b.truth, plus(a.yes, b.yes), most) if most <= HIDING else None
+
+
+def plus(x: float, y: float) -> float:
+    """The sum; with a number that nobody tells, one that hides a score still does."""
+    if x + y != x + y:
+        return x if x <= HIDING else y
+    return x + y
+
+
 def _product(mask: Masks, call: Call, at: Indices) -> Known:
-    a, b = (mask.operand(argument, at) for argument in call.given[:2])
+    a, b = mask.operands(call, at)
     if isinstance(a, Truth) and isinstance(b, Truth):
         return a & b
+    if isinstance(a, Choice) and isinstance(b, Choice) and a.no == b.no == 0:
+        return Choice(a.truth & b.truth, a.yes * b.yes, 0)
     for one, other in ((a, b), (b, a)):
         factor = number_of(other)
         if isinstance(one, Affine) and factor is not None and factor == int(factor):
@@ -362,19 +278,18 @@ def _product(mask: Masks, call: Call, at: Indices) -> Known:
 
 
 def _negative(mask: Masks, call: Call, at: Indices) -> Known:
-    value = mask.operand(call.given[0], at)
-    if isinstance(value, Affine):
-        return value * -1
-    return Choice(value.truth, -value.yes, -value.no) if isinstance(value, Choice) else None
+    return negative(mask.operand(call.given[0], at))
 
 
-def _changed(a: Known, b: Known, change: Callable[[float, float], float]) -> Known:
-    """A choice of numbers and one number together."""
-    x, y = number_of(a), number_of(b)
-    if isinstance(a, Choice) and y is not None:
-        return Choice(a.truth, change(a.yes, y), change(a.no, y))
-    if isinstance(b, Choice) and x is not None:
-        return Choice(b.truth, change(x, b.yes), change(x, b.no))
+def _changed(a: Known, b: Known, change: Callable[[float, float], float], *, untold: bool = False) -> Known:
+    """A choice of numbers and one number together, or with `untold` one that nobody tells."""
+    for one, other, turned in ((a, b, False), (b, a, True)):
+        number = number_of(other)
+        if number is None and untold and not isinstance(other, Choice):
+            number = UNTOLD
+        if isinstance(one, Choice) and number is not None:
+            yes, no = (change(number, x) if turned else change(x, number) for x in (one.yes, one.no))
+            return Choice(one.truth, yes, no)
     return None
 
 
@@ -385,17 +300,59 @@ def _comparison(row: int, shift: int) -> Callable[[Masks, Call, Indices], Known]
     """`row * (a - b) + shift >= 0`."""
 
     def handler(mask: Masks, call: Call, at: Indices) -> Known:
-        a, b = (mask.operand(argument, at) for argument in call.given[:2])
+        a, b = mask.operands(call, at)
         if isinstance(a, Affine) and isinstance(b, Affine):
-            return _settled((a + b * -1) * row + Affine(0, 0, shift))
+            return where_not_negative((a + b * -1) * row + shift)
+        for one, other, sign in ((a, b, row), (b, a, -row)):
+            if isinstance(one, Distance) and isinstance(other, Affine):
+                rest = other * -sign + shift
+                near, far = (where_not_negative(one.term * side + rest) for side in (1, -1))
+                return near | far if sign > 0 else near & far
+            number = _whole(other)
+            if isinstance(one, Quotient) and number is not None:
+                size = one.divisor
+                if sign > 0:
+                    return where_not_negative(one.term + (shift - number) * size)
+                return where_not_negative(one.term * -1 + ((number + shift) * size + size - 1))
         return None
 
     return handler
 
 
+def _whole(value: Known) -> int | None:
+    """The whole number that a value is for every pair; None where it is none."""
+    number = number_of(value)
+    return int(number) if number is not None and number == number // 1 else None
+
+
+def _quotient(mask: Masks, call: Call, at: Indices) -> Known:
+    """Of whole numbers, rounded down; rounded to zero where that is the same."""
+    a, b = mask.operands(call, at)
+    size = _whole(b)
+    rounding = call.attribute("rounding_mode", "" if base_of(call) == "div" else "floor")
+    if (
+        not isinstance(a, Affine)
+        or not isinstance(size, int)
+        or size <= 0
+        or rounding not in ("floor", "trunc")
+    ):
+        return None
+    if mask.view.types[call.result].dtype.kind not in ("int", "uint"):
+        return None
+    towards_zero = rounding == "trunc" or base_of(call) == "Div"
+    if towards_zero and not (a.row >= 0 and a.column >= 0 and at_least(a.constant, 0)):
+        return None
+    return Quotient(a, size)
+
+
+def _distance(mask: Masks, call: Call, at: Indices) -> Known:
+    value = mask.operand(call.given[0], at)
+    return Distance(value) if isinstance(value, Affine) else None
+
+
 def _equal(wanted: bool) -> Callable[[Masks, Call, Indices], Known]:
     def handler(mask: Masks, call: Call, at: Indices) -> Known:
-        a, b = (mask.operand(argument, at) for argument in call.given[:2])
+        a, b = mask.operands(call, at)
         found = _same_number(a, b) or _same_number(b, a)
         return None if found is None else found if wanted else ~found
 
@@ -407,40 +364,48 @@ def _same_number(a: Known, b: Known) -> Truth | None:
     number = number_of(b)
     if isinstance(a, Affine) and isinstance(b, Affine):
         difference = a + b * -1
-        return _settled(difference) & _settled(difference * -1)
+        return where_not_negative(difference, difference * -1)
+    if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
+        return _same_block(a.term, b.term, a.divisor)
+    if isinstance(a, Quotient) and (whole := _whole(b)) is not None:
+        above = a.term + -whole * a.divisor
+        return where_not_negative(above, above * -1 + (a.divisor - 1))
     if isinstance(a, Choice) and number is not None:
+        if a.yes != a.yes or a.no != a.no:
+            return None
         return _truth(Choice(a.truth, a.yes == number, a.no == number))
-    if isinstance(a, Truth) and number in (0, 1):
-        return a if number else ~a
+    if isinstance(a, Truth):
+        if isinstance(b, Truth):
+            return (a & b) | (~a & ~b)
+        if number in (0, 1):
+            return a if number else ~a
     return None
 
 
-def _settled(term: Affine) -> Truth:
-    """`term >= 0`, which may be so for every pair, or for none."""
-    if term.is_number and isinstance(term.constant, int):
-        return Truth() if term.constant >= 0 else ~Truth()
-    return Truth((term,))
+def _same_block(a: Affine, b: Affine, size: int) -> Truth | None:
+    """Where two places are in the same of the blocks from the first place."""
+    places = {(a.row, a.column), (b.row, b.column)}
+    if places != {(1, 0), (0, 1)} or a.constant != b.constant or mod(a.constant, size) != 0:
+        return None
+    return where_not_negative(SameBlock(0, 0, size))
 
 
 def _truth(choice: Choice) -> Truth:
-    if bool(choice.yes) == bool(choice.no):
-        return Truth() if choice.yes else ~Truth()
-    return choice.truth if choice.yes else ~choice.truth
+    yes, no = (UNKNOWN if number != number else truth(bool(number)) for number in (choice.yes, choice.no))
+    if yes == no:
+        return yes
+    return (choice.truth & yes) | (~choice.truth & no)
 
 
-def _and(mask: Masks, call: Call, at: Indices) -> Known:
-    a, b = _truths(mask, call.given[:2], at)
-    return a & b
+def _logic(combine: Callable[..., Truth], operands: int = 2) -> Callable[[Masks, Call, Indices], Known]:
+    """Truths together; of whole numbers the bits are not followed."""
 
+    def handler(mask: Masks, call: Call, at: Indices) -> Known:
+        if mask.view.types[call.result].dtype.kind != "bool":
+            return None
+        return combine(*_truths(mask, call.given[:operands], at))
 
-def _or(mask: Masks, call: Call, at: Indices) -> Known:
-    a, b = _truths(mask, call.given[:2], at)
-    return a | b
-
-
-def _not(mask: Masks, call: Call, at: Indices) -> Known:
-    (a,) = _truths(mask, call.given[:1], at)
-    return ~a
+    return handler
 
 
 def _truths(mask: Masks, arguments: Sequence[Any], at: Indices) -> list[Truth]:
@@ -453,75 +418,68 @@ def _truths(mask: Masks, arguments: Sequence[Any], at: Indices) -> list[Truth]:
 
 def _where(mask: Masks, call: Call, at: Indices) -> Known:
     (condition,) = _truths(mask, call.given[:1], at)
-    return chosen(condition, *(mask.operand(argument, at) for argument in call.given[1:3]))
+    return mask.chosen(condition, *(mask.operand(argument, at) for argument in call.given[1:3]))
 
 
 def _masked_fill(mask: Masks, call: Call, at: Indices) -> Known:
     value = mask.operand(call.given[0], at)
     (condition,) = _truths(mask, call.given[1:2], at)
-    return chosen(condition, mask.operand(call.given[2], at), value)
-
-
-def chosen(condition: Truth, yes: Known, no: Known) -> Known:
-    """`yes` where the condition holds, else `no`."""
-    if isinstance(yes, Truth) and isinstance(no, Truth):
-        return (condition & yes) | (~condition & no)
-    numbers = number_of(yes), number_of(no)
-    if numbers[0] is not None and numbers[1] is not None:
-        return Choice(condition, numbers[0], numbers[1])
-    return None
+    return mask.chosen(condition, mask.operand(call.given[2], at), value)
 
 
 def _triangle(upper: bool | None) -> Callable[[Masks, Call, Indices], Known]:
     """The value on one side of a diagonal, zero on the other."""
 
     def handler(mask: Masks, call: Call, at: Indices) -> Known:
-        is_upper = bool(call.attribute("upper", 1)) if upper is None else upper
-        given = call.given[1] if len(call.given) > 1 else call.attribute("diagonal", 0)
-        diagonal = mask.number(given)
-        if len(at) < 2 or at[-1] is None or at[-2] is None or not isinstance(diagonal, (int, Expr)):
+        over = above(mask, call, at, upper)
+        if over is None:
             return None
-        over = at[-1] + at[-2] * -1 + Affine(0, 0, -diagonal)  # column - row - diagonal
-        inside = Truth((over if is_upper else over * -1,))
+        inside = where_not_negative(over)
         value = mask.operand(call.given[0], at)
-        if isinstance(value, Truth):
-            return inside & value
-        number = number_of(value)
-        return None if number is None else Choice(inside, number, 0)
+        return inside & value if isinstance(value, Truth) else mask.chosen(inside, value, Affine(0, 0, 0))
 
     return handler
 
 
-_TABLE: dict[Callable[[Masks, Call, Indices], Known], str] = {
-    _same: "clone contiguous alias detach to _to_copy type_as convert_element_type lift_fresh_copy Cast CastLike Identity"
-    " expand expand_as Expand expand_copy float bool half",
-    _unsqueeze: "unsqueeze unsqueeze_copy Unsqueeze",
-    _squeeze: "squeeze squeeze_copy Squeeze",
-    _reshape: "view reshape _unsafe_view view_copy Reshape",
-    _permute: "permute permute_copy Transpose",
-    _transpose: "transpose transpose_copy",
-    _slice: "slice slice_copy Slice",
-    _select: "select select_copy",
-    _index: "index",
-    _gather: "Gather",
-    _gather_nd: "GatherND",
-    _concat: "Concat",
+def above(walk: Walk[Any], call: Call, at: Indices, upper: bool | None) -> Any:
+    """How far a place is inside the triangle that a call keeps; negative outside, None where it cannot be followed."""
+    is_upper = bool(call.attribute("upper", 1)) if upper is None else upper
+    given = call.given[1] if len(call.given) > 1 else call.attribute("diagonal", 0)
+    diagonal = walk.number(given)
+    if len(at) < 2 or at[-1] is None or at[-2] is None or not isinstance(diagonal, (int, Expr)):
+        return None
+    over = at[-1] + at[-2] * -1 + -diagonal  # column - row - diagonal
+    return over if is_upper else over * -1
+
+
+SAME = (
+    "clone contiguous alias detach to _to_copy type_as convert_element_type lift_fresh_copy lift_fresh Cast CastLike"
+    " Identity expand expand_as Expand expand_copy float bool half bfloat16 double int long type _to"
+)
+FILLED = "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor zero"
+_TABLE: dict[Callable[[Any, Call, Indices], Any], str] = {
+    **LAYOUTS,
+    _same: SAME,
     _range: "arange Range",
-    _filled: "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor",
+    _filled: FILLED,
+    _second: "fill copy",
     _cumsum: "cumsum CumSum",
     _sum(1): "add Add",
     _sum(-1): "sub Sub rsub",
     _product: "mul Mul",
     _negative: "neg Neg",
+    _distance: "abs Abs",
+    _quotient: "floor_divide div Div",
     _comparison(1, 0): "ge greater_equal GreaterOrEqual",
     _comparison(1, -1): "gt greater Greater",
     _comparison(-1, 0): "le less_equal LessOrEqual",
     _comparison(-1, -1): "lt less Less",
     _equal(True): "eq Equal",
     _equal(False): "ne not_equal",
-    _and: "logical_and bitwise_and __and__ And BitwiseAnd",
-    _or: "logical_or bitwise_or __or__ Or BitwiseOr",
-    _not: "logical_not bitwise_not Not BitwiseNot",
+    _logic(lambda a, b: a & b): "logical_and bitwise_and __and__ And BitwiseAnd",
+    _logic(lambda a, b: a | b): "logical_or bitwise_or __or__ Or BitwiseOr",
+    _logic(lambda a, b: (a & ~b) | (~a & b)): "logical_xor bitwise_xor __xor__ Xor BitwiseXor",
+    _logic(lambda a: ~a, 1): "logical_not bitwise_not Not BitwiseNot",
     _where: "where Where",
     _masked_fill: "masked_fill",
     _triangle(True): "triu",
@@ -529,11 +487,3 @@ _TABLE: dict[Callable[[Masks, Call, Indices], Known], str] = {
     _triangle(None): "Trilu",
 }
 _HANDLERS = {name: handler for handler, names in _TABLE.items() for name in names.split()}
-_NAMES = {
-    "transpose": ("self", "dim0", "dim1"),
-    "transpose_copy": ("self", "dim0", "dim1"),
-    "slice": ("self", "dim", "start", "end", "step"),
-    "slice_copy": ("self", "dim", "start", "end", "step"),
-    "select": ("self", "dim", "index"),
-    "select_copy": ("self", "dim", "index"),
-}

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.attention.roles import Product, axis_of, base_of, keeps_last, product_of, role_of
+from graphflops.attention.roles import Product, axis_of, base_of, keeps_last, last_of, product_of, role_of
 from graphflops.dims import Dim, differ, floor_div, prod, same
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def _back(
     if role == "product":
         return maker, (), ()
     if role in _UNARY or role == "part":
-        tries = maker.uses[:1] if keeps_last(maker, typed.rank) else ()
+        source = view.types.get(_first(maker))
+        kept = source is not None and keeps_last(maker, source.shape, like.shape[-1])
+        tries = maker.uses[:1] if kept else ()
     elif role in _SEVERAL:
         tries = maker.uses
     else:
@@ -157,9 +159,10 @@ def _back(
 
 def _is_scores(typed: TensorType, like: TensorType) -> bool:
     """Whether a tensor may be the scores before they were laid out anew: as many rows of keys, a sink's column apart."""
-    return typed.rank >= 2 and (
-        not differ(typed.shape[-1], like.shape[-1]) or not differ(typed.shape[-1] + 1, like.shape[-1])
-    )
+    if typed.rank < 2:
+        return False
+    mine, keys = last_of(typed.shape, like.shape[-1]), like.shape[-1]
+    return not differ(mine, keys) or not differ(mine + 1, keys)
 
 
 def _is_mask(name: str, view: View) -> bool:
@@ -183,8 +186,8 @@ def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[C
                 if same(typed.shape[-1], keys) or has_sink:
                     return user, between
             elif len(between) < _MOST_ON and (role in _AFTER or (role == "part" and has_sink)):
-                typed = view.types.get(user.result)
-                if typed is not None and user.result not in seen and keeps_last(user, typed.rank):
+                typed = view.types.get(at)
+                if typed is not None and user.result not in seen and keeps_last(user, typed.shape, keys):
                     seen.add(user.result)
                     waiting.append((user.result, (*between, user)))
     return None
@@ -262,11 +265,13 @@ def _heads(scores: TensorType, product: Product, view: View) -> Dim:
     left = view.types[product.left]
     for name in _ancestors(product.left, view):
         typed = view.types.get(name)
-        if typed is not None and typed.rank == 4 and same(typed.numel, left.numel):
-            for axes in ((0, 1), (0, 2)):
-                merged = typed.shape[axes[0]] * typed.shape[axes[1]]
-                if same(merged, scores.shape[0]) and same(typed.shape[-1], left.shape[-1]):
-                    return typed.shape[axes[1]]
+        if typed is None or typed.rank < 4 or not same(typed.numel, left.numel):
+            continue
+        shape = typed.shape if typed.rank == 4 else (typed.shape[0], *(n for n in typed.shape[1:] if n != 1))
+        for batch, heads in ((0, 1), (0, 2), (1, 2)) if len(shape) == 4 else ():
+            merged = shape[batch] * shape[heads]
+            if same(merged, scores.shape[0]) and same(shape[-1], left.shape[-1]):
+                return shape[heads]
     return 1
 
 

@@ -10,6 +10,7 @@ from graphflops.graph import Ref
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from graphflops.dims import Dim
     from graphflops.view import Call
 
 Role = Literal[
@@ -118,22 +119,45 @@ def axis_of(call: Call, rank: int) -> int | None:
     return axis % rank if isinstance(axis, int) and rank else None
 
 
-def keeps_last(call: Call, rank: int) -> bool:
-    """Whether the last axis is the last still after a call that may change their order."""
+def keeps_last(call: Call, shape: Sequence[Dim], keys: Dim) -> bool:
+    """Whether the axis of the keys is the last still after a call that may change the order of axes.
+
+    Axes of length one behind it do not count: decompositions of `einsum` put them wherever they please.
+    """
+    order = _order(call, len(shape))
+    if order is None:
+        return bool(shape)
+    long = [axis for axis in order if keys == 1 or shape[axis] != 1]
+    return bool(long) and long[-1] == max(long)
+
+
+def last_of(shape: Sequence[Dim], keys: Dim) -> Dim:
+    """The size of the axis that would be that of the keys: the last, but for axes of length one."""
+    return shape[-1] if keys == 1 else next((size for size in reversed(shape) if size != 1), 1)
+
+
+def _order(call: Call, rank: int) -> list[int] | None:
+    """By axis of the result, the operand's; None where the call keeps their order."""
     base = base_of(call)
     given = [argument for argument in call.given[1:] if not isinstance(argument, Ref)]
-    if not rank:
-        return False
-    if base == "Transpose":
-        order = call.attribute("perm")
-        return bool(order) and order[-1] == rank - 1
+    if base in ("Transpose", "t"):
+        return list(call.attribute("perm") or range(rank)[::-1])
     if base in ("permute", "permute_copy"):
         order = call.attribute("dims", given[0] if given else None)
-        return isinstance(order, tuple) and bool(order) and order[-1] in (-1, rank - 1)
+        return [axis % rank for axis in order] if isinstance(order, tuple) and len(order) == rank else []
     if base in ("transpose", "transpose_copy", "swapaxes", "movedim", "moveaxis"):
-        axes = given or [value for _, value in call.node.kwargs]
-        return bool(axes) and all(isinstance(axis, int) and axis % rank != rank - 1 for axis in axes)
-    return base != "t"
+        axes = [
+            axis % rank for axis in given or [value for _, value in call.node.kwargs] if isinstance(axis, int)
+        ]
+        if len(axes) != 2:
+            return []
+        order = list(range(rank))
+        if base.startswith("move"):
+            order.insert(axes[1], order.pop(axes[0]))
+        else:
+            order[axes[0]], order[axes[1]] = order[axes[1]], order[axes[0]]
+        return order
+    return None
 
 
 def _einsum(call: Call, names: Sequence[str]) -> Product | None:

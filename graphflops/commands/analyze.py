@@ -20,6 +20,7 @@ _WHOLE = {"json": "JSON", "html": "HTML", "speedscope": "speedscope"}
 @click.argument("model", type=click.Path())
 @options.dims
 @options.inputs
+@options.masks
 @options.sweeps
 @click.option(
     "--by",
@@ -44,6 +45,7 @@ def analyze(
     model: str,
     dims: dict[str, int],
     inputs: dict[str, tuple[int, ...]],
+    masks: dict[str, str],
     sweeps: dict[str, tuple[int, ...]],
     by: Cut | None,
     depth: int | None,
@@ -66,6 +68,7 @@ def analyze(
     graphflops analyze lm.pt2 --strict --output report.json
     graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048
     graphflops analyze lm.pt2 --output report.html
+    graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048 --output report.html
     """
     form = files.form_of(form, output, REPORT_FORMATS)
     if form in _WHOLE and (by or depth is not None or top):
@@ -77,17 +80,33 @@ def analyze(
     if depth is not None and (by in ("op", "source", "attention") or (form == "csv" and by is None)):
         raise click.UsageError("--depth is for the module tree: leave it out or say --by module")
     report = files.report_of(
-        model, dims=dims, inputs=inputs, training=training, model_name=model_name, rule_files=rule_files
+        model,
+        dims=dims,
+        inputs=inputs,
+        masks=masks,
+        training=training,
+        model_name=model_name,
+        rule_files=rule_files,
     )
     if sweeps:
-        if form not in FORMATS or by or depth is not None or top:
+        if (form != "html" and form not in FORMATS) or by or depth is not None or top:
             raise click.UsageError(
-                "--sweep is a table of its own: --by, --depth, --top and other formats are not for it"
+                "--sweep is a table of its own, or a part of an HTML page: --by, --depth, --top, speedscope and dot"
+                " are not for it"
             )
-        from graphflops.render.sweep import sweep as drawn
-        from graphflops.sweep import sweep
+        from graphflops.sweep import beyond, sweep
 
-        files.write(drawn(sweep(report, sweeps), form, **files.screen(output)), output)
+        points, notes = sweep(report, sweeps), beyond(report, sweeps)
+        if form == "html":
+            from graphflops.render.html import html
+
+            files.write(html(report, points, notes), output)
+        else:
+            from graphflops.render.sweep import sweep as drawn
+
+            files.write(drawn(points, form, **files.screen(output)), output)
+        for note in notes:
+            click.echo(f"graphflops: {note}", err=True)
     else:
         from graphflops.render import render
 

@@ -54,12 +54,36 @@ class Shape(Size):
         return name.strip(), tuple(self.size(size, param, ctx) for size in sizes.split(","))
 
 
+class Mask(click.ParamType):  # type: ignore[type-arg]
+    """What a mask lets through, by the name of an input: `attn_mask=causal` becomes `("attn_mask", "causal")`."""
+
+    name = "NAME=KIND"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Parse one."""
+        from graphflops.attention.stated import KINDS, parse
+        from graphflops.errors import ModelError
+
+        name, found, kind = str(value).rpartition("=")
+        if not found or not name.strip():
+            self.fail(
+                f"{shown(value)!r} is not NAME=KIND, such as attn_mask=causal; kinds are {KINDS}", param, ctx
+            )
+        try:
+            parse(kind)
+        except ModelError as error:
+            self.fail(str(error), param, ctx)
+        return name.strip(), kind.strip()
+
+
 def named(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Pairs as a mapping; a name given twice is a mistake."""
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if mapping.setdefault(name, value) != value:
-            raise click.BadParameter(f"{shown(name)} is given twice, as two different sizes", ctx, param)
+            raise click.BadParameter(f"{shown(name)} is given twice, as two different things", ctx, param)
     return mapping
 
 
@@ -117,11 +141,19 @@ inputs = click.option(
     callback=named,
     help="Whole shape of an input: ids=2,512.",
 )
+masks = click.option(
+    "--mask",
+    "masks",
+    type=Mask(),
+    multiple=True,
+    callback=named,
+    help="What an input that is a mask lets through: causal, window:1024, prefix:128, density:0.3.",
+)
 sweeps = click.option(
     "--sweep",
     "sweeps",
     type=Shape(),
     multiple=True,
     callback=named,
-    help="One table, a line for each of these sizes: s27=128,512,2048. Several vary together.",
+    help="One table, a line for each of these sizes: s27=128,512,2048. Several vary together; a=b=128,512 are equal.",
 )

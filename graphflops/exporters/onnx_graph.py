@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
+from graphflops.exporters.onnx_data import Tensors
 from graphflops.exporters.onnx_order import ordered
 from graphflops.exporters.onnx_places import Places, original_names
 from graphflops.exporters.onnx_ranges import ranges
@@ -150,10 +151,12 @@ class Program:
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.definitions: dict[tuple[str, str, str], Any] = {}
         self.root = _Sink()
+        self.contents = Tensors("")
 
     def graph(self, origin: Origin) -> Graph:
         """The whole program."""
         model, proto = self.model, self.model.graph
+        self.contents.path = origin.path
         self.check_versions()
         scope = _Scope(self.root, _opsets(model.opset_import))
         stored = _stored(proto)
@@ -176,6 +179,7 @@ class Program:
             name=checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
             notes=tuple(note for notes in self.notes.values() for note in notes),
+            contents=self.contents,
         )
 
     def open_sizes(self) -> list[Dim]:
@@ -242,7 +246,8 @@ class Program:
             typed = tensor_of(tensor, tensor.name, lambda message: self.note("GF114", "", message))
             target = targets.get(tensor.name, tensor.name)
             role = _role(typed, target, tensor.name in statistics)
-            self.store_one(tensor.name, typed, role, scope, target, _memory(tensor))
+            unique = self.store_one(tensor.name, typed, role, scope, target, _memory(tensor))
+            self.contents.protos[unique] = tensor, tensor.name if scope.around is None else ""
         for tensor in proto.sparse_initializer:
             name = tensor.values.name
             typed = sparse_of(tensor, name, lambda message: self.note("GF114", "", message))
@@ -257,11 +262,13 @@ class Program:
         scope: _Scope,
         target: str,
         memory: tuple[Any, ...],
-    ) -> None:
+    ) -> str:
+        """Make a stored tensor an input of the program; its name there."""
         unique = self.define(name, scope, sink=self.root)
         shared = self.memory.setdefault((*memory, typed.dtype, typed.shape), target) if memory else target
         self.inputs.append(Input(unique, role, target, "" if shared == target else shared))
         self.types[unique] = typed
+        return unique
 
     def body(self, proto: Any, scope: _Scope) -> tuple[Output, ...]:
         """The calls of a graph, and what it returns."""
@@ -338,7 +345,12 @@ class Program:
         if typed is None:
             return False
         role = "constant" if _elements(typed) <= _SMALL else _role(typed, name, False)
-        self.store_one(name, typed, role, scope, name, ())
+        unique = self.store_one(name, typed, role, scope, name, ())
+        if "value" in held:
+            self.contents.protos[unique] = (
+                held["value"].t,
+                name if scope.around is None and not scope.call else "",
+            )
         return True
 
     def operator(self, domain: str, kind: str, overload: str, scope: _Scope) -> tuple[str, Any]:

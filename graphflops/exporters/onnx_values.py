@@ -46,7 +46,7 @@ _LETTERS = {
     "float32": "f",
     "float64": "d",
 }
-_FIELDS = {
+FIELDS = {
     "float32": "float_data",
     "float64": "double_data",
     "int64": "int64_data",
@@ -322,7 +322,7 @@ def _numbers(proto: Any, dtype: DType, elements: int) -> Sequence[int | float] |
 
 def _packed(proto: Any, dtype: DType, elements: int) -> bytes:
     """The elements that a typed field holds, as raw data has them."""
-    field = _FIELDS.get(dtype.name)
+    field = FIELDS.get(dtype.name)
     if field is not None:
         held = getattr(proto, field)[:elements]
         return struct.pack(f"<{len(held)}{_LETTERS[dtype.name]}", *held)

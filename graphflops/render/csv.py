@@ -6,7 +6,7 @@ import csv as writer
 import io
 from typing import TYPE_CHECKING
 
-from graphflops.attention.group import SIZES
+from graphflops.attention.group import BLOCKS, SIZES
 from graphflops.cost import QUANTITIES
 from graphflops.render.ledger import Ledger, macs
 from graphflops.render.text import safe
@@ -53,10 +53,14 @@ def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[st
             *(getattr(use, name) for name in texts),
             len(use.calls),
             *(_quantity(getattr(use, n), ledger) for n in names),
+            *(
+                "" if blocks is None else _quantity(blocks, ledger)
+                for blocks in (getattr(use, n) for n in BLOCKS)
+            ),
         ]
         for use in report.attentions
     ]
-    return [*texts, "calls", *names], rows
+    return [*texts, "calls", *names, *BLOCKS], rows
 
 
 def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:

@@ -164,21 +164,26 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> Grid:
     for use in report.attentions:
         alike.setdefault(replace(use, calls=(), module="", source=""), []).append(use)
     groups = list(alike.items())
-    entries = [_attention(use, group, numbers) for use, group in groups[:most]]
+    heads = ["attention", "spelling", "layers", "heads", "kv heads", "q x k", "width", "mask"]
+    heads += ["FLOPs", "visible", "scores moved", "KV bytes"]
+    in_blocks = any(use.partial_blocks is not None for use, _ in groups)
+    if in_blocks:
+        heads.append("partial + full blocks")
+    entries = [_attention(use, group, numbers, in_blocks) for use, group in groups[:most]]
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
-        entries.append(Entry([f"… {rest:,} more", *[""] * 10]))
-    heads = ("attention", "spelling", "layers", "heads", "kv heads", "q x k", "width", "mask")
-    return Grid((*heads, "FLOPs", "visible", "scores moved", "KV bytes"), entries, names=2)
+        entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
+    return Grid(heads, entries, names=2)
 
 
-def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers) -> Entry:
+def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool) -> Entry:
     """One line for attentions that are alike; figures are of all of them."""
     count = len(group)
     place = group[0].module or group[0].source or group[0].calls[0]
     heads = [numbers.count(size) for size in (use.heads, use.kv_heads)]
     widths = dict.fromkeys(numbers.count(size) for size in (use.width, use.value_width))
     visible = use.flops - use.masked_flops
+    blocks = [x for x in (use.partial_blocks, use.full_blocks) if x is not None]
     return Entry(
         [
             safe(place),
@@ -187,11 +192,12 @@ def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Number
             *heads,
             f"{numbers.count(use.queries)} x {numbers.count(use.keys)}",
             "/".join(widths),
-            {"none": "", "structure": "structural", "tensor": "tensor"}[use.mask],
+            {"none": "", "structure": "structural"}.get(use.mask, use.mask),
             numbers.count(use.flops * count),
             numbers.count(visible * count) if use.masked_flops != 0 else "",
             numbers.memory(use.score_bytes * count) if use.score_bytes != 0 else "",
             numbers.memory(use.kv_bytes * count),
+            *([" + ".join(numbers.count(x * count) for x in blocks)] if in_blocks else []),
         ],
         path=safe(place),
     )

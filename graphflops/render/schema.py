@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops import report
+from graphflops import wire
 from graphflops.render.diff import json as comparison
 
 if TYPE_CHECKING:
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def report_schema() -> str:
     """Of `graphflops analyze --format json`."""
-    return _schema(
-        report.WireReport, "graphflops report", f"schema {report.SCHEMA}, described in docs/report.md"
-    )
+    return _schema(wire.WireReport, "graphflops report", f"schema {wire.SCHEMA}, described in docs/report.md")
 
 
 def comparison_schema() -> str:

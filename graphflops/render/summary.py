@@ -139,7 +139,7 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
 
 def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
     """Of calls that run one of several graphs, what each of these costs and which is counted."""
-    rows = [row for row in report.rows if any(use.times == 0 for use in row.regions)]
+    rows = [row for row in report.rows if len({use.times == 0 for use in row.regions}) > 1]
     for row in rows[:_BRANCHES]:
         uses = sorted(row.regions, key=lambda use: use.times == 0)
         parts = (

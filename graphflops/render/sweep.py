@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 def sweep(points: Sequence[Point], form: Format, *, width: int = 120, color: bool = False) -> str:
     """A line a point; JSON and CSV hold whole numbers; `?` is what another size decides that has no value."""
-    exact = form in ("json", "csv")
+    heads, rows = cells(points, exact=form in ("json", "csv"))
+    return listing(heads, rows, form, figures=True, width=width, color=color)
+
+
+def cells(points: Sequence[Point], *, exact: bool) -> tuple[list[str], list[list[str | int]]]:
+    """Heads and rows of the table. exact: whole numbers, for programs."""
     count: Callable[[int], str | int] = (lambda n: n) if exact else number
     held: Callable[[int], str | int] = (lambda n: n) if exact else memory
     has_masks = any(point.cost["masked_flops"] for point in points)
@@ -27,11 +32,12 @@ def sweep(points: Sequence[Point], form: Format, *, width: int = 120, color: boo
         flops, masked = point.cost["matrix_flops"], point.cost["masked_flops"]
         visible = None if flops is None or masked is None else flops - masked
         intensity = "" if point.intensity is None else f"{point.intensity:.4g}"
-        cells = [_cell(flops, count), *([_cell(visible, count)] if has_masks else [])]
-        cells += [_cell(point.cost["vector_flops"], count), _cell(point.cost["transcendentals"], count)]
-        cells += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
-        rows.append([*(size if exact else f"{size:,}" for size in point.sizes.values()), *cells])
-    return listing(heads, rows, form, figures=True, width=width, color=color)
+        row: list[str | int] = [size if exact else f"{size:,}" for size in point.sizes.values()]
+        row += [_cell(flops, count), *([_cell(visible, count)] if has_masks else [])]
+        row += [_cell(point.cost["vector_flops"], count), _cell(point.cost["transcendentals"], count)]
+        row += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
+        rows.append(row)
+    return heads, rows
 
 
 def _heads(exact: bool, has_masks: bool) -> list[str]:

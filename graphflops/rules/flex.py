@@ -1,27 +1,49 @@
 """Attention with the program's own score and mask functions, over blocks of the score matrix.
 
-The functions' work is counted once per score; their traffic stays in registers and is not. Dense products are
-counted; where the numbers of visible blocks are known, what whole masked blocks save is `masked_flops`.
-Within a partly masked block all products run.
+Dense products are counted, and what the functions hide is in `masked_flops`, exact to the pair where `Seen` tells. Work for
+each score (its scaling, the softmax, the score function) is done for every pair of a block that runs, the mask function's
+where it is asked: in blocks that are visible in part. The functions' traffic stays in registers and is not counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr, dim_min, floor_div, total
+from graphflops.errors import NoRuleError
 from graphflops.rules.attention import MASK, Attention, attend
 from graphflops.rules.elementwise import result_of
+from graphflops.rules.indexing import index
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import FLOAT32, INT32, Contents, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from graphflops.attention.group import Masking
     from graphflops.cost import Estimate, Region, RegionRun, Value
 
 PARTIAL_BLOCKS, FULL_BLOCKS = 2, 4  # places in the block mask: how many blocks each row of blocks sees
+LARGEST_BLOCK = 2**30  # rows and columns of the one block of torch's mask for want of one
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is visible of one attention, over its batch entries and heads.
+
+    doubled_pairs: twice the pairs of a query and a key that the functions let through.
+    executed: pairs in blocks that run. asked: those of them for which the mask function is asked.
+    partial_blocks, full_blocks: blocks that run, None where their number is not known or there are none to speak of.
+    mask: what hides scores; `tensor` where more may be hidden than is known.
+    """
+
+    doubled_pairs: Dim
+    executed: Dim
+    asked: Dim
+    partial_blocks: Dim | None = None
+    full_blocks: Dim | None = None
+    mask: Masking = "structure"
 
 
 def index_operands(query: TensorType) -> tuple[TensorType, ...]:
@@ -37,50 +59,70 @@ def block_sum(contents: Contents) -> Dim:
     return contents
 
 
-def visible_scores(problem: Attention, block_mask: Sequence[Value]) -> Dim | None:
-    """Scores in blocks that are computed, or None where the numbers of blocks are not known."""
+def seen_of_blocks(problem: Attention, block_mask: Sequence[Value]) -> Seen:
+    """What is visible as far as types tell: blocks where their numbers are known, else everything."""
     counts = [x for x in (block_mask[PARTIAL_BLOCKS], block_mask[FULL_BLOCKS]) if isinstance(x, TensorType)]
     rows, columns = block_mask[-3], block_mask[-2]
-    if not counts or any(x.value is None for x in counts):
-        return None
-    if not isinstance(rows, (int, Expr)) or not isinstance(columns, (int, Expr)):
-        return None
+    known = bool(counts) and all(x.value is not None for x in counts)
+    if not known or not isinstance(rows, (int, Expr)) or not isinstance(columns, (int, Expr)):
+        return Seen(2 * problem.scores, problem.scores, problem.scores, mask="tensor")
     blocks = total(block_sum(x.value) for x in counts if x.value is not None)
-    heads, mask_heads = (
-        floor_div(problem.rows, problem.query.shape[-2]),
-        counts[0].shape[0] * counts[0].shape[1],
-    )
-    return dim_min(floor_div(blocks * heads, mask_heads) * rows * columns, problem.scores)
+    heads = floor_div(problem.rows, problem.query.shape[-2])
+    mask_heads = counts[0].shape[0] * counts[0].shape[1]
+    executed = dim_min(floor_div(blocks * heads, mask_heads) * rows * columns, problem.scores)
+    return Seen(2 * executed, executed, executed, mask="tensor")
 
 
 def flex_problem(
-    query: TensorType, key: TensorType, value: TensorType, block_mask: Sequence[Value]
-) -> Attention:
-    """The attention inside, with what whole masked blocks save."""
+    query: TensorType, key: TensorType, value: TensorType, block_mask: Sequence[Value], seen: Seen | None
+) -> tuple[Attention, Seen]:
+    """The attention inside, and what is visible of it."""
     problem = attend(query, key, value)
-    visible = visible_scores(problem, block_mask)
-    return problem if visible is None else replace(problem, doubled_visible=2 * visible)
+    seen = seen or seen_of_blocks(problem, block_mask)
+    hides = seen.doubled_pairs != 2 * problem.scores
+    return replace(problem, doubled_visible=seen.doubled_pairs if hides else None), seen
 
 
-def with_functions(estimate: Estimate, problem: Attention, *runs: RegionRun) -> Estimate:
-    """The estimate with each function's arithmetic, and the selection by the mask, once per score.
+def with_functions(
+    problem: Attention,
+    seen: Seen,
+    estimate: Callable[[Attention], Estimate],
+    scores: Sequence[RegionRun],
+    mask: RegionRun,
+) -> Estimate:
+    """The attention's estimate with its own work for each pair that runs, and the functions'.
 
     The functions' graphs are listed as run no times, for running them would count the traffic of scores that
     stay on chip.
     """
-    per_score = MASK - problem.masking + total(run.cost.vector_flops for run in runs)
+    dense, executed = (
+        estimate(problem),
+        estimate(replace(problem, scores=seen.executed, doubled_visible=None)),
+    )
+
+    def work(name: str) -> Dim:
+        of_scores, of_mask = (total(getattr(run.cost, name) for run in runs) for runs in (scores, (mask,)))
+        return seen.executed * of_scores + seen.asked * of_mask
+
     return replace(
-        estimate,
-        vector_flops=estimate.vector_flops + problem.scores * per_score,
-        transcendentals=estimate.transcendentals
-        + problem.scores * total(run.cost.transcendentals for run in runs),
-        regions=tuple((run, 0) for run in runs),
+        dense,
+        vector_flops=executed.vector_flops + work("vector_flops") + seen.asked * MASK,
+        transcendentals=executed.transcendentals + work("transcendentals"),
+        regions=tuple((run, 0) for run in (*scores, mask)),
     )
 
 
 def tensors(*values: Value) -> tuple[TensorType, ...]:
     """Of the values those that are read."""
     return tuple(value for value in values if isinstance(value, TensorType))
+
+
+@rule("higher_order.flat_apply")
+def flat_apply(function: Value, operands: Value, name: Value, *rest: TensorType) -> Estimate:
+    """Indexing by numbers of a score or mask function, which is all that programs of attention call in this way."""
+    if not str(name).endswith(".ModIndex") or len(rest) < 2:
+        raise NoRuleError("higher_order.flat_apply")
+    return index(rest[0], rest[1:])
 
 
 @rule("higher_order.flex_attention")
@@ -94,18 +136,20 @@ def flex_attention(
     kernel_options: object,
     score_mod_other_buffers: tuple[Value, ...] = (),
     mask_mod_other_buffers: tuple[Value, ...] = (),
+    seen: Seen | None = None,
 ) -> Estimate:
     """Two products per score and both functions' own work; row sums and row maxima are results too."""
-    problem = flex_problem(query, key, value, block_mask)
+    problem, seen = flex_problem(query, key, value, block_mask, seen)
     places = index_operands(query)
-    runs = (
-        score_mod(query.like(()), *places, *score_mod_other_buffers),
-        mask_function(block_mask)(*places, *mask_mod_other_buffers),
-    )
+    wants = any(x.requires_grad for x in (query, key, value))
+    score = score_mod(replace(query.like(()), requires_grad=wants), *places, *score_mod_other_buffers)
+    mask = mask_function(block_mask)(*places, *mask_mod_other_buffers)
     per_row = query.like(query.shape[:-1], FLOAT32)
     out = query.like((*query.shape[:-1], value.shape[-1]))
     reads = tensors(*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers)
-    return with_functions(problem.forward(out, per_row, per_row, reads=reads), problem, *runs)
+    return with_functions(
+        problem, seen, lambda of: of.forward(out, per_row, per_row, reads=reads), (score,), mask
+    )
 
 
 @rule("higher_order.flex_attention_backward")
@@ -124,21 +168,23 @@ def flex_attention_backward(
     kernel_options: object,
     score_mod_other_buffers: tuple[Value, ...] = (),
     mask_mod_other_buffers: tuple[Value, ...] = (),
+    seen: Seen | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed; the score function, its gradient and the mask's work."""
-    problem = flex_problem(query, key, value, block_mask)
+    problem, seen = flex_problem(query, key, value, block_mask, seen)
     places, score = index_operands(query), query.like(())
     runs = (
         fw_graph(score, *places, *score_mod_other_buffers),
         joint_graph(score, *places, score, *score_mod_other_buffers),
-        mask_function(block_mask)(*places, *mask_mod_other_buffers),
     )
-    estimate = problem.backward(("query", "key", "value"), out)
+    mask = mask_function(block_mask)(*places, *mask_mod_other_buffers)
+    estimate = with_functions(
+        problem, seen, lambda of: of.backward(("query", "key", "value"), out), runs, mask
+    )
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in score_mod_other_buffers)
     results = (*estimate.out[:3], *buffers)
     reads = tensors(*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers)
-    estimate = replace(estimate, out=results, writes=tensors(*results), reads=(*estimate.reads, *reads))
-    return with_functions(estimate, problem, *runs)
+    return replace(estimate, out=results, writes=tensors(*results), reads=(*estimate.reads, *reads))
 
 
 @backward("higher_order.flex_attention")
@@ -147,15 +193,16 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     given = call.arguments
     query, block_mask = given["query"], given["block_mask"]
     buffers = given.get("score_mod_other_buffers", ())
-    problem = flex_problem(query, given["key"], given["value"], block_mask)
+    problem, seen = flex_problem(query, given["key"], given["value"], block_mask, given.get("seen"))
     places = index_operands(query)
     score = given["score_mod"](query.like(()), *places, *buffers)
     mask = mask_function(block_mask)(*places, *given.get("mask_mod_other_buffers", ()))
-    estimate = problem.backward(call.wants, result_of(call))
+    estimate = with_functions(
+        problem, seen, lambda of: of.backward(call.wants, result_of(call)), (score, score), mask
+    )
     captured = tuple(x.like() for x in tensors(*buffers) if x.requires_grad)
     results = (*tensors(*estimate.out), *captured)
-    estimate = replace(estimate, out=results, writes=results, reads=(*estimate.reads, *tensors(*buffers)))
-    return with_functions(estimate, problem, score, score, mask)
+    return replace(estimate, out=results, writes=results, reads=(*estimate.reads, *tensors(*buffers)))
 
 
 def mask_function(block_mask: Sequence[Value]) -> Region:

@@ -1553,6 +1553,7 @@ RULES: dict[str, str] = {
     "higher_order.associative_scan": "graphflops.rules.control",
     "higher_order.auto_functionalized_v2": "graphflops.rules.control",
     "higher_order.cond": "graphflops.rules.control",
+    "higher_order.flat_apply": "graphflops.rules.flex",
     "higher_order.flex_attention": "graphflops.rules.flex",
     "higher_order.flex_attention_backward": "graphflops.rules.flex",
     "higher_order.foreach_map": "graphflops.rules.control",

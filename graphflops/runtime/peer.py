@@ -130,7 +130,8 @@ def _without_groups(step: Step, ours: int) -> int:
     given = [*step.args, *step.kwargs.values()]
     groups, (wants_input, wants_weight, _) = given[9], given[10]
     each = ours // (wants_input + wants_weight) if wants_input or wants_weight else 0
-    return each * (wants_input + groups * wants_weight)
+    counted: int = each * (wants_input + groups * wants_weight)
+    return counted
 
 
 def _tensors(step: Step) -> Iterator[torch.Tensor]:

@@ -105,7 +105,8 @@ def onnx_masked(body: str, extra: str = "") -> int | None:
     text = (
         '<ir_version: 10, opset_import: ["" : 21]> g (float[3,2,5,4] q, float[3,2,7,4] k, float[3,2,7,4] v'
         f"{extra}) => (y) <int64 zero = {{0}}, int64 one = {{1}}, int64 rows = {{5}}, int64 keys = {{7}}, "
-        "int64[1] last = {-1}, float low = {-1e9}, float none = {0}> "
+        "int64[1] last = {-1}, int64[1] keys1 = {7}, int64[1] least = {-9223372036854775808}, "
+        "float low = {-1e9}, float none = {0}> "
         "{ i0 = Range(zero, rows, one) \n i = Unsqueeze(i0, last) \n j = Range(zero, keys, one) \n"
         f"{body} \n t = Transpose <perm = [0,1,3,2]> (k) \n s = MatMul(q, t) \n x = Add(s, m) \n p = Softmax(x) "
         "\n y = MatMul(p, v) }"
@@ -123,6 +124,8 @@ PAIR = 2 * 3 * HEADS * (WIDTH + WIDTH)
         ("c = LessOrEqual(j, i) \n m = Where(c, none, low)", "", 5 * 7 - 15),
         ("c = Greater(j, i) \n m = Where(c, low, none)", "", 5 * 7 - 15),
         ("c = Less(i, j) \n f = Cast <to = 1> (c) \n m = Mul(f, low)", "", 5 * 7 - 15),
+        # A slice from before the first place is one from the first.
+        ("n = Slice(j, least, keys1) \n c = LessOrEqual(n, i) \n m = Where(c, none, low)", "", 5 * 7 - 15),
         # And a mask that the caller gives: what follows from the structure is certain.
         ("c = LessOrEqual(j, i) \n d = And(c, g) \n m = Where(d, none, low)", ", bool[7] g", 5 * 7 - 15),
         # Or: nothing is certain.

@@ -13,9 +13,13 @@ from graphflops import __version__
 from graphflops.render import summary
 from graphflops.render.html.data import inert, page_data, sizes_of
 from graphflops.render.html.fragment import escaped, fragment
+from graphflops.render.html.sweep import section
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from graphflops.report import Report
+    from graphflops.sweep import Point
 
 _HERE = Path(__file__).parent
 # In the order in which they build on each other; together they are one script.
@@ -35,14 +39,21 @@ SCRIPTS = (
 )
 
 
-def html(report: Report) -> str:
-    """The report as a page."""
+def html(report: Report, points: Sequence[Point] = (), notes: Sequence[str] = ()) -> str:
+    """The report as a page.
+
+    points: those of a sweep over its sizes, which stand in it as a table and as pictures. notes: what to say beside them.
+    """
     title = summary.title(report)
-    return page(page_data([report], sizes_of(report), titles=[title]), title, fragment(report))
+    data = page_data([report], sizes_of(report), titles=[title])
+    return page(data, title, fragment(report), section(points, notes))
 
 
-def page(data: str, title: str, plain: str) -> str:
-    """A page that shows data, as `page_data` gives them. plain: HTML for a reader whose browser runs no script."""
+def page(data: str, title: str, plain: str, given: str = "") -> str:
+    """A page that shows data, as `page_data` gives them.
+
+    plain: HTML for a reader whose browser runs no script. given: HTML that stands in the page as it is.
+    """
     style, script = _style(), _script()
     policy = "; ".join(
         (
@@ -66,7 +77,7 @@ def page(data: str, title: str, plain: str) -> str:
 </head>
 <body>
 <noscript>{plain}</noscript>
-<main id="page"></main>
+<main id="page">{given}</main>
 <script type="application/json" id="data">{data}</script>
 <script type="application/json" id="devices">{inert(json.dumps(devices()).encode())}</script>
 <script>{script}</script>

@@ -65,7 +65,7 @@ const start = () => {
     waiting = requestAnimationFrame(update);
   };
   document.getElementById("page").append(
-    ...[heading(), lead.element, totals, sizesPanel(soon), diagnostics(), modules.element, changes ? changes.element : null, operators.element, el("div", { class: "pair" }, roof.element, live.element), footer()].filter((part) => part),
+    ...[heading(), lead.element, totals, document.getElementById("sweep"), sizesPanel(soon), diagnostics(), modules.element, changes ? changes.element : null, operators.element, el("div", { class: "pair" }, roof.element, live.element), footer()].filter((part) => part),
   );
   update();
   let wide = innerWidth;

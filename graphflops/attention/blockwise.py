@@ -1,0 +1,280 @@
+"""Counts what a mask lets through by asking it: block by block, never all pairs of a long sequence at once.
+
+numpy is imported when something is counted, and by nothing else in the package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Whole = NDArray[np.int64]
+    Visible = Callable[[int, int, Whole, Whole], NDArray[np.bool_]]
+    Settled = Callable[[int, int, Whole, Whole, Whole, Whole], NDArray[np.int8]]
+
+HIDDEN, SEEN, MIXED = 0, 1, 2
+MOST_PAIRS = 2**29  # asked about for one mask: some seconds; more is refused
+_AT_ONCE = 2**18  # pairs asked about in one call
+_LEAST = 2**14  # pairs that take as long to ask about as it takes to ask at all
+_RECTANGLES = 1024  # looked at in one call
+_FAN = 8  # a rectangle is cut into so many by so many
+_INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut into
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a mask lets through, over all batch entries and heads that were asked about.
+
+    pairs: visible pairs of a query and a key.
+    partial_blocks, full_blocks: blocks with visible pairs; a full one has no others and lies within both lengths.
+    partial_pairs, full_pairs: pairs in those blocks, visible or not; a place past a length makes no pair.
+    """
+
+    pairs: int = 0
+    partial_blocks: int = 0
+    full_blocks: int = 0
+    partial_pairs: int = 0
+    full_pairs: int = 0
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(
+            self.pairs + other.pairs,
+            self.partial_blocks + other.partial_blocks,
+            self.full_blocks + other.full_blocks,
+            self.partial_pairs + other.partial_pairs,
+            self.full_pairs + other.full_pairs,
+        )
+
+
+def count(
+    visible: Visible,
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    block_rows: int = 128,
+    block_columns: int = 128,
+    settled: Settled | None = None,
+) -> Counted:
+    """What a mask lets through of so many batch entries and heads; ask for one of each where it does not tell them apart.
+
+    visible: called with the indices of a batch entry and a head, and int64 arrays of query places [n, rows, 1] and key
+        places [n, 1, columns]; returns truth values that broadcast to [n, rows, columns].
+    settled: answers for rectangles at once: called with a batch entry, a head, and the first and the last query, the
+        first and the last key of each, as int64 arrays [n]; returns for each HIDDEN, SEEN or, where it cannot tell, MIXED.
+
+    Raises ModelError where more than MOST_PAIRS pairs had to be asked about.
+    """
+    budget = _Budget()
+    whole = Counted()
+    for b in range(batch):
+        for h in range(heads):
+            asked = _Asked(visible, settled, b, h, budget)
+            whole += asked.blocks(0, queries, 0, keys, block_rows, block_columns)
+    return whole
+
+
+class _Budget:
+    """How many pairs may still be asked about."""
+
+    def __init__(self) -> None:
+        self.left = MOST_PAIRS
+
+    def spend(self, pairs: int) -> None:
+        self.left -= max(pairs, _LEAST)
+        if self.left < 0:
+            raise ModelError(
+                f"to count what it lets through, more than {MOST_PAIRS:,} pairs had to be asked about"
+            )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A mask of one batch entry and head."""
+
+    visible: Visible
+    settled: Settled | None
+    b: int
+    h: int
+    budget: _Budget
+
+    def blocks(self, top: int, bottom: int, left: int, right: int, rows: int, columns: int) -> Counted:
+        """The count of queries from `top` to before `bottom` and keys from `left` to before `right`."""
+        import numpy as np
+
+        if top >= bottom or left >= right:
+            return Counted()
+        grid = _Grid(top, bottom, left, right, rows, columns)
+        whole = Counted()
+        waiting = [np.array([[0], [-(-(bottom - top) // rows)], [0], [-(-(right - left) // columns)]])]
+        while waiting:
+            found, pending = waiting[-1][:, -_RECTANGLES:], waiting.pop()[:, :-_RECTANGLES]
+            if pending.size:
+                waiting.append(pending)
+            state = self.state(grid.edges(found))
+            whole += grid.seen(found[:, state == SEEN])
+            mixed = found[:, state == MIXED]
+            single = (mixed[1] - mixed[0] == 1) & (mixed[3] - mixed[2] == 1)
+            whole += self.asked(grid, mixed[:, single])
+            if not single.all():
+                waiting.append(_cut(mixed[:, ~single]))
+        return whole
+
+    def state(self, edges: tuple[Whole, Whole, Whole, Whole]) -> NDArray[np.int8]:
+        import numpy as np
+
+        self.budget.spend(edges[0].size)
+        if self.settled is None:
+            return np.full(edges[0].shape, MIXED, np.int8)
+        return self.settled(self.b, self.h, *edges)
+
+    def asked(self, grid: _Grid, blocks: Whole) -> Counted:
+        """The count of single blocks, every pair asked about."""
+        import numpy as np
+
+        whole = Counted()
+        edges = grid.edges(blocks)
+        first_row, last_row, first_column, last_column = edges
+        height, width = last_row - first_row + 1, last_column - first_column + 1
+        rows, columns = (int(x.max()) if x.size else 1 for x in (height, width))
+        if rows * columns > _AT_ONCE:
+            for place in range(blocks.shape[1]):
+                edge = [int(x[place]) for x in edges]
+                inner = self.blocks(edge[0], edge[1] + 1, edge[2], edge[3] + 1, _INNER, _INNER)
+                whole += grid.of_pairs(blocks[:, place : place + 1], np.array([inner.pairs]))
+            return whole
+        step = _AT_ONCE // (rows * columns)
+        row, column = np.arange(rows)[None, :, None], np.arange(columns)[None, None, :]
+        for start in range(0, blocks.shape[1], step):
+            part = slice(start, start + step)
+            tall, wide = height[part, None, None], width[part, None, None]
+            self.budget.spend(rows * columns * len(tall))
+            places = (
+                first_row[part, None, None] + np.minimum(row, tall - 1),
+                first_column[part, None, None] + np.minimum(column, wide - 1),
+            )
+            pairs = self.visible(self.b, self.h, *places)
+            if (tall < rows).any() or (wide < columns).any():
+                pairs = pairs & (row < tall) & (column < wide)
+            pairs = np.broadcast_to(pairs, (len(tall), rows, columns))
+            whole += grid.of_pairs(blocks[:, part], np.count_nonzero(pairs, axis=(1, 2)))
+        return whole
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Blocks over some queries and keys; a rectangle of blocks is its top, bottom, left and right, the ends excluded."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+    rows: int
+    columns: int
+
+    def edges(self, blocks: Whole) -> tuple[Whole, Whole, Whole, Whole]:
+        """First and last query, first and last key of rectangles."""
+        import numpy as np
+
+        top, bottom, left, right = blocks
+        return (
+            self.top + top * self.rows,
+            np.minimum(self.top + bottom * self.rows, self.bottom) - 1,
+            self.left + left * self.columns,
+            np.minimum(self.left + right * self.columns, self.right) - 1,
+        )
+
+    def inside(self, blocks: Whole) -> tuple[Any, Any]:
+        """Of rectangles the number of blocks that lie within the lengths, and of pairs in them."""
+        import numpy as np
+
+        top, bottom, left, right = blocks
+        height = np.minimum(bottom, (self.bottom - self.top) // self.rows) - top
+        width = np.minimum(right, (self.right - self.left) // self.columns) - left
+        number = np.maximum(height, 0) * np.maximum(width, 0)
+        return number, number * (self.rows * self.columns)
+
+    def area(self, blocks: Whole) -> Any:
+        """Pairs in rectangles."""
+        first_row, last_row, first_column, last_column = self.edges(blocks)
+        return (last_row - first_row + 1) * (last_column - first_column + 1)
+
+    def seen(self, blocks: Whole) -> Counted:
+        """The count of rectangles that are visible throughout."""
+        top, bottom, left, right = blocks
+        full, full_pairs = (int(x.sum()) for x in self.inside(blocks))
+        pairs = int(self.area(blocks).sum())
+        number = int(((bottom - top) * (right - left)).sum())
+        return Counted(pairs, number - full, full, pairs - full_pairs, full_pairs)
+
+    def of_pairs(self, blocks: Whole, pairs: Whole) -> Counted:
+        """The count of single blocks with so many visible pairs each."""
+        area = self.area(blocks)
+        full = (pairs == area) & (self.inside(blocks)[0] == 1)
+        partial = (pairs > 0) & ~full
+        return Counted(
+            int(pairs.sum()),
+            int(partial.sum()),
+            int(full.sum()),
+            int(area[partial].sum()),
+            int(area[full].sum()),
+        )
+
+
+def _cut(blocks: Whole) -> Whole:
+    """Rectangles cut into smaller ones."""
+    import numpy as np
+
+    def edges(first: Whole, last: Whole) -> Whole:
+        steps = np.arange(_FAN + 1)[:, None]
+        return first + (last - first) * steps // _FAN
+
+    rows, columns = edges(*blocks[:2]), edges(*blocks[2:])
+    shape = (_FAN, _FAN, blocks.shape[1])
+    parts = [rows[:-1, None], rows[1:, None], columns[None, :-1], columns[None, 1:]]
+    cut = np.stack([np.broadcast_to(part, shape).reshape(-1) for part in parts])
+    return cut[:, (cut[0] < cut[1]) & (cut[2] < cut[3])]
+
+
+def count_listed(
+    partial: Iterable[tuple[int, int, int, int]],
+    full: Iterable[tuple[int, int, int, int]],
+    asked: tuple[Visible | None, Visible | None],
+    queries: int,
+    keys: int,
+    block_rows: int,
+    block_columns: int,
+) -> Counted:
+    """The same where the blocks that run are listed, as batch entry, head, and line and column of the block.
+
+    asked: for partial blocks and for full ones, as `visible` of `count`; None where all in them is visible.
+    """
+    import numpy as np
+
+    budget, grid = _Budget(), _Grid(0, queries, 0, keys, block_rows, block_columns)
+    figures = []
+    for listed, visible in zip((partial, full), asked, strict=True):
+        places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for b, h, line, column in listed:
+            if 0 <= line * block_rows < queries and 0 <= column * block_columns < keys:
+                places.setdefault((b, h), []).append((line, column))
+        blocks = area = pairs = 0
+        for (b, h), cells in places.items():
+            lines, columns = np.array(cells).T
+            rectangles = np.stack([lines, lines + 1, columns, columns + 1])
+            here = int(grid.area(rectangles).sum())
+            blocks, area = blocks + len(cells), area + here
+            if visible is not None:
+                here = _Asked(visible, None, b, h, budget).asked(grid, rectangles).pairs
+            pairs += here
+        figures.append((blocks, area, pairs))
+    (partial_blocks, partial_pairs, some), (full_blocks, full_pairs, rest) = figures
+    return Counted(some + rest, partial_blocks, full_blocks, partial_pairs, full_pairs)

@@ -1,0 +1,312 @@
+"""What one flexible attention lets through: in closed form, by asking its functions, or as far as is certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from graphflops.attention import bands
+from graphflops.attention.blockwise import HIDDEN, MIXED, SEEN, Counted, count, count_listed
+from graphflops.attention.flex_function import FAR, digest
+from graphflops.attention.predicates import ALWAYS, HIDING, NEVER, TRUE, Truth
+from graphflops.attention.ranges import Range
+from graphflops.attention.regions import doubled_visible
+from graphflops.dims import Dim, Expr, dim_min, same
+from graphflops.errors import GraphflopsError, shown
+from graphflops.rules.flex import LARGEST_BLOCK, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.attention.blockwise import Visible
+    from graphflops.attention.flex_function import Function
+    from graphflops.attention.group import Masking
+    from graphflops.tensor import TensorType
+
+# What numpy and Python make of functions that a file makes up.
+_FAILURES = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+_SCORE = Range(-1e3, 1e3)  # scores before their function; what they are does not tell whether it hides them
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Blocks by line: how many there are, and which, the first so many of each; None where there are none of the kind."""
+
+    partial: tuple[Any, Any] | None
+    full: tuple[Any, Any] | None
+
+    @property
+    def key(self) -> Any:
+        return tuple(digest(array) for lists in (self.partial, self.full) for array in lists or ())
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Batch entries and heads that have lists of their own."""
+        sizes = [lists[0].shape[:2] for lists in (self.partial, self.full) if lists is not None]
+        return max((size[0] for size in sizes), default=1), max((size[1] for size in sizes), default=1)
+
+    def cells(
+        self, lists: tuple[Any, Any] | None, batch: int, heads: int
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Batch entry, head, line and column of each block, for so many batch entries and heads."""
+        import numpy as np
+
+        if lists is None:
+            return
+        counts, places = lists
+        for b in range(batch):
+            for h in range(heads):
+                own = b % counts.shape[0], h % counts.shape[1]
+                line, nth = np.nonzero(np.arange(places.shape[-1]) < counts[own][:, None])
+                for cell in zip(line.tolist(), places[own][line, nth].tolist(), strict=True):
+                    yield b, h, *cell
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention with its functions.
+
+    rows, columns: of a block of its mask. lists: the blocks that run, where they are at hand.
+    """
+
+    query: TensorType
+    key: TensorType
+    rows: Any
+    columns: Any
+    score: Function
+    mask: Function
+    lists: Lists | None
+
+    @property
+    def identity(self) -> Any:
+        """Equal for attentions of which the same is visible."""
+        sizes = self.query.shape[:3], self.keys, self.rows, self.columns
+        return sizes, self.score.key, self.mask.key, self.lists and self.lists.key
+
+    @property
+    def batch(self) -> Dim:
+        return self.query.shape[0]
+
+    @property
+    def heads(self) -> Dim:
+        return self.query.shape[1]
+
+    @property
+    def queries(self) -> Dim:
+        return self.query.shape[2]
+
+    @property
+    def keys(self) -> Dim:
+        return self.key.shape[2]
+
+    @property
+    def scores(self) -> Dim:
+        return self.batch * self.heads * self.queries * self.keys
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is one block that holds everything: torch's mask for want of one."""
+        return bool(self.rows == LARGEST_BLOCK and self.columns == LARGEST_BLOCK)
+
+    @property
+    def has_numbers(self) -> bool:
+        sizes = (self.queries, self.keys, self.rows, self.columns)
+        return all(isinstance(size, int) and size > 0 for size in sizes)
+
+    @cached_property
+    def where(self) -> Truth:
+        """Where the mask function is true."""
+        return self.mask.conditions.where()
+
+    @cached_property
+    def kept(self) -> Truth:
+        """Where the score function does not hide the score."""
+        if not self.score.may_hide:
+            return TRUE
+        kept = self.score.conditions.kept()
+        return Truth(kept.upper, NEVER) if self.score.may_hide_by_contents else kept
+
+    def seen(self) -> tuple[Seen | None, str]:
+        """What is visible, and why that is not for certain, if it is not."""
+        problem = ""
+        try:
+            found = self.closed() or self.asked()
+        except GraphflopsError as error:
+            found, problem = None, str(error)
+        except _FAILURES as error:
+            found, problem = None, f"they cannot be computed here: {error!r}"
+        if found is not None:
+            return found, ""
+        doubt = f"which scores its functions let through is not known: {problem or self.reason()}"
+        try:
+            return self.bounded(), doubt
+        except (GraphflopsError, *_FAILURES):
+            return None, doubt
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Those that may hide scores."""
+        return (self.mask, self.score) if self.score.may_hide else (self.mask,)
+
+    def reason(self) -> str:
+        missing = [
+            function.labels.get(name, name)
+            for function in self.functions
+            for name in function.missing
+            if not isinstance(function.values.get(name), Expr)
+        ]
+        if missing:
+            return f"what {', '.join(map(shown, dict.fromkeys(missing)))} holds is not at hand"
+        return "lengths have no values: give sizes"
+
+    # Closed forms
+
+    def closed(self) -> Seen | None:
+        """By closed form; None where there is none."""
+        both = self.where & self.kept
+        if not (self.where.exact and both.exact) or self.lists is not None:
+            return None
+        doubled, exact = doubled_visible(both.upper, self.queries, self.keys)
+        blocks = self.blocks()
+        if not exact or (blocks is None and self.has_numbers):
+            return None
+        return self.of(doubled, blocks or self.any_blocks, self.batch * self.heads)
+
+    def blocks(self) -> bands.Blocks | None:
+        """The blocks of a head that run at most, if not listed; None where there is no closed form."""
+        if self.is_whole:
+            everything = self.any_blocks
+            return everything if self.where != TRUE else bands.Blocks(None, None, 0, everything.partial_pairs)
+        if not self.where.upper:
+            return bands.NO_BLOCKS
+        if len(self.where.upper) > 1:
+            return None
+        (case,) = self.where.upper
+        if self.has_numbers:
+            return bands.counted(case, self.queries, self.keys, self.rows, self.columns)  # type: ignore[arg-type]
+        if isinstance(self.rows, int) and self.rows == self.columns and same(self.queries, self.keys):
+            return bands.formulas(case, self.queries, self.rows)
+        return None
+
+    @property
+    def any_blocks(self) -> bands.Blocks:
+        """All pairs, in blocks of which no more is known."""
+        return bands.Blocks(None, None, self.queries * self.keys, 0)
+
+    def of(self, doubled: Dim, blocks: bands.Blocks, times: Dim, *, exact: bool = True) -> Seen:
+        """What is visible, given twice the pairs and the blocks of heads that so many others are like."""
+        partial, full = (None if x is None else x * times for x in blocks[:2])
+        asked, rest = (x * times for x in blocks[2:])
+        hides = doubled * times != 2 * self.scores
+        known = "constant" if any(function.arrays_used for function in self.functions) else "structure"
+        mask: Masking = "tensor" if not exact else known if hides else "none"  # type: ignore[assignment]
+        return Seen(doubled * times, asked + rest, asked, partial, full, mask)
+
+    def bounded(self) -> Seen | None:
+        """What is certain: no more is visible, and no more blocks run; None where nothing is."""
+        upper = (self.where & self.kept).upper
+        doubled, _ = doubled_visible(upper, self.queries, self.keys)
+        if self.lists is not None and self.has_numbers:
+            batch, heads = self.lists.heads
+            found = self.listed(self.lists, batch, heads, (None, None))
+            listed = self.of(2 * found.pairs, _blocks(found), self.like(batch, heads), exact=False)
+            return replace(
+                listed, doubled_pairs=dim_min(doubled * self.batch * self.heads, listed.doubled_pairs)
+            )
+        blocks = self.blocks()
+        if upper == ALWAYS and blocks is None:
+            return None
+        blocks = blocks or self.any_blocks
+        unsure = bands.Blocks(None, None, blocks.partial_pairs + blocks.full_pairs, 0)
+        return self.of(doubled, unsure, self.batch * self.heads, exact=False)
+
+    # Asking
+
+    def asked(self) -> Seen | None:
+        """By asking the functions; None where what they capture is not at hand."""
+        hides = self.score.may_hide
+        missing = self.mask.missing or (hides and self.score.missing and not self.kept.exact)
+        if not self.has_numbers or missing:
+            return None
+        own = (1, 1) if self.lists is None else self.lists.heads
+        batch, heads = (
+            size if some > 1 or any(function.tells_apart(place) for function in self.functions) else 1
+            for place, (size, some) in enumerate(zip((self.batch, self.heads), own, strict=True))
+        )
+        if not isinstance(batch, int) or not isinstance(heads, int):
+            return None
+        times = self.like(batch, heads)
+        if self.lists is not None:
+            asked = self.visible, self.lets_through if hides else None
+            found = self.listed(self.lists, batch, heads, asked)
+            return self.of(2 * found.pairs, _blocks(found), times)
+        sizes: dict[str, Any] = {"queries": self.queries, "keys": self.keys}
+        if not self.is_whole:
+            sizes |= {"block_rows": self.rows, "block_columns": self.columns}
+        found = count(self.visible, batch, heads, settled=self.settled, **sizes)
+        blocks = (self.blocks() or self.any_blocks) if self.is_whole else _blocks(found)
+        if hides and not self.is_whole:
+            blocks = _blocks(count(self.unmasked, batch, heads, settled=self.settled_mask, **sizes))
+        return self.of(2 * found.pairs, blocks, times)
+
+    def like(self, batch: int, heads: int) -> Dim:
+        """How many heads each is like of so many batch entries and heads that are looked at."""
+        return (self.batch if batch == 1 else 1) * (self.heads if heads == 1 else 1)
+
+    def listed(
+        self, lists: Lists, batch: int, heads: int, asked: tuple[Visible | None, Visible | None]
+    ) -> Counted:
+        cells = [lists.cells(of_kind, batch, heads) for of_kind in (lists.partial, lists.full)]
+        return count_listed(cells[0], cells[1], asked, self.queries, self.keys, self.rows, self.columns)  # type: ignore[arg-type]
+
+    def visible(self, b: int, h: int, rows: Any, columns: Any) -> Any:
+        found = self.unmasked(b, h, rows, columns)
+        return found & self.lets_through(b, h, rows, columns) if self.score.may_hide else found
+
+    def unmasked(self, b: int, h: int, rows: Any, columns: Any) -> Any:
+        return self.mask.at_points(b, h, rows, columns).astype(bool)
+
+    def lets_through(self, b: int, h: int, rows: Any, columns: Any) -> Any:
+        places = (Range(place, place) for place in (b, h, rows, columns))
+        return ~_hidden(self.score.in_ranges(_SCORE, *places))
+
+    def settled(self, b: int, h: int, *edges: Any) -> Any:
+        """What is visible of rectangles."""
+        import numpy as np
+
+        found = self.settled_mask(b, h, *edges)
+        if not self.score.may_hide:
+            return found
+        score = self.score.in_ranges(_SCORE, *_places(b, h, *edges))
+        through = np.where(_hidden(score), HIDDEN, np.where(self.certainly_kept(score), SEEN, MIXED))
+        return np.where(
+            (found == HIDDEN) | (through == HIDDEN), HIDDEN, np.where(through == SEEN, found, MIXED)
+        )
+
+    def settled_mask(self, b: int, h: int, *edges: Any) -> Any:
+        import numpy as np
+
+        low, high = self.mask.in_ranges(*_places(b, h, *edges))
+        state = np.where(low > 0, SEEN, np.where(high <= 0, HIDDEN, MIXED))
+        return np.broadcast_to(state, edges[0].shape)
+
+    def certainly_kept(self, score: Range) -> Any:
+        """Of ranges of scores, whether none of them is hidden."""
+        return score.low > (HIDING if self.score.replaces else FAR)
+
+
+def _places(
+    b: int, h: int, first_row: Any, last_row: Any, first_column: Any, last_column: Any
+) -> tuple[Range, ...]:
+    """Rectangles as ranges of the functions' places."""
+    return Range(b, b), Range(h, h), Range(first_row, last_row), Range(first_column, last_column)
+
+
+def _hidden(score: Range) -> Any:
+    """Whether scores are hidden whatever they were, or replaced by a number that hides."""
+    return (score.high <= FAR) | ((score.low == score.high) & (score.high <= HIDING))
+
+
+def _blocks(found: Counted) -> bands.Blocks:
+    return bands.Blocks(found.partial_blocks, found.full_blocks, found.partial_pairs, found.full_pairs)

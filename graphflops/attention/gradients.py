@@ -1,0 +1,81 @@
+"""The products of an attention's backward in a joint graph, which are over the same pairs as those of its forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.attention.roles import role_of
+from graphflops.attention.visible import masked_part
+from graphflops.dims import same
+from graphflops.graph import Ref
+
+if TYPE_CHECKING:
+    from graphflops.attention.match import Spelled
+    from graphflops.attention.visible import Hidden, Hiding
+    from graphflops.dims import Dim
+    from graphflops.view import Call, View
+
+_MOST_PRODUCTS = 4  # of the gradients of queries, keys and values, and of the probabilities
+
+
+def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str, Dim]:
+    """By row, the needless part of the products of an attention's gradients, where it is spelled out.
+
+    They are the backward's products next to the probabilities: between are only calls on tensors of as many elements.
+    """
+    if hidden.doubled == 0:
+        return {}
+    scores = view.types[group.first.result]
+    inside = [
+        call for call in group.between if call.place >= group.softmax.place and call is not group.second
+    ]
+    waiting = [call.result for call in inside]
+    seen = set(waiting)
+    products: dict[str, Call] = {}
+    while waiting:
+        name = waiting.pop()
+        maker = view.makers.get(name)
+        for call in [*view.users.get(name, ()), *([maker] if maker else ())]:
+            if call.row.phase != "backward":
+                continue
+            if call.cost.matrix_flops != 0:
+                if role_of(call) == "product":
+                    products[call.name] = call
+                continue
+            for other in (*call.uses, *filter(None, call.node.outputs)):
+                made = view.makers.get(other)
+                if other in seen or made is None or made.row.phase != "backward":
+                    continue
+                typed = view.types.get(other)
+                if typed is not None and same(typed.numel, scores.numel):
+                    seen.add(other)
+                    waiting.append(other)
+    if len(products) > _MOST_PRODUCTS:
+        return {}
+    queries, keys = scores.shape[-2:]
+    return {
+        name: masked_part(call.cost.matrix_flops, hidden, queries, keys) for name, call in products.items()
+    }
+
+
+def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
+    """The same of a call that gives all gradients of an attention that is one operator; nothing for any other call."""
+    place = _OPERATORS.get(call.node.op.rpartition(".")[0])
+    if place is None or call.cost.masked_flops != 0:
+        return {}
+    argument = call.attribute("attn_mask", call.attribute("attn_bias", (*call.given, *[None] * 9)[place]))
+    query, key = (hiding.view.types.get(call.operand(place)) for place in (1, 2))
+    if not isinstance(argument, Ref) or query is None or key is None:
+        return {}
+    queries, keys = query.shape[-2], key.shape[-2]
+    hidden = hiding.of_operator(call, argument.name, queries, keys)
+    return {call.name: masked_part(call.cost.matrix_flops, hidden, queries, keys)}
+
+
+# Places of the mask; where the last one is given, it is given by name.
+_OPERATORS = {
+    "aten._scaled_dot_product_efficient_attention_backward": 4,
+    "aten._scaled_dot_product_fused_attention_overrideable_backward": 4,
+    "aten._scaled_dot_product_cudnn_attention_backward": 8,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": -1,
+}

@@ -1,0 +1,110 @@
+"""What the user says of an input that is a mask: `causal`, `window:1024`, `prefix:128`, `density:0.3`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from graphflops.attention.predicates import TRUE, Affine, where_not_negative
+from graphflops.dims import at_least, floor_div
+from graphflops.errors import ModelError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from graphflops.attention.predicates import Truth
+    from graphflops.dims import Dim
+    from graphflops.graph import Graph
+    from graphflops.tensor import TensorType
+
+KINDS = "causal, window:1024, prefix:128 or density:0.3"
+_SPELLING = re.compile(
+    r"(causal)|(window|prefix):(\d{1,15})|(density):(0?\.\d{1,12}|[01](?:\.\d{0,12})?)", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a mask lets through. The last query is at the place of the last key.
+
+    causal: keys up to the query's own place. window: of those the last `length`, its own among them. prefix: those, and the
+    first `length` keys. density: of all pairs so many of a million million.
+    """
+
+    kind: Literal["causal", "window", "prefix", "density"]
+    length: int = 0
+
+    def truth(self, queries: Dim, keys: Dim) -> Truth:
+        """Where it may let through."""
+        if self.kind == "density":
+            return TRUE
+        right = keys - queries
+        causal = where_not_negative(Affine(1, -1, right))
+        if self.kind == "window":
+            return causal & where_not_negative(Affine(-1, 1, self.length - 1 - right))
+        return (
+            causal | where_not_negative(Affine(0, -1, self.length - 1)) if self.kind == "prefix" else causal
+        )
+
+    def doubled_hidden(self, queries: Dim, keys: Dim) -> Dim:
+        """Twice the pairs hidden, where no more is known than how many."""
+        hidden = _WHOLE - self.length if self.kind == "density" else 0
+        return floor_div(2 * queries * keys * hidden, _WHOLE)
+
+    def refuse(self, name: str, typed: TensorType | None, queries: Dim, keys: Dim) -> None:
+        """Raise ModelError where the input cannot tell one query from another, and so cannot be such a mask.
+
+        One of fewer than two axes may be places, of which the program makes a mask.
+        """
+        if self.kind == "density" or typed is None or typed.rank < 2:
+            return
+        if at_least(queries - 1, typed.shape[-2]):
+            said = f"{queries} queries and {keys} keys cannot tell one query from another by it"
+            raise ModelError(f"--mask {shown(name)}: it is {typed}, and {said}: only density is for it")
+
+
+_WHOLE = 10**12
+
+
+def parse(text: str) -> Stated:
+    """What a text states. Raises ModelError for one that states nothing."""
+    found = _SPELLING.fullmatch(text.strip())
+    if found is None:
+        raise ModelError(f"{shown(text)!r} says nothing of a mask: {KINDS}")
+    if found[4]:
+        whole, _, part = found[5].partition(".")
+        length = int(whole or 0) * _WHOLE + int((part + "0" * 12)[:12])
+        if length > _WHOLE:
+            raise ModelError(f"{shown(text)!r}: a density is from 0 to 1")
+        return Stated("density", length)
+    if found[3] is not None and int(found[3]) == 0 and found[2] == "window":
+        raise ModelError(f"{shown(text)!r}: a window is at least 1")
+    return Stated(found[1] or found[2], int(found[3] or 0))  # type: ignore[arg-type]
+
+
+def parsed(masks: Mapping[str, str], graph: Graph) -> dict[str, Stated]:
+    """What is stated of inputs by name. Raises ModelError for a name that no input has, or for what states nothing."""
+    names = [entry.name for entry in graph.inputs if entry.role == "user"]
+    found = {}
+    for name, text in masks.items():
+        if name not in names:
+            raise ModelError(f"--mask {shown(name)}: no such input; {_choices(name, names)}")
+        found[name] = parse(text)
+    return found
+
+
+def refuse_unused(masks: Iterable[str], used: set[str]) -> None:
+    """Raise ModelError for an input of which something is stated, but that masks nothing."""
+    for name in masks:
+        if name not in used:
+            raise ModelError(f"--mask {shown(name)}: no attention is found that it masks")
+
+
+def _choices(name: str, names: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, names, 1)
+    if close:
+        return f"did you mean {shown(close[0])}?"
+    return f"the program has {', '.join(map(shown, names[:20])) or 'none'}"

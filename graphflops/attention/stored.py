@@ -1,0 +1,231 @@
+"""Masks that the file stores: what they hold, read where an attention is really masked by one.
+
+numpy is imported when something is read.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
+
+from graphflops.attention.predicates import FALSE, HIDING, UNTOLD, ZERO, Affine, Choice, where_not_negative
+from graphflops.attention.regions import doubled_visible
+from graphflops.errors import GraphflopsError, ModelError
+from graphflops.tensor import BFLOAT16
+
+if TYPE_CHECKING:
+    from graphflops.attention.predicates import Case, Known, Truth
+    from graphflops.attention.walk import Indices
+    from graphflops.attention.writes import Writes
+    from graphflops.graph import Stored
+    from graphflops.tensor import TensorType
+    from graphflops.view import View
+
+MOST_BYTES = 2**28  # of one stored mask
+
+
+class Contents:
+    """What the weights and constants of a program hold.
+
+    met: names of those that a mask was found to be made of; a single number is none.
+    """
+
+    def __init__(self, view: View, writes: Writes) -> None:
+        self.view = view
+        self.writes = writes
+        self.met: set[str] = set()
+        self.arrays: dict[str, Any] = {}
+        self.forms: dict[str, Any] = {}
+
+    def array(self, name: str, typed: TensorType) -> Any:
+        """A stored tensor as an array that nobody writes to; None where it is not stored, too large, or not at hand.
+
+        One that is trained, or that the program writes to, may hold something else when it is used.
+        """
+        entry = self.view.stored.get(name)
+        if entry is None or self.view.graph.contents is None:
+            return None
+        if name not in self.arrays:
+            self.arrays[name] = None
+            size = typed.nbytes
+            changes = typed.requires_grad or entry.target in self.changed or name in self.writes.by_owner
+            if isinstance(size, int) and size <= MOST_BYTES and not changes:
+                # A file that contradicts itself has no mask to follow.
+                with suppress(GraphflopsError, OSError, LookupError, OverflowError, TypeError, ValueError):
+                    stored = self.view.graph.contents(name)
+                    if stored is not None and stored.shape == typed.shape and stored.dtype is typed.dtype:
+                        self.arrays[name] = array_of(stored)
+        return self.arrays[name]
+
+    @cached_property
+    def changed(self) -> set[str]:
+        """What stored tensors are called that hold something else after the program ran."""
+        return {output.target for output in self.view.graph.outputs if output.role == "mutation"}
+
+    def use(self, name: str, typed: TensorType) -> None:
+        """Keep that a mask is made of a stored tensor."""
+        if typed.rank:
+            self.met.add(name)
+
+    def simple(self, name: str, typed: TensorType, at: Indices) -> Known:
+        """What a stored tensor holds at a place, where that has a simple form: whole numbers at even distances; a truth, or
+        one of two numbers, by diagonals and by first and last rows and columns.
+        """
+        wide = [axis for axis, size in enumerate(typed.shape) if size != 1]
+        if len(wide) > 2 or any(at[axis] is None for axis in wide):
+            return None
+        if name not in self.forms:
+            array = self.array(name, typed)
+            array = None if array is None else array.reshape([size for size in array.shape if size != 1])
+            self.forms[name] = None if array is None or not array.size else _form(array)
+        form = self.forms[name]
+        if form is None:
+            return None
+        self.use(name, typed)
+        places: list[Affine] = [ZERO, ZERO, *[at[axis] for axis in wide]]
+        row, column = places[-2], places[-1]
+        if isinstance(form, _Even):
+            found: Known = column * form.step + form.first
+            return found
+        where = form.truth(row, column)
+        return where if form.numbers is None else Choice(where, *form.numbers)
+
+
+def array_of(stored: Stored) -> Any:
+    """What is stored as an array; None where the elements are no numbers that numpy has.
+
+    Raises ValueError where it reaches out of its memory, or is larger than MOST_BYTES.
+    """
+    import numpy as np
+
+    from graphflops.attention.pointwise import array_type
+
+    try:
+        kind = np.dtype(np.uint16) if stored.dtype is BFLOAT16 else array_type(stored.dtype)
+    except ModelError:
+        return None
+    if kind.kind not in "biuf" or kind.itemsize * 8 != stored.dtype.bits:
+        return None
+    if (
+        len(stored.shape) != len(stored.strides)
+        or min((*stored.shape, *stored.strides, stored.offset, 0)) < 0
+    ):
+        raise ValueError
+    last = stored.offset + sum(
+        (size - 1) * stride for size, stride in zip(stored.shape, stored.strides, strict=True)
+    )
+    if 0 in stored.shape:
+        return np.zeros(stored.shape, kind)
+    if (last + 1) * kind.itemsize > stored.memory.nbytes or math.prod(
+        stored.shape
+    ) * kind.itemsize > MOST_BYTES:
+        raise ValueError
+    whole = np.frombuffer(stored.memory, np.uint8)[: (last + 1) * kind.itemsize]
+    if stored.dtype.kind == "bool":
+        kind = np.dtype(np.uint8)
+    flat = np.ascontiguousarray(whole).view(kind)[stored.offset :]
+    array = np.lib.stride_tricks.as_strided(
+        flat, stored.shape, [stride * kind.itemsize for stride in stored.strides], writeable=False
+    )
+    if stored.dtype.kind == "bool":
+        return array != 0
+    if stored.dtype is BFLOAT16:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class _Even:
+    """Whole numbers at even distances."""
+
+    first: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Where a matrix is true: one of the cases holds, or with `negated` none; with `numbers` it is these two numbers."""
+
+    cases: tuple[Case, ...]
+    negated: bool
+    numbers: tuple[float, float] | None
+
+    def truth(self, row: Affine, column: Affine) -> Truth:
+        """Where it is true at a row and a column of the matrix."""
+        found = reduce(
+            or_,
+            [
+                where_not_negative(*[row * term.row + column * term.column + term.constant for term in case])
+                for case in self.cases
+            ],
+            FALSE,
+        )
+        return ~found if self.negated else found
+
+
+def _form(array: Any) -> _Even | _Form | None:
+    """The simple form of a number, a row of numbers or a matrix; None where it has none."""
+    if array.ndim < 2:
+        row = array.reshape(-1)
+        if row.dtype.kind in "iu":
+            whole = row.astype("int64")
+            steps = whole[1:] - whole[:-1]
+            if (steps == steps[:1]).all():
+                return _Even(int(whole[0]), int(steps[0]) if steps.size else 0)
+        array = row[None]
+    numbers = None
+    if array.dtype.kind == "f":
+        hides = array <= HIDING
+        low, rest = array[hides], array[~hides]
+        if rest.size and not low.size and not (rest == rest[0]).all():
+            return None
+        alike = not rest.size or (rest == rest[0]).all()
+        most, least = rest if rest.size else low, low if low.size else rest
+        numbers = (float(most.max()) if alike else UNTOLD, float(least.max()))
+        array = ~hides
+    elif array.dtype.kind in "iu":
+        numbers = (float(array.max()), float(array.min()))
+        if not ((array == numbers[0]) | (array == numbers[1])).all():
+            return None
+        array = array == numbers[0]
+    elif array.dtype.kind != "b":
+        return None
+    for negated in (False, True):
+        cases = _cases(~array if negated else array)
+        if cases is not None:
+            return _Form(cases, negated, numbers)
+    return None
+
+
+def _cases(matrix: Any) -> tuple[Case, ...] | None:
+    """Conditions on row and column that hold just where a matrix is true: the count tells, for they hold at least there."""
+    import numpy as np
+
+    rows, columns = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
+    if not rows.size:
+        return ()
+    first = matrix.argmax(1)[rows]
+    last = matrix.shape[1] - 1 - matrix[:, ::-1].argmax(1)[rows]
+    right, left = Affine(1, -1, int((last - rows).max())), Affine(-1, 1, int((rows - first).max()))
+    sides = (
+        *(Affine(1, 0, -int(rows[0])), Affine(-1, 0, int(rows[-1]))),
+        *(Affine(0, 1, -int(columns[0])), Affine(0, -1, int(columns[-1]))),
+    )
+    tried: list[tuple[Case, ...]] = [((),), ((right,),), ((left,),), ((left, right),)]
+    tried += [*(((side,),) for side in sides), (sides,), ((left, right, *sides),)]
+    prefix = (
+        int(matrix.all(0).argmin()) if matrix[:, 0].all() else 0
+    )  # columns at the beginning that are true throughout
+    beyond = last >= prefix
+    if prefix and beyond.any():
+        tried.append(((Affine(1, -1, int((last - rows)[beyond].max())),), (Affine(0, -1, prefix - 1),)))
+    pairs = 2 * int(np.count_nonzero(matrix))
+    for cases in tried:
+        met = [case for each in cases for case in where_not_negative(*each).upper]
+        if doubled_visible(tuple(met), *matrix.shape)[0] == pairs:
+            return cases
+    return None

@@ -1,0 +1,123 @@
+"""Contents of the tensors in an ONNX file, read when asked for; what lies in other files is never opened."""
+
+from __future__ import annotations
+
+import array
+import mmap
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import prod
+from graphflops.errors import FileError, shown
+from graphflops.exporters.onnx_proto import DROPPED, decode_error, fields, messages
+from graphflops.exporters.onnx_values import EXTERNAL, FIELDS, dtype_of
+from graphflops.graph import Stored
+
+if TYPE_CHECKING:
+    from graphflops.tensor import DType
+
+_GRAPH, _NODE, _INITIALIZER = 7, 1, 5  # numbers of fields
+_OUTPUT, _OP_TYPE, _ATTRIBUTE = 2, 4, 5  # of a node
+_ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR = 1, 5
+_TENSOR_NAME, _RAW = 8, 9
+_LETTERS = {"float_data": "f", "double_data": "d", "int64_data": "q", "uint64_data": "Q", "int32_data": "i"}
+
+
+@dataclass(eq=False)
+class Tensors:
+    """What the inputs of a program hold, by the name of the value.
+
+    path: the file, "" for a model in memory. protos: by value, the tensor without large data, and its name in the program's
+    own graph, "" where it is in another.
+    """
+
+    path: str
+    protos: dict[str, tuple[Any, str]] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> Stored | None:
+        """What an input holds; None where that is in another file, or is not held as whole bytes.
+
+        Raises FileError where the data is not as long as its type needs.
+        """
+        proto, original = self.protos.get(name, (None, ""))
+        if proto is None or proto.data_location == EXTERNAL:
+            return None
+        dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
+        if dtype.bits % 8 or dtype.kind in ("complex", "other"):
+            return None
+        if any(entry.key == DROPPED for entry in proto.external_data):
+            memory = self._in_file(original, dtype) if original and self.path else None
+        else:
+            memory = _held(proto, dtype)
+        if memory is None:
+            return None
+        strides = tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
+        needed = prod(shape) * dtype.bits // 8
+        if memory.nbytes != needed:
+            what = f"tensor {shown(name)} needs {needed:,} bytes, and the file has {memory.nbytes:,}"
+            raise FileError(f"{shown(self.path)}: {what}: export the model again")
+        return Stored(dtype, shape, strides, 0, memory)  # type: ignore[arg-type]
+
+    def _in_file(self, name: str, dtype: DType) -> memoryview | None:
+        """The data of a tensor that was left out when the program was read."""
+        path = Path(self.path)
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            data = memoryview(whole)
+            try:
+                begin, end = _place(data, name.encode())
+                raw = [(at, stop) for number, at, stop in fields(data, begin, end) if number == _RAW]
+                proto = None if raw else messages().TensorProto.FromString(bytes(data[begin:end]))
+            except (IndexError, ValueError, decode_error()):
+                return None
+            finally:
+                data.release()
+        if not raw:
+            return _held(proto, dtype)
+        from graphflops.exporters.pt2_data import mapped
+
+        return mapped(path, raw[-1][0], raw[-1][1] - raw[-1][0])
+
+
+def _place(data: memoryview, name: bytes) -> tuple[int, int]:
+    """Begin and end of a tensor of the program's own graph. Raises ValueError where there is none of that name."""
+    for number, at, end in fields(data, 0, len(data)):
+        for inner, start, stop in fields(data, at, end) if number == _GRAPH else ():
+            if inner == _INITIALIZER and _is(data, start, stop, _TENSOR_NAME, name):
+                return start, stop
+            if (
+                inner == _NODE
+                and _is(data, start, stop, _OUTPUT, name)
+                and _is(data, start, stop, _OP_TYPE, b"Constant")
+            ):
+                for part, first, last in fields(data, start, stop):
+                    if part == _ATTRIBUTE and _is(data, first, last, _ATTRIBUTE_NAME, b"value"):
+                        for tensor, left, right in fields(data, first, last):
+                            if tensor == _ATTRIBUTE_TENSOR:
+                                return left, right
+    raise ValueError
+
+
+def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
+    """Whether a field of a message is that text."""
+    return any(found == number and data[a:b] == text for found, a, b in fields(data, at, end))
+
+
+def _held(proto: Any, dtype: DType) -> memoryview | None:
+    """The data that a message has, as raw bytes; None where numbers are too large for their type."""
+    if proto.HasField("raw_data"):
+        return memoryview(bytearray(proto.raw_data))
+    name = FIELDS.get(dtype.name, "int32_data")
+    try:
+        numbers = array.array(_LETTERS[name], getattr(proto, name))
+    except OverflowError:
+        return None
+    if sys.byteorder != "little":
+        numbers.byteswap()
+    held = memoryview(bytearray(numbers.tobytes()))
+    width = dtype.bits // 8
+    if width >= numbers.itemsize or numbers.itemsize % width:
+        return held
+    letter = {1: "B", 2: "H", 4: "I"}[width]
+    return memoryview(bytearray(held.cast(letter)[:: numbers.itemsize // width].tobytes()))  # type: ignore[call-overload]

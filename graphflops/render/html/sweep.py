@@ -1,0 +1,108 @@
+"""A sweep over sizes as a part of a page: a table of its points, and pictures of what grows with the sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.render.html.fragment import escaped
+from graphflops.render.html.plot import Curve, plot
+from graphflops.render.sweep import cells
+from graphflops.render.text import count_of, memory, number, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from graphflops.sweep import Point
+
+_MOST_CURVES = 7  # that colours tell apart
+_MOST_LINES = 200  # of the table
+_LONGEST = 56  # characters of a size's name under a picture
+
+_QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Callable[[int], str]], ...] = (
+    ("FLOPs", lambda point: point.cost["matrix_flops"], number),
+    ("bytes moved", lambda point: point.traffic, memory),
+    ("peak memory", lambda point: point.peak_bytes, memory),
+)
+
+
+def section(points: Sequence[Point], said: Sequence[str] = ()) -> str:
+    """The part of the page; "" where there are no points. said: lines to stand below it."""
+    if not points:
+        return ""
+    across = _across(points)
+    groups = _groups(points, across)
+    drawn = dict(list(groups.items())[:_MOST_CURVES])
+    pictures = "".join(
+        f'<figure class="chart"><figcaption>{name}</figcaption>{picture}</figure>'
+        for place, (name, amount, told) in enumerate(_QUANTITIES)
+        if (picture := _picture(f"sweep-{place}", name, across, drawn, amount, told))
+    )
+    notes = [*_notes(points, len(groups) - len(drawn)), *said]
+    lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in notes)
+    return (
+        '<section id="sweep" aria-labelledby="sweep-title"><h2 id="sweep-title">Sweep over sizes</h2>'
+        f'{_legend(drawn)}<div class="plots">{pictures}</div>{_table(points[:_MOST_LINES])}{lines}</section>'
+    )
+
+
+def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
+    yield "At these sizes, whatever is set below; all others as they were when the report was made."
+    if undrawn:
+        yield f"{count_of(undrawn, 'more curve')} would not be told apart: the table has them."
+    if any(amount(point) is None for point in points for _, amount, _ in _QUANTITIES):
+        yield "? is what another size decides that has no value: --dim gives it one."
+    if len(points) > _MOST_LINES:
+        yield f"The first {_MOST_LINES} of {len(points):,} points: --format csv writes all of them."
+
+
+def _across(points: Sequence[Point]) -> str:
+    """The size that pictures have along their axis: the one with the most values, the last of several."""
+    names = list(points[0].sizes)
+    return max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
+
+
+def _groups(points: Sequence[Point], across: str) -> dict[str, list[Point]]:
+    """Points that differ in that size only, by what the others are."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        others = (f"{name} = {size:,}" for name, size in point.sizes.items() if name != across)
+        groups.setdefault(", ".join(others), []).append(point)
+    return groups
+
+
+def _picture(
+    key: str,
+    name: str,
+    across: str,
+    groups: dict[str, list[Point]],
+    amount: Callable[[Point], int | None],
+    told: Callable[[int], str],
+) -> str:
+    curves = []
+    for label, points in groups.items():
+        known = {point.sizes[across]: value for point in points if (value := amount(point)) is not None}
+        if known:
+            curves.append(Curve(label, tuple(sorted(known.items()))))
+    return plot(key, name, safe(across, _LONGEST), curves, told) if curves else ""
+
+
+def _legend(groups: dict[str, list[Point]]) -> str:
+    if len(groups) < 2:
+        return ""
+    keys = (
+        f'<span class="key"><svg class="mark" viewBox="0 0 14 14" aria-hidden="true">'
+        f'<polyline class="series s{place}" points="0,7 14,7"/></svg>{escaped(label)}</span>'
+        for place, label in enumerate(groups, 1)
+    )
+    return f'<div class="legend">{"".join(keys)}</div>'
+
+
+def _table(points: Sequence[Point]) -> str:
+    heads, rows = cells(points, exact=False)
+    head = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in heads)
+    lines = ("".join(f'<td class="figure">{escaped(str(cell))}</td>' for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Points of the sweep">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

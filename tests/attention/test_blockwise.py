@@ -1,0 +1,208 @@
+"""Counting by blocks against counting all pairs at once; ranges against the numbers in them; numbers against torch's."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graphflops.attention import bands, blockwise, pointwise
+from graphflops.attention.blockwise import HIDDEN, MIXED, SEEN, Counted, count
+from graphflops.attention.pointwise import words
+from graphflops.attention.predicates import Affine
+from graphflops.attention.ranges import Range, ranged
+from graphflops.dims import evaluate, symbol
+from graphflops.errors import ModelError
+from graphflops.graph import Node
+from graphflops.tensor import BFLOAT16, BOOL, DTYPES, FLOAT32, INT32, DType
+
+
+def counted(matrix: Any, rows: int, columns: int) -> Counted:
+    """What a matrix of truth values lets through, in blocks."""
+    queries, keys = matrix.shape
+    partial = full = partial_pairs = full_pairs = 0
+    for top, left in itertools.product(range(0, queries, rows), range(0, keys, columns)):
+        block = matrix[top : top + rows, left : left + columns]
+        if block.sum() == rows * columns:
+            full, full_pairs = full + 1, full_pairs + block.size
+        elif block.any():
+            partial, partial_pairs = partial + 1, partial_pairs + block.size
+    return Counted(int(matrix.sum()), partial, full, partial_pairs, full_pairs)
+
+
+@pytest.mark.parametrize("settles", [True, False])
+@pytest.mark.parametrize("at_once", [50, 2**18])
+def test_any_matrix(settles: bool, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a block is asked about in parts."""
+    monkeypatch.setattr(blockwise, "_AT_ONCE", at_once)
+    monkeypatch.setattr(blockwise, "_INNER", 3)
+    drawn = np.random.default_rng(0)
+    for density in (0.0, 0.02, 0.5, 0.97, 1.0):
+        queries, keys, rows, columns = (int(drawn.integers(1, most)) for most in (70, 70, 20, 20))
+        matrix = drawn.random((queries, keys)) < density
+        matrix[: queries // 2, keys // 3 :] = True
+
+        def settled(b: int, h: int, top: Any, bottom: Any, left: Any, right: Any, of: Any = matrix) -> Any:
+            parts = (of[a : z + 1, c : e + 1] for a, z, c, e in zip(top, bottom, left, right, strict=True))
+            return np.array([SEEN if x.all() else MIXED if x.any() else HIDDEN for x in parts], np.int8)
+
+        found = count(
+            lambda b, h, q, k, of=matrix: of[q, k],
+            *(1, 1, queries, keys, rows, columns),
+            settled=settled if settles else None,
+        )
+        assert found == counted(matrix, rows, columns)
+
+
+def test_every_batch_entry_and_head_is_asked() -> None:
+    found = count(lambda b, h, q, k: k < 10 * b + h, 2, 3, 5, 20)
+    assert found.pairs == 5 * (0 + 1 + 2 + 10 + 11 + 12)
+
+
+def test_more_pairs_than_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockwise, "MOST_PAIRS", 999)
+    with pytest.raises(ModelError, match="more than 999 pairs"):
+        count(lambda b, h, q, k: q >= k, 1, 1, 40, 40)
+
+
+DIRECTIONS = [(1, -1), (-1, 1), (1, 0), (-1, 0), (0, 1), (0, -1)]
+
+
+def test_bands_in_closed_form() -> None:
+    drawn = random.Random(0)
+    for _ in range(300):
+        sizes = [drawn.randint(1, 40) for _ in range(2)]
+        block = [drawn.randint(1, 9) for _ in range(2)]
+        chosen = drawn.sample(DIRECTIONS, drawn.randint(0, 4))
+        case = tuple(Affine(*direction, drawn.randint(-12, 25)) for direction in chosen)
+        q, k = np.ogrid[: sizes[0], : sizes[1]]
+        holds = [term.row * q + term.column * k + term.constant >= 0 for term in case]
+        want = counted(np.logical_and.reduce(np.broadcast_arrays(q == q, k == k, *holds)), *block)
+        found = bands.counted(case, *sizes, *block)
+        assert found == (want.partial_blocks, want.full_blocks, want.partial_pairs, want.full_pairs), case
+
+
+def test_bands_of_any_length() -> None:
+    drawn = random.Random(1)
+    for _ in range(200):
+        length, block = drawn.randint(1, 40), drawn.randint(1, 7)
+        chosen = drawn.sample(DIRECTIONS[:2], drawn.randint(0, 2))
+        case = tuple(Affine(*direction, drawn.randint(0, 20)) for direction in chosen)
+        found = bands.formulas(case, symbol("s"), block)
+        assert found is not None
+        numbers = [evaluate(x, {"s": length}) for x in found if x is not None]
+        assert tuple(numbers) == bands.counted(case, length, length, block, block), (case, length, block)
+
+
+# Operators
+
+INTEGERS = [-7, -2, -1, 0, 1, 3, 8]
+NUMBERS = [-2.5, -1.0, -0.1, 0.0, 0.3, 1.0, 7.75]
+OF_INTEGERS = words(
+    "add.Tensor sub.Tensor rsub.Tensor mul.Tensor floor_divide.default remainder.Tensor minimum.default maximum.default"
+    " eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor"
+    " neg.default abs.default sign.default bitwise_not.default div.Tensor clamp_min.Tensor clamp_max.Tensor"
+)
+OF_NUMBERS = words(
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor floor_divide.default remainder.Tensor fmod.Tensor minimum.default"
+    " maximum.default atan2.default pow.Tensor_Tensor"
+    " lt.Tensor ge.Tensor eq.Tensor neg.default abs.default sign.default floor.default ceil.default trunc.default"
+    " round.default exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default sqrt.default"
+    " rsqrt.default reciprocal.default square.default sin.default cos.default tan.default asin.default acos.default"
+    " atan.default sinh.default cosh.default tanh.default asinh.default acosh.default atanh.default sigmoid.default"
+    " silu.default relu.default softplus.default erf.default isnan.default isinf.default isfinite.default"
+)
+CALLS = [*((op, INT32) for op in OF_INTEGERS), *((op, FLOAT32) for op in OF_NUMBERS)]
+UNARY = words(
+    "neg abs sign bitwise_not floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin"
+    " cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid silu relu softplus erf isnan isinf isfinite"
+)
+
+
+def operands(op: str, dtype: DType) -> list[torch.Tensor]:
+    """Every pair of numbers, or every number."""
+    values = INTEGERS if dtype is INT32 else NUMBERS
+    number = 1 if op.partition(".")[0] in UNARY else 2
+    whole = op.startswith(("floor_divide", "remainder")) and dtype is INT32  # dividing by zero is an error
+    pairs = [x for x in itertools.product(values, repeat=number) if not (whole and x[-1] == 0)]
+    return [torch.tensor(column, dtype=getattr(torch, dtype.name)) for column in zip(*pairs, strict=True)]
+
+
+def torch_result(op: str, given: list[torch.Tensor]) -> tuple[torch.Tensor, DType]:
+    word, _, overload = op.partition(".")
+    found = getattr(getattr(torch.ops.aten, word), overload)(*given)
+    return found, DTYPES[str(found.dtype).removeprefix("torch.")]
+
+
+@pytest.mark.parametrize(("op", "dtype"), CALLS, ids=str)
+def test_numbers_are_those_of_torch(op: str, dtype: DType) -> None:
+    given = operands(op, dtype)
+    expected, result = torch_result(op, given)
+    node = Node("x", f"aten.{op}")
+    found = pointwise.computed(
+        node, pointwise.word_of(node.op), [x.numpy() for x in given], [dtype] * len(given), result
+    )
+    np.testing.assert_allclose(found.astype(np.float64), expected.double().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("op", "dtype"), CALLS, ids=str)
+def test_no_number_is_outside_of_its_range(op: str, dtype: DType) -> None:
+    """For every pair of ranges between the numbers, what comes of the numbers in them."""
+    values = INTEGERS if dtype is INT32 else NUMBERS
+    ends = list(itertools.combinations_with_replacement(values, 2))
+    word = pointwise.word_of(f"aten.{op}")
+    number = 1 if op.partition(".")[0] in UNARY else 2
+    node = Node("x", f"aten.{op}")
+    for chosen in itertools.product(ends, repeat=number):
+        inside = [[x for x in values if low <= x <= high] for low, high in chosen]
+        pairs = [
+            x
+            for x in itertools.product(*inside)
+            if not (x[-1] == 0 and word in ("floor_divide", "remainder"))
+        ]
+        if not pairs:
+            continue
+        given = [
+            torch.tensor(column, dtype=getattr(torch, dtype.name)) for column in zip(*pairs, strict=True)
+        ]
+        expected, result = torch_result(op, given)
+        ranges = [Range(np.float64(low), np.float64(high)) for low, high in chosen]
+        found = ranged(node, word, ranges, [dtype] * number, result)
+        exact = expected.double().numpy()
+        exact = exact[~np.isnan(exact)]
+        rounds = np.isfinite(exact) & (
+            result.kind == "float"
+        )  # numpy's functions are not torch's to the last bit
+        slack = np.where(rounds, 1e-6 * (1 + np.abs(np.where(rounds, exact, 0))), 0)
+        assert ((found.low <= exact + slack) & (exact - slack <= found.high)).all(), (chosen, found)
+
+
+def test_ranges_of_monotone_conditions_settle() -> None:
+    """What lets whole blocks be skipped."""
+    ge, remainder = Node("x", "aten.ge.Tensor"), Node("x", "aten.remainder.Scalar")
+    q, k = (
+        Range(np.array([128.0, 0.0]), np.array([255.0, 127.0])),
+        Range(np.array([0.0, 128.0]), np.array([127.0, 255.0])),
+    )
+    found = ranged(ge, "ge", [q, k], [INT32, INT32], BOOL)
+    assert found.low.tolist() == found.high.tolist() == [1, 0]
+    place = Range(np.array([130.0, 120.0]), np.array([140.0, 140.0]))
+    found = ranged(
+        remainder, "remainder", [place, Range(np.float64(128), np.float64(128))], [INT32, None], INT32
+    )
+    assert (found.low.tolist(), found.high.tolist()) == ([2, 0], [12, 127])
+
+
+def test_what_does_not_fit_is_open() -> None:
+    node, large = Node("x", "aten.mul.Tensor"), Range(np.float64(0), np.float64(2**20))
+    found = ranged(node, "mul", [large, large], [INT32, INT32], INT32)
+    assert (found.low, found.high) == (-np.inf, np.inf)
+
+
+def test_bfloat16_is_rounded() -> None:
+    numbers = torch.tensor([1.0, 1.001, 1.004, 257.0, -3.14159, float("inf")])
+    assert pointwise.converted(numbers.numpy(), BFLOAT16).tolist() == numbers.bfloat16().float().tolist()
