@@ -13,6 +13,7 @@ from graphflops.rules.registry import Rule, find
 # Operators of one backend, of the tests of torch, of nested tensors or of named axes, which an exported program cannot hold.
 PRIVATE = (
     "rename",
+    "align_",
     "refine_names",
     "mkldnn",
     "miopen",
