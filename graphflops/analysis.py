@@ -1,4 +1,4 @@
-"""The loop: asks a rule about each call of a graph, compares what it derives with what the file recorded, adds up."""
+"""The loop: asks a rule about each call of a graph, has the types of its results settled, adds up."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ from typing import TYPE_CHECKING, Any
 from graphflops.backward import adamw, reached
 from graphflops.binding import Binding, bind
 from graphflops.calls import (
-    RANKLESS,
     Call,
     Priced,
     flat,
-    is_same,
     key_of,
     matrix_dtype,
-    named_by,
-    placeholders_in,
-    settled,
-    substituted,
     unknown_call,
     wants,
     without_gradient,
 )
 from graphflops.cost import QUANTITIES, Cost, RegionRun, Value
-from graphflops.derive import Guesses, mapped, merged, outgrown, renamed, sizes_in
-from graphflops.dims import Dim, Expr, differ, symbol
+from graphflops.derive import merged, renamed
+from graphflops.diagnostics import diagnostic
 from graphflops.errors import DimError, ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.memory import Event, Peak, SizesKnown, memory_of, owners
-from graphflops.report import Coverage, Diagnostic, Named, RegionUse, Report, Row, Timeline, Totals, scaled
+from graphflops.report import Coverage, Named, RegionUse, Report, Row, Timeline, Totals, scaled
 from graphflops.rules.registry import Rule, find, functional_name
-from graphflops.tensor import TensorType, UnknownType
+from graphflops.settle import Settling
+from graphflops.tensor import TensorType
 from graphflops.view import View
 
 if TYPE_CHECKING:
@@ -42,6 +37,7 @@ if TYPE_CHECKING:
     from graphflops.attention.flex import FlexAttentions
     from graphflops.attention.group import AttentionUse
     from graphflops.attention.stated import Stated
+    from graphflops.dims import Dim
     from graphflops.rules.flex import Seen
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
@@ -83,9 +79,9 @@ def analyze(
             graph, bind(graph, {}, {}), False, None
         )  # of two sizes that are equal one may be given
         probe.report()
-        met = probe.met
+        met = probe.types.met
     else:
-        report, met = analysis.report(), analysis.met
+        report, met = analysis.report(), analysis.types.met
     whole, found = merged(graph, met, binding.given)
     if not found:
         return report or analysis.report()
@@ -94,7 +90,7 @@ def analyze(
     )
     equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
     text = f"sizes meet where only equal ones can, from which follows {equal}"
-    analysis.binding.diagnostics.append(Diagnostic("GF112", DIAGNOSTICS["GF112"], "", text))
+    analysis.binding.diagnostics.append(diagnostic("GF112", "", text))
     return analysis.report()
 
 
@@ -169,20 +165,9 @@ class _Analysis:
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
         self.priced: dict[tuple[Any, ...], Priced] = {}
         self.regions: dict[tuple[Any, ...], _Region] = {}
-        self.numbers: Counter[str] = Counter()
-        self.contents: set[str] = set()
-        self.untold = {
-            name
-            for name, entry in graph.symbols.items()
-            if not entry.where and entry.hint is None and name not in binding.given
-        }
-        self.derives = graph.declared is not None
-        self.guesses = Guesses()
-        self.named: dict[Expr, Dim] = {}
-        self.met: dict[tuple[Dim, Dim], None] = {}
+        self.types = Settling(graph, binding)
         minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
         self.sizes = SizesKnown(binding.hints, minimums)
-        self.found: dict[tuple[str, str], Diagnostic] = {}
         self.flex: FlexAttentions | None = None
         self.flexible: dict[Node, Seen] = {}
 
@@ -196,11 +181,14 @@ class _Analysis:
         parameters = self.inputs_with("parameter")
         trainable = [entry.type for entry in parameters if entry.type.requires_grad]
         optimizer = adamw(trainable)
+        if self.training and trainable and self.binding.all_trainable:
+            message = "the file does not record which parameters are trained: all are taken to be"
+            self.types.found["GF107", ""] = diagnostic("GF107", "", message)
         if self.training and all(row.backward is None for row in run.rows):
             message = (
                 "no result of the program depends on a trained parameter: a training step has no backward"
             )
-            self.found["GF109", ""] = Diagnostic("GF109", DIAGNOSTICS["GF109"], "", message)
+            self.types.found["GF109", ""] = diagnostic("GF109", "", message)
         by_module: Counter[str] = Counter()
         by_dtype: Counter[str] = Counter()
         for entry in parameters:
@@ -218,13 +206,10 @@ class _Analysis:
             coverage=_coverage(run.rows),
             rows=run.rows,
             diagnostics=(
-                *(
-                    Diagnostic(note.code, DIAGNOSTICS[note.code], note.node, note.message)
-                    for note in graph.notes
-                ),
+                *(diagnostic(note.code, note.node, note.message) for note in graph.notes),
                 *self.binding.diagnostics,
-                *self.found.values(),
-                *self.guesses.diagnostics(),
+                *self.types.found.values(),
+                *self.types.guesses.diagnostics(),
             ),
             modules=graph.modules,
             parameter_modules=dict(by_module),
@@ -267,7 +252,7 @@ class _Analysis:
                 f"attention is masked, or its scores are added to, by {', '.join(map(shown, inputs))}, and what that"
                 f" hides is not counted: say what it is, as with --mask {shown(inputs[0])}=causal"
             )
-            self.found["GF117", ""] = Diagnostic("GF117", DIAGNOSTICS["GF117"], "", text)
+            self.types.found["GF117", ""] = diagnostic("GF117", "", text)
         return run, uses
 
     def masked(self, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
@@ -323,8 +308,8 @@ class _Analysis:
                 self.progress(done, len(graph.nodes))
             priced = self.price(node, values, graph)
             if priced.placeholders:
-                priced = self.numbered(node, priced, graph)
-            self.settle(node, priced, values, graph, autocast)
+                priced = self.types.numbered(node, priced, graph)
+            self.types.settle(node, priced, values, graph, autocast, self.resolve)
             regions = priced.estimate.regions
             row = Row(
                 *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
@@ -402,9 +387,9 @@ class _Analysis:
 
     def too_large(self, name: str) -> Dim:
         """A name for a total whose formula grows too large."""
-        quantity = self.fresh(f"{name}?")
+        quantity = self.types.fresh(f"{name}?")
         text = f"the formula of {name} grows too large, and goes by the name {quantity}: give sizes to get a number"
-        self.found.setdefault(("GF116", name), Diagnostic("GF116", DIAGNOSTICS["GF116"], "", text))
+        self.types.found.setdefault(("GF116", name), diagnostic("GF116", "", text))
         return quantity
 
     # One call
@@ -412,13 +397,13 @@ class _Analysis:
     def price(self, node: Node, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Ask the rule; equal calls are asked about once."""
         args = self.resolve(node.args, values)
-        dropped = () if self.derives else _PLACEMENT
+        dropped = () if self.types.derives else _PLACEMENT
         kwargs = tuple(
             [(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped]
         )
         if node.op in _FLEX and (seen := self.seen(node, args, graph)) is not None:
             kwargs = (*kwargs, ("seen", seen))
-        wanted = tuple([name is not None for name in node.outputs]) if self.derives else ()
+        wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else ()
         key = (node.op, key_of(args), key_of(kwargs), wanted)
         known = self.priced.get(key)
         if known is None:
@@ -432,7 +417,7 @@ class _Analysis:
         rule, in_place = self.rule_of(f"sparse.{node.op}" if sparse else node.op)
         if rule is None:
             return unknown_call("GF101", str(NoRuleError(node.op + " on sparse tensors" * sparse)))
-        call = Call(rule, node.op, args, kwargs, in_place, wanted if self.derives else None)
+        call = Call(rule, node.op, args, kwargs, in_place, wanted if self.types.derives else None)
         return call.priced(self.training)
 
     def seen(self, node: Node, args: tuple[Any, ...], graph: Graph) -> Seen | None:
@@ -443,7 +428,7 @@ class _Analysis:
             self.flex = FlexAttentions(self.graph)
         found, problem = self.flex.seen(graph, node, args)
         if problem:
-            self.say("GF117", node, problem)
+            self.types.say("GF117", node, problem)
         if found is not None:
             self.flexible[node] = found
         return found
@@ -472,191 +457,6 @@ class _Analysis:
                 self.regions[key] = _Region(argument, self, around)
             return self.regions[key]
         return argument
-
-    def numbered(self, node: Node, priced: Priced, graph: Graph) -> Priced:
-        """Give each size that only data can tell its name: the recorded one where the file has one, else the next number."""
-        names: dict[str, Dim] = {}
-        for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
-            recorded = self.binding.value(graph, name) if name is not None else None
-            if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
-                for size, known in zip(derived.shape, recorded.shape, strict=False):
-                    names.update(named_by(size, known, priced.placeholders))
-            elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
-                names.update(named_by(derived, recorded, priced.placeholders))
-        for placeholder in sorted(priced.placeholders - names.keys()):
-            names[placeholder] = self.binding.told(self.fresh(placeholder))
-        estimate = substituted(priced.estimate, names)
-        back = priced.gradient
-        if back is not None:
-            back = replace(back, estimate=substituted(back.estimate, names))
-        return replace(
-            priced,
-            estimate=estimate,
-            cost=estimate.cost,
-            gradient=back,
-            gradient_cost=None if back is None else back.estimate.cost,
-        )
-
-    def fresh(self, placeholder: str) -> Dim:
-        """The next size of that origin."""
-        what = placeholder.rstrip("?")
-        while f"{what}_{self.numbers[what]}" in self.graph.symbols:
-            self.numbers[what] += 1
-        self.numbers[what] += 1
-        return symbol(f"{what}_{self.numbers[what] - 1}")
-
-    def settle(
-        self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
-    ) -> None:
-        """Fix the type of each result: the recorded one wins unless sizes were given anew, a disagreement is said."""
-        if problem := priced.estimate.unknown:
-            if self.binding.moved and priced.code == "GF104":
-                raise ModelError(
-                    f"{_place(node)}: {problem}; a size is fixed in the program: export it with dynamic shapes"
-                )
-            self.say(priced.code, node, problem)
-        if priced.estimate.hint:
-            self.say("GF108", node, priced.estimate.hint)
-        derived = priced.estimate.out
-        if self.derives:
-            self.settle_derived(node, priced, values, graph)
-            return
-        if priced.state != "unknown" and len(derived) != len(node.outputs):
-            if self.binding.moved:
-                raise ModelError(
-                    f"{_place(node)}: it would give {len(derived)} results, the program takes {len(node.outputs)}; "
-                    "a size is fixed in the program: export it with dynamic shapes"
-                )
-            self.say(
-                "GF105", node, f"rule gives {len(derived)} results, the file records {len(node.outputs)}"
-            )
-        for index, name in enumerate(node.outputs):
-            if name is None:
-                continue
-            ours = derived[index] if index < len(derived) else None
-            recorded = self.binding.value(graph, name)
-            if recorded is None or is_same(ours, recorded):
-                values[name] = ours
-            else:
-                if self.untold and self.learns(ours, recorded):
-                    recorded = self.binding.value(graph, name)
-                values[name] = self.agreed(node, ours, recorded, autocast, name in graph.used)
-            if isinstance(settled := values[name], TensorType) and settled.value is not None:
-                self.contents.add(name)
-        if (
-            self.contents
-            and priced.state != "free"
-            and functional_name(node.op.rpartition(".")[0]) is not None
-        ):
-            self.forget_contents(values)
-
-    def settle_derived(self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph) -> None:
-        """Fix the type of each result where files record none: the derived one, else the best guess."""
-        if priced.met:
-            self.met.update(dict.fromkeys(priced.met))
-        derived = priced.estimate.out
-        guesses: dict[int, Value] | None = None
-        for place, name in enumerate(node.outputs):
-            if name is None:
-                continue
-            value = derived[place] if place < len(derived) else None
-            if value is not None and not isinstance(value, UnknownType):
-                self.guesses.compare(name, value, graph)
-                if priced.outgrown:
-                    value = self.cut(node, value)
-            else:
-                if guesses is None:
-                    operands = [self.resolve(argument, values) for argument in node.args]
-                    guesses = self.guesses.of(node, operands, derived, graph)
-                names = {
-                    n: self.binding.told(self.fresh(n)) for n in placeholders_in(sizes_in(guesses[place]))
-                }
-                value = settled(guesses[place], names)
-            values[name] = value
-
-    def cut(self, node: Node, value: Value) -> Value:
-        """The value with names for those of its sizes that have grown too large to go on computing with."""
-        for size in outgrown(value):
-            if size not in self.named:
-                self.named[size] = self.fresh("size?")
-                self.say(
-                    "GF116",
-                    node,
-                    f"a size whose expression grows too large goes by the name {self.named[size]}",
-                )
-        return mapped(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
-
-    def forget_contents(self, values: dict[str, Value]) -> None:
-        """After a write in place no contents are known any more: what else shares the memory is not tracked this finely."""
-        for name in self.contents & values.keys():
-            value = values[name]
-            if isinstance(value, TensorType):
-                values[name] = replace(value, value=None)
-        self.contents.clear()
-
-    def learns(self, ours: Value, recorded: Value) -> bool:
-        """Whether a derived size tells what the file calls by a name because only data could tell it while exporting."""
-        if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
-            told = map(self.learns, ours.shape, recorded.shape) if ours.rank == recorded.rank else ()
-            return sum(told) > 0  # every axis is looked at
-        if not isinstance(recorded, Expr) or not isinstance(ours, (int, Expr)) or isinstance(ours, bool):
-            return False
-        name = str(recorded)
-        used = ours.symbols if isinstance(ours, Expr) else frozenset()
-        if (
-            name not in self.untold
-            or not self.untold.isdisjoint(used)
-            or any(other.endswith("?") for other in used)
-        ):
-            return False
-        self.untold.remove(name)
-        self.binding.learn(name, ours)
-        return True
-
-    def agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool, used: bool) -> Value:
-        """Which of two types to go on with; the disagreement is said.
-
-        But not of an element type where autocasting chose it, nor of a result that nobody uses: kernels of different devices
-        keep different statistics and workspaces there.
-        """
-        if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
-            return ours if self.binding.moved and ours is not None else recorded
-        if self.binding.moved:
-            return ours
-        if len(ours.shape) != len(recorded.shape) or any(map(differ, ours.shape, recorded.shape)):
-            if used:
-                self.say("GF102", node, f"derived {ours}, the file records {recorded}")
-            return replace(recorded, requires_grad=ours.requires_grad)
-        if ours.dtype is not recorded.dtype and used and not autocast:
-            self.say("GF103", node, f"derived {ours}, the file records {recorded}")
-        return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
-
-    def say(self, code: str, node: Node, message: str) -> None:
-        """Keep a diagnostic; one per operator, or one for all, of the kinds that would repeat at every call."""
-        where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
-        where = message if code == "GF117" else where
-        self.found.setdefault((code, where), Diagnostic(code, DIAGNOSTICS[code], node.name, message))
-
-
-DIAGNOSTICS = {
-    "GF101": "unknown-operator",
-    "GF102": "shape-mismatch",
-    "GF103": "dtype-mismatch",
-    "GF104": "rule-failed",
-    "GF105": "result-count",
-    "GF106": "size-outside-range",
-    "GF107": "assumed-trainable",
-    "GF108": "dear-order",
-    "GF109": "nothing-trained",
-    "GF110": "type-not-derived",
-    "GF111": "declared-otherwise",
-    "GF112": "sizes-merged",
-    "GF113": "version-unknown",
-    "GF114": "data-length",
-    "GF115": "domain-not-imported",
-    "GF116": "size-named",
-    "GF117": "mask-not-known",
-}
 
 
 def _stated(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, Stated]:
@@ -727,11 +527,6 @@ def _coverage(rows: Sequence[Row]) -> Coverage:
     states = Counter(row.state for row in rows)
     unknown = Counter(row.op for row in rows if row.state == "unknown")
     return Coverage(states["counted"], states["free"], states["unknown"], dict(unknown.most_common()))
-
-
-def _place(node: Node) -> str:
-    source = f" ({shown(node.source)})" if node.source else ""
-    return f"{shown(node.name)}{source}, {shown(node.op)}"
 
 
 def _number(dim: Dim) -> int:

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.report import Diagnostic, SymbolInfo
+from graphflops.report import SymbolInfo
 from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Cost, Value
     from graphflops.graph import Graph
+    from graphflops.report import Diagnostic
 
 _AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names what only data can tell: `nonzero_0`
@@ -169,7 +171,7 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
         for name, tensor in binding.inputs.items()
     }
     _say_ranges(binding, graph)
-    _say_trainable(binding, graph)
+    _find_trainable(binding, graph)
     return binding
 
 
@@ -238,10 +240,10 @@ def _say_ranges(binding: Binding, graph: Graph) -> None:
         above = entry.maximum is not None and value > entry.maximum
         if below or above:
             text = f"{name} = {value} is outside {entry.minimum}..{entry.maximum}, for which the program was exported"
-            binding.diagnostics.append(Diagnostic("GF106", "size-outside-range", "", text))
+            binding.diagnostics.append(diagnostic("GF106", "", text))
 
 
-def _say_trainable(binding: Binding, graph: Graph) -> None:
+def _find_trainable(binding: Binding, graph: Graph) -> None:
     """Files of torch 2.4 and 2.5 record no parameter as trainable; a training analysis then takes all of them as such."""
     parameters = [graph.types.get(entry.name) for entry in graph.inputs if entry.role == "parameter"]
     binding.all_trainable = not any(isinstance(p, TensorType) and p.requires_grad for p in parameters)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.errors import shown
-from graphflops.report import Diagnostic
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Estimate, Value
     from graphflops.graph import Graph, Node
+    from graphflops.report import Diagnostic
 
 _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own
@@ -85,12 +86,12 @@ class Guesses:
         for source, names in self.sources.items():
             known = f"known from {_SOURCES[source]} alone" if source != "unknown" else "not known"
             text = f"the types of {_listed(names)} are {known}"
-            found.append(Diagnostic("GF110", "type-not-derived", "", text))
+            found.append(diagnostic("GF110", "", text))
         if self.otherwise:
             text = (
                 f"what the file declares of {len(self.otherwise)} values is out of date: {self.otherwise[0]}"
             )
-            found.append(Diagnostic("GF111", "declared-otherwise", "", text))
+            found.append(diagnostic("GF111", "", text))
         return found
 
 

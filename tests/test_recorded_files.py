@@ -78,3 +78,11 @@ def test_every_call_has_an_operator_and_every_parameter_a_module(path):
     report = analyzed(path)
     assert all(row.op and row.state in ("counted", "free") for row in report.rows)
     assert "" not in report.parameter_modules
+
+
+@pytest.mark.parametrize(("release", "said"), [("2.4.1", ["GF107"]), ("2.6.0", []), ("2.13.0", [])])
+def test_a_file_that_does_not_say_what_is_trained(release, said):
+    """torch 2.4 recorded no parameter as trained; its training step is that of any other release's file."""
+    report = analyze(FILES / f"lm_dynamic-torch{release}.pt2", training=True)
+    assert [d.code for d in report.diagnostics] == said
+    assert report.value(report.backward.cost.matrix_flops) > report.value(report.total().matrix_flops)

@@ -1,0 +1,30 @@
+"""What an analysis has to say beside its numbers: each kind by its stable code, and its name."""
+
+from __future__ import annotations
+
+from graphflops.report import Diagnostic
+
+DIAGNOSTICS = {
+    "GF101": "unknown-operator",
+    "GF102": "shape-mismatch",
+    "GF103": "dtype-mismatch",
+    "GF104": "rule-failed",
+    "GF105": "result-count",
+    "GF106": "size-outside-range",
+    "GF107": "assumed-trainable",
+    "GF108": "dear-order",
+    "GF109": "nothing-trained",
+    "GF110": "type-not-derived",
+    "GF111": "declared-otherwise",
+    "GF112": "sizes-merged",
+    "GF113": "version-unknown",
+    "GF114": "data-length",
+    "GF115": "domain-not-imported",
+    "GF116": "size-named",
+    "GF117": "mask-not-known",
+}
+
+
+def diagnostic(code: str, node: str, message: str) -> Diagnostic:
+    """A diagnostic with the name that its code has."""
+    return Diagnostic(code, DIAGNOSTICS[code], node, message)
