@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from graphflops.view import Call, View
 
 _MOST_ANCESTORS = 400
+_NO_MASKS = ("product", "softmax")
+_SIZES_ALONE = frozenset({"sym_size", "size", "sym_numel", "numel", "Shape", "Size", "EyeLike"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +229,13 @@ class Hiding:
         found = [self.formulas.at_pair(each.name, each.call) for each in restrictions]
         return not told or any(each.lost for each in found) or not any(each.open for each in found)
 
+    def reads_sizes(self, call: Call) -> bool:
+        """Whether a call asks of a tensor how large it is, not what is in it."""
+        base = base_of(call)
+        return base in _SIZES_ALONE or base.endswith("_like") or base.startswith("new_")
+
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The program's inputs that values are made of; what comes out of a product or a softmax is no mask."""
+        """The program's inputs whose contents values are made of; what comes out of a product or a softmax is no mask."""
         users = {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
         found: dict[str, None] = {}
         waiting, seen = list(names), set(names)
@@ -237,7 +244,7 @@ class Hiding:
             maker = self.view.makers.get(name)
             if name in users:
                 found[name] = None
-            elif maker is not None and role_of(maker) not in ("product", "softmax"):
+            elif maker is not None and not self.reads_sizes(maker) and role_of(maker) not in _NO_MASKS:
                 new = [other for other in maker.uses if other not in seen]
                 seen.update(new)
                 waiting += new

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_min, floor_div, mod, prod, same
+from graphflops.dims import (
+    Dim,
+    Expr,
+    at_least,
+    ceil_div,
+    compare,
+    differ,
+    dim_min,
+    floor_div,
+    mod,
+    prod,
+    same,
+    where,
+)
 from graphflops.rules.registry import require
 from graphflops.tensor import Contents, TensorType
 
@@ -59,9 +72,17 @@ def _bound(size: Dim, at: Dim) -> Dim:
     if isinstance(at, int) and at >= END:
         return size
     counted = size + at if at_least(-1, at) or (isinstance(at, Expr) and at_least(0, at)) else at
+    if isinstance(at, Expr) and _may_fall_below(at):
+        counted = dim_min(where(compare("<", at, 0), size + at, at), size)
     if at_least(counted, size):
         return size
     return 0 if at_least(0, counted) else counted
+
+
+def _may_fall_below(at: Expr) -> bool:
+    """Whether a bound is a number less sizes, so that nothing but their values tells its sign: `8 - min(16, s)`."""
+    falls = all(factor < 0 for atoms, factor in at.terms.items() if atoms)
+    return falls and not at_least(at, 0) and not at_least(0, at)
 
 
 def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:

@@ -616,3 +616,20 @@ def test_the_option_misused(saved: str, masks: list[str], code: int, said: str) 
     assert result.stdout == ""
     assert said in " ".join(result.stderr.split())
     assert code == 2 or result.stderr.count("\n") == 1
+
+
+def test_an_input_of_which_only_the_size_is_asked_is_no_mask() -> None:
+    """Positions repeated for each row of a batch are not followed to a formula, and no input says what they hide."""
+
+    class Repeated(torch.nn.Module):
+        def forward(self, q: Mask, ids: Mask) -> Mask:
+            positions = torch.arange(ids.shape[-1]).repeat(2, 1)
+            seen = positions[:, None, :, None] * positions[:, None, None, :] % 3 == 0
+            return functional.scaled_dot_product_attention(q, q, q, attn_mask=seen) + ids.sum()
+
+    length = torch.export.Dim("length", min=4, max=512)
+    operands = torch.randn(2, 2, 8, 4), torch.zeros(2, 8, dtype=torch.int64)
+    program = torch.export.export(Repeated(), operands, dynamic_shapes={"q": {2: length}, "ids": {1: length}})
+    report = analyze(program)
+    assert [use.mask for use in report.attentions] == ["tensor"]
+    assert report.diagnostics == ()

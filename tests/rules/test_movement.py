@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.cost import Cost, Estimate
-from graphflops.dims import symbol
+from graphflops.dims import evaluate, symbol
 from graphflops.errors import ShapeError
 from graphflops.rules.registry import ForwardCall, find, find_backward
 from graphflops.rules.shapes import kept_by_slice
@@ -165,6 +165,14 @@ def test_a_literal_end_may_lie_behind_a_size_that_is_not_known() -> None:
     (out,) = price("aten.slice.Tensor", t("s"), 0, 0, 512).out
     assert isinstance(out, TensorType)
     assert [size.substitute({"s": n}) for size in out.shape for n in (7, 1024)] == [7, 512]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("length", [3, 8, 9, 30])
+def test_a_start_whose_sign_only_sizes_tell(length: int) -> None:
+    """`x[8 - s :]` of s places: from the end where 8 - s is negative, as Python slices."""
+    s = symbol("s")
+    (out,) = price("aten.slice.Tensor", t("s"), 0, 8 - s, LAST).out
+    assert evaluate(out.shape[0], {"s": length}) == len(range(length)[8 - length :])
 
 
 def test_trap_53_an_expanded_operand_is_read_once_and_a_copy_pays() -> None:
