@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention.blockwise import count
+from graphflops.attention.blockwise import HIDDEN, MIXED, SEEN, count
 from graphflops.attention.predicates import ALWAYS, HIDING, SameBlock
+from graphflops.attention.spans import Span, Spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,16 +42,26 @@ def doubled_hidden(
     varying = {axis: size for axis, size in enumerate(shape[:-2]) if size > 1}
     rows, columns = (size if shape[axis] > 1 else 1 for axis, size in ((-2, queries), (-1, keys)))
 
-    def visible(problem: int, _: int, i: Any, j: Any) -> Any:
+    def places_of(problem: int) -> list[Any]:
         places = [None if size is None else np.int64(0) for size in lead]
         indices = np.unravel_index(problem, tuple(varying.values())) if varying else ()
         for axis, index in zip(varying, indices, strict=True):
             places[axis] = np.int64(index)
-        return asking.visible(places, i, j)
+        return places
+
+    def visible(problem: int, _: int, i: Any, j: Any) -> Any:
+        return asking.visible(places_of(problem), i, j)
+
+    def settled(problem: int, _: int, *edges: Any) -> Any:
+        return asking.settled(places_of(problem), Span(*edges[:2]), Span(*edges[2:]))
 
     asking.told = True
     problems = math.prod(varying.values())
-    pairs = count(visible, problems, 1, rows, columns).pairs * (queries // rows) * (keys // columns)
+    pairs = (
+        count(visible, problems, 1, rows, columns, settled=settled).pairs
+        * (queries // rows)
+        * (keys // columns)
+    )
     return 2 * (queries * keys * problems - pairs), problems, asking.told
 
 
@@ -69,6 +80,7 @@ class _Asking:
         self.grids = grids
         self.restrictions = restrictions
         self.upper = upper
+        self.spans = Spans(grids)
         self.told = True
 
     def visible(self, places: Sequence[Any], rows: Any, columns: Any) -> Any:
@@ -77,6 +89,28 @@ class _Asking:
         for each in self.restrictions:
             found = found & self.passes(each, (*places, rows, columns))
         return found
+
+    def settled(self, places: Sequence[Any], rows: Span, columns: Span) -> Any:
+        """Of rectangles: whether all masks let all pairs through, or one of them none."""
+        import numpy as np
+
+        always, ever = _held_throughout(self.upper, rows, columns)
+        leading = [None if place is None else Span(place, place) for place in places]
+        for each in self.restrictions:
+            typed = self.spans.view.types[each.name]
+            at = (*leading, rows, columns)
+            found = self.spans.look(each.name, at[len(at) - typed.rank :], each.call.place)
+            low, high = (np.asarray(end) for end in found)
+            if each.sense in ("added", "taken"):
+                low, high = (-high, -low) if each.sense == "taken" else (low, high)
+                passes, may_pass = low > HIDING, high > HIDING
+            elif each.sense == "kept":
+                passes, may_pass = (low > 0) | (high < 0), (low != 0) | (high != 0)
+            else:
+                passes, may_pass = (low == 0) & (high == 0), (low <= 0) & (high >= 0)
+            always, ever = always & passes, ever & may_pass
+        state = np.where(ever, np.where(always, SEEN, MIXED), HIDDEN)
+        return np.broadcast_to(state, np.shape(rows.low)).astype(np.int8)
 
     def passes(self, each: Restriction, at: tuple[Any, ...]) -> Any:
         """Where one mask lets through, or may."""
@@ -91,6 +125,25 @@ class _Asking:
             hides = value.astype(bool) == (each.sense == "dropped")
         self.told = self.told and bool(np.all(found.known))
         return ~(hides & found.known)
+
+
+def _held_throughout(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]:
+    """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any."""
+    import numpy as np
+
+    always = ever = np.asarray(cases == ALWAYS)
+    for case in cases if cases != ALWAYS else ():
+        all_hold = may_hold = np.asarray(True)
+        for term in case:
+            if isinstance(term, SameBlock):
+                first, last = (x // term.constant for x in rows), (x // term.constant for x in columns)
+                (a, b), (c, d) = first, last
+                all_hold, may_hold = all_hold & (a == b) & (c == d) & (a == c), may_hold & (a <= d) & (c <= b)
+            elif isinstance(term.constant, int):
+                low, high = rows * term.row + columns * term.column + term.constant
+                all_hold, may_hold = all_hold & (low >= 0), may_hold & (high >= 0)
+        always, ever = always | all_hold, ever | may_hold
+    return always, ever
 
 
 def _holds(cases: Cases, rows: Any, columns: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from graphflops.attention import pointwise
-from graphflops.attention.ranges import Range, fitted, ranged
+from graphflops.attention.ranges import Range, extremes, fitted, ranged
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Opaque, Ref
 from graphflops.tensor import DType, TensorType
@@ -253,24 +253,8 @@ class Ranges(Evaluator[Range]):
                 array = np.take(array, int(low), axis)
                 del given[axis]
         if array.ndim == 1:
-            return fitted(_extremes(array, *given[0]), None)
+            return fitted(extremes(array, *given[0]), None)
         return fitted(Range(np.float64(array.min()), np.float64(array.max())), None)
 
     def call(self, node: Node, word: str, values: Any, dtypes: Any, result: DType | None) -> Range:
         return ranged(node, word, values, dtypes, result)
-
-
-def _extremes(array: Any, low: Any, high: Any) -> Range:
-    """The least and greatest elements between two places, both included; places below zero count from the end."""
-    import numpy as np
-
-    size = len(array)
-    outside = ~((low >= 0) & (high < size))
-    first = np.where(outside, 0, low).astype(np.int64)
-    last = np.where(outside, size - 1, high).astype(np.int64)
-    start, stop = int(first.min()), int(last.max()) + 1
-    pairs = np.stack([first.reshape(-1), last.reshape(-1) + 1]) - start
-    pairs, inverse = np.unique(pairs, axis=1, return_inverse=True)
-    part = np.append(array[start:stop], array[stop - 1])  # an end is a place too
-    ends = (function.reduceat(part, pairs.T.reshape(-1))[::2] for function in (np.minimum, np.maximum))
-    return Range(*(end[inverse.reshape(-1)].reshape(first.shape).astype(np.float64) for end in ends))

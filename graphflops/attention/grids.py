@@ -103,22 +103,28 @@ class Grids(Walk[Grid]):
 
         if typed.uniform is not None:
             return Grid(pointwise.converted(np.asarray(typed.uniform), typed.dtype))
-        array = None
+        array = self.array(name, typed)
+        return None if array is None else _picked(array, at)
+
+    def array(self, name: str, typed: TensorType) -> Any:
+        """All of a tensor whose contents are known, or are stored in the file; None of any other."""
+        import numpy as np
+
         if typed.value is not None:
             array = np.asarray(typed.value)
-            array = pointwise.converted(array, typed.dtype) if array.dtype.kind in "biuf" else None
-        if array is None:
-            array = self.contents.array(name, typed)
-            if array is not None:
-                self.contents.use(name, typed)
-        return None if array is None else _picked(array, at)
+            if array.dtype.kind in "biuf":
+                return pointwise.converted(array, typed.dtype)
+        array = self.contents.array(name, typed)
+        if array is not None:
+            self.contents.use(name, typed)
+        return array
 
     def unflattened(self, at: Indices, shape: Sequence[Dim], inner: Sequence[Dim]) -> Indices | None:
         """Axes that merge or split, group by group, so that an index depends on no more axes than it must."""
         import numpy as np
 
         found: list[Any] = []
-        for given, made in _groups(shape, inner):
+        for given, made in groups(shape, inner):
             if len(given) == len(made) == 1:
                 found.append(at[given[0]])
                 continue
@@ -131,6 +137,12 @@ class Grids(Walk[Grid]):
             sizes = [inner[axis] for axis in made]
             found += [flat // math.prod(sizes[place + 1 :]) % size for place, size in enumerate(sizes)]
         return tuple(found)
+
+    def whole_of(self, name: str, before: int) -> Any:
+        """All of a tensor, as a call finds it."""
+        self.memo.clear()
+        self.left, self.before = _MOST, before
+        return self.whole(name)
 
     def whole(self, name: str) -> Any:
         """All of a tensor as an array; None where not all of it is known."""
@@ -148,7 +160,7 @@ class Grids(Walk[Grid]):
         return self.wholes[key]
 
 
-def _groups(shape: Sequence[Dim], inner: Sequence[Dim]) -> Iterator[tuple[range, range]]:
+def groups(shape: Sequence[Dim], inner: Sequence[Dim]) -> Iterator[tuple[range, range]]:
     """The fewest axes of each at a time that hold as many elements. Raises LookupError or ValueError if that is not told."""
     a = b = 0
     while a < len(shape) or b < len(inner):
@@ -240,7 +252,7 @@ def _pointwise(word: str) -> Callable[[Grids, Call, Indices], Grid | None]:
 
         if base_of(call) in ("Min", "Max") and len(call.given) != 2:
             return None
-        arguments_ = _clamping(call) if word == "clamp" else call.given[: 1 if word in _OF_ONE else 2]
+        arguments_ = clamping(call) if word == "clamp" else call.given[: 1 if word in _OF_ONE else 2]
         grids = [None if argument is None else walk.operand(argument, at) for argument in arguments_]
         dtypes = [
             walk.view.types[argument.name].dtype
@@ -288,7 +300,7 @@ def _outweighed(word: str, found: Grid, given: list[Grid], is_truth: bool) -> Gr
     return Grid(value, known)
 
 
-def _clamping(call: Call) -> tuple[Any, ...]:
+def clamping(call: Call) -> tuple[Any, ...]:
     """The number, the least and the greatest it may be."""
     given = (*call.given, None, None)[:3]
     return given[0], call.attribute("min", given[1]), call.attribute("max", given[2])
@@ -396,7 +408,7 @@ def _diagonal(walk: Grids, call: Call, at: Indices) -> Grid | None:
     return Grid(pointwise.converted(at[0] == at[1], walk.view.types[call.result].dtype))
 
 
-_WORDS = {
+POINTWISE = {
     "add": "add Add",
     "sub": "sub Sub",
     "rsub": "rsub",
@@ -444,7 +456,7 @@ _OF_ONE = (
 )
 _TABLE: dict[Callable[[Any, Call, Indices], Any], str] = {
     **LAYOUTS,
-    **{_pointwise(word): names for word, names in _WORDS.items()},
+    **{_pointwise(word): names for word, names in POINTWISE.items()},
     _same: SAME,
     _range: "arange Range",
     _filled: FILLED,

@@ -53,9 +53,9 @@ def ranged(
         word = word.replace("bitwise", "logical")
     with np.errstate(all="ignore"):
         if word in SAME and values[0] is not None:
-            return fitted(_cast(values[0], dtypes[0], result), result)
+            return fitted(cast(values[0], dtypes[0], result), result)
         if word.startswith("logical_"):
-            values = [x and _cast(x, dtype, BOOL) for x, dtype in zip(values, dtypes, strict=True)]
+            values = [x and cast(x, dtype, BOOL) for x, dtype in zip(values, dtypes, strict=True)]
             dtypes = [BOOL] * len(values)
         given = _rounded(word, values, dtypes, result)
         function = None if further or _is_rough(word, result) else _functions().get(word)
@@ -133,7 +133,8 @@ def _literal(number: Any) -> int | float:
     return int(number) if float(number).is_integer() else float(number)
 
 
-def _cast(value: Range, source: DType | None, result: DType | None) -> Range:
+def cast(value: Range, source: DType | None, result: DType | None) -> Range:
+    """The range in another element type, before rounding."""
     import numpy as np
 
     if result is BOOL and source is not BOOL:
@@ -168,8 +169,8 @@ def _functions() -> dict[str, Callable[..., Range]]:
         "clamp": _clamped,
         "clamp_min": _clamped,
         "clamp_max": lambda x, high: _clamped(x, None, high),
-        "where": _chosen,
-        "masked_fill": lambda x, mask, value: _chosen(mask, value, x),
+        "where": chosen,
+        "masked_fill": lambda x, mask, value: chosen(mask, value, x),
         "ge": not_below,
         "gt": above,
         "le": lambda a, b: not_below(b, a),
@@ -228,7 +229,8 @@ def _clamped(x: Range, low: Range | None = None, high: Range | None = None) -> R
     return x if high is None else _rising(np.minimum)(x, high)
 
 
-def _chosen(condition: Range, yes: Range, no: Range) -> Range:
+def chosen(condition: Range, yes: Range, no: Range) -> Range:
+    """One value where a condition holds, another where it does not."""
     import numpy as np
 
     true, false = condition.low > 0, condition.high <= 0
@@ -248,3 +250,19 @@ def _equal(a: Range, b: Range) -> Range:
 
 def _negated(x: Range) -> Range:
     return Range(1 - x.high, 1 - x.low)
+
+
+def extremes(array: Any, low: Any, high: Any) -> Range:
+    """The least and greatest elements between two places, both included; places below zero count from the end."""
+    import numpy as np
+
+    size = len(array)
+    outside = ~((low >= 0) & (high < size))
+    first = np.where(outside, 0, low).astype(np.int64)
+    last = np.where(outside, size - 1, high).astype(np.int64)
+    start, stop = int(first.min()), int(last.max()) + 1
+    pairs = np.stack([first.reshape(-1), last.reshape(-1) + 1]) - start
+    pairs, inverse = np.unique(pairs, axis=1, return_inverse=True)
+    part = np.append(array[start:stop], array[stop - 1])  # an end is a place too
+    ends = (function.reduceat(part, pairs.T.reshape(-1))[::2] for function in (np.minimum, np.maximum))
+    return Range(*(end[inverse.reshape(-1)].reshape(first.shape).astype(np.float64) for end in ends))

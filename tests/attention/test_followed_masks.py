@@ -633,3 +633,33 @@ def test_an_input_of_which_only_the_size_is_asked_is_no_mask() -> None:
     report = analyze(program)
     assert [use.mask for use in report.attentions] == ["tensor"]
     assert report.diagnostics == ()
+
+
+ENDS = (3_000, 4_100, 13_333, 20_000, 32_765)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_documents_of_a_long_sequence(causal: bool) -> None:
+    """2^30 pairs, of which rectangles settle most; a document of n places has n * n pairs, causal n * (n + 1) / 2."""
+
+    class Documents(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer(
+                "document", torch.bucketize(torch.arange(2**15), torch.tensor(ENDS), right=True)
+            )
+
+        def forward(self, q: Mask) -> Mask:
+            place = torch.arange(q.shape[2])
+            seen = self.document[:, None] == self.document[None, :]
+            if causal:
+                seen = seen & (place[:, None] >= place[None, :])
+            return functional.scaled_dot_product_attention(q, q, q, attn_mask=seen)
+
+    with torch.no_grad():
+        program = torch.export.export(Documents(), (torch.empty(1, 1, 2**15, WIDTH),))
+    (use,) = analyze(program).attentions
+    lengths = [end - start for start, end in itertools.pairwise((0, *ENDS, 2**15))]
+    visible = sum(n * (n + 1) // 2 if causal else n * n for n in lengths)
+    assert use.flops - use.masked_flops == visible * PAIR
+    assert use.mask == "constant"
