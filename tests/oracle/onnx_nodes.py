@@ -146,11 +146,11 @@ def judge(case: Case) -> str:
     unknown = [row.op for row in run.rows if row.state == "unknown"]
     deviates = unknown and all(op.split(".")[-2] in UNPRICED for op in unknown)
     if unknown and not deviates:
-        said = [d.message for d in analysis.found.values() if d.code in ("GF101", "GF104")]
+        said = [d.message for d in analysis.types.found.values() if d.code in ("GF101", "GF104")]
         return f"wrong: unknown {unknown}: {said[:1]}"
-    if analysis.guesses.sources:
-        return f"wrong: {analysis.guesses.diagnostics()[0].message}"
-    said = [d.message for d in analysis.found.values() if d.code != "GF108"]
+    if analysis.types.guesses.sources:
+        return f"wrong: {analysis.types.guesses.diagnostics()[0].message}"
+    said = [d.message for d in analysis.types.found.values() if d.code != "GF108"]
     if said and not deviates:
         return f"wrong: {said[0]}"
     verdict = "deviates" if deviates else "equal"
