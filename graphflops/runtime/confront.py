@@ -154,7 +154,7 @@ class Confrontation:
                 raise error
             try:
                 made.append(None if typed is None else random_weight(_sized(typed, self.sizes.known), device))
-            except ModelError:
+            except (ModelError, RuntimeError):
                 raise error from None
         return tuple(made)
 

@@ -63,7 +63,16 @@ class Weights:
             return random_weight(typed, self.device)
         stored = graph.contents(entry.name) if graph.contents is not None else None
         if stored is not None:
-            return tensor_of(stored).to(self.device, copy=entry.role != "parameter")
+            what = shown(entry.target or entry.name)
+            if stored.shape != typed.shape or stored.dtype is not typed.dtype:
+                held = f"{stored.dtype}[{', '.join(map(str, stored.shape))}]"
+                raise FileError(f"{what} is {typed} in the program, and {shown(held)} where it is stored")
+            try:
+                return tensor_of(stored).to(self.device, copy=entry.role != "parameter")
+            except (TypeError, ValueError, OverflowError) as error:
+                raise FileError(
+                    f"{what} is stored in a way that torch does not take: {_line(error)}"
+                ) from None
         found = self._checkpointed().get(entry.target)
         if isinstance(found, torch.Tensor) and not found.is_meta:
             return found.detach().to(self.device, copy=entry.role != "parameter")
@@ -79,14 +88,17 @@ class Weights:
                 try:
                     loaded = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
                 except Exception as error:  # noqa: BLE001 whatever reading a stranger's file raises
-                    why = shown(str(error).partition("\n")[0], 120)
                     raise FileError(
                         f"{shown(self.graph.origin.path)}: its weights are a pickle of more than tensors, not opened "
-                        f"({why}): --random-weights runs it without"
+                        f"({_line(error)}): --random-weights runs it without"
                     ) from None
                 if isinstance(loaded, dict):
                     self._checkpoint.update(loaded)
         return self._checkpoint
+
+
+def _line(error: Exception) -> str:
+    return shown(str(error).partition("\n")[0], 120)
 
 
 def tensor_of(stored: Stored) -> torch.Tensor:

@@ -93,7 +93,10 @@ def prepared(
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
     report = analyze(graph, dims=dims, inputs=shapes)
     view = View(graph, report.rows)
-    tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report, where)
+    try:
+        tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report, where)
+    except (RuntimeError, MemoryError):  # torch's own word for memory of the machine that runs out
+        raise ModelError("inputs of these sizes fit no memory: give smaller ones by --dim") from None
     return Run(graph, report, tensors, where, random_weights, seed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,24 @@ def test_weights_that_are_not_there(tmp_path: Path) -> None:
         program = graphflops.capture(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
     with pytest.raises(FileError, match=r"weight is not stored in the program: --random-weights"):
         ran(program, torch.ones(2, 4))
+
+
+def test_weights_that_contradict_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 3), (torch.ones(2, 4),)), path)
+    target = tmp_path / "changed.pt2"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("weights_config.json"):
+                config = json.loads(data)
+                config["config"]["weight"]["tensor_meta"]["sizes"] = [{"as_int": 2}, {"as_int": 4}]
+                data = json.dumps(config).encode()
+            new.writestr(name, data)
+    with pytest.raises(
+        FileError, match=r"weight is float32\[3, 4\] in the program, and float32\[2, 4\] where"
+    ):
+        ran(target, torch.ones(2, 4))
 
 
 def program_of(op: str, *more: Any) -> Graph:
