@@ -198,13 +198,18 @@ def _same(walk: Grids, call: Call, at: Indices) -> Grid:
     return Grid(pointwise.converted(found.value, walk.view.types[call.result].dtype), found.known)
 
 
-def _range(walk: Grids, call: Call, at: Indices) -> Grid | None:
-    import numpy as np
-
+def stepped(walk: Walk[Any], call: Call) -> tuple[Any, Any]:
+    """Where a range starts, and how far its numbers are apart."""
     named = {key: walk.number(value) for key, value in call.node.kwargs}
     args = [walk.number(argument) for argument in call.node.args]
     start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
-    start, step = named.get("start", start), named.get("step", step)
+    return named.get("start", start), named.get("step", step)
+
+
+def _range(walk: Grids, call: Call, at: Indices) -> Grid | None:
+    import numpy as np
+
+    start, step = stepped(walk, call)
     if at[0] is None or not isinstance(start, (int, float)) or not isinstance(step, (int, float)):
         return None
     return Grid(pointwise.converted(np.asarray(at[0] * step + start), walk.view.types[call.result].dtype))

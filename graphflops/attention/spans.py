@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.attention.grids import POINTWISE, Grids, clamping, groups
+from graphflops.attention.grids import POINTWISE, Grids, clamping, groups, stepped
 from graphflops.attention.layouts import LAYOUTS
 from graphflops.attention.masks import FILLED, SAME, above, filling
 from graphflops.attention.ranges import Range, cast, chosen, extremes, fitted, ranged
@@ -152,10 +152,7 @@ def _same(walk: Spans, call: Call, at: Indices) -> Range:
 
 
 def _range(walk: Spans, call: Call, at: Indices) -> Range | None:
-    named = {key: walk.number(value) for key, value in call.node.kwargs}
-    args = [walk.number(argument) for argument in call.node.args]
-    start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
-    start, step = named.get("start", start), named.get("step", step)
+    start, step = stepped(walk, call)
     if at[0] is None or not isinstance(start, (int, float)) or not isinstance(step, (int, float)):
         return None
     return fitted(Range(*(at[0] * step + start)), walk.view.types[call.result].dtype)

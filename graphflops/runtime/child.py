@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphflops.runtime.confront import Confrontation
+from graphflops.runtime.confront import Places
 from graphflops.runtime.counters import range_name
 from graphflops.runtime.execute import Execution
-from graphflops.runtime.peer import Peer
-from graphflops.runtime.sizes import Sizes
 from graphflops.runtime.validate import prepared
 
 if TYPE_CHECKING:
@@ -23,15 +21,14 @@ def main(spec: str) -> None:
     """Run a program twice: to compile and tune what there is to, then each call in a range."""
     options = json.loads(spec)
     run = prepared(options.pop("model"), **options)
-    sizes = run.sizes
-    execution = Execution(run.graph, run.weights, sizes, run.trusted)
+    execution = Execution(run.graph, run.weights, run.sizes, run.trusted)
     run.once(execution)
-    watch = Confrontation(run.graph, run.report, Sizes(sizes), Peer(), kernel=False)
+    place = Places(run.report)
 
     def around(step: Step) -> Any:
-        if step.nests and not step.node.op.startswith("higher_order.flex_attention"):
+        if step.nests:
             return step()
-        torch.cuda.nvtx.range_push(range_name(watch.place(step)))
+        torch.cuda.nvtx.range_push(range_name(place(step)))
         try:
             return step()
         finally:

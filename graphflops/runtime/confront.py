@@ -14,6 +14,7 @@ from graphflops.errors import ModelError, shown
 from graphflops.runtime import flex_nodes
 from graphflops.runtime.inputs import at_sizes
 from graphflops.runtime.peer import Peer, gap
+from graphflops.runtime.sizes import Sizes
 from graphflops.runtime.tensors import numbers, random_weight
 from graphflops.runtime.validation import Check, NodeResult
 from graphflops.tensor import TensorType
@@ -21,11 +22,9 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.graph import Graph
     from graphflops.report import Report, Row
     from graphflops.runtime.execute import Execution, Step
     from graphflops.runtime.flex_nodes import KernelRun
-    from graphflops.runtime.sizes import Sizes
 
 _MASKED_BY_INPUT = "a mask that the program is given hides scores: which, only its contents tell"
 _FLEX = "higher_order.flex_attention"
@@ -45,23 +44,38 @@ class _Happened:
     nests: bool = False
 
 
-class Confrontation:
-    """Watches one execution: pass `around` and `after` to it, then ask for the `results`.
+class Places:
+    """Finds the row of a step by its place in the report."""
 
-    sizes: of the program's symbols, which is added to as data tell them.
-    kernel: whether attention operators run through our own kernel as well, for it to count.
-    """
-
-    def __init__(self, graph: Graph, report: Report, sizes: Sizes, peer: Peer, kernel: bool) -> None:
-        self.graph = graph
+    def __init__(self, report: Report) -> None:
         self.report = report
-        self.sizes = sizes
-        self.peer = peer
-        self.kernel = kernel
-        self.execution: Execution | None = None
         self.rows: dict[str, list[int]] = defaultdict(list)
         for place, row in enumerate(report.rows):
             self.rows[row.node].append(place)
+
+    def __call__(self, step: Step) -> int:
+        """The place; in two branches there may be calls of one name. ModelError where there is none."""
+        for place in self.rows.get(step.name, ()):
+            row = self.report.rows[place]
+            if row.op == step.node.op and all(name in step.node.outputs for name, _ in row.outputs):
+                return place
+        raise ModelError(f"{shown(step.name)}: the report has no such call")
+
+
+class Confrontation:
+    """Watches one execution, of whose sizes it learns those that only data tell: ask for the `results` after it ran.
+
+    kernel: whether attention operators run through our own kernel as well, for it to count.
+    """
+
+    def __init__(self, execution: Execution, report: Report, peer: Peer, kernel: bool) -> None:
+        self.execution = execution
+        self.graph = execution.graph
+        self.report = report
+        self.sizes = Sizes(execution.sizes)
+        self.peer = peer
+        self.kernel = kernel
+        self.place = Places(report)
         self.seen: dict[int, _Happened] = defaultdict(_Happened)
         self.depth_of_autocast = 0
 
@@ -101,7 +115,7 @@ class Confrontation:
     @property
     def kernels(self) -> list[KernelRun]:
         """What our own kernels counted so far."""
-        return self.execution.kernels.runs if self.execution is not None else []
+        return self.execution.kernels.runs
 
     def after(self, step: Step, results: tuple[Any, ...]) -> None:
         """Compare the types of results with those derived."""
@@ -115,15 +129,6 @@ class Confrontation:
                     self.compare(place, name, typed, value)
             elif isinstance(value, int) and isinstance(known := self.graph.types.get(name), Expr):
                 self.sizes.meet(known, value)
-
-    def place(self, step: Step) -> int:
-        """The row of a step: in two branches there may be calls of one name."""
-        places = self.rows.get(step.name, ())
-        for place in places:
-            row = self.report.rows[place]
-            if row.op == step.node.op and all(name in step.node.outputs for name, _ in row.outputs):
-                return place
-        raise ModelError(f"{shown(step.name)}: the report has no such call")
 
     def compare(self, place: int, name: str, typed: TensorType, value: torch.Tensor) -> None:
         """One result's type against ours; sizes that only data tell are learned."""
@@ -145,7 +150,7 @@ class Confrontation:
 
     def stand_in(self, step: Step, row: Row, error: Exception) -> Any:
         """Random results of the types derived; the error again where they are not known."""
-        device = self.execution.weights.device if self.execution is not None else torch.device("cpu")
+        device = self.execution.weights.device
         derived = dict(row.outputs)
         made = []
         for name in step.node.outputs:
@@ -209,7 +214,7 @@ class Confrontation:
             yield from _kernel_checks(
                 row, run, evaluate(row.cost.masked_flops, self.sizes.known), flops, happened
             )
-        if happened.nests and not row.op.startswith(_FLEX):
+        if happened.nests:
             return  # its calls are compared one by one
         if happened.kernels and happened.attention is None:
             return  # our kernel ran, which FlopCounterMode does not see

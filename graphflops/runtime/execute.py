@@ -52,8 +52,10 @@ class Step:
 
     @property
     def nests(self) -> bool:
-        """Whether it runs graphs of its own, whose calls are steps as well."""
-        return any(isinstance(item, Region) for item in leaves((*self.args, *self.kwargs.values())))
+        """Whether it runs graphs of its own, whose calls are steps as well; those of an attention's functions are none."""
+        return self.node.op not in ATTENTION and any(
+            isinstance(item, Region) for item in leaves((*self.args, *self.kwargs.values()))
+        )
 
 
 def results_of(step: Step, returned: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _COMPLEX = "torch counts a complex multiply-add as a real one; it is eight operations"
 _GROUPS = "torch counts the gradient of a grouped convolution's weight as if every channel met every other"
-# Where attention operators take their operands: places of the mask, of whether it is causal, names as in their schemas.
+# Attention operators, which FlopCounterMode counts on some devices and not on others; query, key and value come first.
 _ATTENTION = frozenset(
     {
         "aten.scaled_dot_product_attention.default",
@@ -43,10 +43,7 @@ class Dispatched(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Peer:
-    """FlopCounterMode around a run; a context manager.
-
-    Usage: `with Peer() as peer: ...; flops, ran = peer.of(step)` for each step, nested ones included.
-    """
+    """FlopCounterMode around a whole run, a context manager, in which `run` runs each step, nested ones included."""
 
     def __init__(self) -> None:
         self.counter = FlopCounterMode(display=False)

@@ -14,7 +14,6 @@ from graphflops.runtime.confront import Confrontation
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.inputs import checked, inputs_from, random_inputs
 from graphflops.runtime.peer import Peer
-from graphflops.runtime.sizes import Sizes
 from graphflops.runtime.tensors import Weights
 from graphflops.runtime.timing import Clock, ceilings
 from graphflops.runtime.validation import Validation
@@ -134,10 +133,7 @@ class Run:
         sizes = self.sizes
         execution = Execution(self.graph, self.weights, sizes, self.trusted)
         with Peer() as peer:
-            watch = Confrontation(
-                self.graph, self.report, Sizes(sizes), peer, kernel=self.device.type == "cuda"
-            )
-            watch.execution = execution
+            watch = Confrontation(execution, self.report, peer, kernel=self.device.type == "cuda")
             execution.around, execution.after = watch.around, watch.after
             self.once(execution)
         execution.kernels.counts = False
