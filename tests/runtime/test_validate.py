@@ -198,10 +198,10 @@ def test_flexible_attention_counts_in_the_kernel() -> None:
 class Loss(torch.nn.Module):
     """Causal flexible attention whose scores are squared, in front of which something is trained."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
-        self.linear = torch.nn.Linear(8, 48, bias=False)
-        self.causal = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 32, 32, device="cpu", BLOCK_SIZE=16)
+        self.linear = torch.nn.Linear(8, 48, bias=False, device=device)
+        self.causal = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 32, 32, device=device, BLOCK_SIZE=16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.linear(x).unflatten(-1, (3, 1, 16)).permute(2, 0, 3, 1, 4).unbind(0)
@@ -210,7 +210,7 @@ class Loss(torch.nn.Module):
     def spelled_out(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.linear(x).unflatten(-1, (3, 1, 16)).permute(2, 0, 3, 1, 4).unbind(0)
         scores = (q @ k.transpose(-2, -1) / 4) ** 2
-        hidden = torch.ones(32, 32, dtype=torch.bool).triu(1)
+        hidden = torch.ones(32, 32, dtype=torch.bool, device=x.device).triu(1)
         return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).sum()
 
 
@@ -221,14 +221,15 @@ def test_gradients_of_flexible_attention(monkeypatch: pytest.MonkeyPatch) -> Non
     from torch.nn.attention import flex_attention as flex
 
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None)  # torch does not run gradients on a CPU
-    module, x = Loss(), torch.randn(2, 32, 8)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    module, x = Loss(device), torch.randn(2, 32, 8, device=device)
     program = _export_forward_backward(torch.export.export(module, (x,), strict=True))
     (wanted,) = torch.autograd.grad(module.spelled_out(x), [module.linear.weight])
     graph = as_graph(program)
-    execution = Execution(graph, Weights(graph, torch.device("cpu")), trusted=True)
+    execution = Execution(graph, Weights(graph, torch.device(device)), trusted=True)
     results = dict(zip([output.role for output in graph.outputs], execution.run({"x": x}), strict=True))
     torch.testing.assert_close(results["gradient"], wanted, rtol=1e-4, atol=1e-5)
-    found = graphflops.validate(program, inputs={"x": x}, repeats=0)
+    found = graphflops.validate(program, inputs={"x": x}, repeats=0, device=device)
     assert found.holds
     (back,) = [node for node in found.nodes if node.op.endswith("flex_attention_backward")]
     assert [check.verdict for check in back.checks if check.what == "tiles"] == ["equal", "equal"]
