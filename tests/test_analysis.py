@@ -203,7 +203,7 @@ def control(op, args, out=t(16, 16)):
     return graph(nodes, types, ["x", "p", "xs"], ["y"])
 
 
-def test_trap_45_cond_costs_the_dearer_branch_and_lists_both():
+def test_cond_costs_the_dearer_branch_and_lists_both():
     args = (Ref("p"), branch("yes", 1), branch("no", 2), (Ref("x"),))
     report = analyze(control("higher_order.cond", args))
     one_product = 2 * 16 * 16 * 16
@@ -214,14 +214,14 @@ def test_trap_45_cond_costs_the_dearer_branch_and_lists_both():
     }
 
 
-def test_trap_46_work_around_a_cond_is_added_once():
+def test_work_around_a_cond_is_added_once():
     program = control("higher_order.cond", (Ref("p"), branch("yes", 1), branch("no", 2), (Ref("x"),)))
     outer = Node("z", "aten.mm.default", (Ref("y"), Ref("x")), outputs=("z",))
     program = graph([*program.nodes, outer], {**program.types, "z": t(16, 16)}, ["x", "p", "xs"], ["z"])
     assert analyze(program).total().matrix_flops == (2 + 1) * 2 * 16 * 16 * 16
 
 
-def test_trap_47_scan_runs_its_body_once_per_slice():
+def test_scan_runs_its_body_once_per_slice():
     nodes = [Node("m", "aten.mm.default", (Ref("c"), Ref("x")), outputs=("m",))]
     types = {"c": t(8, 8), "x": t(8, 8), "m": t(8, 8)}
     body = graph(nodes, types, ["c", "x"], ["m", "m"], name="body")
@@ -233,7 +233,7 @@ def test_trap_47_scan_runs_its_body_once_per_slice():
     assert [(row.node, row.times) for row in report.rows] == [("call", 1), ("call/m", 5)]
 
 
-def test_trap_48_while_loop_turns_a_named_number_of_times():
+def test_while_loop_runs_a_named_number_of_times():
     nodes = [Node("go", "aten.any.default", (Ref("x"),), outputs=("go",))]
     condition = graph(nodes, {"x": t(8, 8), "go": t(dtype=BOOL)}, ["x"], ["go"], name="cond")
     nodes = [Node("m", "aten.mm.default", (Ref("x"), Ref("x")), outputs=("m",))]
@@ -254,7 +254,7 @@ def test_trap_48_while_loop_turns_a_named_number_of_times():
         analyze(program, dims={"while_loop_trips_1": 10})
 
 
-def test_trap_49_regions_without_gradients_or_with_autocast_are_entered():
+def test_regions_without_gradients_or_with_autocast_are_entered():
     for op, head in (
         ("higher_order.wrap_with_set_grad_enabled", (False,)),
         ("higher_order.wrap_with_autocast", ("cuda", None, True, None)),
@@ -276,13 +276,13 @@ def trainable(*frozen):
     return Graph(program.nodes, types, program.inputs, program.outputs)
 
 
-def test_trap_26_the_input_of_the_first_layer_wants_no_gradient():
+def test_the_input_of_the_first_layer_wants_no_gradient():
     report = analyze(trainable(), training=True)
     first, second = 2 * 4 * 8 * 16, 2 * 4 * 16 * 4
     assert report.backward.cost.matrix_flops == first + 2 * second
 
 
-def test_trap_27_a_frozen_first_layer_needs_one_gradient_product_only():
+def test_a_frozen_first_layer_needs_one_gradient_product_only():
     report = analyze(trainable("w1"), training=True)
     assert report.backward.cost.matrix_flops == 2 * 4 * 16 * 4
 
@@ -318,7 +318,7 @@ def test_a_value_is_freed_after_its_last_use():
     assert analyze(graph(chain, types, ["x", "w"], ["h4"])).totals.peak_bytes == 4 * (3 * 4 * 16)
 
 
-def test_trap_58_a_symbolic_peak_is_the_maximum_of_polynomials():
+def test_a_symbolic_peak_is_the_maximum_of_polynomials():
     n = symbol("n")
     nodes = [
         Node("wide", "aten.mm.default", (Ref("x"), Ref("w1")), outputs=("wide",)),

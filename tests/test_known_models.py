@@ -31,7 +31,7 @@ class Shared(nn.Module):
         return self.linear(self.linear(self.linear(x)))
 
 
-def test_trap_50_a_layer_called_thrice_costs_thrice_and_is_held_once():
+def test_a_layer_called_thrice_costs_thrice_and_is_held_once():
     report = analyzed(Shared, 1, 100)
     assert report.total().matrix_flops == 3 * 2 * 100 * 100 == 60_000
     assert report.parameters == 100 * 100
@@ -85,11 +85,11 @@ class GPT2(nn.Module):
 
 
 @pytest.mark.parametrize(("tied", "parameters"), [(True, 124_439_808), (False, 163_037_184)])
-def test_trap_51_gpt2_small_holds_its_tied_weight_once(tied, parameters):
+def test_gpt2_small_holds_its_tied_weight_once(tied, parameters):
     assert analyzed(lambda: GPT2(tied), 1, 8, dtype=torch.int64).parameters == parameters
 
 
-def test_trap_55_a_float8_product_says_so_whatever_its_result_is():
+def test_a_float8_product_says_so_whatever_its_result_is():
     from graphflops.tensor import BFLOAT16
     from tests.support import price, t
 
@@ -124,7 +124,7 @@ class Llama(nn.Module):
         return self.head(x)
 
 
-def test_trap_57_llama_3_8b_at_a_sequence_of_1024():
+def test_llama_3_8b_at_a_sequence_of_1024():
     """Layers are equal: the whole is one layer's program and 31 times the difference that a second layer makes."""
     one, two = (analyzed(lambda n=n: Llama(n), 1, 1024, dtype=torch.int64).total() for n in (1, 2))
     total = one.matrix_flops + 31 * (two.matrix_flops - one.matrix_flops)
@@ -165,13 +165,13 @@ def resnet50(first):
 
 
 @pytest.mark.parametrize(("first", "giga_macs"), [(True, 3.86), (False, 4.09)])
-def test_trap_59_resnet_50_depends_on_where_the_stride_is(first, giga_macs):
+def test_resnet_50_depends_on_where_the_stride_is(first, giga_macs):
     report = analyzed(lambda: resnet50(first), 1, 3, 224, 224)
     assert report.parameters == 25_557_032
     assert round(report.total().macs / 1e9, 2) == giga_macs
 
 
-def test_trap_60_an_lstm_is_counted_whole_and_its_length_can_be_changed():
+def test_an_lstm_is_counted_whole_and_its_length_can_be_changed():
     path = SAMPLES / "lstm.pt2"
     ten = graphflops.analyze(path)
     twenty = graphflops.analyze(path, inputs={"x": (2, 20, 16)})

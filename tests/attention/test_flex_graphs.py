@@ -143,7 +143,7 @@ def test_blocks_of_causal_attention() -> None:
     assert (use.partial_blocks, use.full_blocks) == (3 * 2 * 5, 3 * 2 * (4 + 3 + 2 + 1))
 
 
-def test_trap_37_pairs_and_blocks_are_two_numbers() -> None:
+def test_visible_pairs_and_blocks_that_run_are_two_numbers() -> None:
     """Of the pairs of causal attention over two lines of blocks 50.2 % are visible, and three blocks of four run."""
     graph = flexible(1, 1, 256, 256, mask=causal, block=128)
     assert known(graph) == 256 * 257 // 2

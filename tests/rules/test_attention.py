@@ -38,12 +38,12 @@ def visible(estimate: Estimate) -> object:
     return estimate.matrix_flops - estimate.masked_flops
 
 
-def test_trap_29_attention_is_two_products() -> None:
+def test_attention_is_two_products() -> None:
     x = heads(1, 12, 64, 64)
     assert price(SDPA, x, x, x).matrix_flops == 4 * 12 * 64 * 64 * 64 == 12_582_912
 
 
-def test_trap_30_grouped_queries_count_by_query_heads_and_read_by_key_heads() -> None:
+def test_grouped_queries_count_by_query_heads_and_read_by_key_heads() -> None:
     q, kv = heads(1, 32, 128, 64, "float16"), heads(1, 8, 128, 64, "float16")
     estimate = price(SDPA, q, kv, kv, enable_gqa=True)
     assert estimate.matrix_flops == 4 * 32 * 128 * 128 * 64 == 134_217_728
@@ -52,21 +52,21 @@ def test_trap_30_grouped_queries_count_by_query_heads_and_read_by_key_heads() ->
     assert by_counts.matrix_flops == estimate.matrix_flops
 
 
-def test_trap_31_values_may_be_narrower_than_keys() -> None:
+def test_values_may_be_narrower_than_keys() -> None:
     qk, v = heads(1, 4, 16, 64), heads(1, 4, 16, 32)
     estimate = price(SDPA, qk, qk, v)
     assert estimate.matrix_flops == 2 * 4 * 16 * 16 * (64 + 32) == 196_608
     assert shapes(estimate) == [(1, 4, 16, 32)]
 
 
-def test_trap_32_causal_square_includes_the_diagonal() -> None:
+def test_causal_square_includes_the_diagonal() -> None:
     x = heads(2, 3, 10, 8)
     estimate = price(SDPA, x, x, x, is_causal=True)
     assert estimate.matrix_flops == 2 * 2 * 3 * 100 * (8 + 8)
     assert visible(estimate) == 2 * 2 * 3 * 55 * (8 + 8)
 
 
-def test_trap_33_is_causal_aligns_top_left_and_flash_bottom_right() -> None:
+def test_is_causal_aligns_top_left_and_flash_bottom_right() -> None:
     q, kv = heads(1, 1, 128, 1), heads(1, 1, 1024, 1)
     assert visible(price(SDPA, q, kv, kv, is_causal=True)) == 2 * 8_256 * (1 + 1)
     q, kv = t(1, 128, 1, 1), t(1, 1024, 1, 1)
@@ -74,12 +74,12 @@ def test_trap_33_is_causal_aligns_top_left_and_flash_bottom_right() -> None:
     assert visible(flash) == 2 * 122_944 * (1 + 1)
 
 
-def test_trap_34_decoding_sees_every_key_only_from_the_bottom_right() -> None:
+def test_decoding_sees_every_key_only_from_the_bottom_right() -> None:
     assert doubled_pairs(1, 1024, right=0, offset=1023) == 2 * 1024
     assert doubled_pairs(1, 1024, right=0) == 2 * 1
 
 
-def test_trap_35_small_causal_rectangle_is_exact() -> None:
+def test_a_small_causal_rectangle_is_exact() -> None:
     q, k, v = t(1, 4, 1, 8), t(1, 10, 1, 8), t(1, 10, 1, 16)
     operands = (q, k, v, None, None, None, None, None, 0.0)
     estimate = price("aten._efficient_attention_forward.default", *operands, 2)
@@ -90,11 +90,11 @@ def test_trap_35_small_causal_rectangle_is_exact() -> None:
 @pytest.mark.parametrize(
     ("size", "window", "pairs"), [(8, 4, 26), (4096, 1024, 3_670_528), (4096, 4096, 8_390_656), (3, 9, 6)]
 )
-def test_trap_36_sliding_window_counts_the_row_itself(size: int, window: int, pairs: int) -> None:
+def test_a_sliding_window_counts_the_row_itself(size: int, window: int, pairs: int) -> None:
     assert doubled_pairs(size, size, left=window - 1, right=0) == 2 * pairs
 
 
-def test_trap_38_packed_sequences_attend_within_themselves() -> None:
+def test_packed_sequences_attend_within_themselves() -> None:
     x = t(8, 2, 64)
     edges = offsets(0, 3, 8)
     operands = (x, x, x, edges, edges, 5, 5)
@@ -107,7 +107,7 @@ def test_trap_38_packed_sequences_attend_within_themselves() -> None:
     assert (bound.matrix_flops, bound.masked_flops) == (4 * 2 * 64 * (8 * 5), 0)
 
 
-def test_trap_39_backward_of_fused_attention_recomputes_the_scores() -> None:
+def test_backward_of_fused_attention_recomputes_the_scores() -> None:
     x = heads(1, 2, 32, 32)
     operands = {"query": x, "key": x, "value": x}
     forward = price(SDPA, x, x, x).matrix_flops

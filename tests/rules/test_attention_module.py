@@ -26,7 +26,7 @@ def multi_head(need_weights: bool, average: bool) -> Estimate:
     )
 
 
-def test_trap_43_encoder_layer() -> None:
+def test_encoder_layer_counts_attention_and_feed_forward() -> None:
     vector = t(WIDTH)
     estimate = price(
         "aten._transformer_encoder_layer_fwd.default",
@@ -42,7 +42,7 @@ def test_trap_43_encoder_layer() -> None:
     assert estimate.transcendentals == scores + 2 * tokens
 
 
-def test_trap_44_multi_head_attention() -> None:
+def test_multi_head_attention_counts_its_projections() -> None:
     estimate = multi_head(need_weights=False, average=True)
     assert estimate.matrix_flops == QKV + PRODUCTS + PROJECTED == 1_179_648
     assert shapes(estimate) == [(2, 16, WIDTH)]
@@ -92,7 +92,7 @@ def flex(mask: tuple[object, ...], score: object, *buffers: TensorType) -> Estim
     return price("higher_order.flex_attention", q, kv, kv, score, mask, 0.25, {}, buffers, ())
 
 
-def test_trap_37_flexible_attention_runs_whole_blocks() -> None:
+def test_flexible_attention_runs_whole_blocks() -> None:
     counts = t(1, 1, 2, dtype="int32", value=((((1, 1)),),))
     diagonal = t(1, 1, 2, dtype="int32", value=((((0, 1)),),))
     estimate = flex(block_mask(256, 256, counts, diagonal), function(0))

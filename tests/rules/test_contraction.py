@@ -49,12 +49,12 @@ def test_einsum(
     assert (shapes(estimate), estimate.matrix_flops, estimate.vector_flops) == ([out], matrix, vector)
 
 
-def test_trap_08_einsum_over_heads() -> None:
+def test_einsum_of_attention_scores_counts_every_head() -> None:
     estimate = einsum("bhid,bhjd->bhij", (2, 4, 8, 16), (2, 4, 8, 16))
     assert estimate.matrix_flops == 2 * 2 * 4 * 8 * 8 * 16 == 16_384
 
 
-def test_trap_09_einsum_as_executed() -> None:
+def test_einsum_counts_the_path_that_is_executed() -> None:
     operands = ((8, 64), (64, 64), (64, 4))
     left_to_right = einsum("ij,jk,kl->il", *operands)
     assert left_to_right.matrix_flops == 2 * (8 * 64 * 64 + 8 * 64 * 4) == 69_632
@@ -140,7 +140,7 @@ def test_kron_multiplies_every_pair() -> None:
     assert (shapes(estimate), estimate.vector_flops) == ([(2, 12)], 6 * 4)
 
 
-def test_trap_10_bilinear_contracts_the_first_operand_first() -> None:
+def test_bilinear_contracts_the_first_operand_first() -> None:
     estimate = price("aten.bilinear.default", t(4, 8), t(4, 16), t(32, 8, 16), t(32))
     assert estimate.matrix_flops == 2 * 4 * 8 * 16 * 32 + 2 * 4 * 16 * 32 == 36_864
     assert (shapes(estimate), estimate.vector_flops) == ([(4, 32)], 4 * 32)
@@ -172,7 +172,7 @@ def test_bilinear_of_other_features() -> None:
         price("aten.bilinear.default", t(4, 9), t(4, 16), t(32, 8, 16))
 
 
-def test_trap_11_cdist_past_25_rows_is_a_product() -> None:
+def test_cdist_past_25_rows_is_a_product() -> None:
     x1, x2 = t(100, 32), t(200, 32)
     product = price("aten.cdist.default", x1, x2)
     assert product.matrix_flops == 2 * 100 * 200 * 32 == 1_280_000

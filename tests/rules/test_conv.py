@@ -71,66 +71,66 @@ def test_work_and_shape(
     assert (shapes(estimate), estimate.matrix_flops, estimate.vector_flops) == ([out], flops, 0)
 
 
-def test_trap_14_strided_conv() -> None:
+def test_strided_convolution_counts_output_positions() -> None:
     estimate = price(CONV2D, t(1, 3, 32, 32), t(16, 3, 3, 3), t(16), (2, 2), (1, 1))
     assert estimate.matrix_flops == 2 * (16 * 16) * (3 * 3 * 3) * 16 == 221_184
     assert estimate.vector_flops == 16 * 16 * 16 == 4_096
 
 
-def test_trap_15_depthwise() -> None:
+def test_depthwise_convolution_counts_channels_of_a_group() -> None:
     estimate = price(CONV2D, t(1, 32, 16, 16), t(32, 1, 3, 3), None, 1, 1, 1, 32)
     assert estimate.matrix_flops == 2 * (16 * 16) * (3 * 3) * 32 == 147_456
 
 
-def test_trap_16_taps_on_padding_count() -> None:
+def test_convolution_counts_taps_on_padding() -> None:
     estimate = price(CONV2D, t(2, 3, 6, 6), t(6, 3, 4, 4), None, 1, 1)
     assert estimate.matrix_flops == 2 * (2 * 6 * 5 * 5) * (3 * 4 * 4) == 28_800
 
 
-def test_trap_17_same_padding_counts_dense() -> None:
+def test_same_padding_counts_taps_on_padding() -> None:
     estimate = price("aten.conv2d.padding", t(1, 1, 4, 4), t(2, 1, 2, 2), None, (1, 1), "same")
     assert (shapes(estimate), estimate.matrix_flops) == ([(1, 2, 4, 4)], 2 * (2 * 16) * 4)
 
 
-def test_trap_18_transposed_conv_counts_input_positions() -> None:
+def test_transposed_conv_counts_input_positions() -> None:
     estimate = price(TRANSPOSED, t(1, 3, 2, 2), t(3, 1, 2, 2), None, (2, 2))
     assert (shapes(estimate), estimate.matrix_flops) == ([(1, 1, 4, 4)], 2 * (2 * 2) * 3 * (2 * 2))
 
 
-def test_trap_19_weight_of_a_grouped_transposed_conv() -> None:
+def test_grouped_transposed_conv_reads_its_weight_as_input_by_output_channels() -> None:
     estimate = price(TRANSPOSED, t(2, 6, 8, 8), t(6, 2, 2, 2), None, 2, 0, 0, 3)
     assert (shapes(estimate), estimate.matrix_flops) == ([(2, 6, 16, 16)], 2 * (2 * 6 * 64) * (2 * 4))
     assert estimate.matrix_flops == 12_288
 
 
-def test_trap_20_transposed_conv_with_padding() -> None:
+def test_transposed_conv_with_padding_counts_input_positions() -> None:
     estimate = price(TRANSPOSED, t(2, 4, 8, 8), t(4, 6, 4, 4), None, 2, 1)
     assert (shapes(estimate), estimate.matrix_flops) == ([(2, 6, 16, 16)], 2 * (2 * 4 * 64) * (6 * 16))
     assert estimate.matrix_flops == 98_304
 
 
-def test_trap_21_backward_is_the_product_twice() -> None:
+def test_convolution_backward_is_the_product_twice() -> None:
     x, weight = t(1, 32, 16, 16), t(32, 32, 3, 3)
     assert backward(x, x, weight).matrix_flops == 2 * 4_718_592 == 9_437_184
 
 
-def test_trap_22_depthwise_backward() -> None:
+def test_depthwise_convolution_backward_counts_channels_of_a_group() -> None:
     x = t(1, 32, 16, 16)
     assert backward(x, x, t(32, 1, 3, 3), groups=32).matrix_flops == 2 * 147_456
 
 
-def test_trap_23_grouped_backward() -> None:
+def test_grouped_convolution_backward_counts_channels_of_a_group() -> None:
     x, grad = t(1, 32, 16, 16), t(1, 64, 16, 16)
     assert backward(grad, x, t(64, 8, 3, 3), groups=4).matrix_flops == 2 * 2_359_296
 
 
-def test_trap_24_transposed_depthwise_backward() -> None:
+def test_transposed_depthwise_convolution_backward_counts_channels_of_a_group() -> None:
     x, grad, weight = t(1, 32, 16, 16), t(1, 32, 32, 32), t(32, 1, 4, 4)
     assert price(TRANSPOSED, x, weight, None, 2, 1, 0, 32).matrix_flops == 262_144
     assert backward(grad, x, weight, groups=32, transposed=True).matrix_flops == 524_288
 
 
-def test_trap_25_large_transposed_conv() -> None:
+def test_transposed_convolution_backward_is_the_product_twice() -> None:
     x, weight = t(6, 192, 30, 96), t(192, 384, 2, 2)
     forward = price(TRANSPOSED, x, weight, None, (2, 2))
     assert forward.matrix_flops == 2 * (6 * 192 * 30 * 96) * (384 * 4) == 10_192_158_720
@@ -139,7 +139,7 @@ def test_trap_25_large_transposed_conv() -> None:
     assert backward(grad, x, weight, transposed=True).matrix_flops == 20_384_317_440
 
 
-def test_trap_26_first_layer_needs_no_input_gradient() -> None:
+def test_the_first_layer_needs_no_input_gradient() -> None:
     rule = find(CONV2D)
     assert rule is not None
     arguments = {"x": t(1, 3, 10, 10), "weight": t(8, 3, 3, 3, requires_grad=True)}

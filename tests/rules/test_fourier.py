@@ -14,7 +14,7 @@ from tests.support import price, shapes, t
 n, b = symbol("n"), symbol("b")
 
 
-def test_trap_13_fft_counts_5_n_log_n() -> None:
+def test_fft_counts_5_n_log_n() -> None:
     priced = price("aten.fft_fft.default", t(1024, dtype="complex64"))
     assert priced.vector_flops == 5 * 1024 * 10 == 51_200
     assert priced.matrix_flops == 0

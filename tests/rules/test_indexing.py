@@ -48,7 +48,7 @@ def test_index_shapes(indices: tuple[TensorType | None, ...], expected: Any) -> 
     assert shapes(price("aten.index_put.default", x, indices, t())) == [x.shape]
 
 
-def test_trap_52_an_embedding_reads_the_rows_it_returns() -> None:
+def test_an_embedding_reads_the_rows_it_returns() -> None:
     cost = price("aten.embedding.default", t(1000, 64), ids(16)).cost
     rows = 16 * 64 * 4
     assert (rows, 16 * 8) == (4_096, 128)

@@ -48,46 +48,46 @@ def test_a_product_is_two_operations_per_multiply_add(
     assert estimate.cost.read_bytes == 4 * (a.numel + b.numel)
 
 
-def test_trap_01_linear_counts_the_whole_batch_and_the_bias_apart() -> None:
+def test_linear_counts_the_whole_batch_and_the_bias_apart() -> None:
     estimate = price("aten.linear.default", t(4, 64), t(128, 64), t(128))
     assert estimate.matrix_flops == 2 * 4 * 64 * 128 == 65_536
     assert estimate.vector_flops == 4 * 128
 
 
-def test_trap_02_keeps_k_additions() -> None:
+def test_a_product_of_inner_size_k_counts_k_additions() -> None:
     assert price("aten.mm.default", t("m", "k"), t("k", "n")).matrix_flops == parse_dim("2*k*m*n")
 
 
-def test_trap_03_batch_of_the_result_counts() -> None:
+def test_broadcast_product_counts_the_batch_of_the_result() -> None:
     assert price("aten.matmul.default", t(1, 8, 16), t(5, 16, 4)).matrix_flops == 2 * 5 * 8 * 16 * 4 == 5_120
 
 
-def test_trap_04_vectors_count() -> None:
+def test_products_with_a_vector_count() -> None:
     assert price("aten.mv.default", t(128, 64), t(64)).matrix_flops == 2 * 128 * 64 == 16_384
     assert price("aten.dot.default", t(64), t(64)).matrix_flops == 128
 
 
-def test_trap_05_addbmm_and_addr_count() -> None:
+def test_addbmm_and_addr_count_their_products() -> None:
     addbmm = price("aten.addbmm.default", t(8, 9), t(3, 8, 5), t(3, 5, 9))
     assert (shapes(addbmm), addbmm.matrix_flops) == ([(8, 9)], 2 * 3 * 8 * 5 * 9)
     addr = price("aten.addr.default", t(8, 9), t(8), t(9))
     assert (shapes(addr), addr.matrix_flops) == ([(8, 9)], 2 * 8 * 9)
 
 
-def test_trap_07_grouped_mm_counts_total_rows() -> None:
+def test_grouped_mm_counts_all_rows_once() -> None:
     a, b = t(32, 64, dtype="bfloat16"), t(4, 64, 32, dtype="bfloat16")
     estimate = price("aten._grouped_mm.default", a, b, t(4, dtype="int32"))
     assert estimate.matrix_flops == 2 * 32 * 64 * 32 == 131_072
     assert shapes(estimate) == [(32, 32)]
 
 
-def test_trap_12_complex_products_count_in_real_arithmetic() -> None:
+def test_complex_products_count_in_real_arithmetic() -> None:
     square = t(8, 8, dtype="complex64")
     assert price("aten.mm.default", square, square).matrix_flops == 8 * 8 * 8 * 8
     assert price("aten.linear.default", square, square, t(8, dtype="complex64")).vector_flops == 2 * 64
 
 
-def test_trap_27_frozen_first_layer() -> None:
+def test_a_frozen_first_layer_needs_no_weight_gradient() -> None:
     x, hidden = t(4, 64), t(4, 64, requires_grad=True)
     first = price("aten.linear.default", x, t(64, 64))
     second = trained("aten.linear.default", x=x, weight=t(64, 64, requires_grad=True))
@@ -96,7 +96,7 @@ def test_trap_27_frozen_first_layer() -> None:
     assert both.matrix_flops == 2 * 2 * 4 * 64 * 64
 
 
-def test_trap_28_recomputing_costs_one_forward_more() -> None:
+def test_recomputing_costs_one_forward_more() -> None:
     operands = {"x": t(4, 64, requires_grad=True), "weight": t(64, 64, requires_grad=True)}
     forward = price("aten.linear.default", **operands).matrix_flops
     step = 2 * (forward + trained("aten.linear.default", **operands).matrix_flops)

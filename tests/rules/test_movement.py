@@ -175,7 +175,7 @@ def test_a_start_whose_sign_only_sizes_tell(length: int) -> None:
     assert evaluate(out.shape[0], {"s": length}) == len(range(length)[8 - length :])
 
 
-def test_trap_53_an_expanded_operand_is_read_once_and_a_copy_pays() -> None:
+def test_an_expanded_operand_is_read_once_and_a_copy_pays() -> None:
     expanded = price("aten.expand", t(1, 64), (32, 64)).out[0]
     assert isinstance(expanded, TensorType)
     assert (expanded.numel, expanded.nbytes) == (32 * 64, 64 * 4)

@@ -128,7 +128,7 @@ def test_rehearsal_passes_the_gradient_where_nothing_was_cut_off() -> None:
 # Products.
 
 
-def test_trap_06_int_mm_counts_integer_operations() -> None:
+def test_int_mm_counts_integer_operations() -> None:
     a, b = t(32, 64, dtype="int8"), t(64, 32, dtype="int8")
     estimate = price("aten._int_mm.default", a, b)
     assert estimate.matrix_flops == 2 * 32 * 64 * 32 == 131_072
@@ -136,7 +136,7 @@ def test_trap_06_int_mm_counts_integer_operations() -> None:
     assert estimate.matrix_dtype is None  # that of the first operand, int8
 
 
-def test_trap_54_packed_weights_do_the_same_work_on_fewer_bytes() -> None:
+def test_packed_weights_do_the_same_work_on_fewer_bytes() -> None:
     x, scales_and_zeros = t(4, 64), t(2, 128, 2, dtype="bfloat16")
     packed = t(128, 32, dtype="uint8")
     estimate = price("aten._weight_int4pack_mm_for_cpu.default", x, packed, 32, scales_and_zeros)
@@ -151,7 +151,7 @@ def test_trap_54_packed_weights_do_the_same_work_on_fewer_bytes() -> None:
     assert dynamic.vector_flops == (2 + 6) * 4 * 64 + 2 * 2 * 4 * 128  # two blocks of 32
 
 
-def test_trap_54_quantizing_around_a_linear_is_apart() -> None:
+def test_quantizing_around_a_linear_is_apart() -> None:
     quantize = price("quantized_decomposed.quantize_per_tensor.default", t(4, 64), 0.1, 0, *RANGE, INT8)
     dequantize = price("quantized_decomposed.dequantize_per_tensor.default", t(4, 64), 0.1, 0, *RANGE, INT8)
     assert (quantize.matrix_flops, quantize.vector_flops) == (0, 6 * 4 * 64)

@@ -56,19 +56,19 @@ def run(
     return price(f"aten.{kind}.input", x, (h, c) if kind == "lstm" else h, weights, *flags)
 
 
-def test_trap_40_lstm_counts_every_step() -> None:
+def test_lstm_counts_every_step() -> None:
     one = run("lstm", t(100, 1, 64), 64)
     assert one.matrix_flops == 2 * 100 * 4 * (64 * 64 + 64 * 64) == 6_553_600
     assert run("lstm", t(100, 1, 64), 64, directions=2).matrix_flops == 13_107_200
 
 
-def test_trap_41_projection() -> None:
+def test_lstm_counts_its_projection() -> None:
     estimate = run("lstm", t(100, 1, 64), 64, project=32)
     assert estimate.matrix_flops == 2 * 100 * (4 * 64 * 64 + 4 * 64 * 32 + 64 * 32) == 2 * 2_662_400
     assert shapes(estimate) == [(100, 1, 32), (1, 1, 32), (1, 1, 64)]
 
 
-def test_trap_42_gru_counts_every_step() -> None:
+def test_gru_counts_every_step() -> None:
     assert run("gru", t(100, 1, 64), 64).matrix_flops == 2 * 100 * 3 * (64 * 64 + 64 * 64) == 4_915_200
 
 

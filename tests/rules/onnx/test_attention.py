@@ -23,45 +23,45 @@ def qkv(*shape: int | str, heads: int | None = None, keys: int | str | None = No
     return t(*shape), key, key
 
 
-def test_trap_29_two_products_per_score() -> None:
+def test_attention_is_two_products() -> None:
     assert price(ATTENTION, *qkv(1, 12, 64, 64)).matrix_flops == 12_582_912
 
 
-def test_trap_30_flops_by_query_heads_bytes_by_key_heads() -> None:
+def test_grouped_queries_count_flops_by_query_heads_and_bytes_by_key_heads() -> None:
     estimate = price(ATTENTION, *qkv(1, 32, 128, 64, heads=8), outputs=(True,))
     assert estimate.matrix_flops == 134_217_728
     assert estimate.cost.read_bytes == 4 * (32 + 2 * 8) * 128 * 64
 
 
-def test_trap_31_values_of_another_width() -> None:
+def test_values_may_be_narrower_than_keys() -> None:
     q = t(1, 4, 16, 64)
     estimate = price(ATTENTION, q, q, t(1, 4, 16, 32), outputs=(True,))
     assert (shapes(estimate), estimate.matrix_flops) == ([(1, 4, 16, 32)], 196_608)
 
 
-def test_trap_32_causal_square() -> None:
+def test_a_causal_square_includes_the_diagonal() -> None:
     estimate = price(ATTENTION, *qkv(1, 2, 8, 16), is_causal=1)
     assert estimate.matrix_flops - estimate.masked_flops == (8 * 9 // 2) * 2 * (16 + 16) * 2
 
 
-def test_trap_33_causal_from_the_top_left_without_a_past() -> None:
+def test_causal_is_aligned_top_left_without_a_past() -> None:
     estimate = price(ATTENTION, *qkv(1, 1, 128, 8, keys=1024), is_causal=1)
     assert estimate.matrix_flops - estimate.masked_flops == 8_256 * 4 * 8
 
 
-def test_trap_33_causal_from_the_bottom_right_with_a_past() -> None:
+def test_causal_is_aligned_bottom_right_with_a_past() -> None:
     past = t(1, 1, 896, 8)
     estimate = price(ATTENTION, *qkv(1, 1, 128, 8), None, past, past, is_causal=1)
     assert estimate.matrix_flops - estimate.masked_flops == 122_944 * 4 * 8
 
 
-def test_trap_34_a_decoding_step_sees_everything() -> None:
+def test_a_decoding_step_sees_every_key() -> None:
     past = t(1, 1, 1023, 8)
     estimate = price(ATTENTION, *qkv(1, 1, 1, 8), None, past, past, is_causal=1)
     assert (estimate.matrix_flops, estimate.masked_flops) == (1024 * 4 * 8, 0)
 
 
-def test_trap_35_causal_four_queries_ten_keys() -> None:
+def test_a_small_causal_rectangle_is_exact() -> None:
     estimate = price(
         ATTENTION,
         t(1, 1, 4, 8),
@@ -75,7 +75,7 @@ def test_trap_35_causal_four_queries_ten_keys() -> None:
     assert estimate.matrix_flops - estimate.masked_flops == 34 * 2 * (8 + 16) == 1_632
 
 
-def test_trap_36_sliding_window() -> None:
+def test_a_sliding_window_counts_the_row_itself() -> None:
     estimate = price("onnx.Attention.25", *qkv(1, 1, 8, 4), is_causal=1, left_window_size=3)
     assert estimate.matrix_flops - estimate.masked_flops == 26 * 4 * 4
 

@@ -53,7 +53,7 @@ def test_if_takes_the_branch_that_is_known():
     assert (shapes(no), total(no)) == ([(2,)], 20)
 
 
-def test_trap_45_if_takes_the_dearer_branch():
+def test_if_takes_the_dearer_branch():
     estimate = price(
         "onnx.If.25",
         truth(),
@@ -114,13 +114,13 @@ KEPT = body(lambda index, x: (x, x), flops=1024)
 
 
 @pytest.mark.parametrize("trips", [5, S, 1000])
-def test_trap_47_loop_multiplies_its_body(trips):
+def test_loop_multiplies_its_body(trips):
     estimate = price("onnx.Loop.16", number(trips), truth(1), t(8, 8), body=KEPT)
     assert total(estimate) == 1024 * trips
     assert shapes(estimate) == [(8, 8), (trips, 8, 8)]
 
 
-def test_trap_48_an_unknown_trip_count_has_a_name():
+def test_an_unknown_trip_count_has_a_name():
     for trips, condition in (
         (None, truth(1)),
         (number(), None),

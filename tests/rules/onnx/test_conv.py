@@ -14,38 +14,38 @@ from tests.support import price, shapes, t
 CONV, TRANSPOSED = "onnx.Conv.11", "onnx.ConvTranspose.11"
 
 
-def test_trap_14_strided_conv() -> None:
+def test_strided_convolution_counts_output_positions() -> None:
     estimate = price(CONV, t(1, 3, 32, 32), t(16, 3, 3, 3), t(16), strides=(2, 2), pads=(1, 1, 1, 1))
     assert estimate.matrix_flops == 2 * (16 * 16) * 27 * 16 == 221_184
     assert estimate.vector_flops == 16 * 16 * 16 == 4_096
 
 
-def test_trap_15_depthwise() -> None:
+def test_depthwise_convolution_counts_channels_of_a_group() -> None:
     estimate = price(CONV, t(1, 32, 16, 16), t(32, 1, 3, 3), pads=(1, 1, 1, 1), group=32)
     assert estimate.matrix_flops == 147_456
 
 
-def test_trap_16_taps_on_padding_count() -> None:
+def test_convolution_counts_taps_on_padding() -> None:
     estimate = price(CONV, t(2, 3, 6, 6), t(6, 3, 4, 4), pads=(1, 1, 1, 1))
     assert estimate.matrix_flops == 2 * (2 * 6 * 5 * 5) * 48 == 28_800
 
 
-def test_trap_17_same_padding_counts_dense() -> None:
+def test_same_padding_counts_taps_on_padding() -> None:
     estimate = price(CONV, t(1, 1, 4, 4), t(2, 1, 2, 2), auto_pad="SAME_UPPER")
     assert (shapes(estimate), estimate.matrix_flops) == ([(1, 2, 4, 4)], 256)
 
 
-def test_trap_18_transposed_conv_counts_input_positions() -> None:
+def test_transposed_conv_counts_input_positions() -> None:
     estimate = price(TRANSPOSED, t(1, 3, 2, 2), t(3, 1, 2, 2), strides=(2, 2))
     assert (shapes(estimate), estimate.matrix_flops) == ([(1, 1, 4, 4)], 96)
 
 
-def test_trap_19_weight_of_a_grouped_transposed_conv() -> None:
+def test_grouped_transposed_conv_reads_its_weight_as_input_by_output_channels() -> None:
     estimate = price(TRANSPOSED, t(2, 6, 8, 8), t(6, 2, 2, 2), strides=(2, 2), group=3)
     assert (shapes(estimate), estimate.matrix_flops) == ([(2, 6, 16, 16)], 12_288)
 
 
-def test_trap_20_transposed_conv_with_padding() -> None:
+def test_transposed_conv_with_padding_counts_input_positions() -> None:
     estimate = price(TRANSPOSED, t(2, 4, 8, 8), t(4, 6, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1))
     assert (shapes(estimate), estimate.matrix_flops) == ([(2, 6, 16, 16)], 98_304)
 

@@ -30,7 +30,7 @@ def test_gather(data, indices, axis, expected):
     assert shapes(price("onnx.Gather.13", t(*data), index(*indices), axis=axis)) == [expected]
 
 
-def test_trap_52_gather_reads_the_rows_it_returns():
+def test_gather_reads_the_rows_it_returns():
     cost = price("onnx.Gather.13", t(1000, 64), index(16)).cost
     assert cost.vector_flops == 0
     assert (cost.read_bytes, cost.written_bytes) == (16 * 64 * 4 + 16 * 8, 16 * 64 * 4)

@@ -12,13 +12,13 @@ from graphflops.tensor import FLOAT32, INT32
 from tests.support import price, shapes, t
 
 
-def test_trap_01_linear_of_a_whole_batch() -> None:
+def test_linear_counts_the_whole_batch() -> None:
     estimate = price("onnx.Gemm.13", t(4, 64), t(128, 64), t(128), transB=1)
     assert estimate.matrix_flops == 2 * 4 * 64 * 128 == 65_536
     assert estimate.vector_flops == 4 * 128 == 512
 
 
-def test_trap_03_broadcast_batch_is_the_results() -> None:
+def test_broadcast_product_counts_the_batch_of_the_result() -> None:
     estimate = price("onnx.MatMul.13", t(1, 8, 16), t(5, 16, 4))
     assert (shapes(estimate), estimate.matrix_flops) == ([(5, 8, 4)], 2 * (5 * 8 * 4) * 16)
     assert estimate.matrix_flops == 5_120
@@ -28,12 +28,12 @@ def test_trap_03_broadcast_batch_is_the_results() -> None:
     "a, b, out, flops",
     [((128, 64), (64,), (128,), 16_384), ((64,), (64,), (), 128), ((64,), (3, 64, 2), (3, 2), 2 * 64 * 6)],
 )
-def test_trap_04_vectors(a: Any, b: Any, out: Any, flops: int) -> None:
+def test_products_with_a_vector_count(a: Any, b: Any, out: Any, flops: int) -> None:
     estimate = price("onnx.MatMul.9", t(*a), t(*b))
     assert (shapes(estimate), estimate.matrix_flops) == ([out], flops)
 
 
-def test_trap_06_integers_are_counted_and_named() -> None:
+def test_integer_products_are_counted_and_named() -> None:
     zero = t(dtype="uint8")
     estimate = price("onnx.MatMulInteger.10", t(32, 64, dtype="uint8"), t(64, 32, dtype="int8"), zero)
     assert estimate.out == (t(32, 32, dtype=INT32),)
@@ -41,12 +41,12 @@ def test_trap_06_integers_are_counted_and_named() -> None:
     assert estimate.vector_flops == 32 * 64  # the zero point of one operand
 
 
-def test_trap_08_einsum_of_attention_scores() -> None:
+def test_einsum_of_attention_scores_counts_every_head() -> None:
     estimate = price("onnx.Einsum.12", t(2, 4, 8, 16), t(2, 4, 8, 16), equation="bhid,bhjd->bhij")
     assert (shapes(estimate), estimate.matrix_flops) == ([(2, 4, 8, 8)], 16_384)
 
 
-def test_trap_09_einsum_as_executed() -> None:
+def test_einsum_counts_the_path_that_is_executed() -> None:
     estimate = price("onnx.Einsum.12", t(8, 64), t(64, 64), t(64, 4), equation="ij,jk,kl->il")
     assert estimate.matrix_flops == 2 * 8 * 64 * 64 + 2 * 8 * 64 * 4 == 69_632
     assert "36864" in estimate.hint

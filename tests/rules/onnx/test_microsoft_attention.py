@@ -87,7 +87,7 @@ def test_a_projection_of_integers() -> None:
 # MultiHeadAttention: projections outside.
 
 
-def test_trap_31_values_of_another_width() -> None:
+def test_values_may_be_narrower_than_keys() -> None:
     estimate = price(MS + "MultiHeadAttention", t(2, 16, 256), t(2, 16, 256), t(2, 16, 128), num_heads=4)
     assert shapes(estimate) == [(2, 16, 128)]
     assert estimate.matrix_flops == 2 * 2 * 4 * 16 * 16 * (64 + 32)
@@ -163,7 +163,7 @@ GQA = MS + "GroupQueryAttention"
 THREE = (True, True, True)
 
 
-def test_trap_30_flops_by_query_heads_bytes_by_key_heads() -> None:
+def test_grouped_queries_count_flops_by_query_heads_and_bytes_by_key_heads() -> None:
     q, kv = t(1, 128, 32 * 64), t(1, 128, 8 * 64)
     estimate = price(GQA, q, kv, kv, None, None, whole(127), whole(128), num_heads=32, kv_num_heads=8)
     assert estimate.matrix_flops == 4 * 32 * 128 * 128 * 64 == 134_217_728
@@ -171,7 +171,7 @@ def test_trap_30_flops_by_query_heads_bytes_by_key_heads() -> None:
     assert estimate.cost.read_bytes == 4 * (q.numel + 2 * kv.numel + 2)
 
 
-def test_trap_34_a_decoding_step_sees_all_keys() -> None:
+def test_a_decoding_step_sees_every_key() -> None:
     q, kv, past = t(1, 1, 64), t(1, 1, 32), t(1, 2, 1023, 16)
     estimate = price(GQA, q, kv, kv, past, past, num_heads=4, kv_num_heads=2, outputs=THREE)
     assert shapes(estimate) == [(1, 1, 64), (1, 2, 1024, 16), (1, 2, 1024, 16)]
@@ -181,14 +181,14 @@ def test_trap_34_a_decoding_step_sees_all_keys() -> None:
     assert estimate.cost.written_bytes == 4 * (64 + 2 * 2 * 1024 * 16)
 
 
-def test_trap_35_aligned_with_the_last_key() -> None:
+def test_the_last_query_is_aligned_with_the_last_key() -> None:
     q, kv, past = t(1, 4, 8), t(1, 4, 8), t(1, 1, 6, 8)
     estimate = price(GQA, q, kv, kv, past, past, num_heads=1, kv_num_heads=1)
     assert estimate.matrix_flops - estimate.masked_flops == 2 * (8 + 8) * 34
 
 
 @pytest.mark.parametrize("window, pairs", [(4, 26), (8, 36), (-1, 36)])
-def test_trap_36_a_window_counts_its_own_row(window, pairs) -> None:
+def test_a_sliding_window_counts_the_row_itself(window, pairs) -> None:
     x = t(1, 8, 16)
     estimate = price(GQA, x, x, x, num_heads=1, kv_num_heads=1, local_window_size=window)
     assert estimate.matrix_flops - estimate.masked_flops == 2 * 32 * pairs
@@ -251,7 +251,7 @@ def test_heads_that_do_not_divide_are_wrong() -> None:
 # Packed rows.
 
 
-def test_trap_38_packed_rows_attend_within_their_sequence() -> None:
+def test_packed_rows_attend_within_their_sequence() -> None:
     x = t(8, 2 * 64)
     padded = t(2, 5, dtype=INT32)
     estimate = price(MS + "PackedMultiHeadAttention", x, x, x, None, padded, whole(0, 3, 8), num_heads=2)

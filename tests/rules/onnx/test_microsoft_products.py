@@ -60,7 +60,7 @@ def test_narrow_floats() -> None:
 # Weights of few bits.
 
 
-def test_trap_54_weights_of_four_bits() -> None:
+def test_weights_of_four_bits_do_the_same_work_on_fewer_bytes() -> None:
     x, weight, scales = t(4, 64), t(128, 2, 16, dtype=UINT8), t(128, 2)
     estimate = price(MS + "MatMulNBits", x, weight, scales, K=64, N=128, bits=4, block_size=32)
     assert shapes(estimate) == [(4, 128)]
@@ -200,7 +200,7 @@ def test_quantized_lstm() -> None:
 # Experts.
 
 
-def test_trap_56_chosen_experts_only() -> None:
+def test_a_mixture_counts_chosen_experts_only() -> None:
     x, router = t(2, 3, 16), t(6, 8)
     fc1, fc2, fc3 = t(8, 32, 16), t(8, 16, 32), t(8, 32, 16)
     settings = {"k": 2, "activation_type": "silu"}
@@ -215,7 +215,7 @@ def test_trap_56_chosen_experts_only() -> None:
     assert one.cost.read_bytes == 4 * (16 + 8 + 2 * 3 * 512)
 
 
-def test_trap_56_symbolic_tokens() -> None:
+def test_a_mixture_of_symbolic_tokens_reads_each_expert_at_most_once() -> None:
     tokens = symbol("tokens")
     x, router = t("tokens", 16), t("tokens", 8)
     estimate = price(MS + "MoE", x, router, t(8, 32, 16), None, t(8, 16, 32), k=2)

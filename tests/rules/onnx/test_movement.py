@@ -77,7 +77,7 @@ def test_expand_broadcasts_both_ways(shape, target, expected):
     assert shapes(price("onnx.Expand.13", t(*shape), ints(*target))) == [expected]
 
 
-def test_trap_53_expand_reads_its_source_once():
+def test_expand_reads_its_source_once():
     assert moves(price("onnx.Expand.13", t(1, 64), ints(32, 64)), 64, 32 * 64)
 
 

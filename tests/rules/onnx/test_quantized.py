@@ -60,7 +60,7 @@ def test_dynamic_quantization_takes_the_range_first() -> None:
     assert estimate.vector_flops == (2 + 6) * 8 * n
 
 
-def test_trap_54_quantized_products_count_like_others() -> None:
+def test_quantized_products_count_like_others() -> None:
     a, b = t(4, 64, dtype=UINT8), t(64, 128, dtype=INT8)
     estimate = price("onnx.QLinearMatMul.21", a, S, Z, b, t(128), t(128, dtype=INT8), S, Z)
     assert estimate.matrix_flops == 2 * 4 * 64 * 128 == 65_536

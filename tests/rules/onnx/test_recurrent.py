@@ -23,13 +23,13 @@ def weights(kind: str, directions: int = 1) -> tuple[TensorType, TensorType]:
     return t(directions, rows, INPUT), t(directions, rows, HIDDEN)
 
 
-def test_trap_40_lstm_over_a_hundred_steps() -> None:
+def test_lstm_counts_every_step() -> None:
     for directions, flops in ((1, 6_553_600), (2, 13_107_200)):
         estimate = price("onnx.LSTM.14", t(100, 1, 64), t(directions, 256, 64), t(directions, 256, 64))
         assert estimate.matrix_flops == directions * 2 * 4 * (64 * 64 + 64 * 64) * 100 == flops
 
 
-def test_trap_42_gru_over_a_hundred_steps() -> None:
+def test_gru_counts_every_step() -> None:
     estimate = price("onnx.GRU.14", t(100, 1, 64), t(1, 192, 64), t(1, 192, 64))
     assert estimate.matrix_flops == 2 * 3 * (64 * 64 + 64 * 64) * 100 == 4_915_200
 

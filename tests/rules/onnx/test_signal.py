@@ -40,7 +40,7 @@ def test_picked_scores(reduction: str, out: tuple[int, ...], each: int) -> None:
         ((2, 513, 2), {"onesided": 1, "inverse": 1}, (2, 1024, 1), 2 * 25_600),
     ],
 )
-def test_trap_13_fourier_transform(x: Any, settings: dict[str, int], out: Any, work: int) -> None:
+def test_fourier_transform_counts_5_n_log_n(x: Any, settings: dict[str, int], out: Any, work: int) -> None:
     for estimate in (price("onnx.DFT.20", t(*x), **settings), price("onnx.DFT.17", t(*x), **settings)):
         assert (shapes(estimate), estimate.vector_flops, estimate.matrix_flops) == ([out], work, 0)
 
