@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,13 @@ def test_the_index_says_where_each_rule_is():
 
     written = Path(index.__file__).read_text(encoding="utf-8")
     assert written == registry.index_text(), "run `python -m graphflops.rules`"
+
+
+def test_an_unknown_operator_imports_no_module_of_rules():
+    code = (
+        "import sys\nfrom graphflops.rules import registry\n"
+        "before = set(sys.modules)\nassert registry.find('mine.magic.default') is None\n"
+        "print(sorted(name for name in set(sys.modules) - before if name.startswith('graphflops')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -126,9 +126,6 @@ def find(op: str) -> Rule | None:
     when imported) are loaded when an operator is first not found: looking for them costs more than most analyses.
     """
     found = _lookup(_rules, index.RULES, op)
-    if found is None:  # TEMPORARY while families are being written and index.py lags behind
-        list(known())
-        found = _lookup(_rules, index.RULES, op)
     if found is None and _load_installed():
         found = _lookup(_rules, index.RULES, op)
     return found
