@@ -46,9 +46,8 @@ class Guesses:
 
         derived: what the rule tells, if only an element type.
         """
-        from graphflops.exporters.onnx_infer import inferred
-
-        found = dict(enumerate(inferred(node.op, operands, dict(node.kwargs), len(node.outputs))))
+        infer = graph.fallback_types
+        found = {} if infer is None else dict(enumerate(infer(node, operands)))
         types: dict[int, Value] = {}
         for place, name in enumerate(node.outputs):
             ours = derived[place] if place < len(derived) else None

@@ -13,9 +13,11 @@ from graphflops.dims import Dim
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import networkx
+
+    from graphflops.cost import Value
 
 InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object"]
 OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
@@ -150,6 +152,7 @@ class Graph:
     captures: for a nested graph, the names of the values around it that it uses; they keep their names inside.
     declared: where types are derived and not recorded, what the file says of some values in passing; it may be out of
         date. None where `types` records every value.
+    fallback_types: what the format itself can tell of the results of a call that no rule types, given its operands.
     notes: what the reader noticed.
     contents: by the name of an input that is no user's: what it holds, read from the file when asked for; None where that
         is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
@@ -165,6 +168,7 @@ class Graph:
     name: str = ""
     captures: tuple[str, ...] = ()
     declared: Mapping[str, object] | None = None
+    fallback_types: Callable[[Node, Sequence[Value]], Sequence[Value]] | None = None
     notes: tuple[Note, ...] = ()
     contents: Callable[[str], Stored | None] | None = None
 

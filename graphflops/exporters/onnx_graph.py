@@ -28,12 +28,12 @@ from graphflops.exporters.onnx_values import (
 )
 from graphflops.exporters.onnx_versions import NEWEST, NEWEST_IR, VERSIONS
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
-from graphflops.rules.registry import find
 from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from graphflops.cost import Value
     from graphflops.dims import Dim
     from graphflops.graph import InputRole, Scalar, Type
 
@@ -144,12 +144,11 @@ class Program:
         self.used: set[str] = set()
         self.node_names: dict[str, int] = {}
         self.taken: dict[str, int] = {}
-        self.operators: dict[tuple[str, str, str, int | None], tuple[str, Any]] = {}
+        self.operators: dict[tuple[str, str, int | None], str] = {}
         self.memory: dict[tuple[Any, ...], str] = {}
         self.notes: dict[str, list[Note]] = {}
         self.written_out = 0
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
-        self.definitions: dict[tuple[str, str, str], Any] = {}
         self.root = _Sink()
         self.contents = Tensors("")
 
@@ -178,6 +177,7 @@ class Program:
             origin=origin,
             name=checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
+            fallback_types=fallback_types,
             notes=tuple(note for notes in self.notes.values() for note in notes),
             contents=self.contents,
         )
@@ -305,6 +305,7 @@ class Program:
             name=name,
             captures=tuple(sink.captures),
             declared=Declared(sink.declared, self.sizes),
+            fallback_types=fallback_types,
         )
 
     def finished(self, sink: _Sink) -> tuple[Node, ...]:
@@ -327,7 +328,8 @@ class Program:
         place = self.places.of(proto)
         if scope.call:
             place = (place[0] or scope.place[0], place[1] or scope.place[1], place[2] or scope.place[2])
-        op, function = self.operator(domain, kind, proto.overload, scope)
+        op = self.operator(domain, kind, scope)
+        function = self.functions.get((domain, kind, proto.overload))
         if function is not None:
             self.write_out(function, proto, operands, scope, name, place)
             return
@@ -353,35 +355,22 @@ class Program:
             )
         return True
 
-    def operator(self, domain: str, kind: str, overload: str, scope: _Scope) -> tuple[str, Any]:
-        """The operator with the version that is in force, and the function to write out in its place, if any."""
-        called = (domain, kind, overload, scope.opsets.get(domain))
-        if called not in self.operators:
-            op = self.key(domain, kind, scope)
-            self.operators[called] = op, self.function(domain, kind, overload, op)
-        return self.operators[called]
-
-    def key(self, domain: str, kind: str, scope: _Scope) -> str:
+    def operator(self, domain: str, kind: str, scope: _Scope) -> str:
         """The operator with the version that is in force: `onnx.Softmax.13`."""
         opset = scope.opsets.get(domain)
-        if opset is None:
-            if (domain or self.model.ir_version >= 3) and not scope.functions:
-                self.note("GF115", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
-            opset = 1
+        known = self.operators.get((domain, kind, opset))
+        if known is not None:
+            return known
+        if opset is None and (domain or self.model.ir_version >= 3) and not scope.functions:
+            self.note("GF115", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
+        number = 1 if opset is None else opset
         checked(domain), checked(kind)
         versions = VERSIONS.get(f"{domain}.{kind}" if domain else kind)
-        version = opset if domain else 1
+        version = number if domain else 1
         if versions is not None:
-            version = versions[max(bisect_right(versions, opset) - 1, 0)]
-        return f"{domain or 'onnx'}.{kind}.{version}"
-
-    def function(self, domain: str, kind: str, overload: str, op: str) -> Any:
-        """The function that defines an operator, unless a rule prices the operator whole: the model's, or ONNX's own."""
-        key = (domain, kind, overload)
-        if key not in self.definitions:
-            whole = find(op) is not None
-            self.definitions[key] = None if whole else self.functions.get(key) or _standard(domain, kind, op)
-        return self.definitions[key]
+            version = versions[max(bisect_right(versions, number) - 1, 0)]
+        op = self.operators[domain, kind, opset] = f"{domain or 'onnx'}.{kind}.{version}"
+        return op
 
     def write_out(
         self,
@@ -474,17 +463,14 @@ class Program:
             yield Opaque(proto.name)
 
 
-def _standard(domain: str, kind: str, op: str) -> Any:
-    """The function by which ONNX itself defines an operator that has no rule; None where there is none."""
-    if domain not in NEWEST or domain == "com.microsoft":
-        return None
-    from onnx import defs
+def fallback_types(node: Node, operands: Sequence[Value]) -> Sequence[Value]:
+    """What onnx infers of a call's results; nothing for an operator that is not ONNX's own."""
+    domain = node.op.rpartition(".")[0].rpartition(".")[0]
+    if domain != "onnx" and not domain.startswith("ai.onnx."):
+        return ()
+    from graphflops.exporters.onnx_infer import inferred
 
-    try:
-        schema = defs.get_schema(kind, int(op.rpartition(".")[2]), domain)
-    except defs.SchemaError:
-        return None
-    return schema.function_body if schema.has_function else None
+    return inferred(node.op, operands, dict(node.kwargs), len(node.outputs))
 
 
 def _domain(domain: str) -> str:

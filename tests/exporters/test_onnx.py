@@ -425,13 +425,13 @@ def test_defaults_of_attributes_and_operands_left_out(read):
     assert graph.nodes[1].kwargs == (("axis", 1),)
 
 
-def test_a_function_that_a_rule_prices_whole_stays_one_call(read):
+def test_a_function_of_the_file_runs_in_place_of_an_operator_of_its_name(read):
     graph = read(
         """g (float[2, 6] x) => (float[2, 6] y) { y = com.microsoft.Gelu(x) }
         <domain: "com.microsoft", opset_import: ["": 21]>
         Gelu (a) => (b) { b = Relu(a) }"""
     )
-    assert ops(graph) == ["com.microsoft.Gelu.1"]
+    assert ops(graph) == ["onnx.Relu.14"]
 
 
 # Sizes.
