@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from graphflops.dims import Dim
+from graphflops.ops import Op, operator
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
@@ -62,6 +63,15 @@ class Node:
     module: str = ""
     module_type: str = ""
     source: str = ""
+
+    @property
+    def operator(self) -> Op:
+        """The canonical operator behind the spelling `op`."""
+        return operator(self.op)
+
+    def arguments(self) -> dict[str, Argument]:
+        """Arguments by the canonical names that `graphflops.ops` gives them."""
+        return operator(self.op).arguments(self.args, self.kwargs)
 
     def uses(self) -> Iterator[tuple[str, str]]:
         """(operand slot, value name) of every value the call reads: `0`, `2[1]` for a list's item, `mask` by keyword."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.graph import Input
+    from graphflops.ops import Op
     from graphflops.report import Row
     from graphflops.rules.flex import Seen
 
@@ -31,6 +32,7 @@ class Call:
     uses: tuple[str, ...]
     row: Row
     place: int
+    _arguments: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -40,8 +42,23 @@ class Call:
     @property
     def kind(self) -> str:
         """The operator without its version: `Conv` of `onnx.Conv.11`, `com.microsoft.Gelu` outside of ai.onnx."""
-        base = self.node.op.rpartition(".")[0]
-        return base.removeprefix("onnx.")
+        return self.operator.base.removeprefix("onnx.")
+
+    @property
+    def operator(self) -> Op:
+        """The canonical operator."""
+        return self.node.operator
+
+    def argument(self, name: str, otherwise: Any = None) -> Any:
+        """An argument by its canonical name."""
+        if self._arguments is None:
+            self._arguments = self.node.arguments()
+        return self._arguments.get(name, otherwise)
+
+    def value(self, name: str) -> str:
+        """Name of the value that an argument is, by the argument's canonical name; "" where it is none."""
+        argument = self.argument(name)
+        return argument.name if isinstance(argument, Ref) else ""
 
     @property
     def cost(self) -> Cost:

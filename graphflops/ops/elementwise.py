@@ -1,0 +1,195 @@
+"""Operators that compute each element of the result from the elements at the same place of the operands."""
+
+from __future__ import annotations
+
+from graphflops.ops.table import Row
+
+_NOT_OF_SIZES = ("asinh", "acosh", "atanh")  # torch has no symbolic form of these
+
+
+def _same(names: str, arguments: str, kind: str = "elementwise", *, prims: bool = False) -> tuple[Row, ...]:
+    """Operators that ATen, and prims where said, spell by their canonical names."""
+    return tuple(
+        Row(name, kind, arguments, aten=name, prims=name if prims else "")  # type: ignore[arg-type]
+        for name in names.split()
+    )
+
+
+def _unary(names: str) -> tuple[Row, ...]:
+    """Operators of one operand; an ONNX operator of the same name but for its capital letter is the same."""
+    return tuple(
+        Row(
+            *(name, "elementwise", "x"),
+            aten=f"{name} arc{name[1:]}" if name[0] == "a" else name,
+            prims=name,
+            onnx=name.title(),
+            other="" if name in _NOT_OF_SIZES else f"math.{name} torch.sym_{name} torch._sym_{name}",
+        )
+        for name in names.split()
+    )
+
+
+ELEMENTWISE: tuple[Row, ...] = (
+    # Arithmetic
+    Row("add", "elementwise", "a b alpha", "add", "add", "add iadd", "Add", "BiasAdd QLinearAdd(a,_,_,b)"),
+    Row("sub", "elementwise", "a b alpha", "sub subtract", "sub", "sub isub", "Sub"),
+    Row("rsub", "elementwise", "a b alpha", "rsub"),
+    Row("mul", "elementwise", "a b", "mul multiply", "mul", "mul imul", "Mul", "QLinearMul(a,_,_,b)"),
+    Row("div", "elementwise", "a b rounding_mode", "div divide true_divide", "div", "truediv", "Div"),
+    Row("floor_divide", "elementwise", "a b", "floor_divide", python="floordiv"),
+    Row("remainder", "elementwise", "a b fmod", "remainder", "remainder", "mod", "Mod"),
+    Row("fmod", "elementwise", "a b", "fmod", "fmod", other="math.fmod"),
+    Row("pow", "elementwise", "a b", "pow", "pow", "pow", "Pow", other="math.pow"),
+    Row("float_power", "elementwise", "a b", "float_power"),
+    Row("neg", "elementwise", "x", "neg negative", "neg", "neg", "Neg"),
+    Row("abs", "elementwise", "x", "abs absolute", "abs", "abs", "Abs", other="builtins.abs math.fabs"),
+    Row("reciprocal", "elementwise", "x", "reciprocal", "reciprocal", onnx="Reciprocal"),
+    Row("square", "elementwise", "x", "square"),
+    Row("sign", "elementwise", "x", "sign", "sign", onnx="Sign"),
+    Row("floor", "elementwise", "x", "floor", "floor", onnx="Floor", other="math.floor"),
+    Row("ceil", "elementwise", "x", "ceil", "ceil", onnx="Ceil", other="math.ceil"),
+    Row("trunc", "elementwise", "x", "trunc fix", "trunc", other="math.trunc"),
+    Row("round", "elementwise", "x", "round", "round", onnx="Round", other="builtins.round"),
+    Row(
+        "maximum",
+        "elementwise",
+        "a b",
+        "maximum max.other",
+        "maximum",
+        onnx="Max",
+        other="torch.sym_max builtins.max",
+    ),
+    Row(
+        "minimum",
+        "elementwise",
+        "a b",
+        "minimum min.other",
+        "minimum",
+        onnx="Min",
+        other="torch.sym_min builtins.min",
+    ),
+    Row("fmax", "elementwise", "a b", "fmax", "fmax"),
+    Row("fmin", "elementwise", "a b", "fmin", "fmin"),
+    Row("clamp", "elementwise", "x low high", "clamp clip", onnx="Clip"),
+    Row("clamp_min", "elementwise", "x low", "clamp_min"),
+    Row("clamp_max", "elementwise", "x high", "clamp_max"),
+    Row("add_n", "elementwise", "*xs", onnx="Sum"),
+    Row("mean_n", "elementwise", "*xs", onnx="Mean"),
+    Row("add_relu", "elementwise", "a b alpha", "_add_relu"),
+    Row("addcmul", "elementwise", "x a b value", "addcmul"),
+    Row("addcdiv", "elementwise", "x a b value", "addcdiv"),
+    Row("lerp", "elementwise", "a b weight", "lerp"),
+    *_same("frac sgn positive", "x"),
+    *_same("hypot nextafter atan2 igamma igammac gcd", "a b", prims=True),
+    *_same("copysign heaviside lcm logaddexp logaddexp2 xlogy ldexp", "a b"),
+    # Exponentials, roots, trigonometry
+    Row("exp", "elementwise", "x", "exp", "exp", onnx="Exp", other="math.exp torch.sym_exp torch._sym_exp"),
+    Row("log", "elementwise", "x", "log", "log", onnx="Log", other="math.log torch.sym_log torch._sym_log"),
+    Row("log2", "elementwise", "x", "log2", "log2", other="math.log2 torch.sym_log2 torch._sym_log2"),
+    Row(
+        "sqrt",
+        "elementwise",
+        "x",
+        "sqrt",
+        "sqrt",
+        onnx="Sqrt",
+        other="math.sqrt torch.sym_sqrt torch._sym_sqrt",
+    ),
+    *_same("exp2 expm1 log10 log1p rsqrt erfc lgamma digamma", "x", prims=True),
+    Row("erf", "elementwise", "x", "erf special_erf", "erf", onnx="Erf"),
+    Row("erfinv", "elementwise", "x", "erfinv special_erfinv", "erf_inv"),
+    Row(
+        "tanh",
+        "elementwise",
+        "x",
+        "tanh",
+        "tanh",
+        onnx="Tanh",
+        other="math.tanh torch.sym_tanh torch._sym_tanh",
+    ),
+    *_unary("sin cos tan sinh cosh asin acos atan asinh acosh atanh"),
+    *_same("sinc i0 angle deg2rad rad2deg nan_to_num", "x"),
+    # Activations
+    Row("relu", "elementwise", "x", "relu", onnx="Relu"),
+    Row("relu6", "elementwise", "x", "relu6"),
+    Row("leaky_relu", "elementwise", "x slope", "leaky_relu", onnx="LeakyRelu", microsoft="QLinearLeakyRelu"),
+    Row("prelu", "elementwise", "x weight", "prelu _prelu_kernel", onnx="PRelu"),
+    Row("elu", "elementwise", "x alpha", "elu", onnx="Elu"),
+    Row("selu", "elementwise", "x", "selu", onnx="Selu"),
+    Row("celu", "elementwise", "x alpha", "celu", onnx="Celu"),
+    Row("gelu", "elementwise", "x approximate", "gelu", onnx="Gelu", microsoft="Gelu"),
+    Row("fast_gelu", "elementwise", "x bias", microsoft="FastGelu"),
+    Row("bias_gelu", "elementwise", "x bias", microsoft="BiasGelu"),
+    Row("quick_gelu", "elementwise", "x alpha", microsoft="QuickGelu"),
+    Row("sigmoid", "elementwise", "x", "sigmoid special_expit", onnx="Sigmoid", microsoft="QLinearSigmoid"),
+    Row("log_sigmoid", "elementwise", "x", "log_sigmoid"),
+    Row("silu", "elementwise", "x", "silu", onnx="Swish"),
+    Row("mish", "elementwise", "x", "mish", onnx="Mish"),
+    Row("softplus", "elementwise", "x beta threshold", "softplus", onnx="Softplus"),
+    Row("softsign", "elementwise", "x", onnx="Softsign"),
+    Row("hardtanh", "elementwise", "x low high", "hardtanh"),
+    Row("hardsigmoid", "elementwise", "x", "hardsigmoid", onnx="HardSigmoid"),
+    Row("hardswish", "elementwise", "x", "hardswish", onnx="HardSwish"),
+    Row("hardshrink", "elementwise", "x threshold", "hardshrink"),
+    Row("softshrink", "elementwise", "x threshold", "softshrink", onnx="Shrink"),
+    Row("threshold", "elementwise", "x threshold value", "threshold", onnx="ThresholdedRelu"),
+    Row("glu", "elementwise", "x axis", "glu"),
+    *_same("rrelu logit", "x"),
+    # Choices
+    Row("where", "elementwise", "condition a b", "where", "where", onnx="Where", other="torch.sym_ite"),
+    Row("masked_fill", "elementwise", "x mask value", "masked_fill"),
+    # Comparisons
+    Row("eq", "comparison", "a b", "eq", "eq", "eq", "Equal"),
+    Row("ne", "comparison", "a b", "ne not_equal", "ne", "ne"),
+    Row("lt", "comparison", "a b", "lt less", "lt", "lt", "Less"),
+    Row("le", "comparison", "a b", "le less_equal", "le", "le", "LessOrEqual"),
+    Row("gt", "comparison", "a b", "gt greater", "gt", "gt", "Greater"),
+    Row("ge", "comparison", "a b", "ge greater_equal", "ge", "ge", "GreaterOrEqual"),
+    Row("isnan", "comparison", "x", "isnan", onnx="IsNaN"),
+    Row("isinf", "comparison", "x", "isinf", onnx="IsInf"),
+    Row("isfinite", "comparison", "x", "isfinite", "isfinite"),
+    Row("signbit", "comparison", "x", "signbit", "signbit"),
+    *_same("isposinf isneginf isreal", "x", "comparison"),
+    *_same("isclose", "a b", "comparison"),
+    # Logic and bits
+    Row("logical_and", "logic", "a b", "logical_and", onnx="And"),
+    Row("logical_or", "logic", "a b", "logical_or", onnx="Or"),
+    Row("logical_xor", "logic", "a b", "logical_xor", onnx="Xor"),
+    Row("logical_not", "logic", "x", "logical_not", python="not_", onnx="Not", other="torch.sym_not"),
+    Row("bitwise_and", "logic", "a b", "bitwise_and __and__", "bitwise_and", "and_", "BitwiseAnd"),
+    Row("bitwise_or", "logic", "a b", "bitwise_or __or__", "bitwise_or", "or_", "BitwiseOr"),
+    Row("bitwise_xor", "logic", "a b", "bitwise_xor __xor__", "bitwise_xor", "xor", "BitwiseXor"),
+    Row("bitwise_not", "logic", "x", "bitwise_not", "bitwise_not", "invert", "BitwiseNot"),
+    Row("bitwise_left_shift", "logic", "a b", "bitwise_left_shift __lshift__", "shift_left", "lshift"),
+    Row(
+        "bitwise_right_shift",
+        "logic",
+        "a b",
+        "bitwise_right_shift __rshift__",
+        "shift_right_arithmetic",
+        "rshift",
+    ),
+    Row("bit_shift", "logic", "a b direction", onnx="BitShift"),
+    # Element types
+    Row(
+        "cast",
+        "cast",
+        "x dtype",
+        "to _to_copy type_as"
+        " _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int _cast_Long _cast_Short",
+        "convert_element_type",
+        onnx="Cast(x,to) CastLike",
+        other="quantized_decomposed.convert_element_type builtins.float builtins.int builtins.bool torch.sym_float"
+        " torch.sym_int",
+    ),
+    # The same values
+    Row(
+        "identity",
+        "identity",
+        "x",
+        "clone contiguous alias alias_copy detach detach_copy lift lift_fresh lift_fresh_copy data"
+        " _lazy_clone resolve_conj resolve_neg pin_memory _pin_memory",
+        "clone device_put view_of copy_strided",
+        onnx="Identity",
+    ),
+)

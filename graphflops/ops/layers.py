@@ -1,0 +1,305 @@
+"""Operators that models are built of: products, convolutions, norms, attention, collectives, control flow."""
+
+from __future__ import annotations
+
+from graphflops.ops.table import Row
+
+_SDPA = "query key value mask dropout_p is_causal scale enable_gqa"
+_CONV = "x weight bias"
+
+LAYERS: tuple[Row, ...] = (
+    # Products
+    Row(
+        "matmul",
+        "product",
+        "a b",
+        "matmul linalg_matmul",
+        onnx="MatMul",
+        microsoft="FusedMatMul TransposeMatMul",
+    ),
+    Row("mm", "product", "a b", "mm"),
+    Row("bmm", "product", "a b", "bmm"),
+    Row("mv", "product", "a b", "mv"),
+    Row("dot", "product", "a b", "dot vdot"),
+    Row("addmm", "product", "bias a b", "addmm _addmm_activation"),
+    Row("baddbmm", "product", "bias a b", "baddbmm addbmm"),
+    Row("linear", "product", "a weight bias", "linear mkldnn_linear"),
+    Row("gemm", "product", "a b bias turn_a turn_b", onnx="Gemm", microsoft="FusedGemm"),
+    Row("einsum", "product", "equation xs", "einsum", onnx="Einsum(*xs)"),
+    Row("int_matmul", "product", "a b", "_int_mm", onnx="MatMulInteger", microsoft="MatMulInteger16"),
+    Row("qlinear_matmul", "product", "a a_scale a_zero b b_scale b_zero", onnx="QLinearMatMul"),
+    Row("scaled_mm", "product", "a b", "_scaled_mm _scaled_mm_v2"),
+    Row("grouped_mm", "product", "a b offsets", "_grouped_mm _scaled_grouped_mm"),
+    Row("matmul_nbits", "product", "a b", microsoft="MatMulNBits MatMulBnb4"),
+    Row("tensordot", "product", "a b", "tensordot"),
+    Row("bilinear", "product", "a b weight bias", "bilinear"),
+    # Convolutions, pooling, resampling
+    Row(
+        "convolution",
+        "convolution",
+        _CONV,
+        "conv1d conv2d conv3d convolution _convolution _convolution_mode cudnn_convolution mkldnn_convolution"
+        " thnn_conv2d _conv_depthwise2d conv_depthwise3d slow_conv3d miopen_convolution",
+        onnx="Conv",
+        microsoft="FusedConv NhwcConv NhwcFusedConv",
+        other="com.microsoft.nchwc.Conv com.ms.internal.nhwc.Conv",
+    ),
+    Row(
+        "conv_transpose",
+        "convolution",
+        _CONV,
+        "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose",
+        onnx="ConvTranspose",
+        other="com.ms.internal.nhwc.ConvTranspose",
+    ),
+    Row("convolution_backward", "convolution", "grad x weight", "convolution_backward"),
+    Row("conv_integer", "convolution", _CONV, onnx="ConvInteger"),
+    Row(
+        "qlinear_conv", "convolution", "x x_scale x_zero weight", onnx="QLinearConv", microsoft="QLinearConv"
+    ),
+    Row(
+        "deform_conv", "convolution", "x weight offset", onnx="DeformConv", other="torchvision.deform_conv2d"
+    ),
+    Row(
+        "max_pool",
+        "pooling",
+        "x",
+        "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
+        onnx="MaxPool",
+    ),
+    Row("avg_pool", "pooling", "x", "avg_pool1d avg_pool2d avg_pool3d", onnx="AveragePool"),
+    Row(
+        "adaptive_avg_pool",
+        "pooling",
+        "x shape",
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
+    ),
+    Row(
+        "adaptive_max_pool",
+        "pooling",
+        "x shape",
+        "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+    ),
+    Row("global_avg_pool", "pooling", "x", onnx="GlobalAveragePool", microsoft="QLinearGlobalAveragePool"),
+    Row("global_max_pool", "pooling", "x", onnx="GlobalMaxPool"),
+    Row(
+        "resize",
+        "resampling",
+        "x",
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d"
+        " upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d"
+        " _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+        onnx="Resize Upsample",
+    ),
+    Row(
+        "grid_sample",
+        "resampling",
+        "x grid",
+        "grid_sampler grid_sampler_2d grid_sampler_3d",
+        onnx="GridSample",
+    ),
+    # Norms
+    Row(
+        "batch_norm",
+        "normalisation",
+        "x weight bias mean var",
+        "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training"
+        " _native_batch_norm_legit_functional cudnn_batch_norm _batch_norm_with_update _batch_norm_no_update",
+        onnx="BatchNormalization",
+    ),
+    Row("instance_norm", "normalisation", "x weight bias", "instance_norm", onnx="InstanceNormalization"),
+    Row(
+        "layer_norm",
+        "normalisation",
+        "x shape weight bias",
+        "layer_norm native_layer_norm",
+        onnx="LayerNormalization(x,weight,bias)",
+    ),
+    Row(
+        "rms_norm",
+        "normalisation",
+        "x shape weight",
+        "rms_norm _fused_rms_norm",
+        onnx="RMSNormalization(x,weight)",
+        microsoft="SimplifiedLayerNormalization(x,weight)",
+    ),
+    Row(
+        "skip_norm",
+        "normalisation",
+        "x skip weight bias",
+        microsoft="SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    ),
+    Row(
+        "group_norm",
+        "normalisation",
+        "x groups weight bias",
+        "group_norm",
+        onnx="GroupNormalization(x,weight,bias)",
+        microsoft="GroupNorm(x,weight,bias)",
+    ),
+    Row("native_group_norm", "normalisation", "x weight bias", "native_group_norm"),
+    Row("local_response_norm", "normalisation", "x", onnx="LRN"),
+    Row("lp_norm", "normalisation", "x axis", onnx="LpNormalization"),
+    Row("mean_variance_norm", "normalisation", "x axes", onnx="MeanVarianceNormalization"),
+    # Softmax
+    Row("softmax", "softmax", "x axis", "softmax _softmax _safe_softmax special_softmax", onnx="Softmax"),
+    Row(
+        "log_softmax", "softmax", "x axis", "log_softmax _log_softmax special_log_softmax", onnx="LogSoftmax"
+    ),
+    Row("masked_softmax", "softmax", "x mask axis", "_masked_softmax _scaled_masked_softmax"),
+    Row("hardmax", "softmax", "x axis", onnx="Hardmax"),
+    # Attention
+    Row(
+        "scaled_dot_product_attention",
+        "attention",
+        _SDPA,
+        "scaled_dot_product_attention _scaled_dot_product_fused_attention_overrideable"
+        " _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"
+        " _scaled_dot_product_attention_math(query,key,value,mask,dropout_p,is_causal)"
+        " _scaled_dot_product_flash_attention(query,key,value,dropout_p,is_causal)"
+        " _scaled_dot_product_flash_attention_for_cpu(query,key,value,dropout_p,is_causal)",
+    ),
+    Row(
+        "scaled_dot_product_attention_backward",
+        "attention",
+        "grad query key value mask",
+        "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_fused_attention_overrideable_backward"
+        " _scaled_dot_product_cudnn_attention_backward(grad,query,key,value,out,logsumexp,philox_seed,philox_offset,mask)"
+        " _scaled_dot_product_flash_attention_for_cpu_backward(grad,query,key,value)"
+        " _scaled_dot_product_flash_attention_backward(grad,query,key,value)",
+    ),
+    Row(
+        "flex_attention",
+        "attention",
+        "query key value score_mod block_mask scale options score_captures mask_captures",
+        other="higher_order.flex_attention",
+    ),
+    Row(
+        "flex_attention_backward",
+        "attention",
+        "query key value out logsumexp grad_out grad_logsumexp score_mod joint block_mask scale options score_captures"
+        " mask_captures",
+        other="higher_order.flex_attention_backward",
+    ),
+    Row("onnx_attention", "attention", "query key value mask past_key past_value", onnx="Attention"),
+    Row(
+        "multi_head_attention",
+        "attention",
+        "query key value bias padding mask past_key past_value",
+        microsoft="MultiHeadAttention",
+    ),
+    Row(
+        "group_query_attention",
+        "attention",
+        "query key value past_key past_value seqlens_k total_length cos sin mask",
+        microsoft="GroupQueryAttention(query,key,value,past_key,past_value,seqlens_k,total_length,cos,sin,mask)",
+    ),
+    # Recurrent cells and layers
+    Row(
+        "lstm",
+        "recurrent",
+        "x",
+        "lstm lstm_cell mkldnn_rnn_layer _thnn_fused_lstm_cell",
+        onnx="LSTM",
+        microsoft="DynamicQuantizeLSTM",
+    ),
+    Row("gru", "recurrent", "x", "gru gru_cell _thnn_fused_gru_cell", onnx="GRU"),
+    Row("rnn", "recurrent", "x", "rnn_tanh rnn_relu rnn_tanh_cell rnn_relu_cell", onnx="RNN"),
+    Row("cudnn_rnn", "recurrent", "x", "_cudnn_rnn miopen_rnn"),
+    # Randomness
+    Row(
+        "dropout",
+        "dropout",
+        "x p train",
+        "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout",
+        onnx="Dropout",
+        microsoft="BiasDropout BitmaskDropout",
+    ),
+    Row("bernoulli", "random", "x p", "bernoulli", onnx="Bernoulli"),
+    Row("rand", "random", "shape", "rand randn randint randperm", onnx="RandomUniform RandomNormal"),
+    Row(
+        "rand_like",
+        "random",
+        "x",
+        "rand_like randn_like randint_like normal uniform exponential normal_functional",
+        onnx="RandomUniformLike RandomNormalLike",
+    ),
+    Row("multinomial", "random", "x samples", "multinomial", onnx="Multinomial"),
+    # Quantisation
+    Row(
+        "quantize",
+        "quantisation",
+        "x scale zero_point",
+        "quantize_per_tensor quantize_per_channel",
+        onnx="QuantizeLinear",
+        microsoft="QuantizeLinear",
+        other="quantized_decomposed.quantize_per_tensor quantized_decomposed.quantize_per_channel torchao.quantize_affine",
+    ),
+    Row(
+        "dequantize",
+        "quantisation",
+        "x scale zero_point",
+        "dequantize",
+        onnx="DequantizeLinear",
+        microsoft="DequantizeLinear",
+        other="quantized_decomposed.dequantize_per_tensor quantized_decomposed.dequantize_per_channel"
+        " torchao.dequantize_affine",
+    ),
+    Row("dynamic_quantize", "quantisation", "x", onnx="DynamicQuantizeLinear"),
+    # Collectives
+    Row(
+        "all_reduce",
+        "collective",
+        "x",
+        other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced",
+    ),
+    Row(
+        "all_gather",
+        "collective",
+        "x",
+        other="_c10d_functional.all_gather_into_tensor _c10d_functional.all_gather_into_tensor_coalesced"
+        " _c10d_functional_autograd.all_gather_into_tensor",
+    ),
+    Row(
+        "reduce_scatter",
+        "collective",
+        "x",
+        other="_c10d_functional.reduce_scatter_tensor _c10d_functional.reduce_scatter_tensor_coalesced"
+        " _c10d_functional_autograd.reduce_scatter_tensor",
+    ),
+    Row(
+        "all_to_all",
+        "collective",
+        "x",
+        other="_c10d_functional.all_to_all_single _c10d_functional_autograd.all_to_all_single",
+    ),
+    Row("broadcast", "collective", "x", other="_c10d_functional.broadcast"),
+    Row("wait_tensor", "collective", "x", other="_c10d_functional.wait_tensor _c10d_functional.wait_tensors"),
+    # Control flow
+    Row(
+        "cond",
+        "control",
+        "condition then otherwise operands",
+        onnx="If",
+        other="higher_order.cond higher_order.switch",
+    ),
+    Row(
+        "while_loop",
+        "control",
+        "condition body operands",
+        onnx="Loop",
+        other="higher_order.while_loop higher_order.while_loop_stack_output",
+    ),
+    Row("scan", "control", "body", onnx="Scan", other="higher_order.scan higher_order.associative_scan"),
+    Row("map", "control", "body", onnx="SequenceMap", other="higher_order.map higher_order.map_impl"),
+    Row("invoke_subgraph", "control", "body", other="higher_order.invoke_subgraph"),
+    Row(
+        "wrap",
+        "control",
+        "",
+        other="higher_order.wrap higher_order.wrap_with_set_grad_enabled higher_order.wrap_activation_checkpoint"
+        " higher_order.tag_activation_checkpoint higher_order.hints_wrapper higher_order.strict_mode"
+        " higher_order.with_effects higher_order.local_map_hop",
+    ),
+    Row("wrap_with_autocast", "control", "", other="higher_order.wrap_with_autocast"),
+)

@@ -1,0 +1,114 @@
+"""The canonical operator behind a spelling, and the names of its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from graphflops.ops.table import Column, Kind, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Namespaces of plain functions: what follows the last dot is the function's name, not an overload or a version.
+_FUNCTIONS = ("_operator", "builtins", "higher_order", "math", "torch")
+_IN_PLACE_DUNDERS = frozenset({"__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"})
+_MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One operator as a program spells it.
+
+    spelling: the name in the file, `aten.add_.Tensor` or `onnx.Softmax.13`.
+    dialect: the namespace or domain, `aten` or `com.microsoft`; "" where the spelling has none.
+    base: the spelling without overload or version, the key under which most rules are registered.
+    word: the operator's own name in its dialect: `add_`, `Softmax`.
+    variant: the overload or the ONNX version, `Tensor` or `13`; "" where the dialect has neither.
+    name: the canonical name, `add`; for an operator outside the table, its functional base.
+    kind: what sort of operator it is; `other` outside the table.
+    parameters: canonical names of its arguments by position; () outside the table.
+    mutates: whether it writes its first operand in place.
+    functional: base of the operator that computes the same without writing; None where this one does not write.
+    """
+
+    spelling: str
+    dialect: str
+    base: str
+    word: str
+    variant: str
+    name: str
+    kind: Kind
+    parameters: tuple[str, ...]
+    keywords: Mapping[str, str]
+    mutates: bool
+    functional: str | None
+
+    @property
+    def version(self) -> int:
+        """The ONNX version in force; 0 where the variant is not a number."""
+        return int(self.variant) if self.variant.isdecimal() else 0
+
+    def arguments(self, args: Sequence[Any], kwargs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        """Arguments by canonical name; one without a canonical name keeps its own, or `#3` for its position.
+
+        Programs saved by torch before 2.7 name every argument in the operator's order, so a name that means nothing here
+        stands for its position.
+        """
+        names = self.parameters
+        if names and names[-1].startswith("*"):  # all operands that are left
+            rest = len(names) - 1
+            args, names = (*args[:rest], tuple(args[rest:])), (*names[:rest], names[rest][1:])
+        found = {names[i] if i < len(names) else f"#{i}": value for i, value in enumerate(args)}
+        for place, (key, value) in enumerate(kwargs, start=len(args)):
+            name = self.keywords.get(key, key)
+            if name not in names and place < len(names) and names[place] not in found and not self.is_onnx:
+                name = names[place]
+            found[name] = value
+        return found
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether it is ONNX's, or of a domain that extends ONNX: keywords are attributes there, never operands."""
+        return self.dialect == "onnx" or self.dialect.startswith(("ai.onnx", "com."))
+
+    def __str__(self) -> str:
+        return self.spelling
+
+
+@lru_cache(maxsize=_MEMOISED)
+def operator(spelling: str) -> Op:
+    """The operator that a program spells so; never fails, an operator outside the table is of kind `other`."""
+    dialect, word, variant = _taken_apart(spelling)
+    base = f"{dialect}.{word}" if dialect else word
+    plain = _functional(dialect, word)
+    rows = columns()
+    for key in (f"{base}.{variant}", base, *(() if plain is None else (f"{plain}.{variant}", plain))):
+        row = rows.get(key)
+        if row is not None:
+            break
+    else:
+        row = Column(plain or base, "other", (), {})
+    return Op(spelling, dialect, base, word, variant, *row, mutates=plain is not None, functional=plain)
+
+
+def _taken_apart(spelling: str) -> tuple[str, str, str]:
+    """Dialect, word and variant of a spelling."""
+    if spelling.startswith(_FUNCTIONS) and spelling.partition(".")[0] in _FUNCTIONS:
+        dialect, _, word = spelling.rpartition(".")
+        return dialect, word, ""
+    base, _, variant = spelling.rpartition(".")
+    if not base:
+        return "", spelling, ""
+    dialect, _, word = base.rpartition(".")
+    return (dialect, word, variant) if dialect else (base, variant, "")
+
+
+def _functional(dialect: str, word: str) -> str | None:
+    """Base of the functional operator of one that writes in place: `aten.add` of `add_`, `aten.__or__` of `__ior__`."""
+    if dialect in _FUNCTIONS:
+        return None
+    if word in _IN_PLACE_DUNDERS:
+        return f"{dialect}.__{word[3:]}"
+    return f"{dialect}.{word[:-1]}" if word.endswith("_") and not word.endswith("__") else None

@@ -1,0 +1,150 @@
+"""The table of operators: one row each, one column a dialect, spread over three files by what operators do.
+
+A column lists spellings in that dialect, separated by blanks, without overload or version; `max.other` is a spelling that
+holds for one overload only. `Gather(x,index,axis)` gives the arguments their own order in that dialect. An argument `*xs`
+takes all operands that are left. A new dialect is a new column: an entry in `NAMESPACES` and a field of `Row`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Kind = Literal[
+    "elementwise",
+    "comparison",
+    "logic",
+    "cast",
+    "identity",
+    "creation",
+    "view",
+    "movement",
+    "gather",
+    "scatter",
+    "size",
+    "sequence",
+    "reduction",
+    "scan",
+    "sort",
+    "product",
+    "convolution",
+    "pooling",
+    "resampling",
+    "normalisation",
+    "softmax",
+    "attention",
+    "recurrent",
+    "loss",
+    "quantisation",
+    "optimizer",
+    "random",
+    "dropout",
+    "collective",
+    "control",
+    "other",
+]
+
+# Column -> the namespaces whose operators stand in it.
+NAMESPACES: dict[str, tuple[str, ...]] = {
+    "aten": ("aten",),
+    "prims": ("prims",),
+    "python": ("_operator",),
+    "onnx": ("onnx",),
+    "microsoft": ("com.microsoft",),
+}
+
+# Canonical name of an argument -> what dialects call it.
+_ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
+    "x": ("self", "input", "tensor", "src"),
+    "a": ("self", "input"),
+    "b": ("other", "exponent"),
+    "xs": ("tensors", "inputs"),
+    "axis": ("dim", "dimension"),
+    "axes": ("dim", "dims"),
+    "axis0": ("dim0",),
+    "axis1": ("dim1",),
+    "keep": ("keepdim", "keepdims"),
+    "order": ("perm", "dims", "permutation"),
+    "shape": ("size",),
+    "low": ("min",),
+    "high": ("max",),
+    "start": ("starts",),
+    "end": ("ends",),
+    "step": ("steps",),
+    "value": ("fill_value", "values"),
+    "index": ("indices",),
+    "source": ("src",),
+    "turn_a": ("transA",),
+    "turn_b": ("transB",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operator: canonical name, kind, canonical arguments in order, and its spellings by dialect.
+
+    other: spellings of further dialects, with their namespace.
+    """
+
+    name: str
+    kind: Kind
+    arguments: str = ""
+    aten: str = ""
+    prims: str = ""
+    python: str = ""
+    onnx: str = ""
+    microsoft: str = ""
+    other: str = ""
+
+    def spellings(self) -> Iterator[tuple[str, str]]:
+        """(base or full spelling, its arguments) of each spelling."""
+        for column, namespaces in NAMESPACES.items():
+            for spelled in getattr(self, column).split():
+                word, _, own = spelled.partition("(")
+                for namespace in namespaces:
+                    yield f"{namespace}.{word}", own.rstrip(")").replace(",", " ") if own else self.arguments
+        for spelled in self.other.split():
+            word, _, own = spelled.partition("(")
+            yield word, own.rstrip(")").replace(",", " ") if own else self.arguments
+
+
+class Column(NamedTuple):
+    """What one spelling stands for. keywords: canonical names by the dialect's own."""
+
+    name: str
+    kind: Kind
+    parameters: tuple[str, ...]
+    keywords: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def columns() -> dict[str, Column]:
+    """Every spelling of the table; raises ValueError where two rows claim one."""
+    from graphflops.ops.elementwise import ELEMENTWISE
+    from graphflops.ops.layers import LAYERS
+    from graphflops.ops.tensors import TENSORS
+
+    found: dict[str, Column] = {}
+    for row in (*ELEMENTWISE, *TENSORS, *LAYERS):
+        for spelled, arguments in row.spellings():
+            if spelled in found:
+                raise ValueError(
+                    f"operator {spelled} stands in the table twice: {found[spelled].name}, {row.name}"
+                )
+            parameters, keywords = _parameters(arguments)
+            found[spelled] = Column(row.name, row.kind, parameters, keywords)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    parameters = tuple(arguments.split())
+    names = [name.lstrip("*") for name in parameters]
+    keywords = {
+        own: name for name in names[::-1] for own in _ARGUMENT_NAMES.get(name, ()) if own not in names
+    }
+    return parameters, keywords

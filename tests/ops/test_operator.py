@@ -1,0 +1,115 @@
+"""Spellings and the operators behind them."""
+
+import onnx.defs
+import pytest
+
+from graphflops.graph import Node, Ref
+from graphflops.ops import operator
+from graphflops.ops.table import columns
+from graphflops.rules import index
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "aten.add.Tensor",
+        "aten.add_.Scalar",
+        "prims.add.default",
+        "_operator.add",
+        "_operator.iadd",
+        "onnx.Add.14",
+        "onnx.Add.1",
+    ],
+)
+def test_one_operator_has_one_name_in_every_dialect(spelling):
+    op = operator(spelling)
+    assert (op.name, op.kind) == ("add", "elementwise")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "dialect", "base", "word", "variant"),
+    [
+        ("aten.add_.Tensor", "aten", "aten.add_", "add_", "Tensor"),
+        ("onnx.Softmax.13", "onnx", "onnx.Softmax", "Softmax", "13"),
+        ("com.microsoft.FusedMatMul.1", "com.microsoft", "com.microsoft.FusedMatMul", "FusedMatMul", "1"),
+        ("com.microsoft.nchwc.Conv.1", "com.microsoft.nchwc", "com.microsoft.nchwc.Conv", "Conv", "1"),
+        ("higher_order.cond", "higher_order", "higher_order.cond", "cond", ""),
+        ("torch._functorch.vmap", "torch._functorch", "torch._functorch.vmap", "vmap", ""),
+        ("mylib.scale.default", "mylib", "mylib.scale", "scale", "default"),
+        ("mylib.scale", "mylib", "mylib.scale", "scale", ""),
+        ("scale", "", "scale", "scale", ""),
+    ],
+)  # fmt: skip
+def test_a_spelling_is_taken_apart(spelling, dialect, base, word, variant):
+    op = operator(spelling)
+    assert (op.dialect, op.base, op.word, op.variant) == (dialect, base, word, variant)
+    assert str(op) == op.spelling == spelling
+
+
+@pytest.mark.parametrize(
+    ("spelling", "functional"),
+    [
+        ("aten.add_.Tensor", "aten.add"),
+        ("aten.__ior__.Tensor", "aten.__or__"),
+        ("aten.__or__.Tensor", None),
+        ("mylib.scale_.default", "mylib.scale"),
+        ("_operator.and_", None),
+        ("aten.add.Tensor", None),
+    ],
+)
+def test_what_writes_in_place(spelling, functional):
+    op = operator(spelling)
+    assert (op.mutates, op.functional) == (functional is not None, functional)
+
+
+def test_an_operator_outside_the_table_is_of_no_kind_and_keeps_its_name():
+    op = operator("mylib.scale_.default")
+    assert (op.name, op.kind, op.parameters) == ("mylib.scale", "other", ())
+    assert op.arguments((1, 2), (("way", 3),)) == {"#0": 1, "#1": 2, "way": 3}
+
+
+def test_an_overload_may_be_another_operator():
+    assert [operator(f"aten.max.{variant}").name for variant in ("default", "dim", "other")] == [
+        "max",
+        "max",
+        "maximum",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs", "expected"),
+    [
+        ("aten.softmax.int", (Ref("s"), -1), (), {"x": Ref("s"), "axis": -1}),
+        ("onnx.Softmax.13", (Ref("s"),), (("axis", -1),), {"x": Ref("s"), "axis": -1}),
+        # Programs saved by torch before 2.7 name every argument.
+        ("aten.softmax.int", (), (("self", Ref("s")), ("dim", -1)), {"x": Ref("s"), "axis": -1}),
+        ("aten.where.self", (), (("condition", 1), ("self", 2), ("other", 3)), {"condition": 1, "a": 2, "b": 3}),
+        ("onnx.Slice.13", (1, 2, 3, 4), (), {"x": 1, "start": 2, "end": 3, "axes": 4}),
+        ("aten.slice.Tensor", (1, 0, 2, 3), (), {"x": 1, "axis": 0, "start": 2, "end": 3}),
+        ("onnx.Concat.13", (1, 2, 3), (("axis", 0),), {"xs": (1, 2, 3), "axis": 0}),
+        ("aten.cat.default", ((1, 2, 3), 0), (), {"xs": (1, 2, 3), "axis": 0}),
+        ("aten.arange.default", (8,), (), {"end": 8}),
+        ("aten.arange.start", (2, 8), (), {"start": 2, "end": 8}),
+        ("onnx.Transpose.13", (1,), (("perm", (1, 0)),), {"x": 1, "order": (1, 0)}),
+        ("aten.permute.default", (1, (1, 0)), (), {"x": 1, "order": (1, 0)}),
+    ],
+)  # fmt: skip
+def test_arguments_have_one_name_in_every_dialect(op, args, kwargs, expected):
+    assert Node("n", op, args, kwargs).arguments() == expected
+
+
+def test_operators_of_the_table_have_rules():
+    """What an analysis is told about an operator that is never priced would be dead."""
+    bases = set(index.RULES) | {key.rpartition(".")[0] for key in index.RULES}
+    # Score and mask functions hold these, and are evaluated, not priced.
+    evaluated = {"_operator.iadd", "_operator.imul", "_operator.invert", "_operator.isub"}
+    assert columns().keys() - bases == evaluated
+
+
+def test_spellings_of_onnx_are_operators_of_onnx():
+    known = {schema.name for schema in defs_of("")}
+    assert {key.removeprefix("onnx.") for key in columns() if key.startswith("onnx.")} <= known
+
+
+def defs_of(domain):
+    return [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == domain]
