@@ -12,24 +12,34 @@ An `Expr` is always true as a condition and has no order of its own: use `compar
 
 The interning tables live as long as the process: an entry can never be dropped while its identity matters.
 
-The modules build on each other in this order: `functions`, `terms`, `text`, `atoms` and `intervals` hold what
-needs no new expression, `expr` makes expressions and divides them, and `sums`, `proofs`, `choices`,
-`substitution`, `values`, `broadcasting` and `reading` are made of those.
+Each module imports only those before it: `functions`, `atoms` (polynomials as data), `terms` (arithmetic on
+terms), `evaluation` (values and bounds), `expr` (the operators), `division`, `relations`, and for
+reading text `ratios`, `parser` and `reading`.
 """
 
-from graphflops.dims.broadcasting import broadcast, meet, meetings
-from graphflops.dims.choices import call, compare, dim_max, dim_min, where
-from graphflops.dims.expr import Dim, Expr, at_least, ceil_div, floor_div, mod
-from graphflops.dims.proofs import differ, same
+from graphflops.dims.division import ceil_div, floor_div, mod
+from graphflops.dims.evaluation import evaluate
+from graphflops.dims.expr import Dim, Expr, arguments, at_least, prod, symbol, total
 from graphflops.dims.reading import parse_dim
-from graphflops.dims.sums import prod, symbol, total
-from graphflops.dims.values import evaluate
+from graphflops.dims.relations import (
+    broadcast,
+    call,
+    compare,
+    differ,
+    dim_max,
+    dim_min,
+    meet,
+    meetings,
+    same,
+    where,
+)
 from graphflops.errors import DimError
 
 __all__ = [
     "Dim",
     "DimError",
     "Expr",
+    "arguments",
     "at_least",
     "broadcast",
     "call",

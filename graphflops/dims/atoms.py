@@ -1,20 +1,76 @@
-"""Atoms: the indivisible factors that polynomials are made of."""
+"""Polynomials as data, the atoms that they are made of, and how both are printed.
+
+Nothing here computes: `graphflops.dims.terms` has the arithmetic on terms, `graphflops.dims.expr` the operators.
+"""
 
 from __future__ import annotations
 
+import itertools
+import keyword
+import math
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-from graphflops.dims.functions import COMPARISONS, REAL_FUNCTIONS
-from graphflops.dims.terms import fixed_residue, is_real
-from graphflops.dims.text import atom_text
+from graphflops.dims.functions import COMPARISONS, FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS
 from graphflops.errors import DimError
-
-if TYPE_CHECKING:
-    from graphflops.dims.expr import Dim
 
 MAX_ATOM_TEXT = 5_000  # characters of one printed atom
 MAX_ATOM_DEPTH = 24  # atoms nested inside atoms
+_RESIDUE_WORK = 4_096  # term evaluations spent on proving that a division is exact
+
+Monomial: TypeAlias = "tuple[Atom, ...]"  # sorted by atom text, repeated for powers; () is the constant
+Terms: TypeAlias = "dict[Monomial, int]"
+Operand: TypeAlias = "int | Polynomial"
+Interval: TypeAlias = "tuple[int | float, int | float]"  # floats are only the two infinities
+
+
+class Polynomial:
+    """An integer polynomial over atoms, without its operators: `Expr` is the one class made of it."""
+
+    __slots__ = ("_interval", "_symbols", "_text", "terms")
+
+    terms: Terms
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._text: str | None = None
+        self._symbols: frozenset[str] | None = None
+        self._interval: Interval | None = None
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _terms_text(self.terms)
+        return self._text
+
+    __repr__ = __str__
+
+    def atoms(self) -> set[Atom]:
+        """The different atoms of the terms, not those inside other atoms."""
+        return {atom for monomial in self.terms for atom in monomial}
+
+    def as_atom(self) -> Atom | None:
+        """The atom that this is, or None where it is not a lone one."""
+        if len(self.terms) == 1:
+            ((monomial, coefficient),) = self.terms.items()
+            if coefficient == 1 and len(monomial) == 1:
+                return monomial[0]
+        return None
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names of every size this depends on, inside atoms too."""
+        if self._symbols is None:
+            self._symbols = frozenset().union(*(atom.symbols for atom in self.atoms()))
+        return self._symbols
+
+    def degree(self, symbol: str) -> int:
+        """How fast this grows in the size named `symbol`: 1 linear, 2 quadratic, 0 not at all.
+
+        A product adds; a sum, min, max and choice take the largest of their parts; ``x // y`` subtracts y's
+        degree from x's, not below 0; ``x % y`` has y's; a comparison has 0; a square root has half, rounded
+        up; any other function has that of its fastest-growing argument.
+        """
+        return max(sum(_atom_degree(atom, symbol) for atom in monomial) for monomial in self.terms)
 
 
 class Atom:
@@ -24,7 +80,7 @@ class Atom:
 
     __slots__ = ("args", "depth", "divisor", "kind", "name", "real", "symbols", "text", "tight")
 
-    def __init__(self, kind: str, name: str, args: tuple[Dim, ...]) -> None:
+    def __init__(self, kind: str, name: str, args: tuple[Operand, ...]) -> None:
         self.kind = kind
         self.name = name
         self.args = args
@@ -39,7 +95,7 @@ class Atom:
         )
         # Prints without needing parentheses; `x // 1` prints as a function.
         self.tight = kind not in ("//", "%") or (kind == "//" and args[1:] == (1,))
-        self.text = atom_text(self)
+        self.text = _atom_text(self)
         if self.depth > MAX_ATOM_DEPTH or len(self.text) > MAX_ATOM_TEXT:
             raise DimError(f"symbolic size grew past {MAX_ATOM_DEPTH} levels or {MAX_ATOM_TEXT} characters")
         # Nonzero only for a floor division that always comes out even: then divisor * atom == args[0].
@@ -57,10 +113,10 @@ class Atom:
         return intern_atom, (self.kind, self.name, self.args)
 
 
-_ATOMS: dict[tuple[str, str, tuple[Dim, ...]], Atom] = {}
+_ATOMS: dict[tuple[str, str, tuple[Operand, ...]], Atom] = {}
 
 
-def intern_atom(kind: str, name: str, args: tuple[Dim, ...]) -> Atom:
+def intern_atom(kind: str, name: str, args: tuple[Operand, ...]) -> Atom:
     """The one atom of this kind, name and arguments. Raises DimError for one that is too large."""
     key = (kind, name, args)
     atom = _ATOMS.get(key)
@@ -71,7 +127,7 @@ def intern_atom(kind: str, name: str, args: tuple[Dim, ...]) -> Atom:
 
 
 @lru_cache(maxsize=16_384)
-def atom_degree(atom: Atom, name: str) -> int:
+def _atom_degree(atom: Atom, name: str) -> int:
     """How fast the atom grows in the named size, as `Expr.degree` defines it."""
     if name not in atom.symbols or atom.kind in COMPARISONS:
         return 0
@@ -87,3 +143,102 @@ def atom_degree(atom: Atom, name: str) -> int:
     if atom.kind == "call" and atom.name == "sqrt":
         return (degrees[0] + 1) // 2
     return max(degrees)
+
+
+def terms_of(dim: Operand) -> Terms:
+    """The terms of a dim that may be an integer. Not to be changed."""
+    if isinstance(dim, int):
+        return {(): dim} if dim else {}
+    return dim.terms
+
+
+def is_real(dim: Operand) -> bool:
+    """Whether the value need not be an integer."""
+    return not isinstance(dim, int) and any(atom.real for monomial in dim.terms for atom in monomial)
+
+
+def fixed_residue(dim: Operand, divisor: int) -> int | None:
+    """The value of dim % divisor where that is the same whatever integers the atoms of dim are.
+
+    Found by trying every residue of the atoms; None where it varies or there are too many to try.
+    """
+    polynomial = terms_of(dim)
+    atoms = {atom for monomial in polynomial for atom in monomial}
+    work = len(polynomial)
+    for _ in atoms:
+        work *= divisor
+        if work > _RESIDUE_WORK:
+            return None
+    index = {atom: place for place, atom in enumerate(atoms)}
+    terms = [(factor, [index[atom] for atom in monomial]) for monomial, factor in polynomial.items()]
+    expected = polynomial.get((), 0) % divisor  # the residue where every atom is 0
+    for values in itertools.product(range(divisor), repeat=len(atoms)):
+        value = sum(
+            coefficient * math.prod([values[place] for place in places]) for coefficient, places in terms
+        )
+        if value % divisor != expected:
+            return None
+    return expected
+
+
+# Printing: text that `parse_dim` reads back to the identical object.
+
+
+def _atom_text(atom: Atom) -> str:
+    """The text of an atom, without parentheses around a division or modulo."""
+    kind, args = atom.kind, atom.args
+    if kind == "symbol":
+        name = atom.name
+        plain = name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+        return name if plain and name not in RESERVED_WORDS else f"Symbol({name!r})"
+    if kind in ("//", "%"):
+        if kind == "//" and args[1:] == (1,):  # only for a value that need not be an integer
+            return f"floor({args[0]})"
+        return f"{_operand(args[0])}{'//' if kind == '//' else ' % '}{_operand(args[1])}"
+    if kind in COMPARISONS:
+        return f"({args[0]} {kind} {args[1]})"
+    inside = ", ".join(str(arg) for arg in args)
+    if kind != "call":
+        return f"{kind}({inside})"
+    return f"{atom.name}({inside})" if atom.name in FUNCTIONS else f"Function({atom.name!r})({inside})"
+
+
+def _terms_text(terms: Terms) -> str:
+    """The text of a polynomial: lower degrees first, the constant last."""
+
+    def order(monomial: Monomial) -> tuple[bool, int, list[str]]:
+        return not monomial, len(monomial), [atom.text for atom in monomial]
+
+    text = ""
+    for monomial in sorted(terms, key=order):
+        coefficient = terms[monomial]
+        sign = "-" if coefficient < 0 else "+"
+        term = _term_text(monomial, abs(coefficient))
+        if text:
+            text += f" {sign} {term}"
+        elif sign == "-":  # a leading minus binds tighter than the // or % of a lone division
+            loose = abs(coefficient) == 1 and len(monomial) == 1 and not monomial[0].tight
+            text = f"-({term})" if loose else f"-{term}"
+        else:
+            text = term
+    return text
+
+
+def _operand(dim: Operand) -> str:
+    """The text of a dim as an operand of // or %."""
+    if isinstance(dim, int):
+        return str(dim) if dim >= 0 else f"({dim})"
+    atom = dim.as_atom()
+    return atom.text if atom is not None and atom.tight else f"({dim})"
+
+
+def _term_text(monomial: Monomial, size: int) -> str:
+    """A term without its sign; a lone // or % needs no parentheses between + and -."""
+    if size == 1 and len(monomial) == 1:
+        return monomial[0].text
+    factors = [str(size)] if size != 1 or not monomial else []
+    for atom in dict.fromkeys(monomial):
+        exponent = monomial.count(atom)
+        base = atom.text if atom.tight else f"({atom.text})"
+        factors.append(base if exponent == 1 else f"{base}**{exponent}")
+    return "*".join(factors)

@@ -16,11 +16,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from graphflops.dims.choices import call
-from graphflops.dims.expr import Dim  # noqa: TC001 - annotations can be resolved
+from graphflops.dims.expr import Dim, symbol, total
 from graphflops.dims.functions import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
 from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic
-from graphflops.dims.sums import symbol, total
+from graphflops.dims.relations import call
 from graphflops.errors import DimError
 
 MAX_TEXT = 10_000  # characters

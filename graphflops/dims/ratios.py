@@ -6,10 +6,10 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from graphflops.dims.choices import call, compare, dim_max, dim_min, where
-from graphflops.dims.expr import Dim, Expr, at_least, ceil_div, floor_div, mod
-from graphflops.dims.proofs import same
-from graphflops.dims.terms import is_real
+from graphflops.dims.atoms import is_real
+from graphflops.dims.division import ceil_div, floor_div, mod
+from graphflops.dims.expr import Dim, Expr, at_least
+from graphflops.dims.relations import call, compare, dim_max, dim_min, same, where
 from graphflops.errors import DimError
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable  # noqa: TC003
 from functools import lru_cache
 
-from graphflops.dims.expr import Dim  # noqa: TC001 - annotations can be resolved
-from graphflops.dims.sums import symbol
+from graphflops.dims.expr import Dim, symbol
 from graphflops.errors import DimError
 
 

@@ -9,11 +9,10 @@ import sympy
 from graphflops.dims.functions import COMPARISONS, REAL_FUNCTIONS
 
 if TYPE_CHECKING:
-    from graphflops.dims.atoms import Atom
-    from graphflops.dims.expr import Dim
+    from graphflops.dims.atoms import Atom, Operand
 
 
-def to_sympy(dim: Dim) -> Any:
+def to_sympy(dim: Operand) -> Any:
     """The dim over integer nonnegative symbols."""
     if isinstance(dim, int):
         return sympy.Integer(dim)

@@ -1,21 +1,16 @@
-"""Polynomials as plain dictionaries from products of atoms to coefficients, and the arithmetic on them.
+"""Arithmetic on polynomials as plain dictionaries from products of atoms to coefficients.
 
 Nothing here makes an `Expr`: these are the functions that `graphflops.dims.expr` is built on.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
 
+from graphflops.dims.atoms import Atom, Monomial, Operand, Terms, terms_of
 from graphflops.errors import DimError
-
-if TYPE_CHECKING:
-    from graphflops.dims.atoms import Atom
-    from graphflops.dims.expr import Dim
 
 MAX_TERMS = 2_000  # terms in one polynomial
 MAX_PRODUCT_WORK = 400_000  # term pairs multiplied for one product
@@ -23,25 +18,9 @@ MAX_BITS = 4_096  # of a coefficient; far longer numbers cannot be printed
 MAX_EXPONENT = 64  # largest exponent of `**` and largest total degree of a term
 _PACKED_WORK = 256  # term pairs from which a product is worth packing
 _PACKED_BITS = 8  # of one exponent: room for twice MAX_EXPONENT
-_RESIDUE_WORK = 4_096  # term evaluations spent on proving that a division is exact
 _DIVISION_WORK = 5_000  # terms looked at in one polynomial division
 
-Monomial: TypeAlias = "tuple[Atom, ...]"  # sorted by atom text, repeated for powers; () is the constant
-Terms: TypeAlias = "dict[Monomial, int]"
-
 text_of = attrgetter("text")
-
-
-def terms_of(dim: Dim) -> Terms:
-    """The terms of a dim that may be an integer. Not to be changed."""
-    if isinstance(dim, int):
-        return {(): dim} if dim else {}
-    return dim.terms
-
-
-def is_real(dim: Dim) -> bool:
-    """Whether the value need not be an integer."""
-    return not isinstance(dim, int) and any(atom.real for monomial in dim.terms for atom in monomial)
 
 
 def _too_many_terms() -> DimError:
@@ -125,7 +104,7 @@ def even_atom(monomial: Monomial) -> Atom | None:
     return None
 
 
-def has_even_atom(dim: Dim) -> bool:
+def has_even_atom(dim: Operand) -> bool:
     """Whether an always-even division takes part.
 
     Negating one rewrites its terms, and both signs can then lead with a minus: there is no sign to prefer.
@@ -133,8 +112,8 @@ def has_even_atom(dim: Dim) -> bool:
     return not isinstance(dim, int) and any(even_atom(monomial) is not None for monomial in dim.terms)
 
 
-def is_settled(terms: Terms) -> bool:
-    """Whether `settle` would change nothing."""
+def is_reduced(terms: Terms) -> bool:
+    """Whether `reduce_even` would change nothing."""
     for monomial, coefficient in terms.items():
         atom = even_atom(monomial)
         if atom is not None and not 0 <= coefficient < atom.divisor:
@@ -142,7 +121,7 @@ def is_settled(terms: Terms) -> bool:
     return True
 
 
-def settle(terms: Terms) -> None:
+def reduce_even(terms: Terms) -> None:
     """Rewrite divisor * atom to its numerator, in place, for divisions that always come out even.
 
     With t = (s*s + s)//2 this turns 2*t into s*s + s, and brings every coefficient of t into {0, 1}, so that
@@ -174,30 +153,6 @@ def settle(terms: Terms) -> None:
             check_size(terms, MAX_TERMS * 2)
 
 
-def fixed_residue(dim: Dim, divisor: int) -> int | None:
-    """The value of dim % divisor where that is the same whatever integers the atoms of dim are.
-
-    Found by trying every residue of the atoms; None where it varies or there are too many to try.
-    """
-    polynomial = terms_of(dim)
-    atoms = {atom for monomial in polynomial for atom in monomial}
-    work = len(polynomial)
-    for _ in atoms:
-        work *= divisor
-        if work > _RESIDUE_WORK:
-            return None
-    index = {atom: place for place, atom in enumerate(atoms)}
-    terms = [(factor, [index[atom] for atom in monomial]) for monomial, factor in polynomial.items()]
-    expected = polynomial.get((), 0) % divisor  # the residue where every atom is 0
-    for values in itertools.product(range(divisor), repeat=len(atoms)):
-        value = sum(
-            coefficient * math.prod([values[place] for place in places]) for coefficient, places in terms
-        )
-        if value % divisor != expected:
-            return None
-    return expected
-
-
 # Division of polynomials.
 
 
@@ -206,7 +161,7 @@ def rank(monomial: Monomial) -> tuple[int, list[str]]:
     return -len(monomial), [atom.text for atom in monomial]
 
 
-def leading_coefficient(dim: Dim) -> int:
+def leading_coefficient(dim: Operand) -> int:
     """The coefficient of the leading monomial; the value of an integer."""
     return dim if isinstance(dim, int) else dim.terms[min(dim.terms, key=rank)]
 
@@ -221,7 +176,7 @@ def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def common_factor(a: Dim, b: Dim) -> tuple[Monomial, int]:
+def common_factor(a: Operand, b: Operand) -> tuple[Monomial, int]:
     """The largest monomial and integer that divide both, the latter negated to make b lead with a plus."""
     terms = [*terms_of(a).items(), *terms_of(b).items()]
     common = list(terms[0][0])
@@ -240,7 +195,7 @@ def common_factor(a: Dim, b: Dim) -> tuple[Monomial, int]:
     return tuple(common), -content if flips else content
 
 
-def cancel(dim: Dim, factor: Monomial, content: int) -> Terms:
+def cancel(dim: Operand, factor: Monomial, content: int) -> Terms:
     """The dim divided by a factor from `common_factor`."""
     terms: Terms = {}
     for monomial, coefficient in terms_of(dim).items():

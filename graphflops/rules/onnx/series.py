@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div, prod, same, total
+from graphflops.dims import Dim, Expr, arguments, at_least, ceil_div, floor_div, prod, same, total
 
 _DEGREE = 4  # largest degree of a polynomial that is summed
 _FAR = 10**6  # a turn at which a polynomial found from the first turns is tried once more
@@ -72,5 +72,5 @@ def _compared(condition: Dim) -> tuple[str, Dim, Dim] | None:
     ((atoms, coefficient),) = condition.terms.items()
     if coefficient != 1 or len(atoms) != 1 or atoms[0].kind not in ("<", "<=", "!="):
         return None
-    smaller, larger = atoms[0].args
+    smaller, larger = arguments(atoms[0])
     return atoms[0].kind, smaller, larger

@@ -14,7 +14,19 @@ from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING, Union
 
-from graphflops.dims import Dim, Expr, at_least, call, compare, dim_max, dim_min, floor_div, mod, where
+from graphflops.dims import (
+    Dim,
+    Expr,
+    arguments,
+    at_least,
+    call,
+    compare,
+    dim_max,
+    dim_min,
+    floor_div,
+    mod,
+    where,
+)
 from graphflops.errors import DimError
 from graphflops.rules.contents import aligned
 from graphflops.rules.shapes import flat, nested
@@ -148,7 +160,7 @@ def fraction(number: Number) -> tuple[Dim, Dim]:
     if isinstance(number, Expr) and len(number.terms) == 1:
         ((atoms, coefficient),) = number.terms.items()
         if coefficient == 1 and len(atoms) == 1 and (atoms[0].kind, atoms[0].name) == ("call", "truediv"):
-            numerator, denominator = atoms[0].args
+            numerator, denominator = arguments(atoms[0])
             return numerator, denominator
     return number, 1
 

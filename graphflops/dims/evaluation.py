@@ -1,27 +1,86 @@
-"""Interval arithmetic: bounds that hold for every value of the sizes, always true but not always tightest."""
+"""What a size is: its value where every symbol has one, and its bounds where symbols have ranges."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping  # noqa: TC003
+from typing import Any, TypeAlias
 
-from graphflops.dims.functions import COMPARISONS, NEVER_NEGATIVE
-from graphflops.dims.terms import is_real
+from graphflops.dims.atoms import Atom, Interval, Operand, Polynomial, Terms, is_real
+from graphflops.dims.functions import COMPARISONS, FUNCTIONS, NEVER_NEGATIVE
+from graphflops.dims.terms import check_size, reduce_even
 from graphflops.errors import DimError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.dims.atoms import Atom
-    from graphflops.dims.expr import Dim, Expr
-
 Range: TypeAlias = "tuple[int | None, int | None]"  # None is unbounded
-Interval: TypeAlias = "tuple[int | float, int | float]"  # floats are only the two infinities
+
+_LONGEST = 14_000  # bits; Python prints no number of more than 4300 digits
 
 
-def expr_interval(dim: Expr, ranges: Mapping[str, Range]) -> Interval:
-    """The interval of an expression whose sizes lie in the ranges; a size that has none is at least 0."""
-    return _Intervals(ranges).of_expr(dim)
+def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:
+    """The integer value of the dim when every size has the given value.
+
+    None when a size is missing from `values`, a divisor is zero, or a function has no value there; also when
+    the value is too long to be printed. A value that is no integer (a square root, say) is rounded down.
+    """
+    if isinstance(dim, int):
+        return dim
+    try:
+        value: int = math.floor(_value(dim, values, {}))
+        return value if value.bit_length() <= _LONGEST else None
+    except (KeyError, ArithmeticError, ValueError, TypeError):  # TypeError: bits of a fraction
+        return None
+
+
+def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> Any:
+    if isinstance(dim, int):
+        return dim
+    result: Any = 0
+    for monomial, coefficient in dim.terms.items():
+        part: Any = coefficient
+        for atom in monomial:
+            if atom.kind == "symbol":
+                part *= values[atom.name]
+            else:
+                if atom not in known:  # one atom may occur thousands of times, inside others too
+                    known[atom] = _atom_value(atom, values, known)
+                part *= known[atom]
+        result += part
+    return result
+
+
+def _atom_value(atom: Atom, values: Mapping[str, int], known: dict[Atom, Any]) -> Any:
+    kind = atom.kind
+    if kind == "where":
+        return _value(atom.args[1 if _value(atom.args[0], values, known) else 2], values, known)
+    args = [_value(arg, values, known) for arg in atom.args]
+    if kind == "//":
+        return args[0] // args[1]
+    if kind == "%":
+        return args[0] % args[1]
+    if kind == "min":
+        return min(args)
+    if kind == "max":
+        return max(args)
+    if kind in COMPARISONS:
+        return int(COMPARISONS[kind](args[0], args[1]))
+    return FUNCTIONS[atom.name](*args)  # KeyError for a function that is not known
+
+
+# Interval arithmetic: bounds that hold for every value of the sizes, always true but not always tightest.
+
+
+def interval(dim: Operand) -> Interval:
+    """The lowest and highest value of a size whose symbols are at least 0; found once for each polynomial."""
+    if isinstance(dim, int):
+        return dim, dim
+    if dim._interval is None:
+        dim._interval = interval_in(dim, {})
+    return dim._interval
+
+
+def interval_in(dim: Polynomial, ranges: Mapping[str, Range]) -> Interval:
+    """The interval of a polynomial whose sizes lie in the ranges; a size that has none is at least 0."""
+    return _Intervals(ranges).of_polynomial(dim)
 
 
 class _Intervals:
@@ -31,13 +90,13 @@ class _Intervals:
         self.ranges = ranges
         self.known: dict[Atom, Interval] = {}
 
-    def of_dim(self, dim: Dim) -> Interval:
-        if isinstance(dim, int):
-            return dim, dim
-        return self.of_expr(dim) if self.ranges else dim.interval()
+    def of_dim(self, dim: Operand) -> Interval:
+        if isinstance(dim, int) or not self.ranges:
+            return interval(dim)
+        return self.of_polynomial(dim)
 
-    def of_expr(self, dim: Expr) -> Interval:
-        low, high = self.of_sum(dim)
+    def of_polynomial(self, dim: Polynomial) -> Interval:
+        low, high = self.of_sum(dim.terms)
         scale = 1
         for monomial in dim.terms:
             for atom in set(monomial):
@@ -47,18 +106,17 @@ class _Intervals:
             return low, high
         # -t is kept as t - (s*s + s) for an even division t; multiplied out it has its tight bounds back.
         try:
-            scaled = dim * scale
+            first, last = self.of_sum(_scaled(dim.terms, scale))
         except DimError:  # too large multiplied out
             return low, high
-        first, last = (scaled, scaled) if isinstance(scaled, int) else self.of_sum(scaled)
         low = max(low, first if first == -math.inf else -(-first // scale))
         high = min(high, last if last == math.inf else last // scale)
         return low, high
 
-    def of_sum(self, dim: Expr) -> Interval:
+    def of_sum(self, terms: Terms) -> Interval:
         low: int | float = 0
         high: int | float = 0
-        for monomial, coefficient in dim.terms.items():
+        for monomial, coefficient in terms.items():
             span: Interval = (coefficient, coefficient)
             for atom in dict.fromkeys(monomial):
                 span = _times(span, _power(self.of_atom(atom), monomial.count(atom)))
@@ -92,6 +150,16 @@ class _Intervals:
         if atom.name == "sqrt" or (atom.name in NEVER_NEGATIVE and all(low >= 0 for low, _ in spans)):
             return 0, math.inf
         return -math.inf, math.inf
+
+
+def _scaled(terms: Terms, factor: int) -> Terms:
+    """The terms times a number, with always-even divisions multiplied out."""
+    scaled = {monomial: coefficient * factor for monomial, coefficient in terms.items()}
+    check_size(scaled)
+    reduce_even(scaled)
+    scaled = {monomial: coefficient for monomial, coefficient in scaled.items() if coefficient}
+    check_size(scaled)
+    return scaled
 
 
 def _plus(x: int | float, y: int | float) -> int | float:

@@ -1,0 +1,173 @@
+"""Division of sizes, rounded down or up, and its remainder: simplified where that is exact."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from graphflops.dims.atoms import Terms, fixed_residue, is_real, terms_of
+from graphflops.dims.expr import OPERATIONS, Dim, Expr, arguments, at_least, build, opaque
+from graphflops.dims.terms import cancel, common_factor, divide, has_even_atom, leading_coefficient, rank
+
+_FOLD_TERMS = 4  # terms beside an inner floor division that may be multiplied by its divisor
+
+
+@lru_cache(maxsize=16_384)
+def floor_div(a: Dim, b: Dim) -> Dim:
+    """``a // b`` rounded down, as Python does, simplified where that is exact.
+
+    Raises ZeroDivisionError when b is the constant 0. A symbolic b is taken to be nonzero.
+    """
+    if isinstance(b, int):
+        if b == 0:
+            raise ZeroDivisionError("floor division of a size by zero")
+        if isinstance(a, int):
+            return a // b
+        if b < 0:
+            return floor_div(-a, -b)
+        return opaque("//", a, b) if is_real(a) else _floor_div_by_int(a, b)
+    if isinstance(a, int) and a == 0:
+        return 0
+    if is_real(a) or is_real(b):
+        return opaque("//", a, b)
+    return _floor_div_by_expr(a, b)
+
+
+def _floor_div_by_int(a: Expr, divisor: int) -> Dim:
+    if divisor == 1:
+        return a
+    uneven = [monomial for monomial, coefficient in a.terms.items() if monomial and coefficient % divisor]
+    if uneven and a.terms[min(uneven, key=rank)] < 0 and not has_even_atom(a):
+        # floor(-x/d) = -ceil(x/d): so that -((-s)//d) is the same object as (s + d - 1)//d.
+        return -floor_div(-a + (divisor - 1), divisor)
+    quotient: Terms = {}
+    rest: Terms = {}
+    for monomial, coefficient in a.terms.items():
+        quotient[monomial], rest[monomial] = divmod(coefficient, divisor)
+    whole = build(quotient)
+    constant = rest.pop((), 0)
+    common = math.gcd(divisor, *rest.values())
+    if common == divisor:  # only a constant below the divisor is left
+        return whole
+    if common > 1:
+        part = build({monomial: coefficient // common for monomial, coefficient in rest.items()})
+        return whole + floor_div(part + constant // common, divisor // common)
+    rest[()] = constant
+    remainder = build(rest)
+    assert isinstance(remainder, Expr)
+    folded = _fold(remainder, divisor)
+    if folded is not None:
+        return whole + folded
+    low, high = remainder.bounds()
+    if low is not None and high is not None and low // divisor == high // divisor:
+        return whole + low // divisor
+    residue = fixed_residue(remainder, divisor)  # (s*s + s + 1)//2 = (s*s + s)//2, which comes out even
+    return whole + opaque("//", remainder - residue if residue else remainder, divisor)
+
+
+def _fold(a: Dim, divisor: Dim) -> Dim | None:
+    """(x//y + z)//divisor = (x + y*z)//(y*divisor) for a positive divisor; None when a has no such shape."""
+    if isinstance(a, int) or len(a.terms) > _FOLD_TERMS + 1:
+        return None
+    inner = [
+        monomial[0]
+        for monomial, coefficient in a.terms.items()
+        if coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "//"
+    ]
+    if len(inner) != 1:
+        return None
+    numerator, denominator = arguments(inner[0])
+    if is_real(numerator) or is_real(denominator):
+        return None
+    rest = a - build({(inner[0],): 1})
+    return floor_div(numerator + rest * denominator, denominator * divisor)
+
+
+def _floor_div_by_expr(a: Dim, b: Expr) -> Dim:
+    factor, content = common_factor(a, b)
+    if factor or content != 1:
+        return floor_div(build(cancel(a, factor, content)), build(cancel(b, factor, content)))
+    split = divide(terms_of(a), b.terms)
+    if split is not None:
+        return build(split[0]) + floor_div(build(split[1]), b)
+    if at_least(b, 0):  # and nonzero, so at least 1
+        if leading_coefficient(a) < 0 and not has_even_atom(a):
+            negated = -a + b - 1
+            if leading_coefficient(negated) >= 0:
+                return -floor_div(negated, b)
+        if at_least(a, 0) and at_least(b - 1, a):
+            return 0
+        folded = _fold(a, b)
+        if folded is not None:
+            return folded
+    return opaque("//", a, b)
+
+
+def ceil_div(a: Dim, b: Dim) -> Dim:
+    """``a / b`` rounded up, simplified like `floor_div`. Raises ZeroDivisionError for a constant b of 0."""
+    if is_real(a) or is_real(b) or not at_least(b, 0):
+        return -floor_div(-a, b)
+    if isinstance(b, Expr):
+        factor, content = common_factor(a, b)
+        if factor or content != 1:
+            return ceil_div(build(cancel(a, factor, content)), build(cancel(b, factor, content)))
+        split = divide(terms_of(a), b.terms)
+        if split is not None and build(split[1]) == 0:
+            return build(split[0])
+    return floor_div(a + b - 1, b)
+
+
+@lru_cache(maxsize=16_384)
+def mod(a: Dim, b: Dim) -> Dim:
+    """``a % b`` with Python's sign rule, simplified where that is exact; 0 where b provably divides a.
+
+    Raises ZeroDivisionError when b is the constant 0. A symbolic b is taken to be nonzero.
+
+    What is left is an atom of its own rather than ``a - b*(a//b)``: it prints as it was written and keeps the
+    bounds 0..b-1, which the difference would lose. `same` still proves the two equal.
+    """
+    if isinstance(b, int):
+        if b == 0:
+            raise ZeroDivisionError("modulo of a size by zero")
+        if isinstance(a, int):
+            return a % b
+        if b < 0:
+            return -mod(-a, -b)
+        return opaque("%", a, b) if is_real(a) else _mod_by_int(a, b)
+    if isinstance(a, int) and a == 0:
+        return 0
+    if is_real(a) or is_real(b):
+        return opaque("%", a, b)
+    factor, content = common_factor(a, b)
+    if factor or content != 1:
+        reduced = mod(build(cancel(a, factor, content)), build(cancel(b, factor, content)))
+        return reduced * build({factor: content})
+    split = divide(terms_of(a), b.terms)
+    if split is not None:
+        return mod(build(split[1]), b)
+    if at_least(a, 0) and at_least(b - 1, a):
+        return a
+    return opaque("%", a, b)
+
+
+def _mod_by_int(a: Expr, divisor: int) -> Dim:
+    rest = {monomial: coefficient % divisor for monomial, coefficient in a.terms.items()}
+    constant = rest.pop((), 0)
+    common = math.gcd(divisor, *rest.values())
+    if common == divisor:
+        return constant
+    if common > 1:
+        part = build({monomial: coefficient // common for monomial, coefficient in rest.items()})
+        return mod(part + constant // common, divisor // common) * common + constant % common
+    rest[()] = constant
+    remainder = build(rest)
+    assert isinstance(remainder, Expr)
+    low, high = remainder.bounds()
+    if low is not None and high is not None and low // divisor == high // divisor:
+        return remainder - low // divisor * divisor
+    residue = fixed_residue(remainder, divisor)
+    return opaque("%", remainder, divisor) if residue is None else residue
+
+
+OPERATIONS["//"] = lambda _, args: floor_div(args[0], args[1])
+OPERATIONS["%"] = lambda _, args: mod(args[0], args[1])

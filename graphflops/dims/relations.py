@@ -1,0 +1,292 @@
+"""What is provable of two sizes, and the operations that need it: comparisons, min, max, choices, broadcasting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence  # noqa: TC003
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from graphflops.dims.atoms import Terms, is_real, terms_of
+from graphflops.dims.division import floor_div
+from graphflops.dims.expr import (
+    MAX_NAME,
+    OPERATIONS,
+    Dim,
+    Expr,
+    arguments,
+    at_least,
+    build,
+    opaque,
+    prod,
+    total,
+)
+from graphflops.dims.functions import COMPARISONS, FUNCTIONS, function_arity, known_integer
+from graphflops.dims.terms import has_even_atom, leading_coefficient
+from graphflops.errors import DimError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from graphflops.dims.atoms import Atom
+
+MAX_CHOICES = 64  # different arguments of one min or max
+_FEW_CHOICES = 8  # so many may be compared whatever their size
+_CHOICE_WORK = 100_000  # terms compared while choosing among more
+
+_met: list[tuple[Dim, Dim]] | None = None
+
+
+def same(a: Dim, b: Dim) -> bool:
+    """Whether a and b are provably equal whatever the sizes are."""
+    if a is b:
+        return True
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    difference = a - b
+    if isinstance(difference, int):
+        return difference == 0
+    spelled_out = _proof_form(difference)
+    return isinstance(spelled_out, int) and spelled_out == 0
+
+
+def _proof_form(dim: Expr) -> Dim:
+    """The same value with its outer divisions in one of several possible spellings, so that more cancels."""
+    if all(atom.kind not in ("//", "%") for atom in dim.atoms()):
+        return dim
+    return total(
+        prod(_proof_spelling(atom) for atom in monomial) * coefficient
+        for monomial, coefficient in dim.terms.items()
+    )
+
+
+def _proof_spelling(atom: Atom) -> Dim:
+    if atom.kind == "%":  # x - y*(x//y)
+        quotient = floor_div(*arguments(atom))
+        return arguments(atom)[0] - arguments(atom)[1] * (
+            _proof_form(quotient) if isinstance(quotient, Expr) else quotient
+        )
+    itself = build({(atom,): 1})
+    if atom.kind != "//" or atom.divisor:
+        return itself
+    numerator, divisor = arguments(atom)
+    if isinstance(numerator, int) or not isinstance(divisor, int) or is_real(numerator):
+        return itself
+    # s//2 = s - (s + 1)//2: both are kept as they come, and here one is chosen.
+    mirrored = divisor - 1 - numerator
+    assert isinstance(mirrored, Expr)
+    split = {monomial: divmod(coefficient, divisor) for monomial, coefficient in mirrored.terms.items()}
+    rest = build({monomial: part for monomial, (_, part) in split.items()})
+    if str(rest) >= str(numerator):
+        return itself
+    return -(build({monomial: whole for monomial, (whole, _) in split.items()}) + opaque("//", rest, divisor))
+
+
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether a and b are provably different for every value of the sizes."""
+    difference = a - b
+    if isinstance(difference, int):
+        return difference != 0
+    low, high = difference.interval()
+    if low > 0 or high < 0:
+        return True
+    # 2*x + 1 is never 0: the constant is no multiple of what divides every other term.
+    constant = difference.terms.get((), 0)
+    content = math.gcd(*(coefficient for monomial, coefficient in difference.terms.items() if monomial))
+    return constant % content != 0 and not is_real(difference)
+
+
+def dim_min(*dims: Dim) -> Dim:
+    """The smallest of the dims, without those provably never the smallest. Raises DimError for none."""
+    return _extreme("min", dims)
+
+
+def dim_max(*dims: Dim) -> Dim:
+    """The largest of the dims, without those provably never the largest. Raises DimError for none."""
+    return _extreme("max", dims)
+
+
+def _extreme(kind: str, dims: Iterable[Dim]) -> Dim:
+    flat: set[Dim] = set()
+    for dim in dims:
+        atom = dim.as_atom() if isinstance(dim, Expr) else None
+        if atom is not None and atom.kind == kind:
+            flat.update(arguments(atom))
+        else:
+            flat.add(dim)
+    if not flat:
+        raise DimError(f"{kind} of no sizes")
+    if len(flat) > _FEW_CHOICES and (
+        len(flat) > MAX_CHOICES or len(flat) * sum(len(terms_of(dim)) for dim in flat) > _CHOICE_WORK
+    ):
+        raise DimError(f"symbolic size grew past a {kind} of {MAX_CHOICES} sizes")
+
+    def covers(kept: Dim, other: Dim) -> bool:
+        return at_least(other, kept) if kind == "min" else at_least(kept, other)
+
+    chosen: list[Dim] = []
+    for dim in sorted(flat, key=_dim_key):
+        if not any(covers(kept, dim) for kept in chosen):
+            chosen = [kept for kept in chosen if not covers(dim, kept)]
+            chosen.append(dim)
+    return chosen[0] if len(chosen) == 1 else opaque(kind, *chosen)
+
+
+def _dim_key(dim: Dim) -> tuple[int, int, str]:
+    return (0, dim, "") if isinstance(dim, int) else (1, 0, str(dim))
+
+
+def compare(op: str, a: Dim, b: Dim) -> Dim:
+    """1 where ``a op b`` holds and 0 where it does not: an int where provable, else an atom.
+
+    `op` is one of == != < <= > >=; raises DimError for another.
+    """
+    if op not in COMPARISONS:
+        raise DimError(f"unknown comparison {op!r}")
+    if isinstance(a, int) and isinstance(b, int):
+        return int(COMPARISONS[op](a, b))
+    if op in (">", ">="):
+        return compare("<" if op == ">" else "<=", b, a)
+    strict = op in ("<", "!=")
+    if same(a, b):
+        return int(not strict)
+    if op in ("==", "!="):
+        if differ(a, b):
+            return int(strict)
+    else:
+        difference = b - a
+        low, high = (difference, difference) if isinstance(difference, int) else difference.interval()
+        if low > 0 or (low == 0 and not strict):
+            return 1
+        if high < 0 or (high == 0 and strict):
+            return 0
+    return opaque(op, *_sides(op, a, b))
+
+
+def _sides(op: str, a: Dim, b: Dim) -> tuple[Dim, Dim]:
+    """Both sides without what they share, so that s + 1 <= t + 1 and s <= t are one comparison."""
+    difference = b - a
+    assert isinstance(difference, Expr)
+    content = math.gcd(*difference.terms.values())
+    if op in ("==", "!=") and leading_coefficient(difference) > 0 and not has_even_atom(difference):
+        content = -content  # either order says the same: take the one with the leading term on the left
+    left: Terms = {}
+    right: Terms = {}
+    for monomial, coefficient in difference.terms.items():
+        side = right if coefficient // content > 0 else left
+        side[monomial] = abs(coefficient // content)
+    return build(left), build(right)
+
+
+def where(condition: Dim, a: Dim, b: Dim) -> Dim:
+    """The choice of a where the condition is nonzero, else b."""
+    if isinstance(condition, int):
+        return a if condition else b
+    if a is b or same(a, b):
+        return a
+    return opaque("where", condition, a, b)
+
+
+def call(name: str, *args: Dim) -> Dim:
+    """The named function of the arguments, as an opaque atom; a plain int where the value is one and known.
+
+    Real-valued functions (`sqrt`, `truediv`, `log`, ...) are kept out of every simplification that needs an
+    integer. A function this module does not know is taken to be integer-valued. Raises DimError when the name
+    is not an identifier.
+    """
+    if not (name.isascii() and name.isidentifier()) or len(name) > MAX_NAME:
+        raise DimError("a function's name must be an identifier")
+    if name in FUNCTIONS and len(args) != function_arity(name):
+        raise DimError(f"{name} takes {function_arity(name)} arguments, not {len(args)}")
+    if name in ("lshift", "rshift") and isinstance(args[1], int) and 0 <= args[1] <= 256:
+        return args[0] * (1 << args[1]) if name == "lshift" else floor_div(args[0], 1 << args[1])
+    if name == "pow" and isinstance(args[0], Expr) and isinstance(args[1], int) and args[1] >= 0:
+        return args[0] ** args[1]
+    numbers = [arg for arg in args if isinstance(arg, int)]
+    if name in FUNCTIONS and len(numbers) == len(args):
+        value = known_integer(name, numbers)
+        if value is not None:
+            return value
+    return opaque("call", *args, name=name)
+
+
+# Sizes that must be equal, and broadcasting.
+
+
+@contextmanager
+def meetings() -> Iterator[list[tuple[Dim, Dim]]]:
+    """Collects the pairs of sizes that meet, while it is open, where only equal ones can, and are not provably equal."""
+    global _met
+    around, _met = _met, []
+    try:
+        yield _met
+    finally:
+        _met = around
+
+
+def meet(a: Dim, b: Dim) -> Dim:
+    """The size of two that must be equal, the simpler spelling of it. Raises ShapeError where they provably differ."""
+    if same(a, b):
+        return a
+    if differ(a, b):
+        raise ShapeError(f"sizes {a} and {b} differ")
+    if _met is not None:
+        _met.append((a, b))
+    if isinstance(a, int) or isinstance(b, int):
+        return a if isinstance(a, int) else b
+    return min(a, b, key=_unsuitability)
+
+
+def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The shape that numpy broadcasting of the shapes gives, aligned at the last dimension.
+
+    1 gives way to anything. An integer other than 1 wins over a symbolic size, which must then be that
+    integer or 1. Of two symbolic sizes that may be equal, one provably at least 2 wins, then the simpler
+    (fewer terms, lower degree, fewer nested operations), then the first. Raises ShapeError for sizes that
+    provably differ.
+    """
+    result: list[Dim] = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        offset = len(result) - len(shape)
+        for place, dim in enumerate(shape, offset):
+            result[place] = _broadcast_pair(result[place], dim)
+    return tuple(result)
+
+
+def _broadcast_pair(a: Dim, b: Dim) -> Dim:
+    if a is b:
+        return a
+    if isinstance(a, int) or isinstance(b, int):
+        if isinstance(a, int) and isinstance(b, int):
+            if a == b or b == 1:
+                return a
+            if a == 1:
+                return b
+            raise ShapeError(f"sizes {a} and {b} do not broadcast")
+        number, size = (a, b) if isinstance(a, int) else (b, a)
+        if number == 1:
+            return size
+        if differ(size, number) and differ(size, 1):
+            raise ShapeError(f"sizes {a} and {b} do not broadcast")
+        return number
+    if same(a, b):
+        return a
+    if differ(a, b):
+        raise ShapeError(f"sizes {a} and {b} do not broadcast")
+    # At run time they are equal or one of them is 1: a size that cannot be 1 is the result.
+    if _met is not None:
+        _met.append((a, b))
+    return min(a, b, key=_unsuitability)
+
+
+def _unsuitability(dim: Expr) -> tuple[bool, int, int, int]:
+    depth = max(atom.depth for atom in dim.atoms())
+    return not at_least(dim, 2), len(dim.terms), max(map(len, dim.terms)), depth
+
+
+OPERATIONS["call"] = lambda name, args: call(name, *args)
+OPERATIONS["min"] = lambda _, args: dim_min(*args)
+OPERATIONS["max"] = lambda _, args: dim_max(*args)
+OPERATIONS["where"] = lambda _, args: where(*args)
+for _comparison in COMPARISONS:
+    OPERATIONS[_comparison] = lambda _, args, op=_comparison: compare(op, *args)  # type: ignore[misc]
