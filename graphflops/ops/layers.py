@@ -146,7 +146,7 @@ LAYERS: tuple[Row, ...] = (
     Row(
         "log_softmax", "softmax", "x axis", "log_softmax _log_softmax special_log_softmax", onnx="LogSoftmax"
     ),
-    Row("masked_softmax", "softmax", "x mask axis", "_masked_softmax _scaled_masked_softmax"),
+    Row("masked_softmax", "softmax", "x mask axis", "_masked_softmax"),
     Row("hardmax", "softmax", "x axis", onnx="Hardmax"),
     # Attention
     Row(
