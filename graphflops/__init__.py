@@ -1,4 +1,4 @@
-"""What a model costs, from its exported file, before anyone runs it.
+"""Computes what a model costs from its exported file: FLOPs, bytes, memory. Nothing in the file is run.
 
 `graphflops.analyze("model.pt2", dims={"s27": 2048}).total().matrix_flops` is the shortest way to a number.
 """
@@ -8,18 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["analyze", "capture", "load", "rule", "validate"]
+__all__ = ["analyze", "audit", "capture", "check", "compare", "load", "rule", "validate"]
 
 if TYPE_CHECKING:
-    from graphflops.analysis import analyze
+    from graphflops.budget.run import check
+    from graphflops.comparison.models import compare
     from graphflops.exporters import load
     from graphflops.exporters.live import capture
+    from graphflops.loading import analyze
+    from graphflops.onnx_audit.audit import audit
     from graphflops.rules import rule
     from graphflops.runtime.validate import validate
 
 _HOME = {
-    "analyze": "graphflops.analysis",
+    "analyze": "graphflops.loading",
+    "audit": "graphflops.onnx_audit.audit",
     "capture": "graphflops.exporters.live",
+    "check": "graphflops.budget.run",
+    "compare": "graphflops.comparison.models",
     "load": "graphflops.exporters",
     "rule": "graphflops.rules",
     "validate": "graphflops.runtime.validate",
@@ -27,7 +33,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: `--help` must not wait for the rules, nor a file for torch."""
+    """Imports a public function when it is first used: `--help` does not wait for the rules, nor a file for torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'graphflops' has no attribute {name!r}")
     from importlib import import_module

@@ -3,6 +3,7 @@
     GraphflopsError
     ├── FileError      the file cannot be read as what it claims to be
     ├── ModelError     the model contradicts itself or what was asked of it
+    ├── OptionError    an option does not go with the input or with another option
     ├── DimError       a size expression is malformed, unsafe or too large
     ├── ShapeError     a rule proved that operands cannot meet
     ├── RunError       a call of a program that is being run cannot run
@@ -32,6 +33,10 @@ class FileError(GraphflopsError):
 
 class ModelError(GraphflopsError):
     """The model contradicts itself, or what was asked of it."""
+
+
+class OptionError(GraphflopsError, ValueError):
+    """An option does not go with the input or with another option; the command line calls it wrong usage."""
 
 
 class DimError(GraphflopsError, ValueError):

@@ -127,31 +127,33 @@ def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name
 def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import baseline
     from graphflops.budget import limits as reader
-    from graphflops.budget.check import check
-    from graphflops.budget.jobs import planned, report_at
+    from graphflops.budget.check import violations
+    from graphflops.budget.run import jobs_of, report_at
     from graphflops.errors import FileError
 
     file = str(config.rootpath / config.getini(_MARKER))
     budget = reader.given(limits, str(config.rootpath)) if limits else reader.read(file)
     kept = budget.baseline_path
     before = baseline.read(kept) if kept and budget.relative else {}
-    jobs = list(planned(budget, path, before))
+    jobs = list(jobs_of(budget, path, before))
     if not jobs:
         raise FileError(f"{file}: no limit is for {path}")
     reports = [report_at(path, job.sizes) for job in jobs]
     pairs = zip(jobs, reports, strict=True)
     findings = [
-        found for job, report in pairs for entry in job.budgets for found in check(report, entry, job.before)
+        found
+        for job, report in pairs
+        for entry in job.budgets
+        for found in violations(report, entry, job.before)
     ]
     return reports[0], findings
 
 
-def _of_program(model: object, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
-    from graphflops.analysis import analyze
+def _of_program(model: Any, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import limits as reader
-    from graphflops.budget.check import check
+    from graphflops.budget.check import violations
+    from graphflops.budget.run import report_at
 
     (entry,) = reader.given(limits).budgets
-    sizes = entry.sizes
-    report = analyze(model, dims=dict(sizes.dims), inputs=dict(sizes.inputs), training=sizes.training)
-    return report, check(report, entry)
+    report = report_at(model, entry.sizes)
+    return report, violations(report, entry)

@@ -30,22 +30,67 @@ _LINK, _SUBMODULE = "120000", "160000"
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Two revisions. merge_base: what the two have in common is meant by the old one."""
+class ModelFile:
+    """A model's file: in the checkout, or at a git commit.
+
+    name: how the user calls the revision. from_top: the path counts from the top of the repository, as in REVISION:PATH.
+    """
+
+    path: str
+    commit: str = ""
+    name: str = ""
+    from_top: bool = False
+
+    @property
+    def title(self) -> str:
+        """The file as git spells it: `REVISION:PATH`."""
+        return f"{self.name}:{self.path}" if self.commit else self.path
+
+    @contextmanager
+    def opened(self) -> Iterator[str]:
+        """The path of a file with its contents: a temporary one where the checkout does not have it."""
+        if self.commit:
+            with file_at(self.commit, self.path, from_top=self.from_top) as path:
+                yield path
+        else:
+            with file_here(self.path) as path:
+                yield path
+
+    @staticmethod
+    def named(text: str) -> ModelFile | None:
+        """The file that a path or REVISION:PATH names; None for what can only be a revision."""
+        if os.path.exists(text):
+            return ModelFile(text)
+        revision, colon, path = text.partition(":")
+        if colon and revision and path:
+            return ModelFile(path, resolved(revision), revision, from_top=not path.startswith("./"))
+        if not colon and os.path.splitext(text)[1] in SUFFIXES:
+            raise FileError(f"{shown(text)}: no such file")
+        return None
+
+    @staticmethod
+    def at(path: str, revision: str) -> ModelFile:
+        """The file at a revision, its path counted from the current folder."""
+        return ModelFile(path, resolved(revision), revision)
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRange:
+    """Two git revisions. merge_base: the old one stands for the last commit that the two have in common."""
 
     old: str
     new: str
     merge_base: bool = False
 
 
-def range_of(text: str) -> Range | None:
+def range_of(text: str) -> RevisionRange | None:
     """`main..HEAD`, `main...HEAD` or `main..` as two revisions; None where the text is no range."""
     old, dots, new = text.partition("...")
     if not dots:
         old, dots, new = text.partition("..")
     if not dots or ".." in new or "/" in (old[-1:], new[:1]):  # ../model.pt2 is a path
         return None
-    return Range(old or "HEAD", new or "HEAD", dots == "...")
+    return RevisionRange(old or "HEAD", new or "HEAD", dots == "...")
 
 
 def resolved(revision: str) -> str:
@@ -90,13 +135,13 @@ def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str |
 
 
 @contextmanager
-def file_at(commit: str, path: str, *, whole: bool = False) -> Iterator[str]:
+def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
     """A model at a commit as a file that is gone afterwards; FileError where there is none, or only a pointer to it.
 
-    whole: the path counts from the top of the repository, else from the current folder.
+    from_top: the path counts from the top of the repository, else from the current folder.
     """
     place = f"{shown(path)} at {commit[:12]}"
-    place_of = ["--full-tree"] if whole else []
+    place_of = ["--full-tree"] if from_top else []
     asked = os.path.relpath(path) if os.path.isabs(path) else path
     listed = _git("ls-tree", "-z", *place_of, commit, "--", asked).rstrip(b"\0")
     if not listed or b"\0" in listed:

@@ -96,8 +96,8 @@ def finding(
     return Finding(code, rule.name, rule.severity, message, rule.help.rstrip("."), node, op, module, source)
 
 
-def check(report: Report, budget: Budget, before: Before | None = None) -> list[Finding]:
-    """What breaks the limits.
+def violations(report: Report, budget: Budget, before: Before | None = None) -> list[Finding]:
+    """One finding for each limit that the report breaks, or that cannot be checked.
 
     The report is of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
     A limit that cannot be told counts as broken: calls of unknown cost may cost anything.

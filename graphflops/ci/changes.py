@@ -7,20 +7,20 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-import click
-
-from graphflops.budget.jobs import report_before
-from graphflops.commands import files
-from graphflops.compare import HELD, WORK, compare
+from graphflops.budget.run import report_before
+from graphflops.comparison.compare import compared
+from graphflops.comparison.result import HELD, WORK
 from graphflops.errors import GraphflopsError, shown
+from graphflops.loading import analyze
 from graphflops.report import Report
 from graphflops.revisions import changed, file_here
+from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from fractions import Fraction
 
-    from graphflops.compare import Comparison
+    from graphflops.comparison.result import Comparison
 
 _WATCHED = (*WORK, "peak_bytes", *HELD)  # the totals that a threshold is for
 
@@ -72,13 +72,12 @@ def _change(base: str, old: str | None, new: str | None, cache: str | None) -> C
     status: Literal["changed", "new"] = "new" if old is None else "changed"
     try:
         with file_here(new) as file:
-            report = _named(files.report_of(file, quiet=True), new)
+            report = _named(analyze(file), new)
         if old is None:
             return Change(path, status, report=report)
-        return Change(path, status, compare(_before(base, old, cache), report), report)
-    except (GraphflopsError, click.ClickException, OSError, RecursionError) as error:
-        said = error.message if isinstance(error, click.ClickException) else str(error)
-        return Change(path, status, error=shown(said, 500))
+        return Change(path, status, compared(_before(base, old, cache), report), report)
+    except (GraphflopsError, OSError, RecursionError) as error:
+        return Change(path, status, error=shown(str(error), 500))
 
 
 def _before(base: str, path: str, cache: str | None) -> Report:
@@ -94,7 +93,7 @@ def _before(base: str, path: str, cache: str | None) -> Report:
     report = report_before(base, path)
     if kept is not None:
         os.makedirs(os.path.dirname(kept), exist_ok=True)
-        with files.whole(kept) as part, open(part, "wb") as file:
+        with whole(kept) as part, open(part, "wb") as file:
             file.write(report.to_json())
     return _named(report, path)
 

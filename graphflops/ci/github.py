@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.check import RULES
-from graphflops.budget.jobs import checked
 from graphflops.budget.patterns import matches_file
+from graphflops.budget.run import checked
 from graphflops.checkout import located, tracked
 from graphflops.ci.changes import changes
 from graphflops.ci.comments import MARK, CommentError, PullRequest
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
 
-    from graphflops.budget.jobs import Checked
+    from graphflops.budget.run import Checked
     from graphflops.ci.changes import Change
     from graphflops.findings import ModelFindings
 

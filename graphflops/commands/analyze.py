@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WHOLE = {"json": "JSON", "html": "HTML", "speedscope": "speedscope"}
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("model", type=click.Path())
 @options.dims
 @options.inputs

@@ -23,7 +23,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return [code.strip() for value in values for code in value.split(",")]
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="MODEL...")
 @click.option(
     "--select",
@@ -78,7 +78,7 @@ def audit(
     graphflops audit model.onnx --format sarif --output audit.sarif
     graphflops audit --explain GF240
     """
-    from graphflops.audit.catalogue import chosen
+    from graphflops.onnx_audit.catalogue import chosen
 
     if explain is not None:
         _explain(explain, output)
@@ -87,8 +87,8 @@ def audit(
         raise click.UsageError("name a MODEL, or say --explain CODE")
     codes = chosen(select, ignore)
     form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
-    from graphflops.audit import audit as run
     from graphflops.findings import SEVERITIES, ModelFindings
+    from graphflops.onnx_audit.audit import audit as run
 
     found = []
     for model in models:
@@ -116,7 +116,7 @@ def audit(
 
 
 def _explain(code: str, output: str | None) -> None:
-    from graphflops.audit.catalogue import checks
+    from graphflops.onnx_audit.catalogue import checks
 
     known = checks()
     if code == "all":
@@ -131,8 +131,8 @@ def _explain(code: str, output: str | None) -> None:
 
 
 def _rules() -> Mapping[str, RuleInfo]:
-    from graphflops.audit.catalogue import checks
     from graphflops.findings import RuleInfo
+    from graphflops.onnx_audit.catalogue import checks
 
     return {
         check.code: RuleInfo(

@@ -12,12 +12,13 @@ import click
 
 from graphflops.commands import files, options
 from graphflops.errors import ModelError, innermost, shown
+from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("factory", metavar="PKG.MOD:FACTORY")
 @click.option(
     "-o",
@@ -47,7 +48,7 @@ def capture(factory: str, output: str, training: bool, rule_files: tuple[str, ..
     if kind == ".pt2":
         import torch
 
-        with files.whole(output) as path:
+        with whole(output) as path:
             try:
                 torch.export.save(program, path)
             except OSError:
@@ -56,10 +57,11 @@ def capture(factory: str, output: str, training: bool, rule_files: tuple[str, ..
                 problem = f"{shown(factory)}: torch cannot save it: {_said(error)}"
                 raise ModelError(f"{problem}; write its report instead: --output NAME.json") from error
         return
-    files.import_rules(rule_files)
     from graphflops.analysis import analyze
+    from graphflops.loading import import_rules
     from graphflops.render import render
 
+    import_rules(rule_files)
     files.write(render(analyze(program, training=training), "json"), output)
 
 

@@ -9,17 +9,16 @@ import click
 
 from graphflops.commands import files, options
 from graphflops.errors import FileError, shown
+from graphflops.writing import write_text
 
 if TYPE_CHECKING:
-    from graphflops.budget.baseline import Baseline
-    from graphflops.budget.jobs import Checked
-    from graphflops.budget.limits import BudgetFile
+    from graphflops.budget.run import Checked
 
 _FORMATS = ("table", "json", "sarif", "markdown")
 _SUFFIXES = {".json": "json", ".sarif": "sarif", ".md": "markdown", ".markdown": "markdown"}
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="[MODEL]...")
 @click.option(
     "--budget",
@@ -73,7 +72,7 @@ def check(
     graphflops check --update
     """
     from graphflops.budget import limits
-    from graphflops.budget.jobs import checked
+    from graphflops.budget.run import before_of, checked
 
     budget = limits.read(budget_file)
     form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
@@ -82,7 +81,7 @@ def check(
         raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget_file)}")
     if update and budget.baseline_path is None:
         raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
-    before, revision = (None, "") if update else _before(budget, paths, baseline)
+    before, revision = (None, "") if update else before_of(budget, paths, baseline)
     result = checked(
         budget,
         paths,
@@ -101,41 +100,12 @@ def check(
         ctx.exit(3)
 
 
-def _before(budget: BudgetFile, models: list[str], given: str | None) -> tuple[Baseline | None, str]:
-    """The baseline, or the revision of git to compare with."""
-    from graphflops.budget import baseline
-
-    if given is not None and not os.path.isfile(given):
-        return None, given
-    if given is not None and not baseline.is_baseline(given):
-        return _of_report(budget, models, given), ""
-    if given is None and not budget.relative:
-        return None, ""
-    path = given or budget.baseline_path
-    if path is None:
-        what = 'relative limits need `baseline = "FILE"` in it, or --baseline FILE or REVISION'
-        raise FileError(f"{shown(budget.path)}: {what}")
-    return baseline.read(path), ""
-
-
-def _of_report(budget: BudgetFile, models: list[str], path: str) -> Baseline:
-    """A saved report as the baseline of the one model that is checked."""
-    from graphflops.budget.baseline import measured
-    from graphflops.budget.measure import Measures
-
-    if len(models) != 1:
-        raise click.UsageError(f"{shown(path)} is the report of one model: name one MODEL")
-    before = measured(Measures(files.report_of(path)), budget.budgets)
-    name = budget.name_of(models[0])
-    return {name: {str(entry.sizes): before for entry in budget.budgets if entry.applies(name)}}
-
-
 def _update(path: str, result: Checked, *, whole: bool) -> None:
     """Write what was measured: instead of the old baseline where all models were, else into it."""
     from graphflops.budget import baseline
 
     old = {} if whole or not os.path.exists(path) else baseline.read(path)
-    files.write(baseline.to_json({**old, **result.measured}), path)
+    write_text(path, baseline.to_json({**old, **result.measured}))
 
 
 def _rendered(result: Checked, form: str, output: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from graphflops.errors import shown
+from graphflops.errors import OptionError, shown
 from graphflops.render import FORMATS
 
 if TYPE_CHECKING:
@@ -14,10 +14,21 @@ if TYPE_CHECKING:
 
 _LARGEST_SIZE = 2**48  # elements along one axis
 
-Command = TypeVar("Command", bound="Callable[..., Any]")
+Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]
+class Command(click.Command):
+    """A command to which an option that does not go with its input is wrong usage."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+
+class SizeOption(click.ParamType):  # type: ignore[type-arg]
     """A size by name: `s27=4096` becomes `("s27", 4096)`."""
 
     name = "NAME=N"
@@ -41,7 +52,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return int(digits)
 
 
-class Shape(Size):
+class ShapeOption(SizeOption):
     """Several sizes by name: `ids=2,512` becomes `("ids", (2, 512))`."""
 
     name = "NAME=N,N"
@@ -54,7 +65,7 @@ class Shape(Size):
         return name.strip(), tuple(self.size(size, param, ctx) for size in sizes.split(","))
 
 
-class Mask(click.ParamType):  # type: ignore[type-arg]
+class MaskOption(click.ParamType):  # type: ignore[type-arg]
     """What a mask lets through, by the name of an input: `attn_mask=causal` becomes `("attn_mask", "causal")`."""
 
     name = "NAME=KIND"
@@ -87,10 +98,10 @@ def named(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str,
     return mapping
 
 
-def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def _together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Several decorators as one."""
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Function) -> Function:
         for option in reversed(options):
             command = option(command)
         return command
@@ -107,7 +118,7 @@ target = click.option(
 )
 
 
-def output_in(forms: Sequence[str]) -> Callable[[Command], Command]:
+def output_in(forms: Sequence[str]) -> Callable[[Function], Function]:
     """`--format`, one of these, and `--output`."""
     help_ = "Default: by the suffix of --output, else table."
     return _together(click.option("--format", "form", type=click.Choice(forms), help=help_), target)
@@ -128,7 +139,7 @@ model_name = click.option(
 dims = click.option(
     "--dim",
     "dims",
-    type=Size(),
+    type=SizeOption(),
     multiple=True,
     callback=named,
     help="Size by symbol (s27=4096) or axis (ids[1]=4096).",
@@ -136,7 +147,7 @@ dims = click.option(
 inputs = click.option(
     "--input",
     "inputs",
-    type=Shape(),
+    type=ShapeOption(),
     multiple=True,
     callback=named,
     help="Whole shape of an input: ids=2,512.",
@@ -144,7 +155,7 @@ inputs = click.option(
 masks = click.option(
     "--mask",
     "masks",
-    type=Mask(),
+    type=MaskOption(),
     multiple=True,
     callback=named,
     help="What an input that is a mask lets through: causal, window:1024, prefix:128, density:0.3.",
@@ -152,7 +163,7 @@ masks = click.option(
 sweeps = click.option(
     "--sweep",
     "sweeps",
-    type=Shape(),
+    type=ShapeOption(),
     multiple=True,
     callback=named,
     help="One table, a line for each of these sizes: s27=128,512,2048. Several vary together; a=b=128,512 are equal.",

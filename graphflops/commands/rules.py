@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _UNBOUNDED = 10_000  # columns of a list of names that goes to no terminal: a program may look for the names
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("model", type=click.Path(), required=False)
 @options.output
 @options.model_name
@@ -33,12 +33,13 @@ def rules(
     graphflops rules model.pt2
     graphflops rules --format csv
     """
+    from graphflops.loading import import_rules
     from graphflops.render import FORMATS, listing
     from graphflops.render import rules as tables
 
     form = files.form_of(form, output, FORMATS)
     if model is None:
-        files.import_rules(rule_files)
+        import_rules(rule_files)
         heads, rows = tables.registered()
     else:
         heads, rows = tables.used(files.report_of(model, model_name=model_name, rule_files=rule_files))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from graphflops.commands import files
+from graphflops.commands import files, options
 from graphflops.errors import GraphflopsError, shown
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("model", type=click.Path())
 def textconv(model: str) -> None:
     """The cost of MODEL as stable text, for `git diff` and `git log -p`: exact, a line a module and operator.

@@ -14,7 +14,7 @@ _FORMATS = ("table", "json", "markdown")
 _SUFFIXES = {".json": "json", ".md": "markdown", ".markdown": "markdown"}
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("model", type=click.Path())
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1.")
 @click.option(
@@ -82,7 +82,9 @@ def validate(
     graphflops validate model.pt2 --inputs batch.safetensors --output validation.json
     """
     form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
-    files.import_rules(rule_files)
+    from graphflops.loading import import_rules
+
+    import_rules(rule_files)
     try:
         from graphflops.runtime import validate as run
     except ModuleNotFoundError as missing:

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from graphflops.audit import audit
-from graphflops.audit.catalogue import checks
 from graphflops.findings import Finding
+from graphflops.onnx_audit.audit import audit
+from graphflops.onnx_audit.catalogue import checks
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import parser
 
-from graphflops.audit.catalogue import checks
 from graphflops.cli import main
+from graphflops.onnx_audit.catalogue import checks
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 

@@ -6,13 +6,13 @@ import pytest
 
 from graphflops.ci.changes import Change
 from graphflops.ci.page import COMMENT, SUMMARY, comment, summary
-from graphflops.compare import compare
+from graphflops.comparison.compare import compared
 from graphflops.findings import Finding, ModelFindings
 from tests.render.reports import decoder
 
 OVER = Finding("GF301", "over-limit", "error", "é" * 900, "make it cheaper")
 NOTE = Finding("GF311", "not-limited", "note", "no limit", "add one")
-CHANGED = Change("lm.pt2", "changed", compare(decoder(3), decoder(4)))
+CHANGED = Change("lm.pt2", "changed", compared(decoder(3), decoder(4)))
 
 
 @pytest.mark.parametrize("models", [1, 400])

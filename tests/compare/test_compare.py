@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from graphflops.compare import Comparison, Fact, compare
+from graphflops.comparison.compare import compared
+from graphflops.comparison.result import Comparison, Fact
 from graphflops.cost import Cost
 from graphflops.dims import symbol
 from graphflops.graph import Origin
@@ -54,7 +55,7 @@ def listed(comparison: Comparison) -> list[tuple[str, str | None, str | None]]:
 def test_lists_are_aligned_as_sequences(
     old: str, new: str, expected: list[tuple[str, str | None, str | None]]
 ) -> None:
-    assert sorted(listed(compare(sequence(*old.split()), sequence(*new.split()))), key=str) == sorted(
+    assert sorted(listed(compared(sequence(*old.split()), sequence(*new.split()))), key=str) == sorted(
         expected, key=str
     )
 
@@ -62,11 +63,14 @@ def test_lists_are_aligned_as_sequences(
 def test_a_long_list_is_aligned_by_number() -> None:
     old = sequence(*["fc8"] * 600, "fc9")
     new = sequence("fc7", *["fc6"] * 599, "fc9")
-    assert listed(compare(old, new)) == [("changed", "net.1-599", "net.1-599"), ("changed", "net.0", "net.0")]
+    assert listed(compared(old, new)) == [
+        ("changed", "net.1-599", "net.1-599"),
+        ("changed", "net.0", "net.0"),
+    ]
 
 
 def test_numbers_alone_are_no_change() -> None:
-    comparison = compare(sequence("fc8", "fc9"), sequence("fc7", "fc8", "fc9"))
+    comparison = compared(sequence("fc8", "fc9"), sequence("fc7", "fc8", "fc9"))
     assert comparison.renumbered == (("net.0", "net.1"), ("net.1", "net.2"))
 
 
@@ -92,7 +96,7 @@ def renamed(report: Report, old: str, new: str) -> Report:
     ],
 )
 def test_renamed_and_moved_modules_are_one_entry(old: str, new: str, expected: list[object]) -> None:
-    comparison = compare(decoder(), renamed(decoder(), old, new))
+    comparison = compared(decoder(), renamed(decoder(), old, new))
     assert listed(comparison) == expected
     assert all(not figure.differs for figure in comparison.totals["forward"].values())
 
@@ -103,7 +107,7 @@ def test_what_moved_into_another_module_is_found() -> None:
         parameter_modules={"encoder.proj": 72, "decoder.out": 72},
     )
     new = renamed(old, "encoder.proj", "decoder.proj")
-    assert listed(compare(old, new)) == [("moved", "encoder.proj", "decoder.proj")]
+    assert listed(compared(old, new)) == [("moved", "encoder.proj", "decoder.proj")]
 
 
 def test_names_of_nodes_and_lines_are_no_difference() -> None:
@@ -111,17 +115,17 @@ def test_names_of_nodes_and_lines_are_no_difference() -> None:
     rows = (
         replace(row, node=f"x_{row.node}", source=f"other.py:{index}") for index, row in enumerate(old.rows)
     )
-    assert compare(old, replace(old, rows=tuple(rows))).same
+    assert compared(old, replace(old, rows=tuple(rows))).same
 
 
 def test_views_are_no_difference() -> None:
     old = decoder()
     view = Row("view", "aten.view.default", "blocks.0.attn", "model.Attention", "model.py:18", "free")
-    assert compare(old, replace(old, rows=(view, *old.rows))).same
+    assert compared(old, replace(old, rows=(view, *old.rows))).same
 
 
 def test_unknown_is_said_first_and_totals_are_lower_bounds() -> None:
-    comparison = compare(decoder(), with_unknown(decoder()))
+    comparison = compared(decoder(), with_unknown(decoder()))
     first, second, third = headlines(comparison)
     assert first.startswith("coverage: of unknown cost now: my.fused.default (+2), my.other.default (+1)")
     assert "→ >= " in second or ">= " in second
@@ -131,13 +135,13 @@ def test_unknown_is_said_first_and_totals_are_lower_bounds() -> None:
         ("my.fused.default", 0, 2),
         ("my.other.default", 0, 1),
     ]
-    back = headlines(compare(with_unknown(decoder()), decoder()))
+    back = headlines(compared(with_unknown(decoder()), decoder()))
     assert back[0].startswith("coverage: no longer of unknown cost: my.fused.default (-2)")
 
 
 def test_unknown_on_one_side_only_is_never_zero() -> None:
     fused = Row("f", "my.fused.default", "fc", "Fused", "m.py:1", "unknown")
-    comparison = compare(made([linear("a", "fc", 8, 8)]), made([fused]))
+    comparison = compared(made([linear("a", "fc", 8, 8)]), made([fused]))
     (change,) = comparison.modules
     assert (change.before_unknown, change.after_unknown) == (0, 1)
     assert "of unknown cost" in "\n".join(headlines(comparison)[1:])
@@ -147,13 +151,13 @@ def test_source_lines_are_followed() -> None:
     old = decoder()
     rows = (replace(row, source=row.source.replace(":17", ":20").replace(":21", ":24")) for row in old.rows)
     wider = [replace(row, cost=row.cost * 2) if row.source.endswith(":20") else row for row in rows]
-    comparison = compare(old, replace(old, rows=tuple(wider), totals=made(wider).totals))
+    comparison = compared(old, replace(old, rows=tuple(wider), totals=made(wider).totals))
     assert [(group.before, group.after) for group in comparison.sources] == [("model.py:17", "model.py:20")]
     assert comparison.unchanged_sources == 3  # :19, :21 now :24, :40
 
 
 def test_operators_before_and_after() -> None:
-    comparison = compare(sequence("fc8", "relu", "relu"), sequence("fc8", "gelu", "relu"))
+    comparison = compared(sequence("fc8", "relu", "relu"), sequence("fc8", "gelu", "relu"))
     assert [(g.before, g.after, g.before_calls, g.after_calls) for g in comparison.ops] == [
         ("aten.relu.default", "aten.relu.default", 2, 1),
         (None, "aten.gelu.default", 0, 1),
@@ -164,7 +168,7 @@ def test_operators_before_and_after() -> None:
 def test_an_operator_in_anothers_place_is_one_changed_call() -> None:
     block = {"kind": "model.Block"}
     rows = [plain("a", "aten.silu.default", "mlp", **block), plain("b", "aten.mul.Tensor", "mlp", **block)]
-    comparison = compare(made(rows), made([plain("c", "aten.gelu.default", "mlp", **block), rows[1]]))
+    comparison = compared(made(rows), made([plain("c", "aten.gelu.default", "mlp", **block), rows[1]]))
     (change,) = comparison.modules
     assert change.facts == (Fact("operator", "aten.silu.default", "aten.gelu.default"),)
     assert [(pair.before.op, pair.after.op) for pair in change.calls if pair.before and pair.after] == [
@@ -175,7 +179,7 @@ def test_an_operator_in_anothers_place_is_one_changed_call() -> None:
 def test_equal_entries_share_a_line_and_their_sum() -> None:
     old, new = decoder(layers=3), decoder(layers=3)
     rows = [replace(row, cost=row.cost * 2) if row.module.endswith("mlp.up") else row for row in new.rows]
-    comparison = compare(old, replace(new, rows=tuple(rows), totals=made(rows).totals))
+    comparison = compared(old, replace(new, rows=tuple(rows), totals=made(rows).totals))
     (fold,) = comparison.folded
     assert (fold.path, len(fold.members)) == ("blocks.0-2.mlp.up", 3)
     assert fold.figures["matrix_flops"].delta == 3 * 2 * (3 * 7) * 64 * 256  # 3 x 7 tokens, 64 -> 256
@@ -190,26 +194,26 @@ def test_exports_are_checked_by_matrix_work() -> None:
     onnx = replace(
         decoder(), rows=tuple(spelled), origin=Origin("lm.onnx", "onnx"), totals=made(spelled).totals
     )
-    comparison = compare(decoder(), onnx)
+    comparison = compared(decoder(), onnx)
     assert comparison.export
     assert comparison.same
     assert comparison.modules == ()
     assert "the export keeps the work" in headlines(comparison)[0]
     lost = [replace(row, cost=Cost()) if row.module == "blocks.0.mlp.up" else row for row in spelled]
-    comparison = compare(decoder(), replace(onnx, rows=tuple(lost), totals=made(lost).totals))
+    comparison = compared(decoder(), replace(onnx, rows=tuple(lost), totals=made(lost).totals))
     assert listed(comparison) == [("changed", "blocks.0.mlp.up", "blocks.0.mlp.up")]
     assert not comparison.same
 
 
 def test_a_file_without_modules_compares_in_total() -> None:
     flat = [replace(row, module="", module_type="") for row in decoder().rows]
-    comparison = compare(decoder(), replace(decoder(), rows=tuple(flat), origin=Origin("lm.onnx", "onnx")))
+    comparison = compared(decoder(), replace(decoder(), rows=tuple(flat), origin=Origin("lm.onnx", "onnx")))
     assert comparison.modules == ()
     assert [remark.name for remark in comparison.remarks] == ["no-modules"]
 
 
 def test_training_in_both_is_compared() -> None:
-    comparison = compare(training(decoder(layers=2)), training(decoder(layers=3)))
+    comparison = compared(training(decoder(layers=2)), training(decoder(layers=3)))
     (change,) = comparison.modules
     forward, backward = change.figures["matrix_flops"], change.backward["matrix_flops"]
     assert backward.delta == 2 * (forward.delta or 0)
@@ -217,7 +221,7 @@ def test_training_in_both_is_compared() -> None:
 
 
 def test_sizes_without_values_compare_as_formulas() -> None:
-    comparison = compare(unset(decoder(layers=1)), unset(decoder(layers=2)))
+    comparison = compared(unset(decoder(layers=1)), unset(decoder(layers=2)))
     figure = comparison.totals["forward"]["matrix_flops"]
     tokens = symbol("s23") * symbol("s27")
     assert figure.delta is None
@@ -232,7 +236,7 @@ def test_hostile_names_stay_text(form: str) -> None:
         changed, rows=(replace(changed.rows[0], cost=Cost(7), module=f"{HOSTILE}.x"), *changed.rows[1:])
     )
     for by in (None, "op", "source") if form != "json" else (None,):
-        text = render(compare(hostile(), changed), form, by=by)  # type: ignore[arg-type]
+        text = render(compared(hostile(), changed), form, by=by)  # type: ignore[arg-type]
         assert "\x1b" not in text
         assert "\u202e" not in text
         if form == "markdown":
@@ -260,7 +264,7 @@ def test_markdown_of_a_large_change_fits_a_comment() -> None:
         replace(row, module=name, cost=Cost(n))
         for n, (row, name) in enumerate(zip(wide.rows, names, strict=True))
     ]
-    text = render(compare(decoder(layers=300), replace(wide, rows=tuple(rows))), "markdown", top=100_000)
+    text = render(compared(decoder(layers=300), replace(wide, rows=tuple(rows))), "markdown", top=100_000)
     assert len(text) <= 65_536
     assert "more lines left out" in text
 
@@ -268,7 +272,7 @@ def test_markdown_of_a_large_change_fits_a_comment() -> None:
 def test_a_deep_path_is_no_problem() -> None:
     deep = ".".join(["m"] * 50_000)
     old, new = made([linear("a", deep, 8, 8)]), made([linear("a", deep, 8, 9)])
-    assert len(compare(old, new).modules) == 1
+    assert len(compared(old, new).modules) == 1
 
 
 def test_the_parts_of_what_was_split_are_one_entry() -> None:
@@ -277,7 +281,7 @@ def test_the_parts_of_what_was_split_are_one_entry() -> None:
         [linear(f"l_{name}", f"attn.{name}", 64, 64) for name in "qkv"],
         parameter_modules={f"attn.{name}": 64 * 64 for name in "qkv"},
     )
-    comparison = compare(one, three)
+    comparison = compared(one, three)
     assert sorted(listed(comparison), key=str) == [("gone", "attn.qkv", None), ("new", None, "attn.{q,k,v}")]
     assert comparison.totals["forward"]["matrix_flops"].delta == 0
     assert [fold.figures["parameters"].delta for fold in comparison.folded if fold.path] == [3 * 64 * 64]
@@ -301,7 +305,7 @@ def test_where_a_change_begins_is_told_from_what_follows() -> None:
 
     old = made([conv("a", "stem", (32, 16)), conv("b", "body", (16, 16))])
     new = made([conv("a", "stem", (32, 32)), conv("b", "body", (32, 32))])
-    text = "\n".join(headlines(compare(old, new)))
+    text = "\n".join(headlines(compared(old, new)))
     assert "stem (Conv2d): same input, result [1, 8, 16, 16] → [1, 8, 32, 32]" in text
     assert "body (Conv2d): input [1, 8, 16, 16] → [1, 8, 32, 32]" in text
 
@@ -309,5 +313,5 @@ def test_where_a_change_begins_is_told_from_what_follows() -> None:
 def test_many_equal_calls_are_no_problem() -> None:
     rows = [plain(f"n{index}", "aten.add.Tensor", "", "M") for index in range(2000)]
     mixed = [replace(row, cost=row.cost * 2) if index % 2 else row for index, row in enumerate(rows)]
-    (change,) = compare(made(rows), made(mixed)).modules
+    (change,) = compared(made(rows), made(mixed)).modules
     assert len(change.calls) == 1000

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphflops.compare import WORK, Comparison, compare
+from graphflops.comparison.compare import compared
+from graphflops.comparison.result import WORK, Comparison
 from graphflops.render.diff import render
 from graphflops.render.diff.words import headlines
 from graphflops.report import Report
@@ -185,7 +186,7 @@ def base() -> Report:
 
 @cache
 def found(name: str) -> Comparison:
-    return compare(base(), EDITS[name].made())
+    return compared(base(), EDITS[name].made())
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -228,12 +229,12 @@ def test_parts_sum_to_the_total(name: str) -> None:
 @pytest.mark.parametrize("name", EDITS)
 def test_saved_reports_compare_like_programs(name: str) -> None:
     old, new = (Report.from_json(side.to_json()) for side in (base(), found(name).new))
-    assert headlines(compare(old, new)) == headlines(found(name))
+    assert headlines(compared(old, new)) == headlines(found(name))
 
 
 @pytest.mark.parametrize("name", EDITS)
 def test_the_other_way_round_is_the_opposite(name: str) -> None:
-    back = compare(found(name).new, base())
+    back = compared(found(name).new, base())
     for quantity, figure in found(name).totals["forward"].items():
         assert back.totals["forward"][quantity].delta == -(figure.delta or 0), quantity
     assert len(back.modules) == len(found(name).modules)
@@ -247,10 +248,10 @@ def test_every_format_renders(form: str) -> None:
 
 def test_training_compares_every_phase() -> None:
     old, new = report(decoder(), training=True), report(decoder(inner=96), training=True)
-    comparison = compare(old, new)
+    comparison = compared(old, new)
     more = LAYERS * 2 * (2 * TOKENS * WIDTH * 32)
     deltas = {phase: figures["matrix_flops"].delta for phase, figures in comparison.totals.items()}
     assert deltas == {"forward": more, "backward": 2 * more, "optimizer": 0, "step": 3 * more}
     assert sum(change.backward["matrix_flops"].delta or 0 for change in comparison.modules) == 2 * more
-    only = compare(old, base())
+    only = compared(old, base())
     assert [remark.name for remark in only.remarks] == ["training-in-one"]

@@ -218,11 +218,11 @@ def test_without_git_lfs_a_pointer_is_named(lfs: Path) -> None:
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("main..HEAD", revisions.Range("main", "HEAD")),
-        ("main...topic", revisions.Range("main", "topic", merge_base=True)),
-        ("main..", revisions.Range("main", "HEAD")),
-        ("..topic", revisions.Range("HEAD", "topic")),
-        ("origin/main..a/b", revisions.Range("origin/main", "a/b")),
+        ("main..HEAD", revisions.RevisionRange("main", "HEAD")),
+        ("main...topic", revisions.RevisionRange("main", "topic", merge_base=True)),
+        ("main..", revisions.RevisionRange("main", "HEAD")),
+        ("..topic", revisions.RevisionRange("HEAD", "topic")),
+        ("origin/main..a/b", revisions.RevisionRange("origin/main", "a/b")),
         ("../model.pt2", None),
         ("a/../b.pt2", None),
         ("main", None),

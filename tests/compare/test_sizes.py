@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from graphflops.compare import Comparison, compare
+from graphflops.comparison.compare import compared
+from graphflops.comparison.result import Comparison
 from graphflops.cost import Cost
 from graphflops.dims import symbol
 from graphflops.render.diff.words import headlines, notes
@@ -38,7 +39,7 @@ def flops(comparison: Comparison) -> tuple[int | None, int | None, str]:
 
 
 def test_one_axis_is_one_size_whatever_its_names() -> None:
-    comparison = compare(product("s27"), product("s77"))
+    comparison = compared(product("s27"), product("s77"))
     assert comparison.same
     assert [(size.name, size.before, size.after, size.value) for size in comparison.sizes] == [
         ("s27", "s27", "s77", 4)
@@ -46,7 +47,7 @@ def test_one_axis_is_one_size_whatever_its_names() -> None:
 
 
 def test_a_name_of_the_users_own_is_kept() -> None:
-    comparison = compare(product("s27"), product("tokens", None))
+    comparison = compared(product("s27"), product("tokens", None))
     assert [size.name for size in comparison.sizes] == ["tokens"]
     assert flops(comparison) == (800, 800, "0")  # 2 * 4 * 10 * 10
 
@@ -57,7 +58,7 @@ def test_one_name_at_two_axes_is_two_sizes() -> None:
     shifted = replace(new, symbols={"s1": other, "s0": replace(other, value=5, where=("y[0]",))})
     x = Named("x", TensorType((symbol("s1"), WIDE), FLOAT32))
     y = Named("y", TensorType((symbol("s0"),), FLOAT32))
-    comparison = compare(
+    comparison = compared(
         replace(old, inputs=(x._replace(type=TensorType((symbol("s0"), WIDE), FLOAT32)),)),
         replace(shifted, inputs=(x, y)),
     )
@@ -68,13 +69,13 @@ def test_one_name_at_two_axes_is_two_sizes() -> None:
 
 
 def test_sizes_that_only_data_tell_are_joined_by_name() -> None:
-    comparison = compare(product("nonzero_0", None, axis=""), product("nonzero_0", None, axis="", power=2))
+    comparison = compared(product("nonzero_0", None, axis=""), product("nonzero_0", None, axis="", power=2))
     assert flops(comparison) == (None, None, "-200*nonzero_0 + 200*nonzero_0**2")
     assert "FLOPs: linear in nonzero_0 before, quadratic in nonzero_0 now" in headlines(comparison)[1]
 
 
 def test_growth_is_said_though_the_numbers_are_equal() -> None:
-    comparison = compare(product("s27", 1), product("s77", 1, power=2))
+    comparison = compared(product("s27", 1), product("s77", 1, power=2))
     assert flops(comparison) == (200, 200, "-200*s27 + 200*s27**2")
     assert not comparison.same
     assert headlines(comparison)[0].endswith("FLOPs 200 at these sizes, by another formula")
@@ -82,7 +83,7 @@ def test_growth_is_said_though_the_numbers_are_equal() -> None:
 
 
 def test_examples_that_differ_are_said_and_the_old_one_counts() -> None:
-    comparison = compare(product("s27", 4), product("s27", 8))
+    comparison = compared(product("s27", 4), product("s27", 8))
     assert flops(comparison) == (800, 800, "0")
     assert [remark.name for remark in comparison.remarks] == ["examples-differ"]
     assert "x[0] was exported at 4 and is at 8 in the new: both are compared at 4" in headlines(comparison)[1]
@@ -100,7 +101,7 @@ def test_examples_that_differ_are_said_and_the_old_one_counts() -> None:
     ],
 )
 def test_compared_at(old: Report, new: Report, expected: tuple[int | None, int | None, str]) -> None:
-    assert flops(compare(old, new)) == expected
+    assert flops(compared(old, new)) == expected
 
 
 @pytest.mark.parametrize(
@@ -111,14 +112,14 @@ def test_compared_at(old: Report, new: Report, expected: tuple[int | None, int |
     ],
 )
 def test_sizes_that_cannot_be_made_equal_are_said(old: Report, new: Report) -> None:
-    comparison = compare(old, new)
+    comparison = compared(old, new)
     assert flops(comparison) == (800, 1600, "800")
     assert [remark.name for remark in comparison.remarks] == ["sizes-differ"]
     assert "x[0] is 4 in the old and 8 in the new: give both one size" in headlines(comparison)[1]
 
 
 def test_fixed_sizes_that_differ_are_another_input() -> None:
-    comparison = compare(product(4, axis="x[0]"), product(8, axis="x[0]"))
+    comparison = compared(product(4, axis="x[0]"), product(8, axis="x[0]"))
     assert [(entry.name, entry.before, entry.after) for entry in comparison.inputs] == [
         ("x", "float32[4, 10]", "float32[8, 10]")
     ]
@@ -126,8 +127,8 @@ def test_fixed_sizes_that_differ_are_another_input() -> None:
 
 
 def test_the_sizes_compared_at_are_named() -> None:
-    assert "compared at s27 = 4" in notes(compare(product("s27"), product("s27", power=2)))
-    assert "without one value for both: s27" in notes(compare(product("s27", None), product("s77", None)))
+    assert "compared at s27 = 4" in notes(compared(product("s27"), product("s27", power=2)))
+    assert "without one value for both: s27" in notes(compared(product("s27", None), product("s77", None)))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_where_less_becomes_more(
         cost = Cost(linear * size + constant + square * size * size)
         return replace(made([replace(base.rows[0], cost=cost)]), symbols=base.symbols, inputs=base.inputs)
 
-    comparison = compare(sized(*old), sized(*new))
+    comparison = compared(sized(*old), sized(*new))
     found = [(entry.at, entry.more) for entry in comparison.crossings if entry.quantity == "matrix_flops"]
     assert found == ([] if expected is None else [expected])
     if expected == (11, True):

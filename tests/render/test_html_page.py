@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from graphflops import analyze
-from graphflops.compare import compare
+from graphflops.comparison.compare import compared
 from graphflops.render import render
 from graphflops.render.diff import render as render_diff
 from graphflops.render.text import memory, number, safe
@@ -85,9 +85,9 @@ VARIANTS = {
     "unset": lambda: unset(decoder(3)),
     "joint": lambda: joint(decoder(2)),
     "hostile": lambda: hostile(),
-    "diff": lambda: render_diff(compare(decoder(4), with_unknown(decoder(6))), "html"),
-    "diff-training": lambda: render_diff(compare(training(decoder(2)), training(decoder(3))), "html"),
-    "diff-hostile": lambda: render_diff(compare(decoder(1), hostile()), "html"),
+    "diff": lambda: render_diff(compared(decoder(4), with_unknown(decoder(6))), "html"),
+    "diff-training": lambda: render_diff(compared(training(decoder(2)), training(decoder(3))), "html"),
+    "diff-hostile": lambda: render_diff(compared(decoder(1), hostile()), "html"),
 }
 
 
@@ -345,7 +345,7 @@ def test_without_script_there_are_tables(browser: Browser, folder: Path, sample:
 
 def test_a_comparison_shows_both(browser: Browser, folder: Path) -> None:
     old, new = decoder(4), decoder(6)
-    opened(browser, folder, render_diff(compare(old, new), "html"))
+    opened(browser, folder, render_diff(compared(old, new), "html"))
     flops = [number(report.value(report.total().matrix_flops) or 0) for report in (old, new)]
     assert tiles(browser)["FLOPs"] == " → ".join(flops)
     assert re.search(r"blocks\.4-5 \(x2\)\s*Block", browser.text("#changes"))
@@ -394,7 +394,7 @@ return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibil
 @pytest.mark.parametrize("dark", [False, True])
 def test_readable_in_light_and_dark(browser: Browser, folder: Path, dark: bool) -> None:
     """Text stands out from what is behind it by 4.5 to 1 at least, as WCAG asks."""
-    for report in (analyze(TRANSFORMER), render_diff(compare(decoder(4), with_unknown(decoder(6))), "html")):
+    for report in (analyze(TRANSFORMER), render_diff(compared(decoder(4), with_unknown(decoder(6))), "html")):
         opened(browser, folder, report, dark=dark)
         for what in (
             "h1",

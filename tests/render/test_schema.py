@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from graphflops import analyze
-from graphflops.compare import compare
+from graphflops.comparison.compare import compared
 from graphflops.render import render
 from graphflops.render.diff import render as render_diff
 from graphflops.render.schema import SCHEMAS
@@ -54,7 +54,7 @@ def test_true_of_comparisons() -> None:
         (decoder(1), decoder(1)),
         (training(decoder(1)), training(decoder(2))),
     ):
-        validator("diff.schema.json").validate(json.loads(render_diff(compare(*pair), "json")))
+        validator("diff.schema.json").validate(json.loads(render_diff(compared(*pair), "json")))
 
 
 @pytest.mark.parametrize(

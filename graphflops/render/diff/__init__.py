@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphflops.compare import Comparison
+    from graphflops.comparison.result import Comparison
     from graphflops.render import ComparisonFormat
     from graphflops.report import Grouping
 

@@ -10,7 +10,7 @@ from graphflops.render.text import short_type
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphflops.compare import Comparison, Figure
+    from graphflops.comparison.result import Comparison, Figure
     from graphflops.report import Grouping
 
 _SIDES = ("before", "after", "delta")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.compare import WORK, Figure
+from graphflops.comparison.result import WORK, Figure
 from graphflops.render.diff.words import (
     NAMES,
     amount,
@@ -22,7 +22,7 @@ from graphflops.render.text import formula, safe, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.compare import Comparison, Fold, GroupChange
+    from graphflops.comparison.result import Comparison, Fold, GroupChange
     from graphflops.report import Grouping
 
 LINES = 25  # lines of a table where no number is asked for

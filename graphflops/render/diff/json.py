@@ -12,7 +12,7 @@ from graphflops.render.json import inert
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from graphflops.compare import Comparison, Figure, GroupChange, ModuleChange
+    from graphflops.comparison.result import Comparison, Figure, GroupChange, ModuleChange
     from graphflops.dims import Dim
     from graphflops.graph import Origin
     from graphflops.report import Row

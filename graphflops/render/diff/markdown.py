@@ -11,7 +11,7 @@ from graphflops.render.markdown import escaped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.compare import Comparison
+    from graphflops.comparison.result import Comparison
     from graphflops.render.grids import Grid
     from graphflops.report import Grouping
 

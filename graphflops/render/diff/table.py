@@ -9,7 +9,7 @@ from graphflops.render.diff.words import headlines, notes
 from graphflops.render.table import Page
 
 if TYPE_CHECKING:
-    from graphflops.compare import Comparison
+    from graphflops.comparison.result import Comparison
     from graphflops.report import Grouping
 
 

@@ -10,7 +10,7 @@ from graphflops.render.text import count_of, formula, listed, memory, number, sa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.compare import Comparison, Fact, Figure, Fold, ModuleChange
+    from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleChange
     from graphflops.report import Report
 
 NAMES = {

@@ -16,7 +16,7 @@ from graphflops.report import SymbolInfo, Timeline
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from graphflops.compare import Comparison, Figure, Fold
+    from graphflops.comparison.result import Comparison, Figure, Fold
     from graphflops.report import Report, Row
 
 _FACTS = 6  # things said of one module

@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphflops.compare.comparison import Figure
+from graphflops.comparison.result import Figure
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import floor_div
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from graphflops.compare.sizes import Renamed
+    from graphflops.comparison.sizes import Renamed
     from graphflops.dims import Dim
     from graphflops.report import Report
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.audit.registry import Found, check
 from graphflops.cost import Cost
 from graphflops.errors import shown
+from graphflops.onnx_audit.registry import Found, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.audit.model import Model
+    from graphflops.onnx_audit.model import Model
     from graphflops.tensor import DType, TensorType
     from graphflops.view import Call
 

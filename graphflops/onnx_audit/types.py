@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.audit.registry import Found, check
 from graphflops.dims import Expr
 from graphflops.errors import shown
+from graphflops.onnx_audit.registry import Found, check
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.audit.model import Model
+    from graphflops.onnx_audit.model import Model
 
 _SMALL = 64 * 1024  # bytes of an unused initializer that nobody minds
 

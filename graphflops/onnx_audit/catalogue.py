@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.audit import layout, operators, precision, safety, structure, types, waste, weights  # noqa: F401
-from graphflops.audit.registry import CHECKS
 from graphflops.errors import ModelError
+from graphflops.onnx_audit import layout, operators, precision, safety, structure, types, waste, weights  # noqa: F401
+from graphflops.onnx_audit.registry import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.audit.registry import Check
+    from graphflops.onnx_audit.registry import Check
 
 
 def checks() -> dict[str, Check]:

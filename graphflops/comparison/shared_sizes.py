@@ -29,8 +29,8 @@ def dims_for(graphs: Sequence[Graph], dims: Mapping[str, int]) -> list[dict[str,
 
 
 def inputs_for(
-    graphs: Sequence[Graph], inputs: Mapping[str, tuple[int, ...]]
-) -> list[dict[str, tuple[int, ...]]]:
+    graphs: Sequence[Graph], inputs: Mapping[str, Sequence[int]]
+) -> list[dict[str, Sequence[int]]]:
     """The shapes that concern each program; one for an input that neither has goes to both, which then say so."""
     names = [_tensors(graph) for graph in graphs]
     anywhere = {name for known in names for name in known}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from graphflops.audit.registry import Found, check
 from graphflops.errors import shown
+from graphflops.onnx_audit.registry import Found, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.audit.model import Model
+    from graphflops.onnx_audit.model import Model
 
 _LARGEST_PROTOBUF = 2**31 - 1
 _SMALLEST_TWIN = 4096  # bytes; smaller tensors are alike by chance, or cost nothing

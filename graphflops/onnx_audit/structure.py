@@ -6,15 +6,15 @@ import importlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from graphflops.audit.model import domain_of
-from graphflops.audit.registry import Found, check
 from graphflops.errors import shown
 from graphflops.exporters.onnx_versions import NEWEST, VERSIONS
+from graphflops.onnx_audit.model import domain_of
+from graphflops.onnx_audit.registry import Found, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from graphflops.audit.model import Model
+    from graphflops.onnx_audit.model import Model
 
 _MOST = 50  # findings of one check at the level of the file
 # Operators that onnxruntime's optimizers write under ai.onnx, where onnx does not have them.

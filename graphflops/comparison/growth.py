@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.compare.comparison import Crossing, Growth
+from graphflops.comparison.result import Crossing, Growth
 from graphflops.dims import Expr, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.compare.comparison import Figure, Fold, Size
+    from graphflops.comparison.result import Figure, Fold, Size
     from graphflops.dims import Dim
     from graphflops.report import Report
 

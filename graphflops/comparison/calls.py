@@ -6,12 +6,12 @@ from collections import Counter, deque
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from graphflops.compare.comparison import CallChange, Fact
+from graphflops.comparison.result import CallChange, Fact
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from graphflops.compare.sizes import Joined
+    from graphflops.comparison.sizes import Joined
     from graphflops.report import Row
     from graphflops.tensor import TensorType
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.compare.comparison import Figure, Fold
+from graphflops.comparison.result import Figure, Fold
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from graphflops.compare.comparison import ModuleChange
+    from graphflops.comparison.result import ModuleChange
 
 
 def folded(modules: Iterable[ModuleChange]) -> list[Fold]:

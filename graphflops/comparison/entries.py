@@ -6,19 +6,19 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphflops.compare.align import differ, out_of_order
-from graphflops.compare.calls import changes, different, facts, ordered, own_name
-from graphflops.compare.comparison import Fact, ModuleChange
+from graphflops.comparison.align import differ, out_of_order
+from graphflops.comparison.calls import changes, different, facts, ordered, own_name
+from graphflops.comparison.result import Fact, ModuleChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from graphflops.compare.align import Pairs
-    from graphflops.compare.calls import Call
-    from graphflops.compare.comparison import Figure, Status
-    from graphflops.compare.kinds import Counts, Kinds
-    from graphflops.compare.sizes import Joined
-    from graphflops.compare.tree import Module
+    from graphflops.comparison.align import Pairs
+    from graphflops.comparison.calls import Call
+    from graphflops.comparison.interned_calls import Counts, Kinds
+    from graphflops.comparison.result import Figure, Status
+    from graphflops.comparison.sizes import Joined
+    from graphflops.comparison.tree import Module
     from graphflops.report import Report
 
 Shared = dict[

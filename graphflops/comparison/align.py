@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from graphflops.compare.tree import Module
+    from graphflops.comparison.tree import Module
 
 _MOST_CELLS = 250_000  # of the table that aligns two lists; past it, numbers alone tell
 _MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness

@@ -12,18 +12,18 @@ import unicodedata
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from graphflops.audit.model import domain_of
-from graphflops.audit.registry import Found, check
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED
 from graphflops.exporters.onnx_values import EXTERNAL
 from graphflops.exporters.onnx_versions import NEWEST
+from graphflops.onnx_audit.model import domain_of
+from graphflops.onnx_audit.registry import Found, check
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.audit.model import Model
+    from graphflops.onnx_audit.model import Model
 
 _ABSURD_BYTES = 2**40
 _ABSURD_TRIPS = 10**8

@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.compare.align import align
-from graphflops.compare.comparison import (
+from graphflops.comparison.align import align
+from graphflops.comparison.entries import Trees, attributed, listed, shared
+from graphflops.comparison.fold import folded
+from graphflops.comparison.groups import by_operator, by_source, differs
+from graphflops.comparison.growth import bounds, crossings, growth
+from graphflops.comparison.interned_calls import Kinds
+from graphflops.comparison.result import (
     Comparison,
     Fact,
     InputChange,
@@ -14,21 +19,16 @@ from graphflops.compare.comparison import (
     Stored,
     Unknown,
 )
-from graphflops.compare.entries import Trees, attributed, listed, shared
-from graphflops.compare.fold import folded
-from graphflops.compare.groups import by_operator, by_source, differs
-from graphflops.compare.growth import bounds, crossings, growth
-from graphflops.compare.kinds import Kinds
-from graphflops.compare.sizes import different_inputs, join
-from graphflops.compare.tree import grown
+from graphflops.comparison.sizes import different_inputs, join
+from graphflops.comparison.tree import grown
 from graphflops.dims import Dim, evaluate, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from graphflops.compare.comparison import Figure, ModuleChange
-    from graphflops.compare.sizes import Joined, Renamed
-    from graphflops.compare.tree import Module
+    from graphflops.comparison.result import Figure, ModuleChange
+    from graphflops.comparison.sizes import Joined, Renamed
+    from graphflops.comparison.tree import Module
     from graphflops.report import Report, Totals
 
 _KEPT = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graphflops.compare.comparison import GroupChange
-from graphflops.compare.kinds import counted
+from graphflops.comparison.interned_calls import counted
+from graphflops.comparison.result import GroupChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from graphflops.compare.entries import Trees
-    from graphflops.compare.kinds import Counts
+    from graphflops.comparison.entries import Trees
+    from graphflops.comparison.interned_calls import Counts
 
 _Names = tuple["str | None", "str | None"]
 

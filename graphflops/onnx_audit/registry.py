@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from graphflops.audit.model import Model
     from graphflops.dims import Dim
     from graphflops.findings import Severity
+    from graphflops.onnx_audit.model import Model
 
 Kind = Literal["correctness", "safety", "cost"]
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphflops.audit.model import NEGLIGIBLE_SHARE, Model
 from graphflops.errors import FileError
 from graphflops.findings import SEVERITIES, Finding
+from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
 from graphflops.view import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from graphflops.audit.registry import Check, Found
+    from graphflops.onnx_audit.registry import Check, Found
     from graphflops.report import Report
 
 
@@ -43,8 +43,8 @@ def audit(
     codes: of the checks to run; all by default. dims, inputs, progress: as for `graphflops.analyze`.
     Raises FileError for what is no ONNX file, ModelError where sizes given contradict the program.
     """
-    from graphflops.audit.catalogue import checks
     from graphflops.exporters import onnx
+    from graphflops.onnx_audit.catalogue import checks
 
     proto, origin = onnx.opened(path)
     model = Model(Path(path), proto)

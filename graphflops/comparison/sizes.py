@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.compare.comparison import Remark, Size
+from graphflops.comparison.result import Remark, Size
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.audit.registry import Found, check
 from graphflops.errors import shown
+from graphflops.onnx_audit.registry import Found, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.audit.model import Model
+    from graphflops.onnx_audit.model import Model
     from graphflops.view import Call
 
 _IMAGES = frozenset(

@@ -1,0 +1,297 @@
+"""Checks models against their budget, in several processes where that is faster."""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Union
+
+from graphflops.budget import baseline, limits
+from graphflops.budget.check import finding, violations
+from graphflops.budget.limits import Sizes
+from graphflops.budget.measure import Measures
+from graphflops.checkout import tracked
+from graphflops.errors import FileError, GraphflopsError, OptionError, shown
+from graphflops.findings import ModelFindings
+from graphflops.loading import analyze, import_rules, saved_report
+from graphflops.revisions import changed, file_at, resolved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.budget.baseline import Baseline, Before
+    from graphflops.budget.limits import Budget, BudgetFile
+    from graphflops.findings import Finding
+    from graphflops.loading import Model
+    from graphflops.report import Report
+
+EXPORTED = Sizes()  # the sizes that the file gives
+_WORTH_PROCESSES = 2**20  # bytes of models; fewer are read in the time that it takes to start processes
+
+BudgetSource = Union[str, "os.PathLike[str]", "Mapping[str, Any]", "BudgetFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A model at a commit: its path there, None where it is newer; `same` where the file has not changed since."""
+
+    commit: str
+    path: str | None
+    same: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One analysis: a model at the sizes that some limits are for.
+
+    model: as `graphflops.analyze` accepts it. label: its path, or the type of a program in memory. name: its key in the
+    baseline. before: what was measured at the same sizes, None where nothing was.
+    past: the commit to measure instead.
+    update: measure for a new baseline, and check absolute limits only.
+    """
+
+    model: Model
+    label: str
+    name: str
+    sizes: Sizes
+    budgets: tuple[Budget, ...]
+    before: Before | None = None
+    past: Past | None = None
+    update: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a job: findings, what was measured (None where the model could not be analyzed), known sizes."""
+
+    findings: tuple[Finding, ...]
+    measured: Before | None = None
+    values: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of a check: findings by model, and what was measured."""
+
+    found: tuple[ModelFindings, ...]
+    measured: Baseline
+
+    @property
+    def broken(self) -> bool:
+        """True if a limit is broken or cannot be checked."""
+        return any(finding.severity == "error" for model in self.found for finding in model.findings)
+
+    @property
+    def failed(self) -> bool:
+        """True if a model could not be analyzed."""
+        return any(finding.code == "GF310" for model in self.found for finding in model.findings)
+
+
+def check(
+    models: Model | Sequence[Model] = (),
+    budget: BudgetSource = "graphflops.toml",
+    *,
+    baseline: str | None = None,
+    processes: int | None = None,
+) -> Checked:
+    """Checks models against the limits of a budget.
+
+    models: one or several, each whatever `graphflops.analyze` accepts; none means those that the budget names.
+    budget: path of a TOML file, or the keys of one `[[budget]]`: `{"matrix_flops": "2 GFLOP"}`.
+    baseline: what relative limits compare with: a baseline, a saved report, or a git revision; by default the baseline
+        that the budget names.
+    processes: how many; None takes one for each processor where that is faster.
+
+    Raises FileError where the budget or the baseline cannot be read. A model that cannot be analyzed is a finding.
+    """
+    chosen = _budget(budget)
+    several = isinstance(models, (list, tuple))
+    listed: list[Model] = [*models] if several else [models]  # type: ignore[list-item, misc]
+    listed = listed or [*chosen.files()]
+    before, revision = before_of(chosen, listed, baseline)
+    return checked(chosen, listed, before, revision=revision, processes=processes)
+
+
+def _budget(source: BudgetSource) -> BudgetFile:
+    if isinstance(source, limits.BudgetFile):
+        return source
+    return limits.read(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else limits.given(source)
+
+
+def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) -> tuple[Baseline | None, str]:
+    """What relative limits compare with: a baseline, or else the git revision to measure.
+
+    given: a baseline, a saved report or a revision; None takes the baseline that the budget names.
+    """
+    if given is not None and not os.path.isfile(given):
+        return None, given
+    if given is not None and not baseline.is_baseline(given):
+        return _baseline_of_report(budget, models, given), ""
+    if given is None and not budget.relative:
+        return None, ""
+    path = given or budget.baseline_path
+    if path is None:
+        what = 'relative limits need `baseline = "FILE"` in it, or --baseline FILE or REVISION'
+        raise FileError(f"{shown(budget.path)}: {what}")
+    return baseline.read(path), ""
+
+
+def _baseline_of_report(budget: BudgetFile, models: Sequence[Model], path: str) -> Baseline:
+    """A saved report as the baseline of the one model that is checked."""
+    report = saved_report(path)
+    if len(models) != 1 or report is None:
+        raise OptionError(f"{shown(path)} is the report of one model: name one MODEL")
+    before = baseline.measured(Measures(report), budget.budgets)
+    _, name = _names(budget, models[0])
+    return {name: {str(entry.sizes): before for entry in budget.budgets if entry.applies(name)}}
+
+
+def _names(budget: BudgetFile, model: Model) -> tuple[str, str]:
+    """How findings and how the baseline call a model."""
+    if isinstance(model, (str, os.PathLike)):
+        path = os.fspath(model)
+        return path, budget.name_of(path)
+    name = type(model).__name__
+    return name, name
+
+
+def checked(
+    budget: BudgetFile,
+    models: Sequence[Model],
+    before: Baseline | None = None,
+    *,
+    revision: str = "",
+    update: bool = False,
+    processes: int | None = None,
+    rule_files: tuple[str, ...] = (),
+) -> Checked:
+    """Every model against the limits that are for it.
+
+    before: what relative limits compare with; or else `revision`, measured here; FileError where there is no such
+        revision. Models that are newer than the revision have no relative limits.
+    update: check absolute limits only, since a new baseline is being measured.
+    """
+    planned = [(model, [*jobs_of(budget, model, before or {})]) for model in models]
+    past = _past(revision, [_names(budget, model)[0] for model in models]) if revision else {}
+    jobs = [replace(job, past=past.get(job.label), update=update) for _, some in planned for job in some]
+    found: dict[str, list[Finding]] = {_names(budget, model)[0]: [] for model in models}
+    values: dict[str, Mapping[str, int]] = {}
+    measured: Baseline = {}
+    for job, outcome in zip(jobs, _run(jobs, processes, rule_files), strict=True):
+        found[job.label] += outcome.findings
+        values.setdefault(job.label, outcome.values)
+        if outcome.measured is not None:
+            measured.setdefault(job.name, {})[str(job.sizes)] = outcome.measured
+    for model, some in planned:
+        if not some:
+            text = f"no limit of {shown(budget.path)} is for this model"
+            found[_names(budget, model)[0]].append(finding("GF311", text))
+    each = (
+        ModelFindings(label, tuple(dict.fromkeys(findings)), values.get(label, {}))
+        for label, findings in found.items()
+    )
+    return Checked(tuple(each), measured)
+
+
+def jobs_of(budget: BudgetFile, model: Model, before: Baseline) -> Iterator[Job]:
+    """One job for each choice of sizes; none for a model that no limit is for."""
+    label, name = _names(budget, model)
+    by_sizes: dict[Sizes, list[Budget]] = {}
+    for entry in budget.budgets:
+        if entry.applies(name):
+            by_sizes.setdefault(entry.sizes, []).append(entry)
+    for sizes, entries in by_sizes.items():
+        yield Job(model, label, name, sizes, tuple(entries), before.get(name, {}).get(str(sizes)))
+
+
+def _run(jobs: Sequence[Job], processes: int | None, rule_files: tuple[str, ...]) -> Iterable[Outcome]:
+    if processes is None:
+        small = sum(map(_bytes, {job.label for job in jobs})) < _WORTH_PROCESSES
+        processes = 1 if small else _processors()
+    files = all(
+        isinstance(job.model, (str, os.PathLike)) for job in jobs
+    )  # a program in memory stays in its process
+    processes = min(processes, len(jobs)) if files else 1
+    if processes <= 1:
+        import_rules(rule_files)
+        return [_outcome(job) for job in jobs]
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(processes, initializer=import_rules, initargs=(rule_files,)) as pool:
+        return list(pool.map(_outcome, jobs))
+
+
+def _outcome(job: Job) -> Outcome:
+    try:
+        return _analyzed(job)
+    except (GraphflopsError, OSError, RecursionError) as error:
+        return Outcome((finding("GF310", shown(str(error), 500)),))
+    finally:
+        gc.collect()  # off while a command runs, and the next model may be large
+
+
+def _analyzed(job: Job) -> Outcome:
+    report = report_at(job.model, job.sizes)
+    measured = baseline.measured(Measures(report), job.budgets)
+    budgets, before, findings = job.budgets, job.before, []
+    if job.past is not None:
+        try:
+            before = measured if job.past.same else _measured_at(job.past, job)
+        except (GraphflopsError, RecursionError) as error:
+            findings.append(finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}"))
+    if job.update or (job.past is not None and before is None):
+        budgets = tuple(budget.absolute() for budget in budgets)
+    findings += [found for budget in budgets for found in violations(report, budget, before)]
+    return Outcome(tuple(findings), measured, report.values)
+
+
+def _measured_at(past: Past, job: Job) -> Before | None:
+    if past.path is None:
+        return None
+    return baseline.measured(Measures(report_before(past.commit, past.path, job.sizes)), job.budgets)
+
+
+def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:
+    """Each model as it was at a revision; one that git does not know is new."""
+    commit = resolved(revision)
+    known = tracked()
+    paths = {model: os.path.relpath(model).replace(os.sep, "/") for model in models}
+    old = {new: before for before, new in changed(commit, None, [*paths.values()]) if new is not None}
+
+    def past(path: str) -> Past:
+        if path in old:
+            return Past(commit, old[path])
+        if path.startswith("../"):  # neither list has what is outside this folder
+            return Past(commit, path)
+        return Past(commit, path, same=True) if path in known else Past(commit, None)
+
+    return {model: past(path) for model, path in paths.items()}
+
+
+def report_at(model: Model, sizes: Sizes) -> Report:
+    """The report of a model at the sizes that limits are for; raises what `analyze` raises."""
+    return analyze(model, dims=dict(sizes.dims), inputs=dict(sizes.inputs), training=sizes.training)
+
+
+def report_before(commit: str, path: str, sizes: Sizes = EXPORTED) -> Report:
+    """The report of a model at a commit; FileError where it is not there, or no model."""
+    with file_at(commit, path) as file:
+        try:
+            return report_at(file, sizes)
+        except (GraphflopsError, RecursionError) as error:
+            raise FileError(str(error).replace(file, f"{shown(path)} at {commit[:12]}")) from error
+
+
+def _bytes(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS or Windows
+        return os.cpu_count() or 1

@@ -1,0 +1,80 @@
+"""Compares two models: each is analyzed, or loaded where it is a saved report."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.comparison.compare import compared
+from graphflops.loading import analyze, is_report
+from graphflops.revisions import ModelFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.comparison.result import Comparison
+    from graphflops.loading import Model
+    from graphflops.report import Report
+
+
+def compare(
+    old: Model | ModelFile,
+    new: Model | ModelFile,
+    *,
+    model_name: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    training: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Computes what differs between two models: totals, modules, operators, sizes.
+
+    old, new: whatever `graphflops.analyze` accepts, or `"REVISION:PATH"` for a file at a git revision.
+    model_name, dims, inputs, training, progress: as for `graphflops.analyze`; a size has the same value in both models.
+
+    Raises FileError for a file that cannot be read, ModelError where given sizes contradict a model, OptionError for an
+    option with a saved report, DimError where a formula grows too large.
+    """
+    sides = [_file_or_program(side) for side in (old, new)]
+    with ExitStack() as stack:
+        models: list[Any] = [
+            stack.enter_context(side.opened()) if isinstance(side, ModelFile) else side for side in sides
+        ]
+        sizes: list[dict[str, Any]] = [{"dims": dims, "inputs": inputs}] * 2
+        if (dims or inputs) and not any(map(is_report, models)):
+            models, sizes = _each(models, model_name, dims or {}, inputs or {})
+        reports = [
+            analyze(model, model_name=model_name, training=training, progress=progress, **size)
+            for model, size in zip(models, sizes, strict=True)
+        ]
+    return compared(*(_titled(report, side) for report, side in zip(reports, sides, strict=True)))
+
+
+def _file_or_program(model: Model | ModelFile) -> Model | ModelFile:
+    if isinstance(model, os.PathLike):
+        return ModelFile(os.fspath(model))
+    return ModelFile.named(model) or model if isinstance(model, str) else model
+
+
+def _each(
+    models: Sequence[Any],
+    model_name: str | None,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Sequence[int]],
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The graphs of both models, and the given sizes by the names that each of them has for these."""
+    from graphflops.analysis import as_graph
+    from graphflops.comparison.shared_sizes import dims_for, inputs_for
+
+    graphs = [as_graph(model, model_name) for model in models]
+    sizes = zip(dims_for(graphs, dims), inputs_for(graphs, inputs), strict=True)
+    return [*graphs], [{"dims": bound, "inputs": shapes} for bound, shapes in sizes]
+
+
+def _titled(report: Report, side: object) -> Report:
+    """The report under the name that the user gave its file."""
+    if isinstance(side, ModelFile):
+        return replace(report, origin=replace(report.origin, path=side.title))
+    return report

@@ -1,0 +1,1 @@
+"""Audits ONNX files: one function for each check, under a stable code. See `audit.audit`."""

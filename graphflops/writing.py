@@ -1,0 +1,41 @@
+"""Writes a file completely or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def whole(output: str) -> Iterator[str]:
+    """A temporary path that replaces `output` if the body succeeds; a device or pipe is written directly."""
+    if os.path.exists(output) and not os.path.isfile(output):
+        yield output
+        return
+    target = os.path.realpath(output)
+    mode = os.stat(target).st_mode & 0o777 if os.path.exists(target) else None
+    part = os.path.join(os.path.dirname(target), f".{os.urandom(6).hex()}{os.path.splitext(output)[1]}")
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield part
+        if mode is not None:
+            os.chmod(part, mode)
+        os.replace(part, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        if isinstance(error, OSError) and error.filename in (None, part):
+            raise FileError(f"{shown(output)}: cannot be written: {error.strerror or error}") from error
+        raise
+
+
+def write_text(path: str, text: str) -> None:
+    """The text as a file, in UTF-8 with its own line ends."""
+    with whole(path) as part, open(part, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
