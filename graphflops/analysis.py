@@ -25,8 +25,9 @@ from graphflops.diagnostics import diagnostic
 from graphflops.errors import DimError, ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.memory import Event, Peak, SizesKnown, memory_of, owners
+from graphflops.ops import operator
 from graphflops.report import Coverage, Named, RegionUse, Report, Row, Timeline, Totals, scaled
-from graphflops.rules.registry import Rule, find, functional_name
+from graphflops.rules.registry import Rule, find
 from graphflops.settle import Settling
 from graphflops.tensor import TensorType
 from graphflops.view import View
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
 _PROGRESS_EVERY = 256
-_FLEX = frozenset({"higher_order.flex_attention", "higher_order.flex_attention_backward"})
 
 
 def analyze(
@@ -401,7 +401,7 @@ class _Analysis:
         kwargs = tuple(
             [(key, self.resolve(value, values)) for key, value in node.kwargs if key not in dropped]
         )
-        if node.op in _FLEX and (seen := self.seen(node, args, graph)) is not None:
+        if node.operator.has_score_function and (seen := self.seen(node, args, graph)) is not None:
             kwargs = (*kwargs, ("seen", seen))
         wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else ()
         key = (node.op, key_of(args), key_of(kwargs), wanted)
@@ -437,9 +437,8 @@ class _Analysis:
         """The rule of an operator, and whether it is the functional rule of an in-place operator."""
         if op not in self.rules:
             rule = find(op)
-            base = op.rpartition(".")[0]
-            name = functional_name(base)
-            self.rules[op] = (rule, rule is not None and name is not None and not rule.key.startswith(base))
+            call = operator(op)
+            self.rules[op] = (rule, rule is not None and call.mutates and not rule.key.startswith(call.base))
         return self.rules[op]
 
     def resolve(self, argument: Any, values: Mapping[str, Value]) -> Any:

@@ -10,6 +10,7 @@ from graphflops.cost import QUANTITIES, Cost, Estimate
 from graphflops.derive import mapped, outgrown, sizes_in, trimmed
 from graphflops.dims import Dim, Expr, meetings, symbol
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
+from graphflops.ops import operator
 from graphflops.rules import functorch
 from graphflops.tensor import SequenceType, TensorType, UnknownType
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 # Far past all that is, far below what cannot be printed.
 _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
 RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
-CUTS_GRADIENT = frozenset({"aten.detach", "aten.detach_", "aten.detach_copy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def without_gradient(value: Value) -> Value:
 
 def marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
     """Mark floating results of a call on values that want a gradient as wanting one too."""
-    if op.rpartition(".")[0] in CUTS_GRADIENT:
+    if operator(op).name == "detach":
         return estimate
     if not any(map(wants, operands)):
         return estimate

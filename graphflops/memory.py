@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr, at_least, dim_max, evaluate, symbol
 from graphflops.report import Held, Timeline
-from graphflops.rules.registry import functional_name
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Event:
     @property
     def in_place(self) -> bool:
         """Whether the call writes its first operand."""
-        return functional_name(self.node.op.rpartition(".")[0]) is not None
+        return self.node.operator.mutates
 
     def tensors(self, values: Mapping[str, Value]) -> list[str]:
         """Names of the operands that are tensors, as often as they are used."""

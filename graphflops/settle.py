@@ -11,7 +11,6 @@ from graphflops.derive import Guesses, mapped, outgrown, sizes_in
 from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, differ, symbol
 from graphflops.errors import ModelError, shown
-from graphflops.rules.registry import functional_name
 from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
@@ -128,11 +127,7 @@ class Settling:
                 values[name] = self.agreed(node, ours, recorded, autocast, name in graph.used)
             if isinstance(settled := values[name], TensorType) and settled.value is not None:
                 self.contents.add(name)
-        if (
-            self.contents
-            and priced.state != "free"
-            and functional_name(node.op.rpartition(".")[0]) is not None
-        ):
+        if self.contents and priced.state != "free" and node.operator.mutates:
             self.forget_contents(values)
 
     def settle_derived(

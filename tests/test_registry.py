@@ -28,11 +28,6 @@ def test_an_in_place_operator_is_priced_by_the_functional_rule():
     assert registry.find("aten.relu_.default").key == registry.find("aten.relu.default").key
 
 
-def test_dunder_names_are_not_in_place():
-    assert registry.functional_name("aten.__or__") is None
-    assert registry.functional_name("aten.add_") == "aten.add"
-
-
 def test_an_unknown_operator_has_no_rule():
     assert registry.find("mine.magic.default") is None
 
@@ -61,7 +56,7 @@ def test_an_unknown_operator_imports_no_module_of_rules():
     code = (
         "import sys\nfrom graphflops.rules import registry\n"
         "before = set(sys.modules)\nassert registry.find('mine.magic.default') is None\n"
-        "print(sorted(name for name in set(sys.modules) - before if name.startswith('graphflops')))"
+        "print(sorted(name for name in set(sys.modules) - before if name.startswith('graphflops.rules')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

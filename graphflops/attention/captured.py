@@ -10,7 +10,6 @@ from graphflops.attention.stored import array_of
 from graphflops.dims import Expr, at_least
 from graphflops.errors import GraphflopsError
 from graphflops.graph import Graph, Ref
-from graphflops.rules.registry import functional_name
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class Captured:
         if graph not in self.written:
             found = set()
             for node in graph.nodes:
-                base = functional_name(node.op.rpartition(".")[0])
+                base = node.operator.functional
                 target = node.args[0] if node.args else None
                 if base is not None and base != "aten.detach":
                     while isinstance(target, Ref) and target.name not in found:

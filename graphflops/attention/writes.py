@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from graphflops.attention.roles import base_of
-from graphflops.rules.registry import functional_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +58,7 @@ class Writes:
 
 def is_write(call: Call) -> bool:
     """Whether a call writes to its first operand."""
-    return bool(call.uses) and functional_name(call.node.op.rpartition(".")[0]) is not None
+    return bool(call.uses) and call.operator.mutates
 
 
 def _is_view(call: Call) -> bool:

@@ -41,8 +41,9 @@ LAYERS: tuple[Row, ...] = (
         "conv1d conv2d conv3d convolution _convolution _convolution_mode cudnn_convolution mkldnn_convolution"
         " thnn_conv2d _conv_depthwise2d conv_depthwise3d slow_conv3d miopen_convolution",
         onnx="Conv",
-        microsoft="FusedConv NhwcConv NhwcFusedConv",
-        other="com.microsoft.nchwc.Conv com.ms.internal.nhwc.Conv",
+        microsoft="FusedConv",
+        other="com.microsoft.nchwc.Conv",
+        facts=("images",),
     ),
     Row(
         "conv_transpose",
@@ -51,14 +52,32 @@ LAYERS: tuple[Row, ...] = (
         "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose",
         onnx="ConvTranspose",
         other="com.ms.internal.nhwc.ConvTranspose",
+        facts=("images",),
+    ),
+    Row(
+        "channels_last_convolution",
+        "convolution",
+        _CONV,
+        microsoft="NhwcConv NhwcFusedConv",
+        other="com.ms.internal.nhwc.Conv",
     ),
     Row("convolution_backward", "convolution", "grad x weight", "convolution_backward"),
-    Row("conv_integer", "convolution", _CONV, onnx="ConvInteger"),
+    Row("conv_integer", "convolution", _CONV, onnx="ConvInteger", facts=("images",)),
     Row(
-        "qlinear_conv", "convolution", "x x_scale x_zero weight", onnx="QLinearConv", microsoft="QLinearConv"
+        "qlinear_conv",
+        "convolution",
+        "x x_scale x_zero weight",
+        onnx="QLinearConv",
+        microsoft="QLinearConv",
+        facts=("images",),
     ),
     Row(
-        "deform_conv", "convolution", "x weight offset", onnx="DeformConv", other="torchvision.deform_conv2d"
+        "deform_conv",
+        "convolution",
+        "x weight offset",
+        onnx="DeformConv",
+        other="torchvision.deform_conv2d",
+        facts=("images",),
     ),
     Row(
         "max_pool",
@@ -66,22 +85,34 @@ LAYERS: tuple[Row, ...] = (
         "x",
         "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
         onnx="MaxPool",
+        facts=("images",),
     ),
-    Row("avg_pool", "pooling", "x", "avg_pool1d avg_pool2d avg_pool3d", onnx="AveragePool"),
+    Row(
+        "avg_pool", "pooling", "x", "avg_pool1d avg_pool2d avg_pool3d", onnx="AveragePool", facts=("images",)
+    ),
     Row(
         "adaptive_avg_pool",
         "pooling",
         "x shape",
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
+        facts=("images",),
     ),
     Row(
         "adaptive_max_pool",
         "pooling",
         "x shape",
         "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+        facts=("images",),
     ),
-    Row("global_avg_pool", "pooling", "x", onnx="GlobalAveragePool", microsoft="QLinearGlobalAveragePool"),
-    Row("global_max_pool", "pooling", "x", onnx="GlobalMaxPool"),
+    Row(
+        "global_avg_pool",
+        "pooling",
+        "x",
+        onnx="GlobalAveragePool",
+        microsoft="QLinearGlobalAveragePool",
+        facts=("images",),
+    ),
+    Row("global_max_pool", "pooling", "x", onnx="GlobalMaxPool", facts=("images",)),
     Row(
         "resize",
         "resampling",
@@ -90,6 +121,7 @@ LAYERS: tuple[Row, ...] = (
         " upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d"
         " _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
         onnx="Resize Upsample",
+        facts=("images", "keeps_values"),
     ),
     Row(
         "grid_sample",
@@ -97,17 +129,28 @@ LAYERS: tuple[Row, ...] = (
         "x grid",
         "grid_sampler grid_sampler_2d grid_sampler_3d",
         onnx="GridSample",
+        facts=("images",),
     ),
     # Norms
     Row(
         "batch_norm",
         "normalisation",
-        "x weight bias mean var",
-        "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training"
-        " _native_batch_norm_legit_functional cudnn_batch_norm _batch_norm_with_update _batch_norm_no_update",
+        "x weight bias mean var training",
+        "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm"
+        " _native_batch_norm_legit.no_stats(x,weight,bias,training)"
+        " _native_batch_norm_legit_no_training(x,weight,bias,mean,var)"
+        " _batch_norm_with_update(x,weight,bias,mean,var) _batch_norm_no_update(x,weight,bias,mean,var)",
         onnx="BatchNormalization",
+        facts=("images",),
     ),
-    Row("instance_norm", "normalisation", "x weight bias", "instance_norm", onnx="InstanceNormalization"),
+    Row(
+        "instance_norm",
+        "normalisation",
+        "x weight bias",
+        "instance_norm",
+        onnx="InstanceNormalization",
+        facts=("images",),
+    ),
     Row(
         "layer_norm",
         "normalisation",
@@ -138,7 +181,7 @@ LAYERS: tuple[Row, ...] = (
         microsoft="GroupNorm(x,weight,bias)",
     ),
     Row("native_group_norm", "normalisation", "x weight bias", "native_group_norm"),
-    Row("local_response_norm", "normalisation", "x", onnx="LRN"),
+    Row("local_response_norm", "normalisation", "x", onnx="LRN", facts=("images",)),
     Row("lp_norm", "normalisation", "x axis", onnx="LpNormalization"),
     Row("mean_variance_norm", "normalisation", "x axes", onnx="MeanVarianceNormalization"),
     # Softmax
@@ -210,7 +253,7 @@ LAYERS: tuple[Row, ...] = (
     Row(
         "dropout",
         "dropout",
-        "x p train",
+        "x p training",
         "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout",
         onnx="Dropout",
         microsoft="BiasDropout BitmaskDropout",
@@ -244,6 +287,7 @@ LAYERS: tuple[Row, ...] = (
         microsoft="DequantizeLinear",
         other="quantized_decomposed.dequantize_per_tensor quantized_decomposed.dequantize_per_channel"
         " torchao.dequantize_affine",
+        facts=("unpacks",),
     ),
     Row("dynamic_quantize", "quantisation", "x", onnx="DynamicQuantizeLinear"),
     # Collectives
@@ -280,14 +324,14 @@ LAYERS: tuple[Row, ...] = (
         "cond",
         "control",
         "condition then otherwise operands",
-        onnx="If",
+        onnx="If(condition,then,otherwise)",
         other="higher_order.cond higher_order.switch",
     ),
     Row(
         "while_loop",
         "control",
         "condition body operands",
-        onnx="Loop",
+        onnx="Loop(trips,condition,*operands)",
         other="higher_order.while_loop higher_order.while_loop_stack_output",
     ),
     Row("scan", "control", "body", onnx="Scan", other="higher_order.scan higher_order.associative_scan"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graphflops.ops.table import Column, Kind, columns
+from graphflops.ops.table import Column, Fact, Kind, columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # Namespaces of plain functions: what follows the last dot is the function's name, not an overload or a version.
 _FUNCTIONS = ("_operator", "builtins", "higher_order", "math", "torch")
 _IN_PLACE_DUNDERS = frozenset({"__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"})
+_BROADCASTING = frozenset({"elementwise", "comparison", "logic"})
+_POINTWISE = _BROADCASTING | {"cast", "identity", "dropout", "quantisation"}
+_SEVERAL = frozenset({"b", "weight", "mask", "*xs"})  # parameters of operators that take several tensors
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
 
@@ -29,6 +32,8 @@ class Op:
     name: the canonical name, `add`; for an operator outside the table, its functional base.
     kind: what sort of operator it is; `other` outside the table.
     parameters: canonical names of its arguments by position; () outside the table.
+    neutral: the number that changes nothing as its last operand; None where there is none.
+    facts: what the table says of it besides, see the properties.
     mutates: whether it writes its first operand in place.
     functional: base of the operator that computes the same without writing; None where this one does not write.
     """
@@ -42,6 +47,8 @@ class Op:
     kind: Kind
     parameters: tuple[str, ...]
     keywords: Mapping[str, str]
+    neutral: int | None
+    facts: tuple[Fact, ...]
     mutates: bool
     functional: str | None
 
@@ -67,6 +74,51 @@ class Op:
                 name = names[place]
             found[name] = value
         return found
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each element of the result comes from the elements at the same place of the operands."""
+        return self.kind in _POINTWISE
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two calls on the same operands may give different results."""
+        return self.kind in ("random", "dropout")
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Whether it adds, subtracts, multiplies or divides its operands."""
+        return "arithmetic" in self.facts
+
+    @property
+    def is_commutative(self) -> bool:
+        """Whether its first two operands may change places."""
+        return "commutative" in self.facts
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether several operands of it are tensors, which it broadcasts to one shape."""
+        return self.kind in _BROADCASTING and any(name in _SEVERAL for name in self.parameters)
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether it takes axis 1 of its operand for channels and the axes behind for the image."""
+        return "images" in self.facts
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether the result is the operand wherever it has the operand's type: only sizes or element types change."""
+        return "keeps_values" in self.facts
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether the result takes several times the memory of the operands: quantized data are made wide."""
+        return "unpacks" in self.facts
+
+    @property
+    def has_score_function(self) -> bool:
+        """Whether it is attention whose scores and mask are functions of the program's own."""
+        return self.kind == "attention" and "score_mod" in self.parameters
 
     @property
     def is_onnx(self) -> bool:

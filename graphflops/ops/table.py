@@ -48,6 +48,15 @@ Kind = Literal[
     "other",
 ]
 
+# What else holds of an operator, whatever its operands:
+Fact = Literal[
+    "arithmetic",  # sums and products of its operands, no function of them
+    "commutative",  # its first two operands may change places
+    "images",  # axis 1 of its operand is channels, the axes behind are the image
+    "keeps_values",  # where the result has the operand's type it is the operand: only sizes or element types change
+    "unpacks",  # the result takes several times the memory of the operands
+]
+
 # Column -> the namespaces whose operators stand in it.
 NAMESPACES: dict[str, tuple[str, ...]] = {
     "aten": ("aten",),
@@ -78,6 +87,9 @@ _ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "value": ("fill_value", "values"),
     "index": ("indices",),
     "source": ("src",),
+    "training": ("training_mode", "train", "train_mode"),
+    "then": ("then_branch",),
+    "otherwise": ("else_branch",),
     "turn_a": ("transA",),
     "turn_b": ("transB",),
 }
@@ -88,6 +100,8 @@ class Row:
     """One operator: canonical name, kind, canonical arguments in order, and its spellings by dialect.
 
     other: spellings of further dialects, with their namespace.
+    neutral: the number that changes nothing as the last operand, or as either one where the operator is commutative.
+    facts: what else holds of it.
     """
 
     name: str
@@ -99,6 +113,8 @@ class Row:
     onnx: str = ""
     microsoft: str = ""
     other: str = ""
+    neutral: int | None = None
+    facts: tuple[Fact, ...] = ()
 
     def spellings(self) -> Iterator[tuple[str, str]]:
         """(base or full spelling, its arguments) of each spelling."""
@@ -119,6 +135,8 @@ class Column(NamedTuple):
     kind: Kind
     parameters: tuple[str, ...]
     keywords: Mapping[str, str]
+    neutral: int | None = None
+    facts: tuple[Fact, ...] = ()
 
 
 @lru_cache(maxsize=1)
@@ -136,7 +154,7 @@ def columns() -> dict[str, Column]:
                     f"operator {spelled} stands in the table twice: {found[spelled].name}, {row.name}"
                 )
             parameters, keywords = _parameters(arguments)
-            found[spelled] = Column(row.name, row.kind, parameters, keywords)
+            found[spelled] = Column(row.name, row.kind, parameters, keywords, row.neutral, row.facts)
     return found
 
 

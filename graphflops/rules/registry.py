@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphflops.errors import RuleError, ShapeError
+from graphflops.ops import operator
 from graphflops.rules import index
 
 if TYPE_CHECKING:
@@ -152,11 +153,6 @@ def require(condition: bool, message: str) -> None:
         raise ShapeError(message)
 
 
-def functional_name(op: str) -> str | None:
-    """`aten.add` for `aten.add_`, else None; `__or__` and the like are names of their own."""
-    return op[:-1] if op.endswith("_") and not op.endswith("__") else None
-
-
 def index_text() -> str:
     """What index.py must say: where each rule was registered."""
     rules = {rule.key: rule.home for rule in known() if rule.home.startswith(_PACKAGE)}
@@ -185,11 +181,10 @@ def _registering_module() -> str:
 
 
 def _lookup(table: dict[str, Rule], homes: dict[str, str], op: str) -> Rule | None:
-    base, _, overload = op.rpartition(".")
-    names = [op, base]
-    functional = functional_name(base)
-    if functional is not None:
-        names += [f"{functional}.{overload}", functional]
+    called = operator(op)
+    names = [op, called.base]
+    if called.functional is not None:
+        names += [f"{called.functional}.{called.variant}", called.functional]
     for name in names:
         if name not in table and name in homes:
             importlib.import_module(homes[name])

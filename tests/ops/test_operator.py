@@ -1,11 +1,13 @@
 """Spellings and the operators behind them."""
 
+from typing import get_args
+
 import onnx.defs
 import pytest
 
 from graphflops.graph import Node, Ref
-from graphflops.ops import operator
-from graphflops.ops.table import columns
+from graphflops.ops import Kind, Op, operator
+from graphflops.ops.table import Fact, columns
 from graphflops.rules import index
 
 
@@ -113,3 +115,40 @@ def test_spellings_of_onnx_are_operators_of_onnx():
 
 def defs_of(domain):
     return [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == domain]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "facts"),
+    [
+        ("aten.add_.Tensor", "is_pointwise is_arithmetic is_commutative broadcasts"),
+        ("onnx.Div.14", "is_pointwise is_arithmetic broadcasts"),
+        ("onnx.Sum.13", "is_pointwise broadcasts"),
+        ("onnx.PRelu.16", "is_pointwise broadcasts"),
+        ("aten.clamp.default", "is_pointwise"),
+        ("onnx.Cast.13", "is_pointwise keeps_values"),
+        ("onnx.Dropout.13", "is_pointwise is_random"),
+        ("aten.conv2d.default", "is_of_images"),
+        ("com.microsoft.NhwcConv.1", ""),
+        ("onnx.Resize.19", "is_of_images keeps_values"),
+        ("com.microsoft.DequantizeLinear.1", "is_pointwise unpacks"),
+        ("higher_order.flex_attention", "has_score_function"),
+        ("onnx.Attention.23", ""),
+        ("mylib.scale.default", ""),
+    ],
+)
+def test_facts_of_an_operator(spelling, facts):
+    names = [name for name, value in vars(Op).items() if isinstance(value, property)]
+    op = operator(spelling)
+    assert [name for name in names if getattr(op, name) is True and name != "is_onnx"] == facts.split()
+
+
+def test_the_number_that_changes_nothing():
+    neutral = {
+        name: operator(f"onnx.{name}.13").neutral for name in ("Add", "Sub", "Mul", "Div", "Pow", "Max")
+    }
+    assert neutral == {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "Max": None}
+
+
+def test_facts_are_known_ones():
+    assert {fact for column in columns().values() for fact in column.facts} <= set(get_args(Fact))
+    assert {column.kind for column in columns().values()} <= set(get_args(Kind))
