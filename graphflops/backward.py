@@ -9,6 +9,7 @@ from graphflops.cost import Cost, Estimate
 from graphflops.dims import Dim, prod, total
 from graphflops.memory import owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
+from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.memory import Event
-
-# One AdamW update of one element, as torch's single-tensor loop writes it (torch/optim/adamw.py): weight decay 1; first
-# moment 3 (lerp); second moment 4; root and bias correction 2 and one square root; update 3.
-_ADAMW_FLOPS = 1 + 3 + 4 + 2 + 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +208,13 @@ def reached(events: Sequence[Event], values: Mapping[str, Value], seeds: Iterabl
 
 def adamw(parameters: Iterable[TensorType]) -> Cost:
     """One AdamW step: reads parameter, gradient and two moments, writes parameter and moments, all of its type."""
+    work = WORK["adamw"]
     trainable = list(parameters)
     elements = total(prod(parameter.shape) for parameter in trainable)
     nbytes = total(parameter.nbytes for parameter in trainable)
     return Cost(
-        vector_flops=_ADAMW_FLOPS * elements,
-        transcendentals=elements,
+        vector_flops=work.flops * elements,
+        transcendentals=work.transcendentals * elements,
         read_bytes=4 * nbytes,
         written_bytes=3 * nbytes,
     )

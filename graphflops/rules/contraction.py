@@ -13,6 +13,7 @@ from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def kron(a: TensorType, b: TensorType) -> Estimate:
 def outer_product(a: TensorType, b: TensorType, shape: Sequence[Dim]) -> Estimate:
     """Every element of one tensor times every element of another."""
     dtype = result_type(a, b)
-    flat = elementwise(a.like((a.numel, 1), dtype), b.like((1, b.numel), dtype), flops=1, complex_work=(6, 0))
+    flat = elementwise(WORK["mul"], a.like((a.numel, 1), dtype), b.like((1, b.numel), dtype))
     return Estimate((a.like(shape, dtype),), vector_flops=flat.vector_flops, reads=(a, b))
 
 

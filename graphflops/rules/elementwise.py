@@ -1,21 +1,17 @@
-"""What all elementwise operators share: broadcasting, promotion, work per element, gradients, known contents.
-
-Work is that of the operator's defining formula; guards against special values (nan, infinity, a zero
-argument) are not counted, and a choice between two values by one comparison is one operation. Complex
-arithmetic counts both parts, and products by their real operations.
-"""
+"""What all elementwise rules share: broadcasting, promotion, gradients and known contents; the work is in work.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, broadcast
+from graphflops.dims import broadcast
 from graphflops.rules.contents import combine
 from graphflops.rules.promotion import float_result, real_of, result_type
 from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work
 from graphflops.tensor import BOOL, DType, TensorType
 
 if TYPE_CHECKING:
@@ -24,23 +20,6 @@ if TYPE_CHECKING:
     from graphflops.rules.contents import Fold
 
 Promotion = Callable[..., DType]  # from the operands to the result's element type
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """Work per element for one operand's gradient, and what is read beside the gradient of the result.
-
-    reads: names of operands ("a", "b", "c"), and "out" for the result, that the forward pass kept.
-    Without any work the gradient is zero, and only written.
-    """
-
-    flops: int = 0
-    transcendentals: int = 0
-    reads: str = ""
-
-
-ZERO = Gradient()
-PASS = None  # the result's gradient is the operand's too: no work, the same memory
 
 
 def to_bool(*_: Value) -> DType:
@@ -59,97 +38,100 @@ def to_real_float(*operands: Value) -> DType:
 
 
 def elementwise(
-    *operands: Value,
-    flops: Dim = 0,
-    transcendentals: Dim = 0,
-    result: Promotion = result_type,
-    complex_work: tuple[int, int] | None = None,
-    fold: Fold | None = None,
+    work: Work, *operands: Value, result: Promotion = result_type, fold: Fold | None = None
 ) -> Estimate:
-    """One result of the tensors' broadcast shape; `flops` and `transcendentals` are per element of it.
+    """One result of the tensors' broadcast shape, with the work of a row of the table for each element of it.
 
-    complex_work: both counts per complex element, where they are not twice those of a real one.
-    fold: the same operation on sizes, by which known contents of small integer tensors are followed.
+    fold: the same function of sizes, which gives the contents of small integer tensors where they are known.
     """
     tensors = tuple(x for x in operands if isinstance(x, TensorType))
     dtype = result(*operands)
     out = TensorType(broadcast(*(x.shape for x in tensors)), dtype)
     if fold is not None and not dtype.is_floating:
         out = replace(out, value=combine(fold, out.shape, operands))
+    flops, transcendentals = work.flops, work.transcendentals
     if result_type(*operands).kind == "complex":
-        flops, transcendentals = complex_work or (2 * flops, 2 * transcendentals)
+        flops, transcendentals = work.complex_work or (2 * flops, 2 * transcendentals)
     n = out.numel
     return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=tensors)
 
 
 def pointwise(
     names: str,
-    flops: int = 0,
-    transcendentals: int = 0,
+    row: str = "",
     *,
-    arity: int = 1,
     result: Promotion = result_type,
-    complex_work: tuple[int, int] | None = None,
     fold: Fold | None = None,
-    gradients: tuple[Gradient | None, ...] = (),
-    namespace: str = "aten",
+    dialect: str = "aten",
 ) -> None:
-    """Register elementwise operators: work per element, how the result's type is found, gradients by operand.
+    """Register elementwise functions, separated by commas, each under all of its names, with gradients if ATen's.
 
-    The first `arity` arguments are operands, the others attributes that change neither type nor work.
+    The row of the table is that of the first name without `special_`, or `row`. Arguments behind the operands are
+    attributes that change neither type nor work.
     """
+    for spellings in names.split(","):
+        spelled = spellings.split()
+        work = WORK[row or spelled[0].removeprefix("special_")]
+        keys = [f"{dialect}.{name}" for name in spelled]
+        rule(*keys)(_priced(work, result, fold))
+        if work.gradients and dialect == "aten":
+            backward(*keys)(differentiate(by_operand(work)))
 
-    def estimate(*operands: Value) -> Estimate:
-        return elementwise(
-            *operands,
-            flops=flops,
-            transcendentals=transcendentals,
-            result=result,
-            complex_work=complex_work,
-            fold=fold,
-        )
+
+def _priced(work: Work, result: Promotion, fold: Fold | None) -> Callable[..., Estimate]:
+    """The rule of a function with as many operands as its row says."""
 
     def unary(a: Value, *attributes: Value, **named: Value) -> Estimate:
-        return estimate(a)
+        return elementwise(work, a, result=result, fold=fold)
 
     def binary(a: Value, b: Value, *attributes: Value, **named: Value) -> Estimate:
-        return estimate(a, b)
+        return elementwise(work, a, b, result=result, fold=fold)
 
     def ternary(a: Value, b: Value, c: Value, *attributes: Value, **named: Value) -> Estimate:
-        return estimate(a, b, c)
+        return elementwise(work, a, b, c, result=result, fold=fold)
 
-    keys = [f"{namespace}.{name}" for name in names.split()]
-    rule(*keys)({1: unary, 2: binary, 3: ternary}[arity])
-    if gradients:
-        backward(*keys)(differentiate(dict(zip("abc", gradients, strict=False))))
+    return (unary, binary, ternary)[work.operands - 1]
 
 
-def differentiate(formulas: Mapping[str, Gradient | None]) -> Callable[[ForwardCall], Estimate]:
-    """The backward rule of an elementwise operator with these gradients by operand name."""
+def by_operand(work: Work, *parameters: str) -> dict[str, Gradient | None]:
+    """The gradients of a row by the rule's parameters, which are "a", "b" and "c" unless named."""
+    names = dict(zip("abc", parameters or "abc", strict=False))
+    return {
+        name: gradient and gradient._replace(reads=_renamed(gradient.reads, names))
+        for name, gradient in zip(names.values(), work.gradients, strict=False)
+    }
+
+
+def _renamed(reads: str, names: Mapping[str, str]) -> str:
+    return " ".join(names.get(name, name) for name in reads.split())
+
+
+def differentiate(gradients: Mapping[str, Gradient | None]) -> Callable[[ForwardCall], Estimate]:
+    """The backward rule of an elementwise operator with these gradients by operand."""
 
     def priced(call: ForwardCall) -> Estimate:
-        return gradients_of(call, formulas)
+        return gradients_of(call, gradients)
 
     return priced
 
 
-def gradients_of(call: ForwardCall, formulas: Mapping[str, Gradient | None]) -> Estimate:
+def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) -> Estimate:
     """The wanted operands' gradients; one that was broadcast is summed over its repeats."""
     out = result_of(call)
     parts = 2 if out.dtype.kind == "complex" else 1
     flops = transcendentals = 0
     results, written, touched = [], [], set()
     for name, operand in wanted(call):
-        formula, summed = formulas.get(name, ZERO), operand.shape != out.shape
+        gradient, summed = gradients.get(name, ZERO), operand.shape != out.shape
         results.append(operand.like())
-        if formula is not PASS or summed:
+        if gradient is not PASS or summed:
             written.append(operand.like())
-        if formula == ZERO:
+        if gradient == ZERO:
             continue
-        work = formula or Gradient()
+        work = gradient or Gradient()
         flops += parts * (work.flops + summed)
         transcendentals += parts * work.transcendentals
-        touched |= {"grad", *work.reads.split()} if formula or summed else set()
+        touched |= {"grad", *work.reads.split()} if gradient or summed else set()
     saved = {**call.arguments, "grad": out, "out": out}
     return Estimate(
         tuple(results),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.rules.elementwise import Gradient, differentiate
+from graphflops.rules.elementwise import by_operand, differentiate
 from graphflops.rules.quantized import MIN_MAX, convert
 from graphflops.rules.registry import backward, rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, TensorType
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 # Operations per element.
 ROUND = 3  # multiply by the inverse scale 1, round 1, add the zero point 1
-REHEARSE = ROUND + 4  # clamp 2, subtract the zero point 1, multiply by the scale 1
+REHEARSE = WORK["fake_quantize"].flops
 MASK = 3  # two comparisons and their conjunction
 
 
@@ -40,7 +41,7 @@ backward(
     "aten.fake_quantize_per_tensor_affine",
     "aten.fake_quantize_per_channel_affine",
     "quantized_decomposed.fake_quant_per_channel",
-)(differentiate({"x": Gradient(MASK + 1, reads="x")}))
+)(differentiate(by_operand(WORK["fake_quantize"], "x")))
 
 
 def with_mask(rehearsed: Estimate) -> Estimate:

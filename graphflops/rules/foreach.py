@@ -10,6 +10,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.errors import RuleError
 from graphflops.rules.registry import find, require, rule
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 Item: TypeAlias = "Value | Sequence[Value]"  # a list with an entry for each item, or what all items share
@@ -133,14 +134,12 @@ def update_scale(
 
 
 def update(
+    work: Work,
     parameters: Tensors,
     grads: Tensors,
     states: Sequence[Tensors],
     shared: Sequence[Item],
-    *,
-    flops: int,
-    roots: int = 0,
-    grad_scale: TensorType | None = None,
+    grad_scale: TensorType | None,
 ) -> Estimate:
     """Work per parameter; parameters and states are read and written, gradients read.
 
@@ -150,8 +149,8 @@ def update(
     n = _elements(parameters)
     return Estimate(
         tuple(x.like() for x in (*parameters, *grads, *kept)),
-        vector_flops=(flops + (grad_scale is not None)) * n,
-        transcendentals=roots * n,
+        vector_flops=(work.flops + (grad_scale is not None)) * n,
+        transcendentals=work.transcendentals * n,
         reads=(*parameters, *grads, *kept, *_tensors(*shared, grad_scale)),
         writes=(*parameters, *(() if grad_scale is None else grads), *kept),
     )
@@ -174,12 +173,11 @@ def fused_sgd(
     found_inf: TensorType | None = None,
 ) -> Estimate:
     """P -= lr * g; momentum is a product and a scaled sum more, and a first step only copies the gradient."""
-    flops = 2 + maximize + 2 * (weight_decay != 0)
+    work = WORK["sgd"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
     if momentum != 0:
-        flops += (0 if is_first_step else 2 + (dampening != 0)) + 2 * nesterov
-    return update(
-        parameters, grads, (momentum_buffer_list,), (lr, found_inf), flops=flops, grad_scale=grad_scale
-    )
+        moving = WORK["momentum"].flops
+        work = work.more((0 if is_first_step else moving + (dampening != 0)) + moving * nesterov)
+    return update(work, parameters, grads, (momentum_buffer_list,), (lr, found_inf), grad_scale)
 
 
 def adam(decoupled: bool, *keys: str) -> None:
@@ -204,17 +202,12 @@ def adam(decoupled: bool, *keys: str) -> None:
         grad_scale: TensorType | None = None,
         found_inf: TensorType | None = None,
     ) -> Estimate:
-        """A root and 12 operations: 3 for the mean, 4 for the mean square, 5 for the step."""
-        decay = (1 if decoupled else 2) if weight_decay != 0 else 0
-        return update(
-            parameters,
-            grads,
-            (exp_avgs, exp_avg_sqs, max_exp_avg_sqs),
-            (*state_steps, lr, found_inf),
-            flops=12 + decay + amsgrad + maximize,
-            roots=1,
-            grad_scale=grad_scale,
-        )
+        """Both moments and the step; one operation more for a largest moment, one for a negated gradient."""
+        work = WORK["adam"]
+        if weight_decay != 0:
+            work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)
+        states, shared = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (*state_steps, lr, found_inf)
+        return update(work.more(amsgrad + maximize), parameters, grads, states, shared, grad_scale)
 
 
 adam(False, "aten._fused_adam")
@@ -236,16 +229,9 @@ def fused_adagrad(
     grad_scale: TensorType | None = None,
     found_inf: TensorType | None = None,
 ) -> Estimate:
-    """A root and 6 operations: 2 for the sum of squares, 4 for the step."""
-    return update(
-        parameters,
-        grads,
-        (state_sums,),
-        (*state_steps, lr, found_inf),
-        flops=6 + 2 * (weight_decay != 0) + maximize,
-        roots=1,
-        grad_scale=grad_scale,
-    )
+    """The sum of squares and the step."""
+    work = WORK["adagrad"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
+    return update(work, parameters, grads, (state_sums,), (*state_steps, lr, found_inf), grad_scale)
 
 
 @rule("aten._fused_adagrad")

@@ -18,6 +18,7 @@ from graphflops.rules.matmul import (
 )
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
+from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
 
 
@@ -339,7 +340,7 @@ def cslt_sparse_mm(
 
 
 def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:
-    """So many operations on each result, and an activation: relu compares, silu multiplies by a function."""
-    n = only_result(product).numel
-    vector = product.vector_flops + (operations + (activation is not None)) * n
-    return replace(product, vector_flops=vector, transcendentals=n if activation == "silu" else 0)
+    """So many operations on each result, and an activation."""
+    work, n = activation_named(activation or "none"), only_result(product).numel
+    vector = product.vector_flops + (operations + work.flops) * n
+    return replace(product, vector_flops=vector, transcendentals=work.transcendentals * n)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
-from graphflops.rules.activation import gelu_work
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
@@ -103,9 +103,8 @@ def addmm_activation(
 ) -> Estimate:
     """As addmm, followed by relu, one comparison, or gelu."""
     product = matmul(a, b)
-    vector, functions = gelu_work("none") if use_gelu else (1, 0)
-    n = only_result(product).numel
-    return add_product(base, product, beta, alpha, vector * n, functions * n)
+    work, n = WORK["gelu" if use_gelu else "relu"], only_result(product).numel
+    return add_product(base, product, beta, alpha, work.flops * n, work.transcendentals * n)
 
 
 @rule("aten.addbmm", product=("a", "b"))

@@ -8,10 +8,7 @@ from functools import partial
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
 from graphflops.rules.elementwise import (
-    PASS,
-    ZERO,
-    Gradient,
-    Promotion,
+    by_operand,
     differentiate,
     elementwise,
     gradients_of,
@@ -22,51 +19,26 @@ from graphflops.rules.elementwise import (
 )
 from graphflops.rules.promotion import complex_of, float_result, result_type
 from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.work import WORK, Gradient, Work, power
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
 
-COMPLEX_PRODUCT = (6, 0)  # four multiplications and two additions
-COMPLEX_QUOTIENT = (11, 0)  # that by the conjugate, the divisor's squared length, two divisions
-
-# One operand. The type stays.
-pointwise("neg negative", 1, fold=operator.neg, gradients=(Gradient(1),))
-pointwise("abs absolute", 1, result=to_real, complex_work=(3, 1), gradients=(Gradient(2, reads="a"),))
-pointwise("floor ceil trunc fix sign", 1, gradients=(ZERO,))
-pointwise("sgn", 1, complex_work=(5, 1), gradients=(ZERO,))
-pointwise("frac", 2, gradients=(PASS,))
-pointwise("reciprocal", 1, result=float_result, complex_work=(6, 0), gradients=(Gradient(3, reads="out"),))
-pointwise("nan_to_num", 3, gradients=(Gradient(1, reads="a"),))
-pointwise("deg2rad rad2deg", 1, result=float_result, gradients=(Gradient(1),))
-pointwise("bitwise_not", 1)
-pointwise("logical_not", 1, result=to_bool, fold=lambda a: compare("==", a, 0))
-pointwise("isnan isinf isfinite isposinf isneginf isreal signbit", 1, result=to_bool)
-pointwise("_conj_copy _neg_view_copy", 1)
+# One operand; the type stays, if nothing else is said.
+pointwise("neg negative _neg_view_copy", fold=operator.neg)
+pointwise("abs absolute", result=to_real)
+pointwise("floor, ceil, trunc fix, sign, sgn, frac, nan_to_num, bitwise_not")
+pointwise("reciprocal, deg2rad, rad2deg", result=float_result)
+pointwise("logical_not", result=to_bool, fold=lambda a: compare("==", a, 0))
+pointwise("isnan, isinf, isfinite, isposinf, isneginf, isreal, signbit", result=to_bool)
+pointwise("_conj_copy", "conj")
 
 # Two operands.
-pointwise(
-    "mul multiply",
-    flops=1,
-    arity=2,
-    complex_work=COMPLEX_PRODUCT,
-    fold=operator.mul,
-    gradients=(Gradient(1, reads="b"), Gradient(1, reads="a")),
-)
-pointwise(
-    "div divide true_divide",
-    flops=1,
-    arity=2,
-    result=float_result,
-    complex_work=COMPLEX_QUOTIENT,
-    gradients=(Gradient(1, reads="b"), Gradient(3, reads="b out")),
-)
-pointwise("floor_divide", 2, arity=2, fold=floor_div, gradients=(ZERO, ZERO))
-TO_DIVISOR = Gradient(4, reads="a b")
-pointwise("remainder", 4, arity=2, fold=mod, gradients=(PASS, TO_DIVISOR))
-pointwise("fmod", 4, arity=2, gradients=(PASS, TO_DIVISOR))
-# The gradient goes to the operand that was chosen.
-EITHER = (Gradient(1, reads="a b"), Gradient(1, reads="a b"))
-pointwise("maximum max.other", 1, arity=2, fold=dim_max, gradients=EITHER)
-pointwise("minimum min.other", 1, arity=2, fold=dim_min, gradients=EITHER)
-pointwise("fmax fmin", 1, arity=2, gradients=EITHER)
+pointwise("mul multiply", fold=operator.mul)
+pointwise("div divide true_divide", result=float_result)
+pointwise("floor_divide", fold=floor_div)
+pointwise("remainder", fold=mod)
+pointwise("fmod, fmax, fmin, nextafter, heaviside, gcd, lcm, hypot")
+pointwise("maximum max.other", fold=dim_max)
+pointwise("minimum min.other", fold=dim_min)
 for symbol, names in {
     "==": "eq",
     "!=": "ne not_equal",
@@ -75,65 +47,48 @@ for symbol, names in {
     ">": "gt greater",
     ">=": "ge greater_equal",
 }.items():
-    pointwise(names, 1, arity=2, result=to_bool, fold=partial(compare, symbol))
-pointwise("logical_and logical_or logical_xor", 1, arity=2, result=to_bool)
-pointwise("bitwise_and bitwise_or bitwise_xor", 1, arity=2)
-pointwise("__and__ __or__ __xor__ __iand__ __ior__ __ixor__", 1, arity=2)
-pointwise("bitwise_left_shift bitwise_right_shift", 1, arity=2)
-pointwise("__lshift__ __rshift__ __ilshift__ __irshift__", 1, arity=2)
-pointwise("copysign", 1, arity=2, result=float_result, gradients=(Gradient(2, reads="a out"), ZERO))
-pointwise("nextafter", 1, arity=2)
-pointwise("heaviside", 2, arity=2, gradients=(ZERO, Gradient(1, reads="a")))
-pointwise("gcd", 0, 1, arity=2)
-pointwise("lcm", 3, 1, arity=2)
-pointwise("hypot", 3, 1, arity=2, gradients=(Gradient(2, reads="a out"), Gradient(2, reads="b out")))
-pointwise(
-    "atan2 arctan2",
-    transcendentals=1,
-    arity=2,
-    result=float_result,
-    gradients=(Gradient(5, reads="a b"), Gradient(6, reads="a b")),
-)
-# |a - b| <= atol + rtol * |b|
-pointwise("isclose", 6, arity=2, result=to_bool)
-pointwise("_add_relu", 2, arity=2)
+    pointwise(names, result=to_bool, fold=partial(compare, symbol))
+pointwise("logical_and, logical_or, logical_xor, isclose", result=to_bool)
+pointwise("bitwise_and __and__ __iand__, bitwise_or __or__ __ior__, bitwise_xor __xor__ __ixor__")
+pointwise("bitwise_left_shift __lshift__ __ilshift__, bitwise_right_shift __rshift__ __irshift__")
+pointwise("copysign, atan2 arctan2, ldexp", result=float_result)
 
 # Three operands.
-pointwise(
-    "lerp",
-    flops=3,
-    arity=3,
-    result=lambda a, b, weight: result_type(a, b),
-    gradients=(Gradient(2, reads="c"), Gradient(1, reads="c"), Gradient(2, reads="a b")),
-)
+pointwise("lerp", result=lambda a, b, weight: result_type(a, b))
 
 
-def _scaled(alpha: Value) -> int:
-    """An addition, and a multiplication where alpha is not one."""
-    return 1 if alpha == 1 else 2
+@rule("aten._add_relu")
+def add_relu(a: Value, b: Value, alpha: Value = 1) -> Estimate:
+    """A sum and its relu."""
+    return elementwise(WORK["add"].more(WORK["relu"].flops), a, b)
+
+
+def _scaled(name: str, alpha: Value) -> Work:
+    """A sum or a difference, and the product with alpha where that is not one."""
+    return WORK[name].more(0 if alpha == 1 else WORK["mul"].flops)
 
 
 @rule("aten.add")
 def add(a: Value, b: Value, alpha: Value = 1) -> Estimate:
     """A + alpha * b."""
-    return elementwise(a, b, flops=_scaled(alpha), fold=lambda x, y: x + alpha * y)
+    return elementwise(_scaled("add", alpha), a, b, fold=lambda x, y: x + alpha * y)
 
 
 @rule("aten.sub", "aten.subtract")
 def sub(a: Value, b: Value, alpha: Value = 1) -> Estimate:
     """A - alpha * b."""
-    return elementwise(a, b, flops=_scaled(alpha), fold=lambda x, y: x - alpha * y)
+    return elementwise(_scaled("sub", alpha), a, b, fold=lambda x, y: x - alpha * y)
 
 
 @rule("aten.rsub")
 def rsub(a: Value, b: Value, alpha: Value = 1) -> Estimate:
     """B - alpha * a."""
-    return elementwise(a, b, flops=_scaled(alpha), fold=lambda x, y: y - alpha * x)
+    return elementwise(_scaled("rsub", alpha), a, b, fold=lambda x, y: y - alpha * x)
 
 
-backward("aten.add")(differentiate({"a": PASS, "b": PASS}))
-backward("aten.sub", "aten.subtract")(differentiate({"a": PASS, "b": Gradient(1)}))
-backward("aten.rsub")(differentiate({"a": Gradient(1), "b": PASS}))
+backward("aten.add")(differentiate(by_operand(WORK["add"])))
+backward("aten.sub", "aten.subtract")(differentiate(by_operand(WORK["sub"])))
+backward("aten.rsub")(differentiate(by_operand(WORK["rsub"])))
 
 
 ROUNDING = [f"aten.{name}.{overload}_mode" for name in ("div", "divide") for overload in ("Tensor", "Scalar")]
@@ -141,74 +96,78 @@ ROUNDING = [f"aten.{name}.{overload}_mode" for name in ("div", "divide") for ove
 
 @rule(*ROUNDING)
 def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None) -> Estimate:
-    """A division, and its rounding."""
+    """A division, and its rounding where there is a mode."""
     if rounding_mode is None:
-        return elementwise(a, b, flops=1, result=float_result, complex_work=COMPLEX_QUOTIENT)
-    return elementwise(a, b, flops=2, fold=floor_div)
+        return elementwise(WORK["div"], a, b, result=float_result)
+    return elementwise(WORK["floor_divide"], a, b, fold=floor_div)
 
 
 @backward(*ROUNDING)
 def divide_rounding_backward(call: ForwardCall) -> Estimate:
     """Zero behind a rounding, otherwise that of a division."""
-    if call.arguments.get("rounding_mode") is not None:
-        return gradients_of(call, {"a": ZERO, "b": ZERO})
-    return gradients_of(call, {"a": Gradient(1, reads="b"), "b": Gradient(3, reads="b out")})
+    rounded = call.arguments.get("rounding_mode") is not None
+    return gradients_of(call, by_operand(WORK["floor_divide" if rounded else "div"]))
 
 
 @rule("aten.round", "aten.special_round")
 def round_(a: TensorType, *, decimals: Value = 0) -> Estimate:
-    """One rounding per element, scaled there and back where decimals are asked for."""
-    return elementwise(a, flops=1 if decimals == 0 else 3)
+    """One rounding per element, and a scaling before and after it for a given number of decimals."""
+    return elementwise(WORK["round"].more(0 if decimals == 0 else 2), a)
 
 
-backward("aten.round", "aten.special_round")(differentiate({"a": ZERO}))
+backward("aten.round", "aten.special_round")(differentiate(by_operand(WORK["round"])))
 
 
-@rule("aten.addcmul", "aten.addcdiv")
-def addcmul(a: TensorType, b: TensorType, c: TensorType, *, value: Value = 1) -> Estimate:
-    """A product (or quotient) and a sum, and the scaling where value is not one."""
-    return elementwise(a, b, c, flops=2 if value == 1 else 3)
+def register_addcmul(name: str) -> None:
+    """Register a sum with a product, or with a quotient."""
+
+    @rule(f"aten.{name}")
+    def addcmul(a: TensorType, b: TensorType, c: TensorType, *, value: Value = 1) -> Estimate:
+        """The product or the quotient, the sum, and the scaling where value is not one."""
+        return elementwise(WORK[name].more(0 if value == 1 else 1), a, b, c)
+
+    backward(f"aten.{name}")(differentiate(by_operand(WORK[name])))
 
 
-backward("aten.addcmul")(differentiate({"a": PASS, "b": Gradient(1, reads="c"), "c": Gradient(1, reads="b")}))
-backward("aten.addcdiv")(
-    differentiate({"a": PASS, "b": Gradient(1, reads="c"), "c": Gradient(4, reads="b c")})
-)
+register_addcmul("addcmul")
+register_addcmul("addcdiv")
 
 
 @rule("aten.clamp", "aten.clip")
 def clamp(a: TensorType, min: Value = None, max: Value = None) -> Estimate:
     """One comparison per element and bound."""
-    return elementwise(a, min, max, flops=(min is not None) + (max is not None))
+    return elementwise(WORK["clamp"].times((min is not None) + (max is not None)), a, min, max)
 
 
 @rule("aten.clamp_min")
 def clamp_min(a: TensorType, min: Value) -> Estimate:
     """One comparison per element."""
-    return elementwise(a, min, flops=1, fold=dim_max)
+    return elementwise(WORK["clamp"], a, min, fold=dim_max)
 
 
 @rule("aten.clamp_max")
 def clamp_max(a: TensorType, max: Value) -> Estimate:
     """One comparison per element."""
-    return elementwise(a, max, flops=1, fold=dim_min)
+    return elementwise(WORK["clamp"], a, max, fold=dim_min)
 
 
 @backward("aten.clamp", "aten.clip", "aten.clamp_min", "aten.clamp_max")
 def clamp_backward(call: ForwardCall) -> Estimate:
-    """For each operand: where it was chosen, told by the same comparisons, the gradient is selected."""
+    """The gradient goes to the operand that was chosen, which the same comparisons find again."""
     bounds = [name for name in ("min", "max") if call.arguments.get(name) is not None]
-    chosen = Gradient(len(bounds), reads=" ".join(("a", *bounds)))
+    chosen = Gradient(WORK["clamp"].times(len(bounds)).flops, reads=" ".join(("a", *bounds)))
     return gradients_of(call, dict.fromkeys(("a", "min", "max"), chosen))
 
 
 @rule("aten.where")
 def select(condition: TensorType, a: Value, b: Value) -> Estimate:
     """One selection per element; the type is promoted from the two that are chosen between."""
-    return elementwise(condition, a, b, flops=1, result=lambda _, *chosen: result_type(*chosen), fold=where)
+    return elementwise(
+        WORK["where"], condition, a, b, result=lambda _, *chosen: result_type(*chosen), fold=where
+    )
 
 
-backward("aten.where")(differentiate(dict.fromkeys("ab", Gradient(1, reads="condition"))))
+backward("aten.where")(differentiate(by_operand(WORK["where"], "condition", "a", "b")))
 
 
 @rule("aten.where.default")
@@ -222,47 +181,28 @@ def where_indices(condition: TensorType) -> Estimate:
 @rule("aten.masked_fill")
 def masked_fill(a: TensorType, mask: TensorType, value: Value) -> Estimate:
     """One selection per element, in the type of what is filled."""
-    return elementwise(a, mask, value, flops=1, result=lambda x, *_: x.dtype)
+    return elementwise(WORK["masked_fill"], a, mask, value, result=lambda x, *_: x.dtype)
 
 
-backward("aten.masked_fill")(differentiate(dict.fromkeys(("a", "value"), Gradient(1, reads="mask"))))
-
-
-def power_work(exponent: Value) -> tuple[int, int]:
-    """Vector FLOPs and function evaluations of x ** exponent; some exponents are products or roots."""
-    known = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (2, 0), -1: (1, 0), -2: (2, 0), 0.5: (0, 1), -0.5: (0, 1)}
-    return known.get(exponent, (0, 1)) if isinstance(exponent, (int, float)) else (0, 1)
-
-
-def raised(a: Value, exponent: Value, result: Promotion) -> Estimate:
-    """A ** exponent; complex products are counted in real operations."""
-    flops, evaluations = power_work(exponent)
-    return elementwise(
-        a,
-        exponent,
-        flops=flops,
-        transcendentals=evaluations,
-        result=result,
-        complex_work=(COMPLEX_PRODUCT[0] * flops, 2 * evaluations),
-    )
+backward("aten.masked_fill")(differentiate(by_operand(WORK["masked_fill"], "a", "mask", "value")))
 
 
 @rule("aten.pow")
-def power(a: Value, exponent: Value) -> Estimate:
+def pow_(a: Value, exponent: Value) -> Estimate:
     """A function evaluation per element, or the products that a small constant exponent stands for."""
-    return raised(a, exponent, result_type)
+    return elementwise(power(exponent), a, exponent)
 
 
 @rule("aten.square")
 def square(a: TensorType) -> Estimate:
     """One multiplication per element."""
-    return power(a, 2)
+    return pow_(a, 2)
 
 
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
     """As a power, in double precision."""
-    return raised(a, exponent, _double)
+    return elementwise(power(exponent), a, exponent, result=_double)
 
 
 def _double(*operands: Value) -> DType:
@@ -273,35 +213,33 @@ def _double(*operands: Value) -> DType:
 def power_backward(call: ForwardCall) -> Estimate:
     """The base's is exponent * base ** (exponent - 1), the exponent's the result times log(base)."""
     exponent = call.arguments.get("exponent", 2)
-    flops, transcendentals = power_work(exponent - 1) if isinstance(exponent, (int, float)) else (1, 1)
-    to_base = Gradient(
-        flops + 2, transcendentals, reads="a exponent" if "exponent" in call.arguments else "a"
-    )
-    return gradients_of(call, {"a": to_base, "exponent": Gradient(2, 1, reads="a out")})
-
-
-pointwise("ldexp", 1, 1, arity=2, result=float_result)
+    gradients = by_operand(WORK["pow"], "a", "exponent")
+    if isinstance(exponent, (int, float)):  # two products with that power
+        lower = power(exponent - 1).more(2)
+        reads = "a exponent" if "exponent" in call.arguments else "a"
+        gradients["a"] = Gradient(lower.flops, lower.transcendentals, reads)
+    return gradients_of(call, gradients)
 
 
 @rule("aten.frexp", "prims.frexp")
 def frexp(a: TensorType) -> Estimate:
     """One split per element, into mantissa and exponent."""
-    return Estimate((a.like(), a.like(dtype=INT32)), vector_flops=a.numel, reads=(a,))
+    return Estimate((a.like(), a.like(dtype=INT32)), vector_flops=WORK["frexp"].flops * a.numel, reads=(a,))
 
 
-backward("aten.frexp")(differentiate({"a": Gradient(1, 1)}))
+backward("aten.frexp")(differentiate(by_operand(WORK["frexp"])))
 
 
 @rule("aten.complex")
 def make_complex(real: TensorType, imag: TensorType) -> Estimate:
     """Both parts copied side by side."""
-    return elementwise(real, imag, result=_complex)
+    return elementwise(Work("complex"), real, imag, result=_complex)
 
 
 @rule("aten.polar")
 def polar(abs: TensorType, angle: TensorType) -> Estimate:
     """Sine, cosine and two products per element."""
-    return elementwise(abs, angle, flops=2, transcendentals=2, result=_complex)
+    return elementwise(WORK["polar"], abs, angle, result=_complex)
 
 
 def _complex(*parts: Value) -> DType:
@@ -311,13 +249,13 @@ def _complex(*parts: Value) -> DType:
 @rule("aten.angle")
 def angle(a: TensorType) -> Estimate:
     """An arc tangent per complex element; a real one's angle is read off its sign."""
-    return elementwise(a, flops=1, result=to_real_float, complex_work=(0, 1))
+    return elementwise(WORK["angle"], a, result=to_real_float)
 
 
 @rule("aten.conj_physical", "aten._conj_physical")
 def conj_physical(a: TensorType) -> Estimate:
     """One negation per complex element; a real tensor is its own conjugate."""
-    return elementwise(a, complex_work=(1, 0)) if a.dtype.kind == "complex" else free(a)
+    return elementwise(WORK["conj"], a) if a.dtype.kind == "complex" else free(a)
 
 
 @rule(
@@ -332,7 +270,7 @@ def same_memory(a: TensorType) -> Estimate:
 @rule("aten.equal")
 def equal(a: TensorType, b: TensorType) -> Estimate:
     """One comparison per element, of which one answer is left."""
-    return Estimate((data_dependent("equal"),), vector_flops=a.numel, reads=(a, b))
+    return Estimate((data_dependent("equal"),), vector_flops=WORK["eq"].flops * a.numel, reads=(a, b))
 
 
 @rule("aten.allclose")
@@ -341,4 +279,4 @@ def allclose(
 ) -> Estimate:
     """|a - b| <= atol + rtol * |b| per element, of which one answer is left."""
     n = prod(broadcast(a.shape, b.shape))
-    return Estimate((data_dependent("allclose"),), vector_flops=6 * n, reads=(a, b))
+    return Estimate((data_dependent("allclose"),), vector_flops=WORK["isclose"].flops * n, reads=(a, b))

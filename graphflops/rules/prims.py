@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
@@ -10,7 +11,6 @@ from graphflops.dims import Dim, Expr, floor_div, prod, same
 from graphflops.rules import creation, joining, movement, rearrange, views
 from graphflops.rules import pointwise as pointwise_rules
 from graphflops.rules.elementwise import pointwise, to_bool, to_real
-from graphflops.rules.pointwise import COMPLEX_PRODUCT, COMPLEX_QUOTIENT
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import rule
 from graphflops.tensor import FLOAT32, DType, TensorType
@@ -18,29 +18,25 @@ from graphflops.tensor import FLOAT32, DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-for names, flops, transcendentals in (
-    ("neg ceil floor round trunc sign bitwise_not reciprocal", 1, 0),
-    ("acos acosh asin asinh atan atanh cbrt cos cosh sin sinh tan tanh", 0, 1),
-    ("exp exp2 expm1 log log10 log1p log2 sqrt rsqrt", 0, 1),
-    ("erf erfc erfcx erf_inv ndtri digamma lgamma", 0, 1),
-    ("bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 spherical_bessel_j0", 0, 1),
-):
-    pointwise(names, flops, transcendentals, namespace="prims")
-pointwise("abs", 1, result=to_real, complex_work=(3, 1), namespace="prims")
-pointwise("isfinite signbit", 1, result=to_bool, namespace="prims")
-pointwise("conj_physical", 0, complex_work=(1, 0), namespace="prims")
+prim = partial(pointwise, dialect="prims")
+prim("neg, ceil, floor, round, trunc, sign, bitwise_not, reciprocal")
+prim("acos, acosh, asin, asinh, atan, atanh, cos, cosh, sin, sinh, tan, tanh")
+prim("cbrt, exp, exp2, expm1, log, log10, log1p, log2, sqrt, rsqrt")
+prim("erf, erfc, erfcx, ndtri, digamma, lgamma, bessel_j0, bessel_j1, spherical_bessel_j0")
+for alias, row in {
+    "erf_inv": "erfinv",
+    **{f"bessel_{name}": name for name in ("i0", "i0e", "i1", "i1e")},
+}.items():
+    prim(alias, row)
+prim("abs", result=to_real)
+prim("isfinite, signbit", result=to_bool)
+prim("conj_physical", "conj")
 
-for names, flops, transcendentals in (
-    ("add sub maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor nextafter", 1, 0),
-    ("shift_left shift_right_arithmetic", 1, 0),
-    ("fmod remainder", 4, 0),
-    ("hypot", 3, 1),
-    ("atan2 gcd igamma igammac pow zeta", 0, 1),
-):
-    pointwise(names, flops, transcendentals, arity=2, namespace="prims")
-pointwise("mul", 1, arity=2, complex_work=COMPLEX_PRODUCT, namespace="prims")
-pointwise("div", 1, arity=2, complex_work=COMPLEX_QUOTIENT, namespace="prims")
-pointwise("eq ne lt le gt ge", 1, arity=2, result=to_bool, namespace="prims")
+prim("add, sub, mul, div, maximum, minimum, fmax, fmin, fmod, remainder, nextafter")
+prim("hypot, atan2, gcd, igamma, igammac, pow, zeta, bitwise_and, bitwise_or, bitwise_xor")
+prim("shift_left", "bitwise_left_shift")
+prim("shift_right_arithmetic", "bitwise_right_shift")
+prim("eq, ne, lt, le, gt, ge", result=to_bool)
 
 
 # The same as an ATen operator, under the same signature.

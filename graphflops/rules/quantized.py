@@ -8,14 +8,15 @@ from __future__ import annotations
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, prod
 from graphflops.rules.registry import rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, FLOAT64, INT8, INT64, DType, TensorType
 
 Tensors = tuple[TensorType, ...]
 
 # Operations per element.
-QUANTIZE = 6  # multiply by the inverse scale 1, round 1, add the zero point 1, clamp 2, convert 1
-DEQUANTIZE = 3  # convert 1, subtract the zero point 1, multiply by the scale 1
-MIN_MAX = 2
+QUANTIZE = WORK["quantize"].flops
+DEQUANTIZE = WORK["dequantize"].flops
+MIN_MAX = 2  # both extremes
 
 
 def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: Value) -> Estimate:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.rules.elementwise import Gradient, differentiate, elementwise
+from graphflops.rules.elementwise import differentiate, elementwise
 from graphflops.rules.promotion import DEFAULT_FLOAT, float_result
 from graphflops.rules.registry import backward, rule
+from graphflops.rules.work import Gradient, Work
 from graphflops.tensor import INT64, DType, TensorType
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def bernoulli_like(a: TensorType, p: Value = 0.5) -> Estimate:
 @rule("aten.normal")
 def normal(mean: Value, std: Value = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted by tensors that are read."""
-    return elementwise(mean, std, flops=NORMAL[0] + SCALED, transcendentals=NORMAL[1], result=float_result)
+    work = Work("normal", NORMAL[0] + SCALED, NORMAL[1])
+    return elementwise(work, mean, std, result=float_result)
 
 
 @rule("aten.normal.float_float")
@@ -145,7 +147,7 @@ def rejected(a: TensorType, generator: Value = None) -> Estimate:
 @rule("aten.binomial")
 def binomial(count: TensorType, prob: TensorType, generator: Value = None) -> Estimate:
     """One evaluation per element."""
-    return elementwise(count, prob, transcendentals=1)
+    return elementwise(Work("binomial", transcendentals=1), count, prob)
 
 
 @rule("aten._sample_dirichlet")

@@ -15,6 +15,7 @@ from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -25,29 +26,48 @@ Tensors = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of cell: gates, and work per hidden unit and row, forward (bias apart) and backward.
+    """One kind of cell: its gates and activations, and its other work per hidden unit and row.
 
-    kept: values per hidden unit and row that the backward pass reads beside the result.
+    activations: those of the gates, and of the state.
+    combining, combining_back: operations besides the activations and the biases, forward and backward.
+    transcendentals_back: functions that the backward pass evaluates again.
+    kept: values per hidden unit and row that the backward pass reads besides the result.
     """
 
     gates: int
-    vector: int
-    transcendentals: int
-    vector_back: int
+    activations: tuple[Work, ...]
+    combining: int
+    combining_back: int = 0
     transcendentals_back: int = 0
     kept: int = 0
 
+    @property
+    def vector(self) -> int:
+        """Operations per hidden unit and row, without biases."""
+        return self.combining + sum(activation.flops for activation in self.activations)
 
-# h' = tanh(ih + hh), backward dh * (1 - h'^2); relu compares instead
-TANH = Cell(gates=1, vector=1, transcendentals=1, vector_back=3)
-RELU = Cell(gates=1, vector=2, transcendentals=0, vector_back=1)
-# i, f, o = sigmoid, g = tanh of four sums; c' = f * c + i * g; h' = o * tanh(c'). Backward: o and c' take 6
-# and tanh(c') again, i, f, g, c a product each, the three sigmoids and the tanh three operations each.
-# Kept: the gates and c'.
-LSTM = Cell(gates=4, vector=8, transcendentals=5, vector_back=22, transcendentals_back=1, kept=4 + 1)
-# r, z = sigmoid, n = tanh(in + r * hn); h' = (h - n) * z + n. Backward: n 5, z 4, r 4, hn 1, h 1.
-# Kept: the gates and hn.
-GRU = Cell(gates=3, vector=7, transcendentals=3, vector_back=15, kept=3 + 1)
+    @property
+    def transcendentals(self) -> int:
+        """Function evaluations per hidden unit and row."""
+        return sum(activation.transcendentals for activation in self.activations)
+
+    @property
+    def vector_back(self) -> int:
+        """Operations of the backward pass per hidden unit and row, without biases."""
+        return self.combining_back + sum(activation.gradient.flops for activation in self.activations)
+
+
+_SIGMOID, _TANH = WORK["sigmoid"], WORK["tanh"]
+# h' = activation(ih + hh)
+TANH = Cell(gates=1, activations=(_TANH,), combining=1)
+RELU = Cell(gates=1, activations=(WORK["relu"],), combining=1)
+# i, f, o = sigmoid, g = tanh, each of a sum, 4; c' = f * c + i * g, 3; h' = o * tanh(c'), 1. Backward: do and the
+# gradient of tanh(c') are products, whose sum with dc is dc', 3; di, df, dg and dc are products, 4; tanh(c') is
+# evaluated again. Kept: the gates and c'.
+LSTM = Cell(4, (_SIGMOID,) * 3 + (_TANH,) * 2, 4 + 3 + 1, 3 + 4, transcendentals_back=1, kept=4 + 1)
+# r, z = sigmoid and n = tanh(in + r * hn), 3 sums and a product; h' = (h - n) * z + n, 3. Backward: dn 2, dz 1, dr 1,
+# dhn 1, dh 1. Kept: the gates and hn.
+GRU = Cell(3, (_SIGMOID,) * 2 + (_TANH,), 3 + 1 + 3, 2 + 1 + 1 + 1 + 1, kept=3 + 1)
 KINDS = {"rnn_relu": RELU, "rnn_tanh": TANH, "lstm": LSTM, "gru": GRU}
 
 

@@ -4,105 +4,59 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.rules.elementwise import Gradient, differentiate, elementwise, pointwise
+from graphflops.rules.elementwise import by_operand, differentiate, elementwise, pointwise
 from graphflops.rules.promotion import float_result
 from graphflops.rules.registry import backward, rule
+from graphflops.rules.work import WORK
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate, Value
     from graphflops.tensor import TensorType
 
 
-def function(names: str, gradient: Gradient | None = None, *, flops: int = 0, evaluations: int = 1) -> None:
-    """Register functions of one operand: evaluations per element, arithmetic around them, the derivative."""
-    gradients = () if gradient is None else (gradient,)
-    pointwise(names, flops, evaluations, result=float_result, gradients=gradients)
-
-
 # Exponentials and roots.
-function("exp", Gradient(1, reads="out"))
-function("exp2 special_exp2 expm1 special_expm1", Gradient(2, reads="out"))
-function("log", Gradient(1, reads="a"))
-function("log2 log10 log1p special_log1p", Gradient(2, reads="a"))
-function("sqrt", Gradient(2, reads="out"))
-function("rsqrt", Gradient(4, reads="out"))
+pointwise("exp, exp2 special_exp2, expm1 special_expm1, sqrt, rsqrt", result=float_result)
+pointwise("log, log2, log10, log1p special_log1p", result=float_result)
 
 # Trigonometric and hyperbolic functions.
-function("sin", Gradient(1, 1, reads="a"))
-function("cos", Gradient(2, 1, reads="a"))
-function("tan tanh", Gradient(3, reads="out"))
-function("asin arcsin asinh arcsinh acosh arccosh", Gradient(3, 1, reads="a"))
-function("acos arccos", Gradient(4, 1, reads="a"))
-function("atan arctan atanh arctanh", Gradient(3, reads="a"))
-function("sinh cosh", Gradient(1, 1, reads="a"))
-function("sinc special_sinc", Gradient(6, 2, reads="a"), flops=2)
+pointwise("sin, cos, tan, asin arcsin, acos arccos, atan arctan, sinc special_sinc", result=float_result)
+pointwise("sinh, cosh, tanh, asinh arcsinh, acosh arccosh, atanh arctanh", result=float_result)
 
 # Logistic and error functions.
-function("sigmoid special_expit", Gradient(3, reads="out"))
-function("logit special_logit", Gradient(3, reads="a"), flops=2)
-function("erf special_erf erfc special_erfc", Gradient(4, 1, reads="a"))
-function("erfinv special_erfinv", Gradient(3, 1, reads="out"))
-function("special_erfcx", Gradient(4, reads="a out"))
-function("special_ndtr", Gradient(4, 1, reads="a"), flops=2)
-function("special_ndtri", Gradient(4, 1, reads="out"))
-function("special_log_ndtr", Gradient(5, 2, reads="a"), flops=2, evaluations=2)
-function("special_entr", Gradient(3, 1, reads="a"), flops=2)
+pointwise("sigmoid special_expit, logit special_logit", result=float_result)
+pointwise("erf special_erf, erfc special_erfc, erfinv special_erfinv, special_erfcx", result=float_result)
+pointwise("special_ndtr, special_ndtri, special_log_ndtr, special_entr", result=float_result)
 
-# Gamma functions.
-function("lgamma special_gammaln digamma special_psi special_digamma", Gradient(1, 1, reads="a"))
-
-# Bessel and Airy functions.
-function("i0 special_i0", Gradient(1, 1, reads="a"))
-function("special_i0e special_i1", Gradient(3, 1, reads="a out"))
-function("special_i1e", Gradient(4, 1, reads="a out"))
-function(
-    "special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_spherical_bessel_j0"
-)
-function("special_modified_bessel_i0 special_modified_bessel_i1")
-function("special_modified_bessel_k0 special_modified_bessel_k1")
-function("special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_airy_ai")
+# Gamma, Bessel and Airy functions.
+pointwise("lgamma special_gammaln, digamma special_psi special_digamma", result=float_result)
+pointwise("i0 special_i0, special_i0e, special_i1, special_i1e", result=float_result)
+for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "spherical_bessel_j0", "airy_ai"):
+    pointwise(f"special_{name}", result=float_result)
+for name in ("i0", "i1", "k0", "k1"):
+    pointwise(f"special_modified_bessel_{name}", result=float_result)
+for name in ("k0", "k1"):
+    pointwise(f"special_scaled_modified_bessel_{name}", result=float_result)
 
 # Two operands.
-CHEBYSHEV = [f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"]
-OTHER_POLYNOMIALS = (
-    "hermite_polynomial_h",
-    "hermite_polynomial_he",
-    "laguerre_polynomial_l",
-    "legendre_polynomial_p",
-)
-pointwise(
-    " ".join(f"special_{name}" for name in (*CHEBYSHEV, *OTHER_POLYNOMIALS)),
-    0,
-    1,
-    arity=2,
-    result=float_result,
-)
-pointwise("special_zeta", 0, 1, arity=2, result=float_result)
-pointwise("igamma igammac special_gammainc special_gammaincc", 0, 1, arity=2, result=float_result)
-# a * log(b), a * log(1 + b)
-pointwise(
-    "xlogy special_xlogy special_xlog1py",
-    flops=1,
-    transcendentals=1,
-    arity=2,
-    result=float_result,
-    gradients=(Gradient(1, 1, reads="b"), Gradient(2, reads="a b")),
-)
-# max(a, b) + log(1 + exp(-|a - b|)); the gradients are shares: grad * exp(a - out)
-SHARES = (Gradient(2, 1, reads="a out"), Gradient(2, 1, reads="b out"))
-pointwise("logaddexp logaddexp2", 5, 2, arity=2, result=float_result, gradients=SHARES)
+for name in (
+    *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+):
+    pointwise(f"special_{name}", "polynomial", result=float_result)
+pointwise("special_zeta, igamma special_gammainc, igammac special_gammaincc", result=float_result)
+pointwise("xlogy special_xlogy, special_xlog1py, logaddexp, logaddexp2", result=float_result)
 
 
 @rule("aten.polygamma", "aten.special_polygamma")
 def polygamma(n: Value, a: TensorType) -> Estimate:
     """One evaluation per element, whatever the order."""
-    return elementwise(a, transcendentals=1, result=float_result)
+    return elementwise(WORK["polygamma"], a, result=float_result)
 
 
 @rule("aten.mvlgamma", "aten.special_multigammaln")
 def mvlgamma(a: TensorType, p: int) -> Estimate:
     """The sum of p log-gammas of shifted arguments, and a constant."""
-    return elementwise(a, flops=2 * p, transcendentals=p, result=float_result)
+    return elementwise(WORK["mvlgamma"].times(p), a, result=float_result)
 
 
-backward("aten.polygamma", "aten.special_polygamma")(differentiate({"a": Gradient(1, 1, reads="a")}))
+backward("aten.polygamma", "aten.special_polygamma")(differentiate(by_operand(WORK["polygamma"])))

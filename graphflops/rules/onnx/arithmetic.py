@@ -10,15 +10,17 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import call
 from graphflops.rules.elementwise import elementwise, to_bool
 from graphflops.rules.onnx import values
-from graphflops.rules.pointwise import power_work
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import same_elements
+from graphflops.rules.work import WORK
+from graphflops.rules.work import power as power_work
 from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphflops.rules.elementwise import Promotion
+    from graphflops.rules.work import Work
 
     Fold = Callable[..., values.Number]
 
@@ -31,40 +33,37 @@ def own_type(*operands: Value) -> DType:
 
 
 def pointwise(
-    *tensors: TensorType,
-    flops: int = 0,
-    transcendentals: int = 0,
-    result: Promotion = own_type,
-    fold: Fold | None = None,
+    work: Work, *tensors: TensorType, result: Promotion = own_type, fold: Fold | None = None
 ) -> Estimate:
-    """So much work per element of the broadcast operands, and the contents where they are known."""
-    estimate = elementwise(*tensors, flops=flops, transcendentals=transcendentals, result=result)
+    """The work per element of the broadcast operands, and the contents where they are known."""
+    estimate = elementwise(work, *tensors, result=result)
     (out,) = estimate.out
     if fold is None or not isinstance(out, TensorType):
         return estimate
     return replace(estimate, out=(values.folded(fold, out, *tensors),))
 
 
-def unary(
-    names: str, flops: int, transcendentals: int = 0, result: Promotion = own_type, fold: Fold | None = None
-) -> None:
-    """Register operators of one operand, whose attributes change neither type nor work."""
+def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | None = None) -> None:
+    """Register a function of one operand, whose attributes change neither type nor work.
 
+    row: its row of the table of work, where that is not its name in lower case.
+    """
+    work = WORK[row or name.lower()]
+
+    @rule(f"onnx.{name}")
     def estimate(a: TensorType, **attributes: Value) -> Estimate:
-        return pointwise(a, flops=flops, transcendentals=transcendentals, result=result, fold=fold)
-
-    rule(*(f"onnx.{name}" for name in names.split()))(estimate)
+        return pointwise(work, a, result=result, fold=fold)
 
 
-def binary(names: str, flops: int, result: Promotion = own_type, fold: Fold | None = None) -> None:
-    """Register operators of two operands."""
+def binary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | None = None) -> None:
+    """Register a function of two operands."""
+    work = WORK[row or name.lower()]
 
+    @rule(f"onnx.{name}")
     def estimate(
         a: TensorType, b: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
     ) -> Estimate:
-        return pointwise(a, placed(a, b, axis), flops=flops, result=result, fold=fold)
-
-    rule(*(f"onnx.{name}" for name in names.split()))(estimate)
+        return pointwise(work, a, placed(a, b, axis), result=result, fold=fold)
 
 
 def placed(a: TensorType, b: TensorType, axis: int | None) -> TensorType:
@@ -76,48 +75,54 @@ def placed(a: TensorType, b: TensorType, axis: int | None) -> TensorType:
     return same_elements(b, (*b.shape, *(1,) * behind))
 
 
-unary("Abs", 1, fold=values.magnitude)
-unary("Neg", 1, fold=values.negate)
-unary("Sign", 1, fold=values.sign)
-unary("Floor", 1, fold=values.floor)
-unary("Ceil", 1, fold=values.ceil)
-unary("Round", 1, fold=values.nearest)
-unary("Reciprocal", 1, fold=partial(values.divide, 1))
-unary("Sqrt", 0, 1, fold=values.square_root)
-unary("Exp Log Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh", 0, 1)
-unary("Not", 1, fold=partial(values.subtract, 1))
-unary("IsInf IsNaN", 1, result=to_bool)
-unary("BitwiseNot", 1)
+unary("Abs", fold=values.magnitude)
+unary("Neg", fold=values.negate)
+unary("Sign", fold=values.sign)
+unary("Floor", fold=values.floor)
+unary("Ceil", fold=values.ceil)
+unary("Round", fold=values.nearest)
+unary("Reciprocal", fold=partial(values.divide, 1))
+unary("Sqrt", fold=values.square_root)
+for _name in ("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"):
+    unary(_name)
+for _name in ("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"):
+    unary(_name)
+unary("Not", "logical_not", fold=partial(values.subtract, 1))
+unary("IsInf", result=to_bool)
+unary("IsNaN", result=to_bool)
+unary("BitwiseNot", "bitwise_not")
 
-binary("Add", 1, fold=values.add)
-binary("Sub", 1, fold=values.subtract)
-binary("Mul", 1, fold=values.multiply)
-for _relation, _name in {
-    "==": "Equal",
-    "<": "Less",
-    "<=": "LessOrEqual",
-    ">": "Greater",
-    ">=": "GreaterOrEqual",
-}.items():
-    binary(_name, 1, to_bool, partial(values.compared, _relation))
-binary("And", 1, fold=values.multiply)
-binary("Or", 1, fold=values.largest)
-binary("Xor", 1, fold=partial(values.compared, "!="))
+binary("Add", fold=values.add)
+binary("Sub", fold=values.subtract)
+binary("Mul", fold=values.multiply)
+for _relation, _name, _row in (
+    ("==", "Equal", "eq"),
+    ("<", "Less", "lt"),
+    ("<=", "LessOrEqual", "le"),
+    (">", "Greater", "gt"),
+    (">=", "GreaterOrEqual", "ge"),
+):
+    binary(_name, _row, to_bool, partial(values.compared, _relation))
+binary("And", "logical_and", fold=values.multiply)
+binary("Or", "logical_or", fold=values.largest)
+binary("Xor", "logical_xor", fold=partial(values.compared, "!="))
 
 
 def _bits(name: str) -> Fold:
     return lambda a, b: call(name, a, b)
 
 
-binary("BitwiseAnd", 1, fold=_bits("bitwise_and"))
-binary("BitwiseOr", 1, fold=_bits("bitwise_or"))
-binary("BitwiseXor", 1, fold=_bits("bitwise_xor"))
+binary("BitwiseAnd", "bitwise_and", fold=_bits("bitwise_and"))
+binary("BitwiseOr", "bitwise_or", fold=_bits("bitwise_or"))
+binary("BitwiseXor", "bitwise_xor", fold=_bits("bitwise_xor"))
 
 
 @rule("onnx.BitShift")
 def bit_shift(a: TensorType, b: TensorType, *, direction: str) -> Estimate:
     """One shift per element."""
-    return pointwise(a, b, flops=1, fold=_bits("lshift" if direction == "LEFT" else "rshift"))
+    left = direction == "LEFT"
+    work = WORK["bitwise_left_shift" if left else "bitwise_right_shift"]
+    return pointwise(work, a, b, fold=_bits("lshift" if left else "rshift"))
 
 
 @rule("onnx.Div")
@@ -126,13 +131,14 @@ def divide(
 ) -> Estimate:
     """One division per element; integers are rounded towards zero."""
     fold = values.divide if a.dtype.is_floating else values.divide_whole
-    return pointwise(a, placed(a, b, axis), flops=1, fold=fold)
+    return pointwise(WORK["div"], a, placed(a, b, axis), fold=fold)
 
 
 @rule("onnx.Mod")
 def modulo(a: TensorType, b: TensorType, *, fmod: int = 0) -> Estimate:
     """A division, its rounding, a product and a difference per element."""
-    return pointwise(a, b, flops=4, fold=values.remainder_of_dividend if fmod else values.remainder)
+    fold = values.remainder_of_dividend if fmod else values.remainder
+    return pointwise(WORK["fmod" if fmod else "remainder"], a, b, fold=fold)
 
 
 @rule("onnx.Pow")
@@ -140,9 +146,8 @@ def power(
     a: TensorType, exponent: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
 ) -> Estimate:
     """A function evaluation per element, or the products that a small constant exponent stands for."""
-    flops, evaluations = power_work(only_value(exponent))
-    exponent = placed(a, exponent, axis)
-    return pointwise(a, exponent, flops=flops, transcendentals=evaluations, fold=values.power)
+    work = power_work(only_value(exponent))
+    return pointwise(work, a, placed(a, exponent, axis), fold=values.power)
 
 
 def only_value(x: TensorType | None) -> values.Number | None:
@@ -153,27 +158,27 @@ def only_value(x: TensorType | None) -> values.Number | None:
     return contents
 
 
-def variadic(name: str, final: int, fold: Fold | None) -> None:
-    """Register an operator of any number of operands, combined pair by pair, and `final` operations per result."""
+def variadic(name: str, row: str, final: int, fold: Fold | None) -> None:
+    """Register a function of any number of operands, combined pair by pair, and `final` operations per result."""
 
     def estimate(*tensors: TensorType, **attributes: Value) -> Estimate:
         require(len(tensors) > 0, f"{name} of no operands")
-        return pointwise(*tensors, flops=len(tensors) - 1 + final, fold=fold)
+        return pointwise(WORK[row].times(len(tensors) - 1).more(final), *tensors, fold=fold)
 
     rule(f"onnx.{name}")(estimate)
 
 
-variadic("Sum", 0, lambda *numbers: values.total(numbers))
-variadic("Mean", 1, None)
-variadic("Max", 0, values.largest)
-variadic("Min", 0, values.smallest)
+variadic("Sum", "add", 0, lambda *numbers: values.total(numbers))
+variadic("Mean", "add", WORK["div"].flops, None)
+variadic("Max", "maximum", 0, values.largest)
+variadic("Min", "minimum", 0, values.smallest)
 
 
 @rule("onnx.Where")
 def select(condition: TensorType, a: TensorType, b: TensorType) -> Estimate:
     """One selection per element."""
     return pointwise(
-        condition, a, b, flops=1, result=lambda _, chosen, *__: own_type(chosen), fold=values.chosen
+        WORK["where"], condition, a, b, result=lambda _, chosen, *__: own_type(chosen), fold=values.chosen
     )
 
 
@@ -194,4 +199,4 @@ def clip(
         limit = bound if isinstance(bound, TensorType) else TensorType((), a.dtype, value=bound)
         out = values.folded(fold, a.like(), out, limit)
     reads = (a, *(bound for _, bound in given if isinstance(bound, TensorType)))
-    return Estimate((out,), vector_flops=len(given) * a.numel, reads=reads)
+    return Estimate((out,), vector_flops=WORK["clamp"].times(len(given)).flops * a.numel, reads=reads)

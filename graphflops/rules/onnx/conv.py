@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
 from graphflops.dims import differ
 from graphflops.rules.conv import convolved
-from graphflops.rules.elementwise import elementwise
-from graphflops.rules.onnx.fused import Outputs, arithmetic, chosen, fused, only
+from graphflops.rules.onnx.fused import Outputs, applied, arithmetic, chosen, fused, only
 from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
 from graphflops.rules.vision import deformed
+from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT32, TensorType
 
 if TYPE_CHECKING:
+    from graphflops.cost import Estimate
     from graphflops.dims import Dim
 
 
@@ -144,8 +144,7 @@ def causal_convolution(
     """A convolution of each channel with what came before; SiLU is one product and a sigmoid per element."""
     require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
     product = convolved(x, w, bias, x.shape[2:], x.shape[1])
-    after = activation != "none"
-    activated = elementwise(x.like(), flops=1, transcendentals=1) if after else Estimate()
+    activated = applied(activation_named(activation), x)
     state = x.like((*x.shape[:2], w.shape[2] - 1))
     out = chosen(outputs, x.like(), state)
     return fused(out, product, activated, reads=(x, w, bias, past_state))

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
-from graphflops.rules.registry import find, require
+from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, TensorType
 
 if TYPE_CHECKING:
+    from graphflops.rules.work import Work
     from graphflops.tensor import DType
 
 # Which results are wanted, as far as the call names them; () where that is not known.
 Outputs = tuple[bool, ...]
 Touched = tuple[TensorType | Dim | None, ...]
-_BOUNDS = {"Clip": (0.0, 6.0)}  # fused into another operator it has both bounds, whichever they are
 
 
 def fused(
@@ -58,14 +58,13 @@ def asked(outputs: Outputs, place: int) -> bool:
 
 
 def activation(name: str, x: TensorType) -> Estimate:
-    """The work of the ONNX operator of that name on `x`; none for an empty name."""
-    if not name:
-        return work(0)
-    found = find(f"onnx.{name}")
-    require(found is not None, f"{name} is not an activation")
-    assert found is not None
-    applied = found.function(x, *_BOUNDS.get(name, ()))
-    return work(applied.vector_flops, applied.transcendentals)
+    """The work on `x` of the activation that an attribute names; none for an empty name."""
+    return applied(activation_named(name), x)
+
+
+def applied(row: Work, x: TensorType) -> Estimate:
+    """The work of a function on every element of `x`."""
+    return work(row.flops * x.numel, row.transcendentals * x.numel)
 
 
 def only(estimate: Estimate) -> TensorType:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import ceil_div, floor_div
-from graphflops.rules.activation import gelu_work
 from graphflops.rules.onnx.activation import gelu, rows_of, swish
 from graphflops.rules.onnx.arithmetic import pointwise
-from graphflops.rules.onnx.fused import Outputs, asked, chosen, fused, work
+from graphflops.rules.onnx.fused import Outputs, applied, asked, chosen, fused, work
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
+from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import UINT32
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ def fast_gelu(x: TensorType, bias: TensorType | None = None) -> Estimate:
 
 def biased(x: TensorType, bias: TensorType | None, approximate: str) -> Estimate:
     """Gelu of the sum with a bias, which is as long as the last axis."""
-    flops, functions = gelu_work(approximate)
-    flops += bias is not None
-    return Estimate((x.like(),), 0, flops * x.numel, functions * x.numel, reads=(x, bias))
+    biased = gelu_work(approximate).more(0 if bias is None else WORK["add"].flops)
+    return fused((x.like(),), applied(biased, x), reads=(x, bias))
 
 
 @rule("com.microsoft.QuickGelu")
@@ -58,16 +58,15 @@ def scaled_silu(x: TensorType, scale: TensorType | None = None, *, alpha: float 
 @rule("com.microsoft.BiasSplitGelu")
 def bias_split_gelu(x: TensorType, bias: TensorType) -> Estimate:
     """An addition to every element, gelu of one half, and a product of both halves."""
-    flops, functions = gelu_work("none")
     out = x.like((*x.shape[:-1], floor_div(x.shape[-1], 2)))
-    vector = x.numel + (flops + 1) * out.numel
-    return Estimate((out,), vector_flops=vector, transcendentals=functions * out.numel, reads=(x, bias))
+    parts = (applied(row, of) for row, of in ((WORK["add"], x), (WORK["gelu"], out), (WORK["mul"], out)))
+    return fused((out,), *parts, reads=(x, bias))
 
 
 @rule("com.microsoft.BiasAdd")
 def bias_add(x: TensorType, bias: TensorType, skip: TensorType) -> Estimate:
     """Two additions per element."""
-    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x, bias, skip))
+    return fused((x.like(),), applied(WORK["add"].times(2), x), reads=(x, bias, skip))
 
 
 @rule("com.microsoft.BiasSoftmax")
@@ -80,7 +79,7 @@ def bias_softmax(x: TensorType, bias: TensorType, *, is_inner_broadcast: int, ax
 @rule("com.microsoft.GatedAdd")
 def gated_add(x: TensorType, y: TensorType, gate: TensorType) -> Estimate:
     """A product and a sum per element."""
-    return pointwise(x, y, gate, flops=2)
+    return pointwise(WORK["mul"].more(WORK["add"].flops), x, y, gate)
 
 
 @rule("com.microsoft.LinearAttentionGate")
@@ -93,15 +92,17 @@ def linear_attention_gate(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """A sum, softplus and a product for the decay; a sigmoid for the update rate."""
-    rate = b.numel if b is not None and asked(outputs, 1) else 0
+    decay = applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), a)
+    sigmoid = b if asked(outputs, 1) else None
+    rate = work(0) if sigmoid is None else applied(WORK["sigmoid"], sigmoid)
     out = chosen(outputs, a.like(), None if b is None else b.like())
-    return Estimate(out, 0, 3 * a.numel, 2 * a.numel + rate, reads=(a, bias, scale, b if rate != 0 else None))
+    return fused(out, decay, rate, reads=(a, bias, scale, sigmoid))
 
 
 @rule("com.microsoft.ComplexMul", "com.microsoft.ComplexMulConj")
 def complex_mul(a: TensorType, b: TensorType) -> Estimate:
-    """Four multiplications and two sums per pair of a real and an imaginary part, which are the last axis."""
-    return pointwise(a, b, flops=3)
+    """Six operations per complex number, whose two parts are the last axis: three for each part."""
+    return pointwise(Work("complex_mul", 3), a, b)
 
 
 # Dropout in training; nothing but what stands before and behind it in inference.

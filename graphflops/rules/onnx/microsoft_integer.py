@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.rules.activation import gelu_work
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.fused import Outputs, fused, work
+from graphflops.rules.onnx.fused import Outputs, applied, fused, work
 from graphflops.rules.onnx.matmul import gemm
 from graphflops.rules.onnx.microsoft_attention import (
     Cache,
@@ -28,6 +27,7 @@ from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import INT8, INT32, UINT8, UINT32
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def mul_integer(
 ) -> Estimate:
     """A multiplication per result, and zero points off the operands."""
     shifted = sum(x.numel for x in zeroed((a, a_zero_point), (b, b_zero_point)))
-    product = elementwise(a, b, flops=1, result=lambda *_: INT32)
+    product = elementwise(WORK["mul"], a, b, result=lambda *_: INT32)
     vector = product.vector_flops + shifted
     return replace(product, vector_flops=vector, reads=(a, b, a_zero_point, b_zero_point))
 
@@ -207,9 +207,8 @@ def qordered_gelu(
     x: TensorType, scale_x: TensorType, scale_y: TensorType, *, order_X: int = 1, order_Y: int = 1
 ) -> Estimate:
     """Gelu between a conversion from integers and one back."""
-    operations, functions = gelu_work("none")
-    estimate = convert(x, x.dtype, TO_FLOAT + operations + FROM_FLOAT, scale_x, scale_y)
-    return replace(estimate, transcendentals=functions * x.numel)
+    conversions = convert(x, x.dtype, TO_FLOAT + FROM_FLOAT, scale_x, scale_y)
+    return fused(conversions.out, conversions, applied(WORK["gelu"], x), reads=conversions.reads)
 
 
 @rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"))

@@ -5,14 +5,17 @@ A recurrence is counted as if it ran row after row, whatever chunks a kernel mak
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import by_head
 from graphflops.rules.registry import require, rule
+from graphflops.rules.work import WORK
+from graphflops.rules.work import activation as activation_named
 
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
@@ -96,9 +99,12 @@ def gated_delta_net(
     gates = decay.numel if decay is not None and gate_activation != "none" else 0
     rates = beta.numel if beta is not None and beta_activation != "none" else 0
     normed = 2 * rows * q_heads * (qk_l2_norm != 0)
+    softplus = WORK["softplus"].more(2)  # of a sum, and scaled
+    sigmoid = WORK["sigmoid"].transcendentals
     more = work(
-        3 * gates + 3 * width * normed, 2 * gates + rates + normed
-    )  # softplus of a sum, scaled; L2 norms
+        softplus.flops * gates + 3 * width * normed,  # and L2 norms
+        softplus.transcendentals * gates + sigmoid * rates + normed,
+    )
     sequences = (
         initial_state.shape[0] if initial_state is not None else rows_shape[0] if len(rows_shape) > 1 else 1
     )
@@ -126,14 +132,9 @@ def delta_sizes(
 
 
 def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activation: str) -> Estimate:
-    """Every channel's own taps, a bias, and silu where there is an activation."""
-    taps = prod(weight.shape[2:])
-    silu = x.numel * (activation != "none")
-    return Estimate(
-        matrix_flops=2 * taps * x.numel,
-        vector_flops=(x.numel if bias is not None else 0) + silu,
-        transcendentals=silu,
-    )
+    """Every channel's own taps, a bias, and an activation."""
+    after = activation_named(activation).more(bias is not None)
+    return replace(applied(after, x), matrix_flops=2 * prod(weight.shape[2:]) * x.numel)
 
 
 @rule("com.microsoft.CausalConvWithState", product=("x", "weight"))

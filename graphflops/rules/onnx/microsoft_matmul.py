@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.rules.activation import gelu_work
 from graphflops.rules.matmul import add_product, matmul, matmul_into
-from graphflops.rules.onnx.fused import activation, fused, only, work
+from graphflops.rules.onnx.fused import activation, applied, fused, only, work
 from graphflops.rules.onnx.matmul import gemm
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import INT32, UINT32
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate
-    from graphflops.dims import Dim
     from graphflops.tensor import TensorType
 
 
@@ -122,8 +121,7 @@ def gemm_float8(
     product = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     scales = (scale_a, scale_b, scale_y)
     rescaled = work(only(product).numel * sum(scale is not None for scale in scales))
-    name = {"RELU": "Relu", "GELU": "Gelu"}.get(activation, "")
-    estimate = followed(product, rescaled, activated(name, product), reads=scales)
+    estimate = followed(product, rescaled, activated(activation, product), reads=scales)
     return replace(estimate, out=(only(product).like(dtype=onnx_dtype(dtype)),))
 
 
@@ -132,13 +130,7 @@ def gemm_fast_gelu(x: TensorType, weight: TensorType, bias: TensorType | None = 
     """A product, its bias, and gelu by tanh."""
     product = matmul(x, weight)
     biased = product if bias is None else add_product(bias, product, 1, 1)
-    return followed(biased, fast_gelu(only(product).numel))
-
-
-def fast_gelu(elements: Dim) -> Estimate:
-    """The work of gelu by tanh."""
-    operations, functions = gelu_work("tanh")
-    return work(operations * elements, functions * elements)
+    return followed(biased, applied(WORK["gelu_tanh"], only(product)))
 
 
 @rule("com.microsoft.MatMulInteger16", product=("a", "b"))

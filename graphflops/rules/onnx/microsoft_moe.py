@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, floor_div, prod, same
-from graphflops.rules.activation import gelu_work
 from graphflops.rules.counts import n_log_n
 from graphflops.rules.onnx.fused import fused, work
 from graphflops.rules.quantized import DEQUANTIZE
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
+from graphflops.rules.work import activation
 
 if TYPE_CHECKING:
+    from graphflops.rules.work import Work
     from graphflops.tensor import TensorType
 
 COMBINED = 2  # an expert's result times its weight, added to the others'
-ACTIVATIONS = {
-    "identity": (0, 0),
-    "relu": (1, 0),
-    "gelu": gelu_work("none"),
-    "silu": (1, 1),
-    "swiglu": (1, 1),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +58,12 @@ class Gate:
     limit: float | None = None
 
     @property
-    def work(self) -> tuple[int, int]:
-        """Operations and functions per hidden element; swiglu scales, shifts and clamps where it is asked to."""
-        require(self.kind in ACTIVATIONS, f"unknown activation {self.kind!r}")
-        operations, functions = ACTIVATIONS[self.kind]
-        if self.kind == "swiglu":
-            operations += 1 + (self.alpha != 1) + (self.beta != 0) + 3 * (self.limit is not None)
-        return operations, functions
+    def work(self) -> Work:
+        """Work per hidden element; swiglu also scales, shifts and clamps where its attributes say so."""
+        row = activation(self.kind)
+        if self.kind != "swiglu":
+            return row
+        return row.more((self.alpha != 1) + (self.beta != 0) + 3 * (self.limit is not None))
 
 
 def mixture(
@@ -88,13 +81,12 @@ def mixture(
     sizes = [layer.per_expert(experts) for layer in layers]
     inner = floor_div(sizes[1], hidden)
     widths = (floor_div(sizes[0], hidden), hidden, inner)
-    operations, functions = gate.work
-    operations += len(layers) > 2 and gate.kind != "swiglu"
+    row = gate.work.more(len(layers) > 2 and gate.kind != "swiglu")
     biased = sum(width for layer, width in zip(layers, widths, strict=False) if layer.bias is not None)
     parts = (
         Estimate(matrix_flops=2 * used * sum(sizes)),
         routing(tokens, experts, k, normalised),
-        work(used * (operations * inner + biased + COMBINED * hidden), used * functions * inner),
+        work(used * (row.flops * inner + biased + COMBINED * hidden), used * row.transcendentals * inner),
         work(
             sum(
                 DEQUANTIZE * size * touched

@@ -27,6 +27,7 @@ from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
 from graphflops.rules.softmax import SOFTMAX
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ def between(
 
 
 def register_binary(name: str) -> None:
-    """Register an operator of two operands, each with its scale and zero point behind it."""
+    """Register a function of two operands, each with its scale and zero point behind it."""
+    work = WORK[name.lower()]
 
-    @rule(f"com.microsoft.{name}")
+    @rule(f"com.microsoft.QLinear{name}")
     def binary(
         a: TensorType,
         a_scale: TensorType,
@@ -65,17 +67,17 @@ def register_binary(name: str) -> None:
     ) -> Estimate:
         """One operation per result."""
         operands = ((a, a_zero_point), (b, b_zero_point))
-        return between(pointwise(a, b, flops=1), operands, c_zero_point, a_scale, b_scale, c_scale)
+        return between(pointwise(work, a, b), operands, c_zero_point, a_scale, b_scale, c_scale)
 
 
-for _name in ("QLinearAdd", "QLinearMul"):
+for _name in ("Add", "Mul"):
     register_binary(_name)
 
 
-def register_unary(name: str, flops: int, transcendentals: int) -> None:
-    """Register an operator of one operand by its work per element on floats."""
+def register_unary(name: str, row: str) -> None:
+    """Register a function of one operand by its row of the table of work."""
 
-    @rule(f"com.microsoft.{name}")
+    @rule(f"com.microsoft.QLinear{name}")
     def unary(
         x: TensorType,
         x_scale: TensorType,
@@ -84,13 +86,12 @@ def register_unary(name: str, flops: int, transcendentals: int) -> None:
         y_zero_point: TensorType | None = None,
         **attributes: object,
     ) -> Estimate:
-        """So much work per element."""
-        estimate = pointwise(x, flops=flops, transcendentals=transcendentals)
-        return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
+        """The function's work per element, between the conversions."""
+        return between(pointwise(WORK[row], x), ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
 
 
-register_unary("QLinearSigmoid", 0, 1)
-register_unary("QLinearLeakyRelu", 2, 0)
+register_unary("Sigmoid", "sigmoid")
+register_unary("LeakyRelu", "leaky_relu")
 
 
 @rule("com.microsoft.QLinearSoftmax")
@@ -109,7 +110,7 @@ def qlinear_softmax(
         rows_of(x, axis)
     else:
         axis_of(axis, x.rank)
-    estimate = pointwise(x, flops=SOFTMAX, transcendentals=1)
+    estimate = pointwise(Work("softmax", SOFTMAX, 1), x)
     return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
 
 
@@ -142,7 +143,7 @@ def qlinear_where(
     z_zero_point: TensorType,
 ) -> Estimate:
     """A choice per result between two operands brought to one scale."""
-    choice = pointwise(condition, x, y, flops=1)
+    choice = pointwise(WORK["where"], condition, x, y)
     operands = ((x, x_zero_point), (y, y_zero_point))
     return between(choice, operands, z_zero_point, condition, x_scale, y_scale, z_scale)
 

@@ -11,6 +11,7 @@ from graphflops.rules import fourier, solve
 from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.counts import n_log_n
 from graphflops.rules.embedding import embedding
+from graphflops.rules.onnx.arithmetic import pointwise
 from graphflops.rules.onnx.creation import range_ as onnx_range
 from graphflops.rules.onnx.entries import literals, rank_of, sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
@@ -24,6 +25,7 @@ from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import replaced
 from graphflops.rules.vision import OVERLAP
+from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
 if TYPE_CHECKING:
@@ -217,34 +219,16 @@ def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
 # Experiments of ONNX that files of its first years hold.
 
 
-@rule("onnx.Affine")
-def affine(x: TensorType, *, alpha: float = 1.0, beta: float = 0.0) -> Estimate:
-    """A product and a sum per element."""
-    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
-
-
 @rule("onnx.Scale")
 def scale(x: TensorType, *, scale: float = 1.0) -> Estimate:
     """A product per element."""
-    return Estimate((x.like(),), vector_flops=x.numel, reads=(x,))
+    return pointwise(WORK["mul"], x)
 
 
 @rule("onnx.ImageScaler")
 def image_scaler(x: TensorType, *, bias: tuple[float, ...] = (), scale: float = 1.0) -> Estimate:
     """A product and a sum per element."""
-    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
-
-
-@rule("onnx.ScaledTanh")
-def scaled_tanh(x: TensorType, *, alpha: float = 1.0, beta: float = 1.0) -> Estimate:
-    """Two products and a tanh per element."""
-    return Estimate((x.like(),), 0, 2 * x.numel, x.numel, reads=(x,))
-
-
-@rule("onnx.ParametricSoftplus")
-def parametric_softplus(x: TensorType, *, alpha: float = 1.0, beta: float = 1.0) -> Estimate:
-    """Two products, a sum, an exponential and a logarithm per element."""
-    return Estimate((x.like(),), 0, 3 * x.numel, 2 * x.numel, reads=(x,))
+    return pointwise(WORK["affine"], x)
 
 
 @rule("onnx.Crop")

@@ -15,9 +15,10 @@ from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.entries import sizes
-from graphflops.rules.onnx.fused import Outputs, activation, chosen, fused, only, work
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, only, work
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
+from graphflops.rules.work import WORK, activation
 from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType
 
 if TYPE_CHECKING:
@@ -184,10 +185,8 @@ def matmul_nbits_mlp(
 
 
 def gating(name: str, gate: TensorType) -> Estimate:
-    """The work of activating a gate and multiplying with it; silu is a product with the sigmoid."""
-    silu = name.lower() in ("silu", "swish")
-    activated = work(gate.numel, gate.numel) if silu else activation(name.capitalize(), gate)
-    return work(activated.vector_flops + gate.numel, activated.transcendentals)
+    """The work of activating a gate and multiplying with it."""
+    return applied(activation(name).more(WORK["mul"].flops), gate)
 
 
 @rule("com.microsoft.MatMulNBitsQkv")

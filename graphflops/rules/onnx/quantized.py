@@ -17,6 +17,7 @@ from graphflops.rules.onnx.fused import arithmetic, only
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import UINT8, TensorType
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.windows import Ints
     from graphflops.tensor import DType
 
-NARROW = (
-    4  # what quantizing to a float of few bits takes: multiply by the inverse scale 1, clamp 2, convert 1
-)
+NARROW = WORK["quantize_float"].flops
 
 
 def quantizing(dtype: DType, zero_point: TensorType | None) -> int:

@@ -10,6 +10,7 @@ from graphflops.rules import recurrent as shared
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.work import activation
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate
@@ -17,20 +18,6 @@ if TYPE_CHECKING:
 
 PEEPHOLES = 6  # per hidden unit: a product with the cell state and its addition for three gates
 CLIP = 2  # per gate: two comparisons
-# Operations and functions per element of the activations that a cell may be given.
-ACTIVATIONS = {
-    "relu": (1, 0),
-    "tanh": (0, 1),
-    "sigmoid": (0, 1),
-    "affine": (2, 0),
-    "leakyrelu": (2, 0),
-    "thresholdedrelu": (1, 0),
-    "scaledtanh": (2, 1),
-    "hardsigmoid": (4, 0),
-    "elu": (2, 1),
-    "softsign": (3, 0),
-    "softplus": (1, 2),
-}
 # Which of the activations named for a direction each kind of cell applies, gate by gate, and the usual ones.
 APPLIED = {"RNN": (0,), "GRU": (0, 0, 1), "LSTM": (0, 0, 0, 1, 2)}
 CELLS = {"RNN": shared.TANH, "GRU": shared.GRU, "LSTM": shared.LSTM}
@@ -39,19 +26,16 @@ CELLS = {"RNN": shared.TANH, "GRU": shared.GRU, "LSTM": shared.LSTM}
 def cell_of(kind: str, activations: tuple[str, ...], clip: float | None, peepholes: bool) -> Cell:
     """The cell with the activations of its first direction in place of sigmoids and hyperbolic tangents."""
     cell, applied = CELLS[kind], APPLIED[kind]
-    vector = cell.vector + (PEEPHOLES if peepholes else 0) + (CLIP * cell.gates if clip is not None else 0)
+    more = (PEEPHOLES if peepholes else 0) + (CLIP * cell.gates if clip is not None else 0)
+    cell = replace(cell, combining=cell.combining + more)
     if not activations:
-        return replace(cell, vector=vector)
-    names = [name.lower() for name in activations]
-    require(len(names) > max(applied), f"{len(names)} activations for a cell that has {max(applied) + 1}")
-    unknown = [name for name in names if name not in ACTIVATIONS]
-    require(not unknown, f"unknown activation {unknown[:1]}")
-    work = [ACTIVATIONS[names[place]] for place in applied]
-    return replace(
-        cell,
-        vector=vector + sum(flops for flops, _ in work),
-        transcendentals=sum(functions for _, functions in work),
+        return cell
+    require(
+        len(activations) > max(applied),
+        f"{len(activations)} activations for a cell that has {max(applied) + 1}",
     )
+    named = [activation(name) for name in activations]
+    return replace(cell, activations=tuple(named[place] for place in applied))
 
 
 def layer(

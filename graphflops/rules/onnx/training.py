@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.rules.registry import require, rule
+from graphflops.rules.work import WORK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from graphflops.rules.work import Work
     from graphflops.tensor import TensorType
 
-REGULARISED = 2  # norm_coefficient * x + gradient
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Operations and roots per element of a tensor, beside those of regularisation."""
-
-    operations: int
-    roots: int = 0
-
-
-# h += g * g; x -= rate * g / (sqrt(h) + eps)
-ADAGRAD = Step(6, 1)
-# v = a * v + (1 - a) * g; h = b * h + (1 - b) * g * g; x -= rate * v / (sqrt(h) + eps)
-ADAM = Step(11, 1)
+REGULARISED = WORK["l2_penalty"].flops
 # v = a * v + b * g; x -= rate * v, or rate * (g + a * v)
-MOMENTUM, NESTEROV = Step(5), Step(7)
+MOMENTUM = WORK["sgd"].more(WORK["momentum"].flops + 1)
+NESTEROV = MOMENTUM.more(WORK["momentum"].flops)
 
 
 def optimized(
-    step: Step,
+    step: Work,
     states: int,
     rate: TensorType,
     count: TensorType,
@@ -50,8 +38,8 @@ def optimized(
     kept = (*tensors[:many], *tensors[2 * many :])
     return Estimate(
         tuple(x.like() for x in kept),
-        vector_flops=(step.operations + regular) * elements,
-        transcendentals=step.roots * elements,
+        vector_flops=(step.flops + regular) * elements,
+        transcendentals=step.transcendentals * elements,
         reads=(rate, count, *tensors),
     )
 
@@ -66,7 +54,7 @@ def adagrad(
     norm_coefficient: float = 0.0,
 ) -> Estimate:
     """Six operations and a root per element, two more for a norm's gradient."""
-    return optimized(ADAGRAD, 1, rate, count, tensors, REGULARISED * (norm_coefficient != 0))
+    return optimized(WORK["adagrad"], 1, rate, count, tensors, REGULARISED * (norm_coefficient != 0))
 
 
 @rule("ai.onnx.preview.training.Adam")
@@ -82,7 +70,7 @@ def adam(
 ) -> Estimate:
     """Eleven operations and a root per element, two more for a norm's gradient, one for shrinking afterwards."""
     regular = REGULARISED * (norm_coefficient != 0) + (norm_coefficient_post != 0)
-    return optimized(ADAM, 2, rate, count, tensors, regular)
+    return optimized(WORK["adam_uncorrected"], 2, rate, count, tensors, regular)
 
 
 @rule("ai.onnx.preview.training.Momentum")
