@@ -10,7 +10,7 @@ import stat
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from graphflops.errors import FileError, shown
 
@@ -30,6 +30,7 @@ _BOMB_RATIO = 200
 
 _TAIL = 65_557  # longest possible end-of-directory record, comment included
 _HEADER = 30  # bytes before a member's name
+_PAGE = 16 * 2**10
 _END, _END64 = b"PK\x05\x06", b"PK\x06\x06"
 
 # What other files start with: (offset, bytes, what it is, what to do about it).
@@ -224,3 +225,36 @@ class Archive:
                 )
             names.add(name)
         return frozenset(names)
+
+
+class Pages:
+    """The bytes of an open file by place, one page in memory at a time.
+
+    A mapping of the file would do the same, but counts as the process's memory what lies beside the bytes looked at: for a
+    file of weights much of it.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size = file, size
+        self._page, self._begin = b"", 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> bytes: ...
+
+    def __getitem__(self, place: int | slice) -> int | bytes:
+        if isinstance(place, slice):
+            begin, end, _ = place.indices(self._size)
+            return self._read(begin, end - begin)
+        if not 0 <= place - self._begin < len(self._page):
+            self._page, self._begin = self._read(place, _PAGE), place
+        return self._page[place - self._begin]
+
+    def _read(self, place: int, length: int) -> bytes:
+        self._file.seek(place)
+        return self._file.read(length)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto
+from graphflops.exporters.archive import Pages, reason, refusal, regular_file
 from graphflops.exporters.archive import kind_of as archive_kind
-from graphflops.exporters.archive import reason, refusal, regular_file
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_values import checked
-from graphflops.exporters.pages import Pages
 from graphflops.graph import Graph, Origin
 
 if TYPE_CHECKING:

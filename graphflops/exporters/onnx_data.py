@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import mmap
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,59 +24,51 @@ _TENSOR_NAME, _RAW = 8, 9
 _LETTERS = {"float_data": "f", "double_data": "d", "int64_data": "q", "uint64_data": "Q", "int32_data": "i"}
 
 
-@dataclass(eq=False)
-class Tensors:
-    """What the inputs of a program hold, by the name of the value.
+def stored(path: str, proto: Any, name: str) -> Stored | None:
+    """What a stored tensor holds; None where that is in another file, or is not held as whole bytes.
 
-    path: the file, "" for a model in memory. protos: by value, the tensor without large data, and its name in the program's
-    own graph, "" where it is in another.
+    path: the file, "" for a model in memory. proto: the tensor without large data; None for a value that is not stored.
+    name: its name in the program's own graph, "" where it is in another.
+    Raises FileError where the data is not as long as its type needs.
     """
+    if proto is None or proto.data_location == EXTERNAL:
+        return None
+    dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
+    if dtype.bits % 8 or dtype.kind in ("complex", "other"):
+        return None
+    if any(entry.key == DROPPED for entry in proto.external_data):
+        memory = _in_file(Path(path), name, dtype) if name and path else None
+    else:
+        memory = _held(proto, dtype)
+    if memory is None:
+        return None
+    strides = tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
+    needed = prod(shape) * dtype.bits // 8
+    if memory.nbytes != needed:
+        what = (
+            f"tensor {shown(proto.name or name)} needs {needed:,} bytes, and the file has {memory.nbytes:,}"
+        )
+        raise FileError(f"{shown(path)}: {what}: export the model again")
+    return Stored(dtype, shape, strides, 0, memory)  # type: ignore[arg-type]
 
-    path: str
-    protos: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
-    def __call__(self, name: str) -> Stored | None:
-        """What an input holds; None where that is in another file, or is not held as whole bytes.
-
-        Raises FileError where the data is not as long as its type needs.
-        """
-        proto, original = self.protos.get(name, (None, ""))
-        if proto is None or proto.data_location == EXTERNAL:
+def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
+    """The data of a tensor that was left out when the program was read."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+        data = memoryview(whole)
+        try:
+            begin, end = _place(data, name.encode())
+            raw = [(at, stop) for number, at, stop in fields(data, begin, end) if number == _RAW]
+            proto = None if raw else messages().TensorProto.FromString(bytes(data[begin:end]))
+        except (IndexError, ValueError, decode_error()):
             return None
-        dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
-        if dtype.bits % 8 or dtype.kind in ("complex", "other"):
-            return None
-        if any(entry.key == DROPPED for entry in proto.external_data):
-            memory = self._in_file(original, dtype) if original and self.path else None
-        else:
-            memory = _held(proto, dtype)
-        if memory is None:
-            return None
-        strides = tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
-        needed = prod(shape) * dtype.bits // 8
-        if memory.nbytes != needed:
-            what = f"tensor {shown(name)} needs {needed:,} bytes, and the file has {memory.nbytes:,}"
-            raise FileError(f"{shown(self.path)}: {what}: export the model again")
-        return Stored(dtype, shape, strides, 0, memory)  # type: ignore[arg-type]
+        finally:
+            data.release()
+    if not raw:
+        return _held(proto, dtype)
+    from graphflops.exporters.pt2_data import mapped
 
-    def _in_file(self, name: str, dtype: DType) -> memoryview | None:
-        """The data of a tensor that was left out when the program was read."""
-        path = Path(self.path)
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-            data = memoryview(whole)
-            try:
-                begin, end = _place(data, name.encode())
-                raw = [(at, stop) for number, at, stop in fields(data, begin, end) if number == _RAW]
-                proto = None if raw else messages().TensorProto.FromString(bytes(data[begin:end]))
-            except (IndexError, ValueError, decode_error()):
-                return None
-            finally:
-                data.release()
-        if not raw:
-            return _held(proto, dtype)
-        from graphflops.exporters.pt2_data import mapped
-
-        return mapped(path, raw[-1][0], raw[-1][1] - raw[-1][0])
+    return mapped(path, raw[-1][0], raw[-1][1] - raw[-1][0])
 
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:

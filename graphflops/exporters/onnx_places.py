@@ -1,4 +1,4 @@
-"""Where in the user's code a call was made, from what exporters write beside it or into its name."""
+"""The module and source line of an ONNX call, from the metadata that exporters write, or from its name."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ _TRACE = "pkg.torch.onnx.stack_trace"
 _READ = frozenset({_SCOPES, _CLASSES, _TRACE})
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 
-_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
-_NUMBERED = re.compile(r"_\d+$")
+# A string that does not end reaches to the end of the text: looking for its end once more from each quote takes forever.
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)", re.DOTALL)
+_LONGEST_SCOPE = 1000  # characters of a path by which a call is named; a longer one is made to harm
+_DEEPEST_SCOPE = 64
 _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"
 
 
 class Places:
-    """Reads the scopes of calls, each distinct text once.
+    """Reads the scopes of calls; each distinct text is read once.
 
-    modules: type of every module met so far, by path; "" where only its path is known.
+    modules: type of every module read so far, by path; "" where only its path is known.
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,9 @@ class Places:
         scope = name.rpartition("/")[0]
         known = self._scopes.get(scope)
         if known is None:
-            parts = [part for part in scope.split("/") if part]
+            parts = [part for part in scope.split("/") if part] if len(scope) <= _LONGEST_SCOPE else []
+            if len(parts) > _DEEPEST_SCOPE:
+                parts = []
             known = self._scopes[scope] = ".".join(parts)
             for end in range(1, len(parts) + 1):
                 self.modules.setdefault(".".join(parts[:end]), "")
@@ -74,7 +78,7 @@ class Places:
 
 
 def original_names(graph: Any) -> dict[str, str]:
-    """The parameter that a value was made from, by the value's name, where the file says so of one parameter alone."""
+    """By name of a stored tensor: the one parameter that the exporter folded it from, where the file names one."""
     found = {}
     for described in (*graph.value_info, *graph.initializer):
         for entry in described.metadata_props[:]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphflops.exporters.pages import Pages
+from graphflops.exporters.archive import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,35 +1,31 @@
-"""Types, sizes and small contents as an ONNX file states them."""
+"""Types and small contents of an ONNX model's values, and the roles of its stored tensors."""
 
 from __future__ import annotations
 
-import math
-import re
 import struct
 from typing import TYPE_CHECKING, Any
 
-from graphflops.cost import data_dependent
-from graphflops.dims import Dim, Expr, at_least, parse_dim, prod, symbol
+from graphflops.dims import at_least, prod
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import DROPPED
-from graphflops.graph import Opaque, Symbol
+from graphflops.graph import Opaque
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.graph import Type
+    from graphflops.dims import Dim
+    from graphflops.graph import Argument, InputRole, Type
     from graphflops.tensor import Contents
 
 MOST_INTEGERS = 64  # elements of a tensor whose contents are followed
 MOST_FLOATS = 16
 _LARGEST_BYTES = 2**63
 _MOST_AXES = 256  # past this a file is broken, or made to harm
+SMALL = 64  # elements; a larger integer tensor is weights in a quantised model, not a shape
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_JOINED = re.compile(r"[A-Za-z_]\w*([-.:][A-Za-z_]\w*)+", re.ASCII)  # `seq-len` is a name, not a difference
-_UNNAMED = frozenset({"", "?", "-1", "None", "none", "unknown", "Unknown"})
+_STATISTICS = {"BatchNormalization": (3, 4)}  # operands that are state, not trained
 
 _LETTERS = {
     "bool": "B",
@@ -59,102 +55,7 @@ _BYTES_OF_FIELD = {
 }  # of one element in a typed field; integers take as many as they need
 
 
-class Sizes:
-    """Reads axis sizes, and keeps the symbols met in them."""
-
-    def __init__(self) -> None:
-        self.symbols: dict[str, list[str]] = {}
-        self._read: dict[str, Dim] = {}
-        self._texts: dict[str, str] = {}  # by symbol: the file's spelling of it
-
-    def of_input(self, dim: Any, name: str, axis: int) -> Dim:
-        """A size of a program input; one without number or name gets a name of its own."""
-        where = f"{name}[{axis}]"
-        kind = dim.WhichOneof("value")
-        if kind == "dim_value" and dim.dim_value != -1:
-            return _number(dim.dim_value, where)
-        text = checked(dim.dim_param) if kind == "dim_param" else ""
-        size = symbol(self.named(f"{name}_{axis}")) if text.strip() in _UNNAMED else self.read(text)
-        if isinstance(size, int):
-            return _number(size, where)
-        for found in sorted(size.symbols):
-            self.symbols.setdefault(found, []).append(where)
-        return size
-
-    def of_program_input(self, proto: Any, name: str) -> Type:
-        """The type of a program input."""
-        typed = type_of(proto, lambda dim, axis: self.of_input(dim, name, axis))
-        if isinstance(typed, TensorType):
-            sizes = [size for size in typed.shape if isinstance(size, int) and size]
-            _require_holdable(f"input {shown(name)}", sizes, math.prod(sizes))
-        if isinstance(typed, SequenceType):
-            length = self.named(f"{name}_length")
-            self.symbols[length] = [name]
-            return SequenceType(typed.element, symbol(length))
-        return typed
-
-    def of_value(self, dim: Any) -> Dim:
-        """A size that the file states in passing; one that it does not state is a size of its own."""
-        kind = dim.WhichOneof("value")
-        if kind == "dim_value" and dim.dim_value >= 0:
-            return int(dim.dim_value)
-        if kind == "dim_param" and checked(dim.dim_param).strip() not in _UNNAMED:
-            return self.read(dim.dim_param)
-        return data_dependent("unknown")
-
-    def read(self, text: str) -> Dim:
-        """A size from its text: a number, a name, or an expression of names."""
-        known = self._read.get(checked(text))
-        if known is None:
-            known = self._read[text] = self._parsed(text.strip())
-        return known
-
-    def _parsed(self, text: str) -> Dim:
-        if text.isascii() and text.isdigit() and len(text) < 20:
-            return int(text)
-        if not _NAME.fullmatch(text) and not _JOINED.fullmatch(text):
-            try:
-                size = parse_dim(text)
-            except DimError:
-                pass
-            else:
-                if isinstance(size, Expr) or size >= 0:
-                    return size
-        return symbol(self.named(text))
-
-    def named(self, text: str) -> str:
-        """A name that prints and reads as one, the file's own where it is; no two texts get the same."""
-        clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:60] or "size"
-        if not _reads_as_itself(clean):
-            clean = f"size_{clean}"
-        name, number = clean, 1
-        while self._texts.setdefault(name, text) != text:
-            number += 1
-            name = f"{clean}_{number}"
-        return name
-
-    def collected(self, ranges: Mapping[str, tuple[int | None, int | None]]) -> dict[str, Symbol]:
-        """Every symbol of the inputs, with the inclusive range that the file states for it."""
-        return {
-            name: Symbol(name, *ranges.get(name, (None, None)), where=tuple(where))
-            for name, where in self.symbols.items()
-        }
-
-
-def _reads_as_itself(name: str) -> bool:
-    try:
-        return parse_dim(name) == symbol(name)
-    except DimError:
-        return False
-
-
-def _number(size: int, where: str) -> int:
-    if not 0 <= size < _LARGEST_BYTES:
-        raise FileError(f"{shown(where)} has the size {size}: export the model again")
-    return size
-
-
-def _require_holdable(what: str, sizes: Sequence[int], nbytes: int) -> None:
+def require_holdable(what: str, sizes: Sequence[int], nbytes: int) -> None:
     """Raise FileError for more than any machine can hold."""
     if nbytes >= _LARGEST_BYTES:
         raise FileError(f"{what} has the sizes {list(sizes)}, more than any machine can hold")
@@ -204,7 +105,7 @@ def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
     bare = TensorType(shape, dtype)
     expected = bare.nbytes
     assert isinstance(expected, int)
-    _require_holdable(f"tensor {shown(name)}", shape, expected)
+    require_holdable(f"tensor {shown(name)}", shape, expected)
     if len(proto.external_data):
         _check_length(proto, bare, expected, complain)
         return bare
@@ -340,3 +241,69 @@ def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents
     if not shape:
         return next(elements)
     return tuple([_nested(elements, shape[1:]) for _ in range(shape[0])])
+
+
+def statistics(nodes: Iterable[Any]) -> set[str]:
+    """Names of the stored tensors that calls use as state, not as parameters."""
+    return {
+        node.input[place]
+        for node in nodes
+        if node.op_type in _STATISTICS
+        for place in _STATISTICS[node.op_type]
+        if place < len(node.input)
+    }
+
+
+def role_of(typed: TensorType, target: str, is_state: bool) -> InputRole:
+    """The role of a stored tensor in the model. Files do not state it, but exporters write alike."""
+    if is_state:
+        return "buffer"
+    elements = number_of_elements(typed)
+    if elements == 1 and "." not in target:  # an epsilon or an exponent
+        return "constant"
+    is_integer = typed.dtype.kind in ("int", "uint")
+    trained = typed.dtype.is_floating or (is_integer and typed.dtype.bits <= 8)
+    wide = is_integer and typed.dtype.bits < 64 and elements > SMALL
+    return "parameter" if typed.rank and (trained or wide) else "constant"
+
+
+def number_of_elements(typed: TensorType) -> int:
+    """The elements of a stored tensor, all of whose sizes are numbers."""
+    elements = typed.numel
+    assert isinstance(elements, int)
+    return elements
+
+
+def memory_of(tensor: Any) -> tuple[Any, ...]:
+    """Where the data of a tensor lies in other files: equal for two tensors that share it. () where the file has no say."""
+    if tensor.data_location != EXTERNAL:
+        return ()
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if "offset" not in entries and "length" not in entries:
+        return ()
+    return tuple(entries.get(key, "") for key in ("location", "offset", "length"))
+
+
+# Kinds of attributes: AttributeProto.AttributeType.
+FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
+TYPE = 13
+
+PLAIN: dict[int | None, Callable[[Any], Argument]] = {
+    FLOAT: lambda proto: proto.f,
+    INT: lambda proto: proto.i,
+    STRING: lambda proto: text(proto.s),
+    FLOATS: lambda proto: tuple(proto.floats),
+    INTS: lambda proto: tuple(proto.ints),
+    STRINGS: lambda proto: tuple([text(item) for item in proto.strings]),
+}
+
+
+def kind_of(proto: Any) -> int | None:
+    """The kind of an attribute by what it holds: files of the first IR version do not state it."""
+    for name, kind in (("f", FLOAT), ("i", INT), ("s", STRING), ("t", TENSOR), ("g", GRAPH)):
+        if proto.HasField(name):
+            return kind
+    for name, kind in (("floats", FLOATS), ("ints", INTS), ("strings", STRINGS), ("graphs", GRAPHS)):
+        if len(getattr(proto, name)):
+            return kind
+    return None

@@ -1,4 +1,4 @@
-"""Where in the user's code a call was made: its module and source line, from what an export records."""
+"""The module and source line of a call, from the module stack and stack trace that an export records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOREIGN = re.compile(
     r"|(?:^|/)lib/python\d+\.\d+/(?!(?:site|dist)-packages/)"
     r"|^<(?:eval_with_key|string|frozen)"
 )
-_PACKAGES = re.compile(r"(?:.*/)?(?:site|dist)-packages/")
+_PACKAGES = ("site-packages/", "dist-packages/")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 
 _ROOT = re.compile(r"^L\['\w+'\]\.?")
@@ -22,9 +22,9 @@ _EXPORT_ROOT = re.compile(r"^_export_root(?:\.|$)")
 
 
 class Sources:
-    """Reads stack traces and module stacks, each distinct string once.
+    """Reads stack traces and module stacks; each distinct text is read once.
 
-    modules: type of every module met so far, by path.
+    modules: type of every module read so far, by path.
     """
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Sources:
     def line(self, trace: str) -> str:
         """The innermost line of the user's own code, `model.py:17`; "" where the trace names none.
 
-        A path inside an installed package is kept from the package on, any other absolute path is cut to the
-        file's name: directories of the machine that exported say nothing about the model.
+        A path inside an installed package starts at the package; any other absolute path is cut to the file's name,
+        because the directories of the exporting machine say nothing about the model.
         """
         known = self._lines.get(trace)
         if known is None:
@@ -63,7 +63,7 @@ class Sources:
 
 
 def module_path(recorded: str) -> str:
-    """`blocks.0.fc` from any spelling: `L['self'].blocks[0].fc`; `blocks.0.fc@1`, its second call."""
+    """`blocks.0.fc` from any spelling: `L['self'].blocks[0].fc`, or `blocks.0.fc@1` for its second call."""
     path = recorded
     if "[" in path:
         path = _ITEM.sub(lambda item: f".{item[1] or item[2] or item[3] or ''}", _ROOT.sub("", path)).lstrip(
@@ -79,8 +79,17 @@ def _innermost(trace: str) -> str:
         path = file.replace("\\", "/")
         if _FOREIGN.search(path):
             continue
-        path = _PACKAGES.sub("", path)
+        path = _within_package(path)
         if _ABSOLUTE.match(path):
             path = path.rpartition("/")[2]
         return f"{path}:{line}"
     return ""
+
+
+def _within_package(path: str) -> str:
+    """The path from the installed package on; any other path as it is."""
+    for folder in _PACKAGES:
+        before, found, inner = path.rpartition(folder)
+        if found and (not before or before.endswith("/")):
+            path = inner
+    return path

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED
 from graphflops.exporters.onnx_values import EXTERNAL
-from graphflops.exporters.onnx_versions import NEWEST
 from graphflops.onnx_audit.model import domain_of
 from graphflops.onnx_audit.registry import Found, check
+from graphflops.ops.onnx_versions import NEWEST
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import shown
-from graphflops.exporters.onnx_versions import NEWEST, VERSIONS
 from graphflops.onnx_audit.model import domain_of
 from graphflops.onnx_audit.registry import Found, check
+from graphflops.ops.onnx_versions import NEWEST, VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

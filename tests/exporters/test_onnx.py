@@ -11,10 +11,11 @@ from onnx import TensorProto, helper, parser
 
 from graphflops.analysis import analyze
 from graphflops.dims import evaluate, parse_dim, symbol
-from graphflops.exporters import load, onnx_versions
+from graphflops.exporters import load
 from graphflops.exporters.onnx_proto import messages, without_weights
-from graphflops.exporters.onnx_values import Sizes
+from graphflops.exporters.onnx_sizes import Sizes
 from graphflops.graph import Graph, Ref
+from graphflops.ops import onnx_versions
 from graphflops.tensor import BOOL, FLOAT32, INT64, SequenceType, TensorType
 from tests.support import t
 
@@ -276,16 +277,22 @@ def test_stored_tensors_may_be_listed_as_inputs(read):
 # Names.
 
 
-def test_names_are_made_unique(read):
+def test_names_of_calls_are_made_unique(read):
     relu = helper.make_node("Relu", ["x"], ["a"], name="twice")
-    again = helper.make_node("Relu", ["a"], ["a"], name="twice")
+    again = helper.make_node("Relu", ["a"], ["b"], name="twice")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2,))
-    graph = helper.make_graph([relu, again, helper.make_node("Relu", ["a"], ["y"])], "g", [x], [])
+    graph = helper.make_graph([relu, again, helper.make_node("Relu", ["b"], ["y"])], "g", [x], [])
     graph.output.append(onnx.ValueInfoProto(name="y"))
-    nodes = read(helper.make_model(graph)).nodes
-    assert [node.name for node in nodes] == ["twice", "twice_1", "Relu"]
-    assert [node.outputs for node in nodes] == [("a",), ("a_1",), ("y",)]
-    assert nodes[2].args == (Ref("a_1"),)
+    assert [node.name for node in read(helper.make_model(graph)).nodes] == ["twice", "twice_1", "Relu"]
+
+
+def test_values_of_two_scopes_are_made_unique(read):
+    graph = read(
+        """g (float[2, 6] x) => (y) { a = Relu(x) b = d.F(a) y = Add(a, b) }
+        <domain: "d", opset_import: ["": 21]>
+        F (v) => (w) { a = Relu(v) w = Relu(a) }"""
+    )
+    assert [node.outputs for node in graph.nodes] == [("a",), ("F/a",), ("b",), ("y",)]
 
 
 def test_calls_that_are_not_in_order_are_sorted(read):
@@ -299,6 +306,14 @@ def test_calls_that_are_not_in_order_are_sorted(read):
         "b",
         "y",
     ]
+
+
+def test_a_stored_tensor_that_is_an_input_too_is_a_default(read):
+    """A caller may pass another: its contents decide nothing. Before IR version 4 all stored tensors had to be inputs."""
+    text = "g (float[2, 6] x, int64[2] to) => (y) <int64[2] to = {3, 4}> { y = Reshape(x, to) }"
+    for version, contents in ((3, (3, 4)), (4, None)):
+        graph = read(parser.parse_model(f'<ir_version: {version}, opset_import: ["": 21]> {text}'))
+        assert graph.types["to"] == t(2, dtype="int64", value=contents)
 
 
 # Nested graphs.

@@ -173,6 +173,23 @@ def test_one_failing_call_does_not_stop_the_others(write):
     assert report.diagnostics[-1].message == "the types of b are known from what the file declares alone"
 
 
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("{ a = Relu(x) a = MatMul(x, w) y = Relu(a) }", "MatMul makes the value a, which exists already"),
+        ("{ x = Relu(w) y = Relu(x) }", "Relu makes the value x, which exists already"),
+        ("{ y, y = TopK(x, w) }", "TopK makes the value y, which exists already"),
+        ("<float k = {1}, float k = {2}> { y = Relu(x) }", "a stored tensor makes the value k, which exists already"),
+        ("{ y = Relu(x) y = d.F(x) } <domain: \"d\", opset_import: [\"\": 21]> F (v) => (u) { u = Relu(v) }",
+         "F makes the value y, which exists already"),
+        ("{ y = d.F(x) } <domain: \"d\", opset_import: [\"\": 21]> F (v) => (u) { v = Relu(v) u = Relu(v) }",
+         "F/Relu makes the value v, which exists already"),
+    ],
+)  # fmt: skip
+def test_a_value_is_made_once(text, said, refused):
+    assert refused(f"g (float[2, 3] x, float[3, 5] w) => (y) {text}") == said
+
+
 # Functions.
 
 CALL = 'g (float[4] x) => (y) { y = d.F0(x) } <domain: "d", opset_import: ["": 21, "d": 1]>'
@@ -197,7 +214,7 @@ def test_functions_that_multiply(refused):
 def test_functions_that_nest(refused):
     bodies = [f"F{i} (a) => (b) {{ b = d.F{i + 1}(a) }}" for i in range(200)]
     bodies.append("F200 (a) => (b) { b = Relu(a) }")
-    assert refused(f"{CALL} " + f" {AGAIN} ".join(bodies)).endswith("nest too deep")
+    assert refused(f"{CALL} " + f" {AGAIN} ".join(bodies)).endswith("nest deeper than 60 calls")
 
 
 def test_a_function_with_too_many_operands(refused):

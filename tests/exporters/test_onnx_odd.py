@@ -133,13 +133,6 @@ def test_hostile_names_are_shown_and_no_more(name, write):
 # Values.
 
 
-def test_a_value_defined_twice_means_the_last(write):
-    text = "g (float[2, 3] x, float[3, 5] w) => (y) { a = Relu(x) a = MatMul(x, w) y = Relu(a) }"
-    report = analyze(write(text))
-    assert [row.state for row in report.rows] == ["counted"] * 3
-    assert result(report) == t(2, 5)
-
-
 def test_an_input_that_is_stored_too_is_what_is_stored(write):
     report = analyze(write("g (float[N, 7] x) => (y) <float[2, 3] x = {1, 2, 3, 4, 5, 6}> { y = Relu(x) }"))
     assert result(report).shape == (2, 3)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from graphflops.exporters import pages
+from graphflops.exporters import archive
 from graphflops.exporters.onnx_proto import messages, without_weights
 
 DATA = bytes(range(256)) * 3
@@ -12,8 +12,8 @@ DATA = bytes(range(256)) * 3
 
 @pytest.fixture(params=[1, 7, 4096])
 def opened(request, monkeypatch):
-    monkeypatch.setattr(pages, "_PAGE", request.param)
-    return lambda data: pages.Pages(io.BytesIO(data), len(data))
+    monkeypatch.setattr(archive, "_PAGE", request.param)
+    return lambda data: archive.Pages(io.BytesIO(data), len(data))
 
 
 def test_bytes_are_those_of_the_file_in_any_order(opened):

@@ -1,11 +1,12 @@
-"""Since which opset versions each ONNX operator has the meanings it had, so that `onnx.defs` need not be loaded.
+"""Opset versions at which each ONNX operator changed, so that `onnx.defs` need not be imported.
 
-`python -m graphflops.exporters.onnx_versions` prints the table below as the installed onnx package has it.
+`python -m graphflops.ops.onnx_versions` prints the table below as the installed onnx package has it.
 """
 
 from __future__ import annotations
 
 import textwrap
+from bisect import bisect_right
 
 NEWEST_IR = 14
 NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
@@ -61,8 +62,20 @@ VERSIONS: dict[str, tuple[int, ...]] = {
 }
 
 
+def spelled(domain: str, word: str, opset: int) -> str:
+    """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
+
+    domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
+    """
+    versions = VERSIONS.get(f"{domain}.{word}" if domain else word)
+    version = opset if domain else 1
+    if versions is not None:
+        version = versions[max(bisect_right(versions, opset) - 1, 0)]
+    return f"{domain or 'onnx'}.{word}.{version}"
+
+
 def table() -> str:
-    """The table of the installed onnx package, as above."""
+    """The table above, made from the installed onnx package."""
     from onnx import defs
 
     versions: dict[str, set[int]] = {}

@@ -1,0 +1,117 @@
+"""The functions that an ONNX file defines: each is read once, and what writing them out comes to is bounded.
+
+A function of the file runs in place of an operator of the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from graphflops.exporters.onnx_scope import Scope
+
+MOST_CALLS = 100_000  # of functions, and inside them
+MOST_OPERANDS = 1_000_000  # formal operands, results, attributes, opsets and declared types, over all calls
+MOST_NESTED_CALLS = 60
+
+
+def domain_of(domain: str) -> str:
+    """A domain by the name that operators are found by: "" for ONNX's own."""
+    return "" if domain == "ai.onnx" else str(domain)
+
+
+def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
+    """Version by domain."""
+    return {domain_of(entry.domain): entry.version for entry in imports}
+
+
+@dataclass(frozen=True)
+class Function:
+    """A FunctionProto, with what each call of it needs."""
+
+    proto: Any
+
+    @cached_property
+    def name(self) -> str:
+        return f"{self.proto.domain}.{self.proto.name}"
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.proto.input)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.proto.output)
+
+    @cached_property
+    def opsets(self) -> dict[str, int]:
+        return opsets_of(self.proto.opset_import)
+
+    @cached_property
+    def calls(self) -> int:
+        """Calls in its body, those of nested graphs and of attributes' defaults among them."""
+        return sum(_calls(node) for node in self.proto.node) + sum(
+            map(_in_attribute, self.proto.attribute_proto)
+        )
+
+    @cached_property
+    def operands(self) -> int:
+        """Work of a call that is no call in the body."""
+        proto = self.proto
+        declared = len(proto.attribute_proto) + len(proto.value_info) + len(proto.opset_import)
+        return len(self.inputs) + len(self.outputs) + declared
+
+
+class Functions:
+    """The functions of a model by operator, and what has been written out of them."""
+
+    def __init__(self, protos: Iterable[Any]) -> None:
+        self._known = {(domain_of(f.domain), f.name, f.overload): Function(f) for f in protos}
+        self._calls = self._operands = 0
+
+    def find(self, domain: str, kind: str, overload: str) -> Function | None:
+        """The function that defines an operator, if the file has one."""
+        return self._known.get((domain, kind, overload))
+
+    def enter(self, function: Function, operands: int, scope: Scope, name: str) -> None:
+        """Count a call of a function; raises FileError where it cannot be written out."""
+        if function.name in scope.functions:
+            raise FileError(f"the function {shown(function.name)} calls itself")
+        if len(scope.functions) >= MOST_NESTED_CALLS:
+            raise FileError(f"functions that call one another nest deeper than {MOST_NESTED_CALLS} calls")
+        if operands > len(function.inputs):
+            taken = len(function.inputs)
+            raise FileError(
+                f"{shown(name)} gives {operands} operands to {shown(function.name)}, which takes {taken}"
+            )
+        self.count(1 + function.calls)
+        self._operands += function.operands + len(scope.opsets)
+        if self._operands > MOST_OPERANDS:
+            raise FileError(f"functions that call one another come to more than {MOST_OPERANDS:,} operands")
+
+    def count(self, calls: int) -> None:
+        """Count calls that stand in the file once and in the program once more."""
+        self._calls += calls
+        if self._calls > MOST_CALLS:
+            raise FileError(f"functions that call one another come to more than {MOST_CALLS:,} calls")
+
+
+def _calls(node: Any) -> int:
+    """A call and those in the graphs among its attributes."""
+    return 1 + sum(map(_in_attribute, node.attribute))
+
+
+def _in_attribute(attribute: Any) -> int:
+    return sum(_calls(node) for graph in _graphs(attribute) for node in graph.node)
+
+
+def _graphs(attribute: Any) -> Iterator[Any]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs

@@ -1,0 +1,143 @@
+"""Scopes of an ONNX model: what a name of the file means at one place, and the unique name that its value has in the Graph.
+
+A value keeps its name from the file unless another value has it already. A value made inside a function is named after the
+call that the function is written out for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import FileError, shown
+from graphflops.exporters.onnx_values import checked
+from graphflops.graph import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.graph import Argument, Node
+
+MOST_CHARACTERS = 2**26  # of all names made inside functions: each holds the names of the calls around it
+
+
+@dataclass(eq=False, slots=True)
+class Body:
+    """A graph being built.
+
+    around: the graph that it is nested in. captures: values around it that it uses. declared: types that the file states,
+    by value.
+    """
+
+    around: Body | None = None
+    nodes: list[Node] = field(default_factory=list)
+    captures: dict[str, None] = field(default_factory=dict)
+    declared: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """What names mean at one place of the file.
+
+    names: the unique name of each value defined here; None for an optional operand that a function's caller left out.
+    around: the scope that other names are looked up in; None for the whole program and for a function.
+    wanted: by result of a function, the name that its caller gives it.
+    call, place: the call that a function is written out for; its module, module type and source line.
+    functions: the functions being written out, outermost first.
+    """
+
+    body: Body
+    opsets: Mapping[str, int]
+    names: dict[str, str | None] = field(default_factory=dict)
+    around: Scope | None = None
+    wanted: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, Argument] = field(default_factory=dict)
+    call: str = ""
+    place: tuple[str, str, str] = ("", "", "")
+    functions: tuple[str, ...] = ()
+
+    def sees(self, name: str) -> bool:
+        """Whether a name is defined by now, here or around."""
+        at: Scope | None = self
+        while at is not None:
+            if name in at.names:
+                return True
+            at = at.around
+        return False
+
+
+class Names:
+    """The values and calls of one program by their unique names.
+
+    owners: by value, the graph in which it is defined. used: values that some call or output uses.
+    """
+
+    def __init__(self) -> None:
+        self.owners: dict[str, Body] = {}
+        self.used: set[str] = set()
+        self._values: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
+        self._characters = 0
+
+    def of_call(self, name: str, scope: Scope) -> str:
+        """A unique name for a call."""
+        return _unique(self._within(name, scope), self._calls)
+
+    def define(self, name: str, scope: Scope, maker: str, body: Body | None = None) -> str:
+        """A unique name for a value that `maker` defines, in the scope's own graph if no other is given.
+
+        Raises FileError where the scope has a value of that name: ONNX is in single static assignment form.
+        """
+        if name in scope.names:
+            raise FileError(f"{shown(maker)} makes the value {shown(name)}, which exists already")
+        wanted = scope.wanted.get(name) or self._within(name, scope)
+        unique = scope.names[name] = _unique(wanted, self._values)
+        self.owners[unique] = body or scope.body
+        return unique
+
+    def alias(self, name: str, value: Ref, scope: Scope, maker: str) -> None:
+        """Let a name mean a value that exists already: the result of a function that has been written out."""
+        if name in scope.names:
+            raise FileError(f"{shown(maker)} makes the value {shown(name)}, which exists already")
+        scope.names[name] = value.name
+
+    def resolve(self, name: str, scope: Scope, user: str) -> Ref | None:
+        """The value that a name means here; None for an operand that is left out."""
+        at: Scope | None = scope
+        while at is not None:
+            if name in at.names:
+                unique = at.names[name]
+                return None if unique is None else self.use(unique, scope.body)
+            at = at.around
+        raise FileError(f"{shown(user)} uses the value {shown(checked(name))}, which nothing defines")
+
+    def use(self, unique: str, body: Body) -> Ref:
+        """A use of a value by a call in a graph; every graph between the two captures the value."""
+        self.used.add(unique)
+        owner, at = self.owners[unique], body
+        while at is not owner and at.around is not None:
+            at.captures[unique] = None
+            at = at.around
+        return Ref(unique)
+
+    def _within(self, name: str, scope: Scope) -> str:
+        if not scope.call:
+            return name
+        self._characters += len(scope.call) + len(name)
+        if self._characters > MOST_CHARACTERS:
+            raise FileError(f"names inside functions come to more than {MOST_CHARACTERS:,} characters")
+        return f"{scope.call}/{name}"
+
+
+def _unique(name: str, taken: dict[str, int]) -> str:
+    """The name, with a number behind it if it is taken."""
+    number = taken.get(checked(name))
+    if number is None:
+        taken[name] = 1
+        return name
+    while True:
+        candidate = f"{name}_{number}"
+        number += 1
+        if candidate not in taken:
+            taken[name], taken[candidate] = number, 1
+            return candidate

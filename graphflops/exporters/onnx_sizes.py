@@ -1,0 +1,237 @@
+"""Sizes of an ONNX model's axes: numbers, names and expressions, and the ranges that the file states for names.
+
+torch's exporter states ranges under its own names (`s17`), of which the user's have taken the place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Union
+
+from graphflops.cost import data_dependent
+from graphflops.dims import Dim, Expr, parse_dim, symbol
+from graphflops.errors import DimError, FileError, shown
+from graphflops.exporters.onnx_values import checked, require_holdable, type_of
+from graphflops.graph import Symbol
+from graphflops.tensor import SequenceType, TensorType, UnknownType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from graphflops.graph import Type
+
+Range = tuple[Union[int, None], Union[int, None]]
+
+_LARGEST_SIZE = 2**63
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_JOINED = re.compile(r"[A-Za-z_]\w*([-.:][A-Za-z_]\w*)+", re.ASCII)  # `seq-len` is a name, not a difference
+_LONGEST_NAME = 60
+_UNNAMED = frozenset({"", "?", "-1", "None", "none", "unknown", "Unknown"})
+
+_KEY = "pkg.torch.export.ExportedProgram.range_constraints"
+_STATED = re.compile(r": VR\[(-?\w{1,20}), (-?\w{1,20})\]")
+_OF_INPUTS = re.compile(r"s\d+")  # others, `u0`, are for data to tell
+_MOST_STATED = 10_000
+
+
+class Sizes:
+    """Reads axis sizes, and keeps the symbols met in them."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[str, list[str]] = {}
+        self._read: dict[str, Dim] = {}
+        self._names: dict[str, str] = {}  # by the file's text of a size
+        self._taken: dict[str, int] = {}  # by name: the last number put behind it
+
+    def of_input(self, dim: Any, name: str, axis: int) -> Dim:
+        """A size of a program input; one without number or name gets a name of its own."""
+        where = f"{name}[{axis}]"
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value" and dim.dim_value != -1:
+            return _number(dim.dim_value, where)
+        text = checked(dim.dim_param) if kind == "dim_param" else ""
+        size = symbol(self.named(f"{name}_{axis}")) if text.strip() in _UNNAMED else self.read(text)
+        if isinstance(size, int):
+            return _number(size, where)
+        for found in sorted(size.symbols):
+            self.symbols.setdefault(found, []).append(where)
+        return size
+
+    def of_program_input(self, proto: Any, name: str) -> Type:
+        """The type of a program input."""
+        typed = type_of(proto, lambda dim, axis: self.of_input(dim, name, axis))
+        if isinstance(typed, TensorType):
+            sizes = [size for size in typed.shape if isinstance(size, int) and size]
+            require_holdable(f"input {shown(name)}", sizes, math.prod(sizes))
+        if isinstance(typed, SequenceType):
+            length = self.named(f"{name}_length")
+            self.symbols[length] = [name]
+            return SequenceType(typed.element, symbol(length))
+        return typed
+
+    def of_value(self, dim: Any) -> Dim:
+        """A size that the file states in passing; one that it does not state is a size of its own."""
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value" and dim.dim_value >= 0:
+            return int(dim.dim_value)
+        if kind == "dim_param" and checked(dim.dim_param).strip() not in _UNNAMED:
+            return self.read(dim.dim_param)
+        return data_dependent("unknown")
+
+    def read(self, text: str) -> Dim:
+        """A size from its text: a number, a name, or an expression of names."""
+        known = self._read.get(checked(text))
+        if known is None:
+            known = self._read[text] = self._parsed(text.strip())
+        return known
+
+    def _parsed(self, text: str) -> Dim:
+        if text.isascii() and text.isdigit() and len(text) < 20:
+            return int(text)
+        if not _NAME.fullmatch(text) and not _JOINED.fullmatch(text):
+            try:
+                size = parse_dim(text)
+            except DimError:
+                pass
+            else:
+                if isinstance(size, Expr) or size >= 0:
+                    return size
+        return symbol(self.named(text))
+
+    def named(self, text: str) -> str:
+        """A name that prints and reads as one, the file's own where it is; no two texts get the same."""
+        clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:_LONGEST_NAME] or "size"
+        if not _reads_as_itself(clean):
+            clean = f"size_{clean}"
+        name = self._names.get(text)
+        if name is None:
+            number = self._taken.get(clean, 0) + 1
+            name = clean if number == 1 else f"{clean}_{number}"
+            while name in self._taken:
+                number += 1
+                name = f"{clean}_{number}"
+            self._taken[clean] = number
+            self._taken.setdefault(name, 1)
+            self._names[text] = name
+        return name
+
+    def collected(self, ranges: Mapping[str, tuple[int | None, int | None]]) -> dict[str, Symbol]:
+        """Every symbol of the inputs, with the inclusive range that the file states for it."""
+        return {
+            name: Symbol(name, *ranges.get(name, (None, None)), where=tuple(where))
+            for name, where in self.symbols.items()
+        }
+
+
+class Declared(Mapping[str, object]):
+    """Types that the file states beside its calls, read when asked for; equal types are one object."""
+
+    def __init__(self, protos: Mapping[str, Any], sizes: Sizes) -> None:
+        self._protos, self._sizes = protos, sizes
+        self._read: dict[bytes, object] = {}
+
+    def __getitem__(self, name: str) -> object:
+        proto = self._protos[name].type
+        text = proto.SerializeToString()
+        if text not in self._read:
+            self._read[text] = self._type(proto)
+        return self._read[text]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._protos
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._protos)
+
+    def __len__(self) -> int:
+        return len(self._protos)
+
+    def _type(self, proto: Any) -> object:
+        try:
+            return type_of(proto, lambda dim, _: self._sizes.of_value(dim))
+        except FileError:
+            return UnknownType()
+
+
+def _reads_as_itself(name: str) -> bool:
+    try:
+        return parse_dim(name) == symbol(name)
+    except DimError:
+        return False
+
+
+def _number(size: int, where: str) -> int:
+    if not 0 <= size < _LARGEST_SIZE:
+        raise FileError(f"{shown(where)} has the size {size}: export the model again")
+    return size
+
+
+def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> dict[str, Range]:
+    """The inclusive range of each of the sizes by these names, as far as the file tells; of no size that none has.
+
+    sizes: of the inputs' axes. A size `4*h` is that which the file calls `4*s18` if neither has its like. Of names that
+    cannot be told apart each has some one of the ranges left over, so one that holds all of these.
+    """
+    stated = _stated(model)
+    found = {name: stated[name] for name in names if name in stated}
+    rest = [name for name in names if name not in stated]
+    known = {key: sizes for key, sizes in stated.items() if _OF_INPUTS.fullmatch(key) and key not in names}
+    if rest and known:
+        ours, theirs = _patterns(sizes, rest), _patterns(map(_parsed, stated), known)
+        for pattern, mine in ours.items():
+            if len(mine) == 1 and len(other := theirs.get(pattern, set())) == 1:
+                (name,), (stated_as,) = mine, other
+                found.setdefault(name, stated[stated_as])
+                known.pop(stated_as, None)
+        rest = [name for name in rest if name not in found]
+        if len(rest) <= len(known):
+            found.update(dict.fromkeys(rest, _hull(known.values())))
+    return found
+
+
+def _stated(model: Any) -> dict[str, Range]:
+    for entry in (*model.graph.metadata_props, *model.metadata_props):
+        if entry.key == _KEY and isinstance(entry.value, str):
+            return dict(islice(_pairs(entry.value), _MOST_STATED))
+    return {}
+
+
+def _pairs(text: str) -> Iterator[tuple[str, Range]]:
+    """What a printed dict of ranges holds: `{s17: VR[2, 64], 4*s18: VR[16, int_oo]}`."""
+    begins = 0
+    for match in _STATED.finditer(text):
+        low, high = map(_bound, match.groups())
+        yield text[begins : match.start()].strip("{, "), (low or None, high)  # no size is below 0
+        begins = match.end()
+
+
+def _parsed(text: str) -> Dim:
+    try:
+        return parse_dim(text)
+    except DimError:
+        return 0
+
+
+def _patterns(sizes: Iterable[Dim], names: Collection[str]) -> Mapping[Dim, set[str]]:
+    """By what is made of a size: which of the names it is made of so, sizes themselves left out."""
+    found: dict[Dim, set[str]] = {}
+    for size in sizes:
+        if isinstance(size, Expr) and len(size.symbols) == 1:
+            (name,) = size.symbols
+            if name in names and size is not symbol(name):
+                found.setdefault(size.substitute({name: symbol("?")}), set()).add(name)
+    return found
+
+
+def _hull(known: Iterable[Range]) -> Range:
+    """The range that holds all of these."""
+    lows, highs = zip(*known, strict=True)
+    return None if None in lows else min(lows), None if None in highs else max(highs)
+
+
+def _bound(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None

@@ -1,0 +1,113 @@
+"""Small files that expand to very much are refused in one line, and long texts are read in linear time."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.analysis import analyze
+from graphflops.exporters.onnx_places import Places
+from graphflops.exporters.onnx_sizes import Sizes
+from graphflops.exporters.sources import Sources
+from tests.exporters.onnx_files import node
+
+LONG = 400_000  # characters; what looks at each pair of them takes minutes
+AGAIN = '<domain: "d", opset_import: ["": 21, "d": 1]>'
+HEAD = f"g (bool c, float[4] x) => (y) {{ y = d.F0(c, x) }} {AGAIN}"
+
+
+def functions(*bodies):
+    return f"{HEAD} " + f" {AGAIN} ".join(bodies)
+
+
+def test_graphs_handed_down_by_reference(refused):
+    """Each function hands on a branch that runs the one it was given twice: 2**25 calls."""
+    calls = [
+        f"F{i} <body> (c, x) => (y) {{ y = d.F{i + 1} <body = g{i} () => (r) {{ "
+        f"r = If(c) <then_branch: graph = @body, else_branch: graph = @body> }}> (c, x) }}"
+        for i in range(25)
+    ]
+    first = "F0 (c, x) => (y) { y = d.G0 <body = b () => (r) { r = Relu(x) }> (c, x) }"
+    rest = [call.replace("F", "G") for call in calls]
+    last = "G25 <body: graph> (c, x) => (y) { y = If(c) <then_branch: graph = @body, else_branch: graph = @body> }"
+    assert (
+        refused(functions(first, *rest, last))
+        == "functions that call one another come to more than 100,000 calls"
+    )
+
+
+def test_nested_calls_of_functions_count(refused):
+    inner = " ".join(f"t{i} = Relu(x)" for i in range(1000))
+    branch = f"then_branch = a () => (t9) {{ {inner} }}, else_branch = b () => (r) {{ r = Neg(x) }}"
+    body = f"F1 (c, x) => (y) {{ y = If(c) <{branch}> }}"
+    calls = " ".join(f"v{i} = d.F1(c, x)" for i in range(200))
+    text = functions(f"F0 (c, x) => (v0) {{ {calls} }}", body)
+    assert refused(text) == "functions that call one another come to more than 100,000 calls"
+
+
+def test_operands_of_functions_count(refused):
+    formals = ", ".join(f"a{i}" for i in range(5000))
+    calls = " ".join(f"v{i} = d.F1(x)" for i in range(300))
+    text = functions(f"F0 (c, x) => (v0) {{ {calls} }}", f"F1 ({formals}) => (b) {{ b = Relu(a0) }}")
+    assert refused(text) == "functions that call one another come to more than 1,000,000 operands"
+
+
+def test_names_that_multiply_down_calls(refused):
+    long = "a" * 100_000
+    calls = " ".join(f"v{i} = d.F1(x)" for i in range(1000))
+    text = functions(f"F0 (c, x) => (v0) {{ {calls} }}", f"F1 (x) => (b) {{ {long} = Relu(x) b = Relu(x) }}")
+    assert refused(text) == "names inside functions come to more than 67,108,864 characters"
+
+
+def test_sizes_whose_names_clean_alike():
+    sizes = Sizes()
+    names = {str(sizes.read("a" + " " * i + "b")) for i in range(1, 3001)}
+    assert len(names) == 3000
+    assert sizes._taken["a_b"] == 3000  # the number behind the next one is looked up, not searched for
+
+
+@pytest.mark.parametrize("depth, modules", [(64, 64), (65, 0)])
+def test_modules_of_a_name_with_very_many_slashes(depth, modules):
+    places = Places()
+    places.of(node("Relu", ["x"], ["y"], name="/a" * depth + "/Relu"))
+    assert len(places.modules) == modules
+
+
+def test_modules_of_a_very_long_name():
+    places = Places()
+    assert places.of(node("Relu", ["x"], ["y"], name="/" + "a" * LONG + "/Relu")) == ("", "", "")
+    assert not places.modules
+
+
+@pytest.mark.parametrize("text", ["'" + "\\'" * LONG, '"' + '\\"' * LONG, "'\\"])
+def test_lists_of_strings_that_do_not_end(text):
+    call = node("Relu", ["x"], ["y"])
+    for key in ("name_scopes", "class_hierarchy"):
+        entry = call.metadata_props.add()
+        entry.key, entry.value = f"pkg.torch.onnx.{key}", text
+    assert Places().of(call) == ("", "", "")
+
+
+def test_a_very_long_path_in_a_stack_trace():
+    for path in ("a/" * LONG, "/" * LONG, "site-packages" * (LONG // 13), "site-packages/" * (LONG // 14)):
+        line = Sources().line(f'File "{path}b.py", line 7')
+        assert line.endswith("b.py:7")
+
+
+@pytest.mark.parametrize(
+    "path, shown",
+    [
+        ("/usr/lib/python3/dist-packages/pkg/a.py", "pkg/a.py"),
+        ("site-packages/pkg/a.py", "pkg/a.py"),
+        ("/x/site-packages/y/site-packages/pkg/a.py", "pkg/a.py"),
+        ("mysite-packages/a.py", "mysite-packages/a.py"),
+        ("/home/me/a.py", "a.py"),
+    ],
+)
+def test_directories_of_the_exporting_machine_are_left_out(path, shown):
+    assert Sources().line(f'File "{path}", line 7') == f"{shown}:7"
+
+
+def test_a_program_of_many_calls_of_a_function_is_read(write):
+    calls = " ".join(f"v{i} = d.F1(x)" for i in range(1000))
+    report = analyze(write(functions(f"F0 (c, x) => (v0) {{ {calls} }}", "F1 (x) => (y) { y = Relu(x) }")))
+    assert report.coverage.counted == 1000
