@@ -1,4 +1,4 @@
-"""What an audit or a budget has to say about a model: one finding each, with a stable code, a place and a remedy."""
+"""Findings of an audit or a budget check: each has a stable code, a place in the model and a fix."""
 
 from __future__ import annotations
 
@@ -55,3 +55,17 @@ class ModelFindings:
     model: str
     findings: tuple[Finding, ...]
     values: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All findings of one run.
+
+    command: which command found them; in code scanning, findings of one do not replace those of the other.
+    rules: what is said of each code, found or not. per_code: findings of one code that a table shows by default.
+    """
+
+    models: tuple[ModelFindings, ...]
+    command: Literal["audit", "check"] = "check"
+    rules: Mapping[str, RuleInfo] = field(default_factory=dict)
+    per_code: int | None = None

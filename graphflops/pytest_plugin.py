@@ -117,10 +117,11 @@ def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name
     except (GraphflopsError, OSError) as error:
         pytest.fail(f"graphflops: {error}", pytrace=False)
     if any(finding.severity == "error" for finding in findings):
-        from graphflops.findings import ModelFindings
+        from graphflops.findings import Findings, ModelFindings
         from graphflops.render.findings import table
 
-        pytest.fail(table([ModelFindings(name, tuple(findings), report.values)]).rstrip(), pytrace=False)
+        found = Findings((ModelFindings(name, tuple(findings), report.values),))
+        pytest.fail(table(found).rstrip(), pytrace=False)
     return report
 
 

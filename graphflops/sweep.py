@@ -43,6 +43,20 @@ class Point:
         return flops / moved if flops is not None and moved else None
 
 
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A report at many sizes. notes: sizes that the program was not exported for."""
+
+    report: Report
+    points: tuple[Point, ...]
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(report: Report, sizes: Mapping[str, Sequence[int]]) -> Sweep:
+        """The points of `sweep`, and a note for each size that has values beyond its range."""
+        return Sweep(report, tuple(sweep(report, sizes)), tuple(beyond(report, sizes)))
+
+
 def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     """The program at every combination of the sizes.
 

@@ -33,9 +33,3 @@ def whole(output: str) -> Iterator[str]:
         if isinstance(error, OSError) and error.filename in (None, part):
             raise FileError(f"{shown(output)}: cannot be written: {error.strerror or error}") from error
         raise
-
-
-def write_text(path: str, text: str) -> None:
-    """The text as a file, in UTF-8 with its own line ends."""
-    with whole(path) as part, open(part, "w", encoding="utf-8", newline="") as file:
-        file.write(text)

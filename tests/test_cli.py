@@ -392,7 +392,7 @@ def test_nothing_is_written_on_error(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     def raises(*args: object, **options: object) -> str:
         raise MemoryError
 
-    monkeypatch.setattr("graphflops.render.render", raises)
+    monkeypatch.setattr("graphflops.render.formats.render", raises)
     failed("analyze", MODEL, "-o", target)
     assert target.read_text() == "old"
     assert os.listdir(tmp_path) == ["r.json"]

@@ -39,12 +39,14 @@ def test_exports(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["html", "speedscope"])
 @pytest.mark.parametrize("option", [("--by", "op"), ("--top", "3"), ("--depth", "2")])
 def test_what_is_whole_takes_no_choice_of_lines(form: str, option: tuple[str, str]) -> None:
-    assert "always the whole report" in misused("analyze", MODEL, "--format", form, *option)
+    message = f"{option[0]}: not an option of --format {form} for a report, which takes none"
+    assert message in misused("analyze", MODEL, "--format", form, *option)
 
 
 @pytest.mark.parametrize("option", [("--by", "op"), ("--top", "3")])
 def test_a_graph_takes_a_depth_only(option: tuple[str, str]) -> None:
-    assert "not for dot" in misused("analyze", MODEL, "--format", "dot", *option)
+    message = f"{option[0]}: not an option of --format dot for a report, which takes --depth"
+    assert message in misused("analyze", MODEL, "--format", "dot", *option)
 
 
 @pytest.mark.parametrize("command", [("rules",), ("diff", MODEL, STATIC)])

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 from graphflops.budget import baseline, limits
-from graphflops.budget.check import finding, violations
+from graphflops.budget.check import RULES, finding, violations
 from graphflops.budget.limits import Sizes
 from graphflops.budget.measure import Measures
 from graphflops.checkout import tracked
 from graphflops.errors import FileError, GraphflopsError, OptionError, shown
-from graphflops.findings import ModelFindings
+from graphflops.findings import Findings, ModelFindings
 from graphflops.loading import analyze, import_rules, saved_report
 from graphflops.revisions import changed, file_at, resolved
 
@@ -76,6 +76,11 @@ class Checked:
 
     found: tuple[ModelFindings, ...]
     measured: Baseline
+
+    @property
+    def findings(self) -> Findings:
+        """The findings as formats render them."""
+        return Findings(self.found, "check", RULES)
 
     @property
     def broken(self) -> bool:

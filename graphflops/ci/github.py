@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
-from graphflops.budget.check import RULES
 from graphflops.budget.patterns import matches_file
 from graphflops.budget.run import checked
 from graphflops.checkout import located, tracked
@@ -78,9 +77,8 @@ def main(environment: Mapping[str, str] | None = None) -> int:
         _append(env.get("GITHUB_STEP_SUMMARY"), text)
         _annotate(found)
         if inputs.sarif and found is not None:
-            files = located(source_files(found.found))
             with open(inputs.sarif, "w", encoding="utf-8") as file:
-                file.write(sarif(found.found, RULES, command="check", files=files))
+                file.write(sarif(found.findings, locate=located))
         past = (found is not None and found.broken) or any(
             change.past(inputs.threshold) for change in changed or ()
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.findings import Findings
 from graphflops.render import findings as render
+from graphflops.render.diff.markdown import COMMENT
 from graphflops.render.diff.markdown import markdown as compared
 from graphflops.render.markdown import escaped
 from graphflops.render.summary import headline
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from graphflops.ci.changes import Change
     from graphflops.findings import ModelFindings
 
-COMMENT = 65_536  # characters of a comment on GitHub
 SUMMARY = 2**20  # bytes of a job's summary
 _OF_ONE = 12_000  # characters that one model may take of a comment of many
 _REST = 200  # of what is said of sections left out
@@ -50,7 +51,9 @@ def _page(
     parts = ["## Cost of models\n", *(f"\n{escaped(note)}\n" for note in notes)]
     broken = [model for model in found or () if any(found.severity != "note" for found in model.findings)]
     if found is not None:
-        budget = render.markdown(broken, limit=limit // 4) if broken else f"{_kept(len(found))}\n"
+        budget = (
+            render.markdown(Findings(tuple(broken)), limit=limit // 4) if broken else f"{_kept(len(found))}\n"
+        )
         parts.append(f"\n{budget}")
     if changes is not None and not changes:
         parts.append("\nNo model changed.\n")

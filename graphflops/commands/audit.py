@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from graphflops.commands import files, options
+from graphflops.render import formats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from graphflops.findings import RuleInfo
+    from graphflops.findings import Findings, RuleInfo
 
-_FORMATS = ("table", "json", "sarif", "markdown")
-_SUFFIXES = {".json": "json", ".sarif": "sarif", ".md": "markdown", ".markdown": "markdown"}
 _TOP = 5  # findings of one code that a table shows
 
 
@@ -48,10 +46,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     metavar="N",
     help=f"Findings of one code in a table. Default: {_TOP}.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(_FORMATS), help="Default: by the suffix of --output, else table."
-)
-@options.target
+@options.output_of("Findings")
 @click.option("--explain", metavar="CODE", help="Say what a check looks for; `all` lists them.")
 @click.pass_context
 def audit(
@@ -78,41 +73,42 @@ def audit(
     graphflops audit model.onnx --format sarif --output audit.sarif
     graphflops audit --explain GF240
     """
-    from graphflops.onnx_audit.catalogue import chosen
-
     if explain is not None:
         _explain(explain, output)
         return
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
-    codes = chosen(select, ignore)
-    form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
-    from graphflops.findings import SEVERITIES, ModelFindings
-    from graphflops.onnx_audit.audit import audit as run
+    form = formats.chosen("Findings", form, output)
+    formats.refuse("Findings", form, {"top": top})
+    found = _audited(models, select, ignore, dims, inputs)
+    from graphflops.checkout import located
+    from graphflops.findings import SEVERITIES
 
+    files.write(formats.render(found, form, top=top, locate=located, **files.screen(output)), output)
+    grave = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on != "never" else ()
+    if any(finding.severity in grave for entry in found.models for finding in entry.findings):
+        ctx.exit(3)
+
+
+def _audited(
+    models: Sequence[str],
+    select: Sequence[str],
+    ignore: Sequence[str],
+    dims: dict[str, int],
+    inputs: dict[str, tuple[int, ...]],
+) -> Findings:
+    from graphflops.findings import Findings, ModelFindings
+    from graphflops.onnx_audit.audit import audit as run
+    from graphflops.onnx_audit.catalogue import chosen
+
+    codes = chosen(select, ignore)
     found = []
     for model in models:
         with files.Progress() as progress:
             result = run(model, codes=codes, dims=dims, inputs=inputs, progress=progress)
         values = {} if result.report is None else result.report.values
         found.append(ModelFindings(model, result.findings, values))
-    from graphflops.render import findings as render
-
-    if form == "json":
-        text = render.json(found)
-    elif form == "markdown":
-        text = render.markdown(found)
-    elif form == "sarif":
-        from graphflops.checkout import located
-        from graphflops.render.sarif import sarif, source_files
-
-        text = sarif(found, _rules(), command="audit", files=located(source_files(found)))
-    else:
-        text = render.table(found, top=top or _TOP, **files.screen(output))
-    files.write(text, output)
-    grave = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on != "never" else ()
-    if any(finding.severity in grave for entry in found for finding in entry.findings):
-        ctx.exit(3)
+    return Findings(tuple(found), "audit", _rules(), per_code=_TOP)
 
 
 def _explain(code: str, output: str | None) -> None:

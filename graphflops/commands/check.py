@@ -9,13 +9,10 @@ import click
 
 from graphflops.commands import files, options
 from graphflops.errors import FileError, shown
-from graphflops.writing import write_text
+from graphflops.render import formats
 
 if TYPE_CHECKING:
     from graphflops.budget.run import Checked
-
-_FORMATS = ("table", "json", "sarif", "markdown")
-_SUFFIXES = {".json": "json", ".sarif": "sarif", ".md": "markdown", ".markdown": "markdown"}
 
 
 @click.command(cls=options.Command)
@@ -43,10 +40,7 @@ _SUFFIXES = {".json": "json", ".sarif": "sarif", ".md": "markdown", ".markdown":
     metavar="N",
     help="Processes. Default: one for each processor where that pays.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(_FORMATS), help="Default: by the suffix of --output, else table."
-)
-@options.target
+@options.output_of("Findings")
 @options.rule_files
 @click.pass_context
 def check(
@@ -73,9 +67,9 @@ def check(
     """
     from graphflops.budget import limits
     from graphflops.budget.run import before_of, checked
+    from graphflops.checkout import located
 
     budget = limits.read(budget_file)
-    form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
     paths = list(dict.fromkeys(models)) or budget.files()
     if not paths:
         raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget_file)}")
@@ -91,7 +85,8 @@ def check(
         processes=jobs,
         rule_files=rule_files,
     )
-    files.write(_rendered(result, form, output), output)
+    form = formats.chosen("Findings", form, output)
+    files.write(formats.render(result.findings, form, locate=located, **files.screen(output)), output)
     if update and not result.failed and budget.baseline_path is not None:
         _update(budget.baseline_path, result, whole=not models)
     if result.failed:
@@ -105,20 +100,4 @@ def _update(path: str, result: Checked, *, whole: bool) -> None:
     from graphflops.budget import baseline
 
     old = {} if whole or not os.path.exists(path) else baseline.read(path)
-    write_text(path, baseline.to_json({**old, **result.measured}))
-
-
-def _rendered(result: Checked, form: str, output: str | None) -> str:
-    from graphflops.render import findings as render
-
-    if form == "json":
-        return render.json(result.found)
-    if form == "markdown":
-        return render.markdown(result.found)
-    if form == "sarif":
-        from graphflops.budget.check import RULES
-        from graphflops.checkout import located
-        from graphflops.render.sarif import sarif, source_files
-
-        return sarif(result.found, RULES, command="check", files=located(source_files(result.found)))
-    return render.table(result.found, **files.screen(output))
+    files.write(baseline.to_json({**old, **result.measured}), path)

@@ -9,17 +9,15 @@ import click
 
 from graphflops.commands import files, options
 from graphflops.errors import shown
-from graphflops.render import COMPARISON_FORMATS
+from graphflops.render import formats
 from graphflops.revisions import ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.comparison.result import Comparison
-    from graphflops.render import ComparisonFormat
     from graphflops.report import Grouping
 
-_WHOLE = {"json": "JSON", "html": "HTML"}
 _PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
 
 
@@ -51,7 +49,7 @@ Pair = tuple[
 )
 @click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Add up below N levels of modules.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table.")
-@options.output_in(COMPARISON_FORMATS)
+@options.output_of("Comparison")
 @click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if anything differs.")
 @options.model_name
@@ -64,7 +62,7 @@ def diff(
     by: Grouping | None,
     depth: int | None,
     top: int | None,
-    form: ComparisonFormat | None,
+    form: str | None,
     output: str | None,
     exit_code: bool,
     **given: Any,
@@ -80,20 +78,16 @@ def diff(
     graphflops diff main..HEAD -- model.onnx
     graphflops diff main                             every model that differs from main
     """
-    form = files.form_of(form, output, COMPARISON_FORMATS)
-    if form in _WHOLE and (by or depth is not None or top):
-        raise click.UsageError(f"--by, --depth and --top are not for {_WHOLE[form]}, which has everything")
-    if depth is not None and (form == "csv" or by in ("op", "source")):
-        raise click.UsageError("--depth is for tables by module")
+    form = formats.chosen("Comparison", form, output)
+    cut = {"by": by, "depth": depth, "top": top}
+    formats.refuse("Comparison", form, cut)
     pairs = _pairs(sides, ctx.meta.get(_PATHS))
     if form not in ("table", "markdown") and len(pairs) != 1:
         raise click.UsageError(
             f"{len(pairs)} models differ: name one behind --, or ask for a table or Markdown"
         )
-    screen = files.screen(output)
-    from graphflops.render.diff import render
-
-    texts, differs = [], False
+    texts: list[str | bytes] = []
+    differs = False
     for old, new, named in pairs:
         if old is None or new is None:
             there = old or new
@@ -105,8 +99,9 @@ def diff(
         comparison = _compared(old, new, **given)
         differs = differs or not comparison.same
         if named or not comparison.same:
-            texts.append(render(comparison, form, by=by, depth=depth, top=top, **screen))
-    files.write("\n".join(texts) if texts else "no model differs\n", output)
+            texts.append(formats.render(comparison, form, **cut, **files.screen(output)))
+    one = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
+    files.write(one, output)
     if exit_code and differs:
         ctx.exit(3)
 

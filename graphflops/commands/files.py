@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.render import SUFFIXES
-from graphflops.writing import write_text
+from graphflops.writing import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.render import ReportFormat
     from graphflops.report import Report
 
-Form = TypeVar("Form", bound="ReportFormat")
-
 _PIPE_WIDTH = 120  # columns of a table that goes to no terminal
-
-
-def form_of(form: Form | None, output: str | None, forms: Sequence[Form]) -> Form:
-    """The format asked for, else the one of these that the file's suffix stands for, else the first."""
-    if form is not None:
-        return form
-    suffix = os.path.splitext(output or "")[1].lower()
-    return next((known for known in forms if known == SUFFIXES.get(suffix)), forms[0])
 
 
 def report_of(
@@ -57,10 +43,16 @@ def screen(output: str | None, otherwise: int = _PIPE_WIDTH) -> dict[str, Any]:
     return {"width": shutil.get_terminal_size().columns, "color": colorful}
 
 
-def write(text: str, output: str | None) -> None:
-    """Text to a file, or to stdout where none is named."""
+def write(text: str | bytes, output: str | None) -> None:
+    """Text or bytes to a file, or to stdout where none is named."""
     if output is not None and output != "-":
-        write_text(output, text)
+        with whole(output) as part, open(part, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return
+    if isinstance(text, bytes):
+        if sys.stdout.isatty():
+            raise click.UsageError("this format is binary: name a file with --output")
+        click.echo(text, nl=False)
         return
     try:
         text.encode(sys.stdout.encoding or "utf-8")

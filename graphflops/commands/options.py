@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from graphflops.errors import OptionError, shown
-from graphflops.render import FORMATS
+from graphflops.render.formats import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,13 +118,12 @@ target = click.option(
 )
 
 
-def output_in(forms: Sequence[str]) -> Callable[[Function], Function]:
-    """`--format`, one of these, and `--output`."""
-    help_ = "Default: by the suffix of --output, else table."
-    return _together(click.option("--format", "form", type=click.Choice(forms), help=help_), target)
+def output_of(kind: str) -> Callable[[Function], Function]:
+    """`--format`, one of those that render this class, and `--output`."""
+    help_ = f"Default: by the suffix of --output, else {names(kind)[0]}."
+    return _together(click.option("--format", "form", type=click.Choice(names(kind)), help=help_), target)
 
 
-output = output_in(FORMATS)
 rule_files = click.option(
     "--rules",
     "rule_files",

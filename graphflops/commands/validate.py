@@ -1,17 +1,14 @@
-"""`graphflops validate`: run a model and confront its counts with what happens."""
+"""`graphflops validate`: runs a model and compares its counts with what the machine does."""
 
 from __future__ import annotations
 
-import os
-from typing import Literal
+from typing import Any
 
 import click
 
 from graphflops.commands import files, options
 from graphflops.errors import ModelError
-
-_FORMATS = ("table", "json", "markdown")
-_SUFFIXES = {".json": "json", ".md": "markdown", ".markdown": "markdown"}
+from graphflops.render import formats
 
 
 @click.command(cls=options.Command)
@@ -47,29 +44,20 @@ _SUFFIXES = {".json": "json", ".md": "markdown", ".markdown": "markdown"}
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs and weights.")
 @click.option("--show-kernel", is_flag=True, help="Show the functions generated for our attention kernel.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Calls that a table shows.")
-@click.option(
-    "--format", "form", type=click.Choice(_FORMATS), help="Default: by the suffix of --output, else table."
-)
-@options.target
+@options.output_of("Validation")
 @options.model_name
 @options.rule_files
 @click.pass_context
 def validate(
     ctx: click.Context,
+    /,
     model: str,
-    device: str,
-    inputs: str | None,
-    dims: dict[str, int],
-    random_weights: bool,
-    repeats: int,
-    counters: Literal["none", "hardware"],
-    seed: int,
     show_kernel: bool,
     top: int | None,
     form: str | None,
     output: str | None,
-    model_name: str | None,
     rule_files: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Run MODEL and prove its counts: shapes, FLOPs, tiles, time, memory.
 
@@ -81,7 +69,9 @@ def validate(
     graphflops validate model.pt2 --device cuda --dim s27=4096 --random-weights
     graphflops validate model.pt2 --inputs batch.safetensors --output validation.json
     """
-    form = form or _SUFFIXES.get(os.path.splitext(output or "")[1].lower(), "table")
+    form = formats.chosen("Validation", form, output)
+    shown = {"top": top, "show_kernel": show_kernel}
+    formats.refuse("Validation", form, shown)
     from graphflops.loading import import_rules
 
     import_rules(rule_files)
@@ -91,26 +81,10 @@ def validate(
         if missing.name and missing.name.startswith("graphflops"):
             raise
         raise ModelError(f"running a model needs {missing.name}: pip install 'graphflops[runtime]'") from None
-    found = run.validate(
-        model,
-        model_name=model_name,
-        dims=dims,
-        inputs=inputs,
-        device=device,
-        random_weights=random_weights,
-        repeats=repeats,
-        seed=seed,
-        counters=counters,
-    )
-    from graphflops.render import validation as render
-
-    if form == "json":
-        text = render.json(found)
-    elif form == "markdown":
-        text = render.markdown(found, top=top)
-    else:
-        text = render.table(found, top=top, kernels=show_kernel, **files.screen(output))
-    files.write(text, output)
+    found = run.validate(model, **given)
+    files.write(formats.render(found, form, **shown, **files.screen(output)), output)
     if not found.holds:
-        click.echo(f"graphflops: validate: {render.conclusion(found)}", err=True)
+        from graphflops.render.validation import conclusion
+
+        click.echo(f"graphflops: validate: {conclusion(found)}", err=True)
         ctx.exit(3)

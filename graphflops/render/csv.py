@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.render.ledger import Group
+    from graphflops.render.listing import Listing
     from graphflops.report import Cut, Report
 
 _STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -42,7 +43,7 @@ def csv(report: Report, *, by: Cut | None = None, depth: int | None = None, top:
         groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
         heads = [by, "calls", "unknown", *_heads(ledger)]
         rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
-    return listing(heads, rows if top is None else rows[:top])
+    return written(heads, rows if top is None else rows[:top])
 
 
 def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:
@@ -63,8 +64,13 @@ def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[st
     return [*texts, "calls", *names, *BLOCKS], rows
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
-    """Any table; text is made harmless for terminals and spreadsheets, numbers stay as they are."""
+def listing(listing: Listing) -> str:
+    """Text is made harmless for terminals and spreadsheets, numbers stay as they are."""
+    return written(listing.heads, listing.rows)
+
+
+def written(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
+    """Heads and rows as comma-separated values."""
     file = io.StringIO()
     out = writer.writer(file, lineterminator="\n")
     out.writerow(heads)

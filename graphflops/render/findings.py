@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.findings import Finding, ModelFindings, Severity
+    from graphflops.findings import Finding, Findings, ModelFindings, Severity
 
 _FORMULA = 60  # characters of a formula in the middle of a line
 _SENTENCE = 1_000  # characters of a message shown
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
-def table(
-    found: Sequence[ModelFindings], *, top: int | None = None, width: int = 120, color: bool = False
-) -> str:
+def table(found: Findings, *, top: int | None = None, width: int = 120, color: bool = False) -> str:
     """Each finding in a few lines, the gravest first, models without any in one line.
 
     top: findings of one code shown for one model; the others are counted.
@@ -34,9 +32,9 @@ def table(
     from graphflops.render.table import Page
 
     page = Page(width, color)
-    for model in found:
+    for model in found.models:
         page.line((safe(model.model), "bold"), f"  {counted(model.findings)}")
-        kept, rest = _most(model.findings, top)
+        kept, rest = _most(model.findings, top or found.per_code)
         for finding in kept:
             place = where(finding)
             page.line()
@@ -56,27 +54,27 @@ def table(
             page.line(f"  … and {more:,} more of {safe(code, 20)}")
         if model.findings:
             page.line()
-    if len(found) > 1:
-        page.line((conclusion(found), "bold"))
+    if len(found.models) > 1:
+        page.line((conclusion(found.models), "bold"))
     return page.text()
 
 
-def markdown(found: Sequence[ModelFindings], *, limit: int | None = None) -> str:
+def markdown(found: Findings, *, limit: int | None = None) -> str:
     """How many there are, and a table for each model with any; past `limit` characters the rest is only counted."""
-    heads = f"**{conclusion(found)}**\n"
+    heads = f"**{conclusion(found.models)}**\n"
     room = None if limit is None else limit - len(heads)
-    lines = list(_sections(found))
+    lines = list(_sections(found.models))
     return heads + fitted(lines, room, lambda rest: f"\n… and {count_of(rest, 'more finding')}.\n")
 
 
-def json(found: Sequence[ModelFindings]) -> str:
+def json(found: Findings) -> str:
     """`{"models": [{"model", "findings": [...]}]}`; a cost is a number, `{"value", "formula"}`, or null where not known."""
     models = [
         {
             "model": safe(model.model, 10_000),
             "findings": [_wire(finding, model) for finding in _sorted(model.findings)],
         }
-        for model in found
+        for model in found.models
     ]
     return inert(msgspec.json.encode({"schema": 1, "models": models}))
 

@@ -10,9 +10,10 @@ from graphflops.render.text import number, safe, short_type
 from graphflops.render.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from graphflops.attention import AttentionUse
+    from graphflops.render.listing import Listing
     from graphflops.render.text import Numbers
     from graphflops.report import Cut, Report, Totals
 
@@ -42,11 +43,10 @@ class Grid:
     names: int = 1
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]], *, figures: bool = False) -> Grid:
+def listing(listing: Listing) -> Grid:
     """A table of names only, or of figures only."""
-    return Grid(
-        heads, [Entry([safe(str(cell)) for cell in row]) for row in rows], 0 if figures else len(heads)
-    )
+    entries = [Entry([safe(str(cell)) for cell in row]) for row in listing.rows]
+    return Grid(listing.heads, entries, 0 if listing.figures else len(listing.heads))
 
 
 def grids(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    from graphflops.render.listing import Listing
     from graphflops.report import Report
 
 _ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -20,9 +19,9 @@ def json(report: Report) -> str:
     return inert(report.to_json())
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
-    """Any table, as a list of objects."""
-    return inert(msgspec.json.encode([dict(zip(heads, row, strict=True)) for row in rows]))
+def listing(listing: Listing) -> str:
+    """A list of objects, one for each row."""
+    return inert(msgspec.json.encode([dict(zip(listing.heads, row, strict=True)) for row in listing.rows]))
 
 
 def inert(data: bytes) -> str:

@@ -13,8 +13,7 @@ from graphflops.render.ledger import Ledger
 from graphflops.render.text import safe, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    from graphflops.render.listing import Listing
     from graphflops.report import Cut, Report
 
 _FORMULA = 200  # characters of a formula shown
@@ -47,9 +46,9 @@ def markdown(
     return "\n".join(parts)
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[str | int]], *, figures: bool = False) -> str:
-    """Any table of names, or of figures, as Markdown."""
-    return _grid(cells(heads, rows, figures=figures))
+def listing(listing: Listing) -> str:
+    """A table of names, or of figures."""
+    return _grid(cells(listing))
 
 
 def escaped(text: str) -> str:

@@ -6,19 +6,18 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphflops.render.listing import Listing
 from graphflops.rules import find, known
 
 if TYPE_CHECKING:
     from graphflops.report import Report
     from graphflops.rules import Rule
 
-Listing = tuple[tuple[str, ...], list[list["str | int"]]]  # heads and rows
-
 
 def registered() -> Listing:
     """Every operator that has a rule."""
     heads = ("operator", "rule", "file", "what is counted")
-    return heads, [[rule.key, *_home(rule), _sentence(rule)] for rule in known()]
+    return Listing(heads, [[rule.key, *_home(rule), _sentence(rule)] for rule in known()])
 
 
 def used(report: Report) -> Listing:
@@ -32,7 +31,7 @@ def used(report: Report) -> Listing:
         rule = find(op)
         home = [rule.key, *_home(rule)] if rule else ["", "", ""]
         rows.append([op, seen.total(), ", ".join(sorted(seen)), *home])
-    return heads, rows
+    return Listing(heads, rows)
 
 
 def _home(rule: Rule) -> list[str]:

@@ -11,12 +11,12 @@ import msgspec
 
 from graphflops import __version__
 from graphflops.dims import evaluate
-from graphflops.findings import SEVERITIES, Finding, ModelFindings, RuleInfo
+from graphflops.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.render.json import inert
 from graphflops.render.text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.dims import Dim
 
@@ -27,23 +27,16 @@ _DRIVE = re.compile(r"[A-Za-z]:/")
 _LONGEST = 1_000  # characters of a sentence
 
 
-def sarif(
-    found: Sequence[ModelFindings],
-    rules: Mapping[str, RuleInfo],
-    *,
-    command: str,
-    files: Mapping[str, str] | None = None,
-) -> str:
+def sarif(found: Findings, *, locate: Callable[[Iterable[str]], Mapping[str, str]] | None = None) -> str:
     """All findings as one run of the tool.
 
-    rules: what is said of each code, all of them, found or not.
-    command: `audit` or `check`; findings of one do not replace those of the other where both are uploaded.
-    files: the path in the checkout of each source file that findings name; a finding whose file is not in it is
-        placed at its model.
+    locate: gives the path in the checkout of each source file that findings name; a finding whose file it does not know
+        is placed at its model.
     """
-    known = {**rules, **_unlisted(found, rules)}
+    files = {} if locate is None else locate(source_files(found.models))
+    known = {**found.rules, **_unlisted(found.models, found.rules)}
     index = {code: number for number, code in enumerate(known)}
-    listed = [(model, finding) for model in found for finding in model.findings]
+    listed = [(model, finding) for model in found.models for finding in model.findings]
     listed.sort(key=lambda pair: SEVERITIES.index(pair[1].severity))
     driver = {
         "name": "graphflops",
@@ -53,12 +46,10 @@ def sarif(
     }
     run = {
         "tool": {"driver": driver},
-        "automationDetails": {"id": f"graphflops/{command}/"},
+        "automationDetails": {"id": f"graphflops/{found.command}/"},
         "invocations": [{"executionSuccessful": True}],
         "columnKind": "unicodeCodePoints",
-        "results": [
-            _result(model, finding, index[finding.code], files or {}) for model, finding in listed[:_MOST]
-        ],
+        "results": [_result(model, finding, index[finding.code], files) for model, finding in listed[:_MOST]],
     }
     return inert(msgspec.json.encode({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}))
 

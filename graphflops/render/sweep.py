@@ -1,27 +1,44 @@
-"""A sweep over sizes as a table."""
+"""A sweep over sizes as a table, in each format that has tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.render import listing
+from graphflops.render import csv as csv_
+from graphflops.render import json as json_
+from graphflops.render import markdown as markdown_
+from graphflops.render import table as tables
+from graphflops.render.listing import Listing
 from graphflops.render.text import memory, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.render import Format
-    from graphflops.sweep import Point
+    from graphflops.sweep import Point, Sweep
 
 
-def sweep(points: Sequence[Point], form: Format, *, width: int = 120, color: bool = False) -> str:
-    """A line a point; JSON and CSV hold whole numbers; `?` is what another size decides that has no value."""
-    heads, rows = cells(points, exact=form in ("json", "csv"))
-    return listing(heads, rows, form, figures=True, width=width, color=color)
+def table(sweep: Sweep, *, width: int = 120, color: bool = False) -> str:
+    """For a terminal; `?` stands for a figure that depends on a size without a value."""
+    return tables.listing(cells(sweep.points, exact=False), width=width, color=color)
 
 
-def cells(points: Sequence[Point], *, exact: bool) -> tuple[list[str], list[list[str | int]]]:
-    """Heads and rows of the table. exact: whole numbers, for programs."""
+def markdown(sweep: Sweep) -> str:
+    """For a review."""
+    return markdown_.listing(cells(sweep.points, exact=False))
+
+
+def json(sweep: Sweep) -> str:
+    """For programs: whole numbers, a list of objects."""
+    return json_.listing(cells(sweep.points, exact=True))
+
+
+def csv(sweep: Sweep) -> str:
+    """For spreadsheets: whole numbers."""
+    return csv_.listing(cells(sweep.points, exact=True))
+
+
+def cells(points: Sequence[Point], *, exact: bool) -> Listing:
+    """One row for each point. exact: whole numbers, for programs."""
     count: Callable[[int], str | int] = (lambda n: n) if exact else number
     held: Callable[[int], str | int] = (lambda n: n) if exact else memory
     has_masks = any(point.cost["masked_flops"] for point in points)
@@ -37,7 +54,7 @@ def cells(points: Sequence[Point], *, exact: bool) -> tuple[list[str], list[list
         row += [_cell(point.cost["vector_flops"], count), _cell(point.cost["transcendentals"], count)]
         row += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
         rows.append(row)
-    return heads, rows
+    return Listing(heads, rows, figures=True)
 
 
 def _heads(exact: bool, has_masks: bool) -> list[str]:

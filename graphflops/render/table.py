@@ -18,8 +18,9 @@ from graphflops.render.ledger import Ledger
 from graphflops.render.text import elided, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from graphflops.render.listing import Listing
     from graphflops.report import Cut, Report
 
 _MARGIN = 2
@@ -76,17 +77,10 @@ def table(
     return page.text()
 
 
-def listing(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str | int]],
-    *,
-    figures: bool = False,
-    width: int = 120,
-    color: bool = False,
-) -> str:
-    """Any table of names, or of figures."""
+def listing(listing: Listing, *, width: int = 120, color: bool = False) -> str:
+    """A table of names, or of figures."""
     page = Page(width, color)
-    page.table(cells(heads, rows, figures=figures))
+    page.table(cells(listing))
     return page.text()
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from graphflops import __version__
 from graphflops.render.json import inert
+from graphflops.render.listing import Listing
 from graphflops.render.markdown import escaped
 from graphflops.render.text import count_of, memory, number, safe
 
@@ -21,11 +22,16 @@ _STYLES = {"equal": "", "explained": "dim", "different": "red", "not executed": 
 
 
 def table(
-    found: Validation, *, top: int | None = None, kernels: bool = False, width: int = 120, color: bool = False
+    found: Validation,
+    *,
+    top: int | None = None,
+    show_kernel: bool = False,
+    width: int = 120,
+    color: bool = False,
 ) -> str:
     """What holds and what does not, then the calls that took longest, then every call that is not as derived.
 
-    top: calls of each table. kernels: show what was generated for our attention kernel.
+    top: calls of each table. show_kernel: show what was generated for our attention kernel.
     """
     from graphflops.render.grids import listing
     from graphflops.render.table import Page
@@ -38,12 +44,12 @@ def table(
     timed = sorted((n for n in found.nodes if n.seconds), key=lambda n: -(n.seconds or 0))[: top or _TOP]
     if timed:
         page.line()
-        page.table(listing(_TIMED, [_timed(node, found) for node in timed], figures=False))
+        page.table(listing(Listing(_TIMED, [_timed(node, found) for node in timed])))
     for node in list(unusual(found))[: top or _TOP]:
         page.line()
         page.line((f"  {node.verdict}", _STYLES[node.verdict]), f"  {safe(node.node)}  {safe(node.op)}")
         page.line(f"    {safe(node.reason, 600)}")
-    for name, source in found.kernels.items() if kernels else ():
+    for name, source in found.kernels.items() if show_kernel else ():
         page.line()
         page.line((f"  {safe(name)}", "bold"))
         for line in source.splitlines():

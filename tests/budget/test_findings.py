@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from graphflops.dims import symbol
-from graphflops.findings import Finding, ModelFindings, RuleInfo
+from graphflops.findings import Finding, Findings, ModelFindings, RuleInfo
 from graphflops.render import findings as render
+from graphflops.render import render as rendered
 from graphflops.render.sarif import sarif, source_files
 
 RULES = {
@@ -34,7 +35,7 @@ EVIL = "x\x1b[31m\u202e](http://evil) | <b> @team\n"
 
 
 def test_the_gravest_come_first() -> None:
-    text = render.table(FOUND)
+    text = render.table(Findings(tuple(FOUND)))
     assert text.index("GF301") < text.index("GF203")
     assert "models/a b.onnx  1 error, 1 warning" in text
     assert "blocks.0.fc (model.py:17)" in text
@@ -45,14 +46,14 @@ def test_the_gravest_come_first() -> None:
 
 
 def test_many_of_one_code_are_counted() -> None:
-    text = render.table([ModelFindings("m", (OVER,) * 5 + (WASTE,))], top=2)
+    text = render.table(Findings((ModelFindings("m", (OVER,) * 5 + (WASTE,)),)), top=2)
     assert text.count("over-limit") == 2
     assert "… and 3 more of GF301" in text
     assert "more of GF203" not in text
 
 
 def test_json() -> None:
-    whole = json.loads(render.json(FOUND))
+    whole = json.loads(render.json(Findings(tuple(FOUND))))
     first, second = whole["models"]
     assert [finding["code"] for finding in first["findings"]] == ["GF301", "GF203"]
     assert first["findings"][1]["flops"] == {"value": 15, "formula": "5*s1"}
@@ -61,7 +62,7 @@ def test_json() -> None:
 
 
 def test_markdown() -> None:
-    text = render.markdown(FOUND)
+    text = render.markdown(Findings(tuple(FOUND)))
     assert text.startswith("**1 error, 1 warning in 1 of 2 models**\n")
     assert "### models/a b.onnx: 1 error, 1 warning" in text
     assert "| warning GF203 | w is read by nothing | blocks.0.fc (model.py:17) | 15 FLOPs" in text
@@ -71,7 +72,7 @@ def test_markdown() -> None:
 @pytest.mark.parametrize("limit", [40_000, 5_000, 700])
 def test_markdown_within_its_limit_counts_what_is_left_out(limit: int) -> None:
     many = [ModelFindings(f"model{n}.onnx", (OVER,) * 20) for n in range(60)]
-    text = render.markdown(many, limit=limit)
+    text = render.markdown(Findings(tuple(many)), limit=limit)
     assert len(text) <= limit
     kept = text.count("| error GF301 |")
     assert f"… and {1200 - kept:,} more findings." in text
@@ -81,7 +82,7 @@ def test_markdown_within_its_limit_counts_what_is_left_out(limit: int) -> None:
 def test_text_from_files_is_harmless(form: str) -> None:
     evil = Finding("GF301", "over-limit", "error", EVIL, EVIL, EVIL, EVIL, EVIL, EVIL)
     found = [ModelFindings(EVIL, (evil,))]
-    text = sarif(found, RULES, command="check") if form == "sarif" else getattr(render, form)(found)
+    text = rendered(Findings(tuple(found), "check", RULES), form)
     assert all(c.isprintable() or c == "\n" for c in text)
     if form == "markdown":
         assert "<b>" not in text
@@ -168,7 +169,7 @@ def place(result: dict[str, Any]) -> tuple[str, int]:
 
 
 def test_sarif_has_the_shape_that_its_schema_asks_for() -> None:
-    over, waste = results(sarif(FOUND, RULES, command="audit"))
+    over, waste = results(sarif(Findings(tuple(FOUND), "audit", RULES)))
     assert (over["ruleId"], over["level"]) == ("GF301", "error")
     assert waste["properties"]["flops"] == 15
     assert waste["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "blocks.0.fc"
@@ -176,7 +177,7 @@ def test_sarif_has_the_shape_that_its_schema_asks_for() -> None:
 
 def test_a_finding_is_at_its_source_line_where_the_checkout_has_the_file() -> None:
     files = {"model.py": "src/lm/model.py"}
-    over, waste = results(sarif(FOUND, RULES, command="check", files=files))
+    over, waste = results(sarif(Findings(tuple(FOUND), "check", RULES), locate=lambda names: files))
     assert place(waste) == ("src/lm/model.py", 17)
     assert waste["message"]["text"] == "models/a b.onnx: w is read by nothing. Fix: drop it"
     assert place(over) == ("models/a%20b.onnx", 1)
@@ -184,7 +185,7 @@ def test_a_finding_is_at_its_source_line_where_the_checkout_has_the_file() -> No
 
 
 def test_a_finding_is_at_its_model_where_the_file_is_not_there() -> None:
-    _, waste = results(sarif(FOUND, RULES, command="check"))
+    _, waste = results(sarif(Findings(tuple(FOUND), "check", RULES)))
     assert place(waste) == ("models/a%20b.onnx", 1)
     assert "(model.py:17)" in waste["message"]["text"]
 
@@ -202,7 +203,7 @@ def test_a_finding_is_at_its_model_where_the_file_is_not_there() -> None:
     ],
 )
 def test_paths_are_uris(path: str, uri: str) -> None:
-    (result,) = results(sarif([ModelFindings(path, (OVER,))], RULES, command="check"))
+    (result,) = results(sarif(Findings((ModelFindings(path, (OVER,)),), "check", RULES)))
     assert place(result)[0] == uri
 
 
@@ -210,7 +211,7 @@ def test_fingerprints_tell_findings_apart_and_stay() -> None:
     def marks(*models: ModelFindings) -> list[str]:
         return [
             result["partialFingerprints"]["graphflops/v1"]
-            for result in results(sarif(models, RULES, command="check"))
+            for result in results(sarif(Findings(tuple(models), "check", RULES)))
         ]
 
     assert marks(FOUND[0]) == marks(FOUND[1], FOUND[0])
@@ -218,12 +219,12 @@ def test_fingerprints_tell_findings_apart_and_stay() -> None:
 
 
 def test_a_code_without_rule_has_one_made_of_it() -> None:
-    (result,) = results(sarif([ModelFindings("m", (OVER,))], {}, command="check"))
+    (result,) = results(sarif(Findings((ModelFindings("m", (OVER,)),), "check", {})))
     assert result["ruleId"] == "GF301"
 
 
 def test_a_number_that_json_readers_round_is_text() -> None:
     huge = Finding("GF301", "over-limit", "error", "x", "", flops=2**53, bytes=2**53 - 1)
-    (result,) = results(sarif([ModelFindings("m", (huge,))], RULES, command="check"))
+    (result,) = results(sarif(Findings((ModelFindings("m", (huge,)),), "check", RULES)))
     assert result["properties"]["flops"] == "9007199254740992"
     assert result["properties"]["bytes"] == 9007199254740991

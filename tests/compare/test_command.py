@@ -97,8 +97,11 @@ def test_json_holds_both_sides_and_their_difference() -> None:
     [
         ((), "name OLD and NEW"),
         ((MODEL, CONV, MODEL), "name OLD and NEW"),
-        ((MODEL, CONV, "--format", "json", "--top", "3"), "JSON, which has everything"),
-        ((MODEL, CONV, "--by", "op", "--depth", "1"), "--depth is for tables by module"),
+        (
+            (MODEL, CONV, "--format", "json", "--top", "3"),
+            "--top: not an option of --format json",
+        ),
+        ((MODEL, CONV, "--by", "op", "--depth", "1"), "--depth is for the module tree"),
     ],
 )
 def test_misuse(args: tuple[str, ...], says: str) -> None:

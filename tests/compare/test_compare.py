@@ -11,7 +11,7 @@ from graphflops.comparison.result import Comparison, Fact
 from graphflops.cost import Cost
 from graphflops.dims import symbol
 from graphflops.graph import Origin
-from graphflops.render.diff import render
+from graphflops.render import render
 from graphflops.render.diff.markdown import within
 from graphflops.render.diff.words import headlines
 from graphflops.report import Named, Report, Row

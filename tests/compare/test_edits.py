@@ -16,7 +16,7 @@ from torch import nn
 
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import WORK, Comparison
-from graphflops.render.diff import render
+from graphflops.render import render
 from graphflops.render.diff.words import headlines
 from graphflops.report import Report
 from tests.compare.programs import BATCH, SHAPE, TIME, Decoder, Mixer, Renamed, Served, decoder, report

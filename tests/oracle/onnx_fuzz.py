@@ -37,15 +37,15 @@ from google.protobuf.message import DecodeError, EncodeError
 from graphflops import analyze
 from graphflops.errors import GraphflopsError
 from graphflops.ops.onnx_versions import VERSIONS
-from graphflops.render import FORMATS, render
+from graphflops.render import formats, render
 from graphflops.report import Report
 from tests.oracle import onnx_contrib, onnx_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from graphflops.render import Format
 
+FORMS = formats.names("Listing")
 EACH = 0.002  # seconds more for each call that the report lists
 STUCK = 10  # times as long as is slow: given up
 MOST_BYTES = 2**30
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, data in tried:
             path = Path(folder) / "model.onnx"
             path.write_bytes(data)
-            verdict, said = judge(path, FORMATS[verdicts.total() % len(FORMATS)], options.seconds)
+            verdict, said = judge(path, FORMS[verdicts.total() % len(FORMS)], options.seconds)
             verdicts[verdict] += 1
             if verdict in ("report", "refused") or said in found:
                 continue
@@ -157,7 +157,7 @@ def _stuck(*_: Any) -> None:
     raise Stuck
 
 
-def judge(path: Path, form: Format, slow: int) -> tuple[str, str]:
+def judge(path: Path, form: str, slow: int) -> tuple[str, str]:
     """What became of one file, and where that was."""
     began = time.process_time()
     _limit(MOST_BYTES)

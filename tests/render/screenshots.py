@@ -17,7 +17,7 @@ from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.graph import Origin
 from graphflops.render import render
-from graphflops.render.diff import render as render_diff
+from graphflops.render import render as render_diff
 from graphflops.report import Report
 from tests.render.browser import Browser
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.render import FORMATS, listing, render
+from graphflops.render import render
+from graphflops.render.formats import names
+from graphflops.render.listing import Listing
 from graphflops.report import Report
 from tests.render.reports import HOSTILE, bound, decoder, hostile, joint, training, unset, with_unknown
 
@@ -61,11 +63,11 @@ def test_golden_json() -> None:
 @pytest.mark.parametrize("name", [name for name in REPORTS if name != "hostile"])
 def test_json_reads_back_to_the_same_rendering(name: str) -> None:
     again = Report.from_json(render(REPORTS[name], "json").encode())
-    for form in FORMATS:
+    for form in names("Listing"):
         assert render(again, form) == render(REPORTS[name], form)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", names("Listing"))
 def test_nothing_from_a_file_reaches_a_terminal(form: str) -> None:
     text = render(hostile(), form)  # type: ignore[arg-type]
     assert text.replace("\n", "").isprintable()
@@ -192,8 +194,9 @@ def test_a_huge_total_is_printed() -> None:
 
 
 def test_listing() -> None:
-    heads, rows = ("operator", "rule"), [["aten.mm", "matmul"], ["=1|2", "\x1b[0m"]]
-    assert listing(heads, rows, "table") == "  operator  rule\n  aten.mm   matmul\n  =1|2      \\x1b[0m\n"
-    assert listing(heads, rows, "csv") == "operator,rule\naten.mm,matmul\n'=1|2,\\x1b[0m\n"
-    assert json.loads(listing(heads, rows, "json")) == [dict(zip(heads, row, strict=True)) for row in rows]
-    assert "| =1\\|2 | \\\\x1b\\[0m |" in listing(heads, rows, "markdown")
+    listing = Listing(("operator", "rule"), [["aten.mm", "matmul"], ["=1|2", "\x1b[0m"]])
+    assert render(listing, "table") == "  operator  rule\n  aten.mm   matmul\n  =1|2      \\x1b[0m\n"
+    assert render(listing, "csv") == "operator,rule\naten.mm,matmul\n'=1|2,\\x1b[0m\n"
+    rows = [dict(zip(listing.heads, row, strict=True)) for row in listing.rows]
+    assert json.loads(render(listing, "json")) == rows
+    assert "| =1\\|2 | \\\\x1b\\[0m |" in render(listing, "markdown")

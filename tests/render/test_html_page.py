@@ -16,7 +16,7 @@ import pytest
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.render import render
-from graphflops.render.diff import render as render_diff
+from graphflops.render import render as render_diff
 from graphflops.render.text import memory, number, safe
 from graphflops.report import Report, SymbolInfo
 from tests.render.reports import HOSTILE, decoder, hostile, joint, training, unset, with_unknown

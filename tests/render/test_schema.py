@@ -12,7 +12,7 @@ import pytest
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.render import render
-from graphflops.render.diff import render as render_diff
+from graphflops.render import render as render_diff
 from graphflops.render.schema import SCHEMAS
 from tests.render.reports import decoder, hostile, training, unset, with_unknown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.render.csv import listing
+from graphflops.render.csv import written
 from graphflops.render.text import short_type
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def csv(comparison: Comparison, *, by: Grouping | None = None, top: int | None =
     heads = [f"{name}_{side}" for name in quantities for side in _SIDES]
     if backward:
         heads += [f"backward_{head}" for head in heads if not head.startswith("parameters")]
-    return listing([*names, *heads], rows[:top])
+    return written([*names, *heads], rows[:top])
 
 
 _HELD = ("peak_bytes", "parameters", "parameter_bytes", "buffer_bytes")

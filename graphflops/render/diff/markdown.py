@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from graphflops.render.grids import Grid
     from graphflops.report import Grouping
 
+COMMENT = 65_536  # characters of a comment on GitHub
+
 
 def markdown(
     comparison: Comparison,
@@ -22,7 +24,7 @@ def markdown(
     by: Grouping | None = None,
     depth: int | None = None,
     top: int | None = None,
-    limit: int | None = None,
+    limit: int | None = COMMENT,
 ) -> str:
     """The answer in three lines, every total, and where the difference is; at most `limit` characters."""
     first, *others = headlines(comparison)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.render.diff import words
 from graphflops.render.diff.grids import grids
-from graphflops.render.html import page
 from graphflops.render.html.data import Change, Size, page_data
 from graphflops.render.html.fragment import escaped, table
+from graphflops.render.html.page import page
 from graphflops.report import SymbolInfo, Timeline
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FACTS = 6  # things said of one module
 
 
-def diff(found: Comparison) -> str:
+def html(found: Comparison) -> str:
     """The comparison as a page."""
     titles = words.titles(found)
     lead = [*words.headlines(found), *words.notes(found)]

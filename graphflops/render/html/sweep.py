@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.render.html import report as page
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.sweep import cells
@@ -12,7 +13,7 @@ from graphflops.render.text import count_of, memory, number, safe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from graphflops.sweep import Point
+    from graphflops.sweep import Point, Sweep
 
 _MOST_CURVES = 7  # that colours tell apart
 _MOST_LINES = 200  # of the table
@@ -25,10 +26,13 @@ _QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Callable[[int], str
 )
 
 
+def html(sweep: Sweep) -> str:
+    """The page of the report, with the sweep as a section of it."""
+    return page.html(sweep.report, section(sweep.points, sweep.notes) if sweep.points else "")
+
+
 def section(points: Sequence[Point], said: Sequence[str] = ()) -> str:
-    """The part of the page; "" where there are no points. said: lines to stand below it."""
-    if not points:
-        return ""
+    """The section of the page. said: lines to stand below it."""
     across = _across(points)
     groups = _groups(points, across)
     drawn = dict(list(groups.items())[:_MOST_CURVES])
@@ -98,9 +102,9 @@ def _legend(groups: dict[str, list[Point]]) -> str:
 
 
 def _table(points: Sequence[Point]) -> str:
-    heads, rows = cells(points, exact=False)
-    head = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in heads)
-    lines = ("".join(f'<td class="figure">{escaped(str(cell))}</td>' for cell in row) for row in rows)
+    listing = cells(points, exact=False)
+    head = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in listing.heads)
+    lines = ("".join(f'<td class="figure">{escaped(str(cell))}</td>' for cell in row) for row in listing.rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return (
         '<div class="wide" tabindex="0" role="region" aria-label="Points of the sweep">'

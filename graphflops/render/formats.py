@@ -1,0 +1,177 @@
+"""The output formats, one row each: which classes a format renders, by which function, and which options that takes.
+
+A new format is a file with a function and a row here. The command line, suffixes of files and errors follow from the row.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.errors import OptionError
+from graphflops.lazy import imported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONTEXT = (
+    "width",
+    "color",
+    "locate",
+)  # known to the caller, not asked for by the user: a format may ignore them
+_SCREEN = ("width", "color")
+_CUTS = ("by", "depth", "top")
+
+# The classes that formats render, as an error names them.
+RENDERED = {
+    "Report": "a report",
+    "Sweep": "a sweep",
+    "Comparison": "a comparison",
+    "Findings": "findings",
+    "Validation": "a validation",
+    "Listing": "a list",
+}
+
+
+class Renderer(NamedTuple):
+    """How a format renders one class.
+
+    function: `module:function`, called with the object and the options. options: keywords that it takes.
+    tree_with: values of `by` for which there is a tree of modules, so that `depth` means something.
+    """
+
+    function: str
+    options: tuple[str, ...] = ()
+    tree_with: tuple[str | None, ...] = (None, "module")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One output format.
+
+    suffixes: of files that are written in it unless --format says otherwise.
+    renderers: by the name of the class rendered.
+    binary: the functions return bytes, which are not printed on a terminal.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    renderers: Mapping[str, Renderer] = field(default_factory=dict)
+    binary: bool = False
+
+
+FORMATS = (
+    Format(
+        "table",
+        (),
+        {
+            "Report": Renderer("graphflops.render.table:table", (*_CUTS, *_SCREEN)),
+            "Sweep": Renderer("graphflops.render.sweep:table", _SCREEN),
+            "Comparison": Renderer("graphflops.render.diff.table:table", (*_CUTS, *_SCREEN)),
+            "Findings": Renderer("graphflops.render.findings:table", ("top", *_SCREEN)),
+            "Validation": Renderer("graphflops.render.validation:table", ("top", "show_kernel", *_SCREEN)),
+            "Listing": Renderer("graphflops.render.table:listing", _SCREEN),
+        },
+    ),
+    Format(
+        "json",
+        (".json",),
+        {
+            "Report": Renderer("graphflops.render.json:json"),
+            "Sweep": Renderer("graphflops.render.sweep:json"),
+            "Comparison": Renderer("graphflops.render.diff.json:json"),
+            "Findings": Renderer("graphflops.render.findings:json"),
+            "Validation": Renderer("graphflops.render.validation:json"),
+            "Listing": Renderer("graphflops.render.json:listing"),
+        },
+    ),
+    Format(
+        "csv",
+        (".csv",),
+        {
+            "Report": Renderer("graphflops.render.csv:csv", _CUTS, tree_with=("module",)),
+            "Sweep": Renderer("graphflops.render.sweep:csv"),
+            "Comparison": Renderer("graphflops.render.diff.csv:csv", ("by", "top")),
+            "Listing": Renderer("graphflops.render.csv:listing"),
+        },
+    ),
+    Format(
+        "markdown",
+        (".md", ".markdown"),
+        {
+            "Report": Renderer("graphflops.render.markdown:markdown", _CUTS),
+            "Sweep": Renderer("graphflops.render.sweep:markdown"),
+            "Comparison": Renderer("graphflops.render.diff.markdown:markdown", (*_CUTS, "limit")),
+            "Findings": Renderer("graphflops.render.findings:markdown", ("limit",)),
+            "Validation": Renderer("graphflops.render.validation:markdown", ("top",)),
+            "Listing": Renderer("graphflops.render.markdown:listing"),
+        },
+    ),
+    Format(
+        "html",
+        (".html", ".htm"),
+        {
+            "Report": Renderer("graphflops.render.html.report:html"),
+            "Sweep": Renderer("graphflops.render.html.sweep:html"),
+            "Comparison": Renderer("graphflops.render.html.diff:html"),
+        },
+    ),
+    Format("sarif", (".sarif",), {"Findings": Renderer("graphflops.render.sarif:sarif", ("locate",))}),
+    Format("speedscope", (), {"Report": Renderer("graphflops.render.speedscope:speedscope")}),
+    Format("dot", (".dot", ".gv"), {"Report": Renderer("graphflops.render.dot:dot", ("depth",))}),
+)
+
+
+def names(kind: str) -> list[str]:
+    """The formats that render this class, the default first."""
+    return [form.name for form in FORMATS if kind in form.renderers]
+
+
+def chosen(kind: str, form: str | None, output: str | None) -> str:
+    """The name of the format that is asked for, else the one that the output's suffix stands for, else the default."""
+    if form is not None:
+        return form
+    suffix = os.path.splitext(output or "")[1].lower()
+    by_suffix = (one.name for one in FORMATS if suffix in one.suffixes and kind in one.renderers)
+    return next(by_suffix, names(kind)[0])
+
+
+def render(value: object, form: str, **options: object) -> str | bytes:
+    """The object in a format.
+
+    options: those that the format takes for this class; one that is None counts as not given.
+    Raises OptionError for an option that the format does not take, and for a format that does not render the class.
+    """
+    kind = type(value).__name__
+    refuse(kind, form, options)
+    renderer = renderer_of(kind, form)
+    taken = {n: option for n, option in options.items() if option is not None and n in renderer.options}
+    text: str | bytes = imported(renderer.function)(value, **taken)
+    return text
+
+
+def renderer_of(kind: str, form: str) -> Renderer:
+    """How the format renders the class; OptionError where it does not."""
+    found = next((one.renderers[kind] for one in FORMATS if one.name == form and kind in one.renderers), None)
+    if found is None:
+        raise OptionError(f"{form} is no format for {RENDERED[kind]}; there are {', '.join(names(kind))}")
+    return found
+
+
+def refuse(kind: str, form: str, options: Mapping[str, object]) -> None:
+    """Raises OptionError for what `render` would refuse: a command checks it before it analyzes a model."""
+    renderer = renderer_of(kind, form)
+    given = {name: option for name, option in options.items() if option is not None and option is not False}
+    wrong = [_flag(name) for name in given if name not in (*renderer.options, *CONTEXT)]
+    if wrong:
+        takes = ", ".join(_flag(name) for name in renderer.options if name not in CONTEXT) or "none"
+        noun = "an option" if len(wrong) == 1 else "options"
+        what = f"--format {form} for {RENDERED[kind]}"
+        raise OptionError(f"{', '.join(wrong)}: not {noun} of {what}, which takes {takes}")
+    if "depth" in given and given.get("by") not in renderer.tree_with:
+        raise OptionError("--depth is for the module tree: leave it out or say --by module")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

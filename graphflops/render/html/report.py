@@ -1,0 +1,20 @@
+"""A report as one HTML file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.render import summary
+from graphflops.render.html.data import page_data, sizes_of
+from graphflops.render.html.fragment import fragment
+from graphflops.render.html.page import page
+
+if TYPE_CHECKING:
+    from graphflops.report import Report
+
+
+def html(report: Report, given: str = "") -> str:
+    """The report as a page. given: HTML that stands in the page as it is."""
+    title = summary.title(report)
+    data = page_data([report], sizes_of(report), titles=[title])
+    return page(data, title, fragment(report), given)
