@@ -226,26 +226,31 @@ class Graph:
         return frozenset(used)
 
     @cached_property
+    def returned(self) -> tuple[str, ...]:
+        """Names of the values that the graph returns."""
+        return tuple([name for output in self.outputs for _, name in output.uses()])
+
+    @cached_property
+    def seeds(self) -> tuple[str, ...]:
+        """Names of the values whose gradients come from outside: what the graph returns, mutated inputs apart."""
+        outputs = [output for output in self.outputs if output.role != "mutation"]
+        return tuple([name for output in outputs for _, name in output.uses()])
+
+    @cached_property
     def phases(self) -> Mapping[str, Phase]:
         """For a joint graph, the phase of every node by name; empty for a program without gradients.
 
-        What leads to the loss, a user output or a mutation is forward, the rest backward.
+        Calls that lead to the loss, to a user output or to a mutation are forward, the rest backward.
         """
         if not any(output.role == "gradient" for output in self.outputs):
             return {}
-        import networkx
-
-        graph = self.nx
-        producer = {name: node.name for node in self.nodes for name in node.outputs if name is not None}
-        roots = {
-            producer[name]
-            for output in self.outputs
-            if output.role != "gradient"
-            for _, name in _uses("", output.value)
-            if name in producer
-        }
-        forward = roots.union(*(networkx.ancestors(graph, root) for root in roots))
-        return {node.name: "forward" if node.name in forward else "backward" for node in self.nodes}
+        needed = {name for output in self.outputs if output.role != "gradient" for _, name in output.uses()}
+        phases: dict[str, Phase] = {node.name: "backward" for node in self.nodes}
+        for node, operands in zip(reversed(self.nodes), reversed(self.operands), strict=True):
+            if not needed.isdisjoint(node.outputs):
+                phases[node.name] = "forward"
+                needed.update(operands)
+        return phases
 
 
 def _names(arguments: Iterable[Any]) -> Iterator[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
-from graphflops.dims import Dim, prod
+from graphflops.dims import Dim, Expr, at_least, prod
 from graphflops.errors import DimError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 Kind = Literal["bool", "uint", "int", "float", "complex", "other"]
 
@@ -179,8 +179,6 @@ ElementType = Union[TensorType, SequenceType, OptionalType]
 
 def _smaller(a: Dim, b: Dim) -> Dim:
     """The provably smaller of two sizes; `a` where neither is provable, so that formulas stay polynomials."""
-    from graphflops.dims import at_least
-
     return b if at_least(a, b) else a
 
 
@@ -190,3 +188,39 @@ def dtype_named(name: str) -> DType:
         return DTYPES[name]
     except KeyError:
         raise DimError(f"unknown element type {name!r}") from None
+
+
+def with_sizes(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with `change` applied to every symbolic size in it, those among its contents included."""
+    if isinstance(value, Expr):
+        return change(value)
+    if isinstance(value, TensorType):
+        shape = tuple([change(size) for size in value.shape])
+        stored = None if value.stored is None else change(value.stored)
+        contents = None if value.value is None else with_sizes(value.value, change)
+        return replace(value, shape=shape, stored=stored, value=contents)
+    if isinstance(value, SequenceType):
+        length = None if value.length is None else change(value.length)
+        return replace(
+            value,
+            element=with_sizes(value.element, change),
+            length=length,
+            items=with_sizes(value.items, change),
+        )
+    if isinstance(value, OptionalType):
+        return replace(value, element=with_sizes(value.element, change))
+    if isinstance(value, tuple):
+        return tuple([with_sizes(part, change) for part in value])
+    return value
+
+
+def sizes_in(value: Any) -> list[Dim]:
+    """Every symbolic size in a value, those among its contents included."""
+    found: list[Dim] = []
+
+    def keep(size: Any) -> Any:
+        found.append(size)
+        return size
+
+    with_sizes(value, keep)
+    return found

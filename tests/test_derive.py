@@ -121,7 +121,7 @@ def test_sizes_that_meet_in_a_broadcast_are_one():
     symbols, said, report = merged("g (float[a, 4] x, float[b, 4] z) => (y) { y = Add(x, z) }")
     assert symbols == ["a"]
     assert report.symbols["a"].where == ("x[0]", "z[0]")
-    assert said == ["sizes meet where only equal ones can, from which follows b = a"]
+    assert said == ["operators require equal sizes, from which follows b = a"]
     assert result(report) == t("a", 4)
 
 
@@ -146,9 +146,7 @@ CACHE = """g (float[b, t, 64] k, float[b2, past, 64] old, float[b3, t, total] ma
 def test_a_size_that_is_the_sum_of_others_goes():
     symbols, said, report = merged(CACHE)
     assert symbols == ["b", "t", "past"]
-    assert said == [
-        "sizes meet where only equal ones can, from which follows b2 = b, b3 = b, total = past + t"
-    ]
+    assert said == ["operators require equal sizes, from which follows b2 = b, b3 = b, total = past + t"]
     b, new, past = map(symbol, ("b", "t", "past"))
     assert report.total().matrix_flops == 2 * b * new * (past + new) * 64
 
@@ -163,7 +161,7 @@ def test_any_of_several_equal_sizes_may_be_given(dims):
 def test_sizes_that_the_user_gives_are_not_made_equal():
     _, said, report = merged(CACHE, b=4, b3=1, t=3, past=7)
     assert report.total().matrix_flops == 2 * 4 * 3 * 10 * 64
-    assert said == ["sizes meet where only equal ones can, from which follows b2 = b, total = past + t"]
+    assert said == ["operators require equal sizes, from which follows b2 = b, total = past + t"]
 
 
 def test_one_given_size_is_put_in_everywhere():

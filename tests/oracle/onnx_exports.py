@@ -35,10 +35,10 @@ import onnxruntime
 import torch
 
 from graphflops.analysis import analyze
-from graphflops.binding import bind
 from graphflops.dims import Expr, evaluate, symbol
 from graphflops.errors import GraphflopsError
 from graphflops.exporters import load
+from graphflops.passes.bind import bind
 from tests.oracle import models, onnx_forms
 from tests.oracle.models import OutOfTimeError, counted, exported, quiet
 from tests.oracle.zoo.exports import flat, kind_of

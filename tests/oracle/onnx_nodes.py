@@ -22,13 +22,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from graphflops.analysis import _Analysis
-from graphflops.binding import bind
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError
 from graphflops.exporters import onnx_graph
 from graphflops.exporters.onnx_values import dtype_of
 from graphflops.graph import Origin
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
 from graphflops.tensor import OptionalType, SequenceType, TensorType
 
 if TYPE_CHECKING:
@@ -138,23 +138,22 @@ def judge(case: Case) -> str:
     """`equal`, `open`, `deviates`, or `wrong: why`."""
     try:
         graph = onnx_graph.Program(stripped(case)).graph(Origin(format="onnx"))
-        analysis = _Analysis(graph, bind(graph, {}, {}), False, None)
-        operands = [analysis.operand(entry.name, entry.role) for entry in graph.inputs]
-        run = analysis.run(graph, operands, top=True)
+        program = price(graph, bind(graph, {}, {}))
     except GraphflopsError as error:
         return f"wrong: {type(error).__name__}: {error}"
-    unknown = [row.op for row in run.rows if row.state == "unknown"]
+    unknown = [row.op for row in program.main.rows if row.state == "unknown"]
     deviates = unknown and all(op.split(".")[-2] in UNPRICED for op in unknown)
     if unknown and not deviates:
-        said = [d.message for d in analysis.types.found.values() if d.code in ("GF101", "GF104")]
+        said = [d.message for d in program.notes.found.values() if d.code in ("GF101", "GF104")]
         return f"wrong: unknown {unknown}: {said[:1]}"
-    if analysis.types.guesses.sources:
-        return f"wrong: {analysis.types.guesses.diagnostics()[0].message}"
-    said = [d.message for d in analysis.types.found.values() if d.code != "GF108"]
+    guessed = [d.message for d in program.type_sources if d.code == "GF110"]
+    if guessed:
+        return f"wrong: {guessed[0]}"
+    said = [d.message for d in program.notes.found.values() if d.code != "GF108"]
     if said and not deviates:
         return f"wrong: {said[0]}"
     verdict = "deviates" if deviates else "equal"
-    for value, expected, derived in zip(case.model.graph.output, case.outputs, run.out, strict=True):
+    for value, expected, derived in zip(case.model.graph.output, case.outputs, program.main.out, strict=True):
         how = compared(derived, expected, value.type)
         if how == "open" and not _may_be_open(case.model):
             return f"wrong: {value.name} is {derived}, expected {spelled(expected)}"

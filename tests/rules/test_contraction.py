@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from graphflops.backward import gradient
 from graphflops.cost import Estimate
 from graphflops.dims import evaluate, floor_div, parse_dim, symbol
 from graphflops.errors import ShapeError
+from graphflops.passes.gradients import gradient
 from graphflops.rules import find
 from tests.support import price, shapes, t
 

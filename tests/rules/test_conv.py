@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.backward import gradient
 from graphflops.cost import Estimate
 from graphflops.dims import floor_div, symbol
 from graphflops.errors import ShapeError
+from graphflops.passes.gradients import gradient
 from graphflops.rules import find
 from graphflops.tensor import TensorType
 from tests.support import price, shapes, t

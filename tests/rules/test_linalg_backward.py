@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from graphflops.backward import gradient
 from graphflops.cost import Estimate
+from graphflops.passes.gradients import gradient
 from graphflops.rules import find
 from graphflops.tensor import DTYPES, TensorType
 from tests.support import t

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.backward import gradient
 from graphflops.cost import Estimate
 from graphflops.dims import dim_min, parse_dim, symbol
 from graphflops.errors import ShapeError
+from graphflops.passes.gradients import gradient
 from graphflops.rules import find
 from graphflops.rules.matmul import cheapest_chain
 from tests.support import price, shapes, t

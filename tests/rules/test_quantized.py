@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.backward import gradient
 from graphflops.dims import parse_dim, symbol
 from graphflops.errors import ShapeError
+from graphflops.passes.gradients import gradient
 from graphflops.rules import find
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
 from tests.support import price, shapes, t

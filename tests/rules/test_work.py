@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.backward import adamw
 from graphflops.errors import ShapeError
+from graphflops.passes.gradients import adamw
 from graphflops.rules.registry import ForwardCall, find_backward
 from graphflops.rules.work import WORK, activation, power
 from tests.support import price, t

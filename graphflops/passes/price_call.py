@@ -1,27 +1,30 @@
-"""One call: its arguments bound to the rule's parameters, the rule asked, and what comes of it."""
+"""Prices one call: binds arguments to the rule's parameters, calls the rule, completes its Estimate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graphflops.backward import Backward, backward_of
 from graphflops.cost import QUANTITIES, Cost, Estimate
-from graphflops.derive import mapped, outgrown, sizes_in, trimmed
 from graphflops.dims import Dim, Expr, meetings, symbol
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import operator
+from graphflops.passes.gradients import backward_of, wants
 from graphflops.rules import functorch
-from graphflops.tensor import SequenceType, TensorType, UnknownType
+from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.cost import Value
+    from graphflops.passes.program import Backward
     from graphflops.report import State
     from graphflops.rules.registry import Rule
 
-# Far past all that is, far below what cannot be printed.
+# Far larger than any real program has, far smaller than what cannot be printed.
+_MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own
+_LARGEST_NUMBER = 2**64  # in a size
 _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
 RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
 
@@ -35,75 +38,80 @@ class Priced:
     cost: Cost
     gradient: Backward | None = None
     gradient_cost: Cost | None = None
-    in_place: bool = False
     placeholders: frozenset[str] = frozenset()
     code: str = ""
     met: tuple[tuple[Dim, Dim], ...] = ()
     outgrown: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call about to be priced.
+def price_call(
+    rule: Rule,
+    op: str,
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    *,
+    in_place: bool = False,
+    wanted: tuple[bool, ...] | None = None,
+    training: bool = False,
+) -> Priced:
+    """What the rule says of a call; a rule that fails leaves this one call unknown.
 
     in_place: the rule is that of the functional operator, the call writes its first tensor.
-    wanted: which results somebody wants, where types are derived rather than compared with recorded ones; else None.
+    wanted: which results are used, where types are derived rather than compared with recorded ones; else None.
     """
+    if training:
+        args, kwargs = distinct(args), distinct(kwargs)
+    if wanted is not None and "outputs" in rule.parameters[rule.positional :]:
+        kwargs = (*kwargs, ("outputs", wanted))
+    try:
+        arguments = bound(rule, args, kwargs, by_place=wanted is None)
+        return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
+    except GraphflopsError as error:
+        return unknown_call("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
+    except RecursionError:
+        raise
+    except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up
+        return unknown_call("GF104", f"the rule of {shown(op)} does not fit this call: {error!r}")
 
-    rule: Rule
-    op: str
-    args: tuple[Any, ...]
-    kwargs: tuple[tuple[str, Any], ...]
-    in_place: bool = False
-    wanted: tuple[bool, ...] | None = None
 
-    def priced(self, training: bool) -> Priced:
-        """What the rule says; a rule that fails leaves this one call unknown."""
-        try:
-            return self._asked(training)
-        except GraphflopsError as error:
-            return unknown_call("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
-        except RecursionError:
-            raise
-        except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up
-            return unknown_call("GF104", f"the rule of {shown(self.op)} does not fit this call: {error!r}")
-
-    def _asked(self, training: bool) -> Priced:
-        args, kwargs = (distinct(self.args), distinct(self.kwargs)) if training else (self.args, self.kwargs)
-        derives = self.wanted is not None
-        if derives and "outputs" in self.rule.parameters[self.rule.positional :]:
-            kwargs = (*kwargs, ("outputs", self.wanted))
-        arguments = bound(self.rule, args, kwargs, by_place=not derives)
-        _refuse_rankless(self.rule, arguments)
-        tensors = [value for value in flat((args, kwargs)) if isinstance(value, TensorType)]
-        with meetings() as met:
-            estimate = self.rule.call(arguments)
-        if self.wanted is not None:
-            estimate = trimmed(estimate, self.wanted)
-        _refuse_impossible(estimate)
-        if estimate.unknown:
-            return unknown_call("GF104", estimate.unknown, estimate.out)
-        if self.in_place and tensors:
-            estimate = _written(
-                estimate, next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
-            )
-        back = backward_of(self.rule, arguments, estimate, tensors) if training else None
-        if any(tensor.mapped for tensor in tensors) and not self.rule.key.startswith(functorch.MARKS):
-            estimate = functorch.over_hidden_axes(estimate, tensors)
-            if back is not None:
-                wanted = [tensors[place] for place, _ in back.gradients]
-                back = replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors, wanted))
-        return Priced(
-            state="free" if is_free(estimate) else "counted",
-            estimate=marked(estimate, flat(arguments.values()), self.op) if training else estimate,
-            cost=estimate.cost,
-            gradient=back,
-            gradient_cost=None if back is None else back.estimate.cost,
-            in_place=self.in_place,
-            placeholders=placeholders(estimate),
-            met=tuple(met),
-            outgrown=derives and any(map(outgrown, estimate.out)),
-        )
+def _completed(
+    rule: Rule,
+    op: str,
+    arguments: Mapping[str, Any],
+    given: tuple[Any, ...],
+    in_place: bool,
+    wanted: tuple[bool, ...] | None,
+    training: bool,
+) -> Priced:
+    """Call the rule and complete its estimate: the results used, in-place results, hidden axes, the backward."""
+    _refuse_rankless(rule, arguments)
+    tensors = [value for value in flat(given) if isinstance(value, TensorType)]
+    with meetings() as met:
+        estimate = rule.call(arguments)
+    if wanted is not None:
+        estimate = _trimmed(estimate, wanted)
+    _refuse_impossible(estimate)
+    if estimate.unknown:
+        return unknown_call("GF104", estimate.unknown, estimate.out)
+    if in_place and tensors:
+        target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
+        estimate = _written(estimate, target)
+    back = backward_of(rule, arguments, estimate, tensors) if training else None
+    if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
+        estimate = functorch.over_hidden_axes(estimate, tensors)
+        if back is not None:
+            wanting = [tensors[place] for place, _ in back.gradients]
+            back = replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors, wanting))
+    return Priced(
+        state="free" if is_free(estimate) else "counted",
+        estimate=_marked(estimate, flat(arguments.values()), op) if training else estimate,
+        cost=estimate.cost,
+        gradient=back,
+        gradient_cost=None if back is None else back.estimate.cost,
+        placeholders=placeholders(estimate),
+        met=tuple(met),
+        outgrown=wanted is not None and any(map(outgrown, estimate.out)),
+    )
 
 
 def _written(estimate: Estimate, target: TensorType) -> Estimate:
@@ -145,7 +153,7 @@ def _refuse_impossible(estimate: Estimate) -> None:
 
 
 def _can_be(number: object, limit: int) -> bool:
-    """Whether a number of things is one: a file may give a rule fractions to compute with."""
+    """True if `number` is a valid count: a non-negative integer below `limit`, or symbolic."""
     return 0 <= number < limit if isinstance(number, int) else isinstance(number, Expr)
 
 
@@ -222,7 +230,7 @@ def without_gradient(value: Value) -> Value:
     )
 
 
-def marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
+def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
     """Mark floating results of a call on values that want a gradient as wanting one too."""
     if operator(op).name == "detach":
         return estimate
@@ -271,13 +279,13 @@ def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
     )
 
 
-def settled(value: Any, names: Mapping[str, Dim]) -> Any:
+def put_in(value: Any, names: Mapping[str, Dim]) -> Any:
     """The value with the sizes by these names put in."""
-    return mapped(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
+    return with_sizes(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
 
 
-def named_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
-    """What a recorded size says of a derived one that is nothing but a placeholder."""
+def told_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
+    """The recorded size as the value of a derived one that is a lone placeholder."""
     names = [name for name in placeholders if size is symbol(name)]
     return dict.fromkeys(names, recorded)
 
@@ -286,7 +294,7 @@ def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
     """The estimate with the sizes by these names put in."""
 
     def put(value: Any) -> Any:
-        return settled(value, names)
+        return put_in(value, names)
 
     return replace(
         estimate,
@@ -311,6 +319,25 @@ def is_same(ours: Value, recorded: Value) -> bool:
     )
 
 
-def wants(value: Value) -> bool:
-    """Whether a gradient of the value is wanted."""
-    return isinstance(value, TensorType) and value.requires_grad
+def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:
+    """The estimate without the results that are not used."""
+    out = tuple(
+        [value if place < len(wanted) and wanted[place] else None for place, value in enumerate(estimate.out)]
+    )
+    return estimate if out == estimate.out else replace(estimate, out=out)
+
+
+def outgrown(value: Any) -> list[Expr]:
+    """Sizes in the value that are too large an expression to go on computing with."""
+    return [size for size in sizes_in(value) if isinstance(size, Expr) and _is_outgrown(size)]
+
+
+@lru_cache(maxsize=65_536)
+def _is_outgrown(size: Expr) -> bool:
+    degree = max(map(len, size.terms))
+    return (
+        max(map(abs, size.terms.values())) > _LARGEST_NUMBER
+        or len(size.terms) > _MOST_TERMS
+        or degree > _MOST_DEGREE
+        or max(atom.depth for atom in size.atoms()) > _MOST_DEPTH
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Cost, Estimate
-from graphflops.dims import Dim, prod, total
-from graphflops.memory import owners
+from graphflops.dims import prod, total
+from graphflops.passes.program import Backward, owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
@@ -16,31 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.cost import Value
-    from graphflops.memory import Event
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """The backward of one call, and what a training step keeps in memory for it.
-
-    estimate: the work; its results are the gradients of the operands that want one.
-    gradients: for each of these, the place of its operand among the call's tensors, and whether it has memory of its own:
-        a view's gradient shares the result's.
-    operands, results: places of what the gradients read among the call's tensor operands and among its results.
-    beside: places in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
-    """
-
-    estimate: Estimate
-    gradients: tuple[tuple[int, bool], ...] = ()
-    operands: frozenset[int] = frozenset()
-    results: frozenset[int] = frozenset()
-    beside: tuple[int, ...] = ()
-
-    @property
-    def beside_bytes(self) -> Dim:
-        """Memory of what is kept beside the call's operands and results."""
-        reads = [self.estimate.reads[place] for place in self.beside]
-        return total(read.nbytes if isinstance(read, TensorType) else read or 0 for read in reads)
+    from graphflops.passes.program import PricedCall
 
 
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
@@ -182,28 +158,61 @@ def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
     )
 
 
-def reached(events: Sequence[Event], values: Mapping[str, Value], seeds: Iterable[str]) -> set[int]:
-    """Places of the calls whose gradients a training step computes: those that lead to `seeds` by calls with gradients."""
-    owner = owners(events, values)
+def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Iterable[str]) -> set[int]:
+    """Positions of the calls whose gradients a training step computes.
+
+    These are the calls that lead to `seeds` through calls with gradients.
+    """
+    owner = owners(calls, values)
     live = set(seeds)  # values with a gradient
     written: set[str] = set()  # owners of memory that some of these are views of
     places = set()
-    for index in range(len(events) - 1, -1, -1):
-        event = events[index]
-        operands = event.tensors(values)
-        later = event.in_place and operands and owner.get(operands[0], operands[0]) in written
-        if not later and live.isdisjoint(event.node.outputs):
+    for index in range(len(calls) - 1, -1, -1):
+        call = calls[index]
+        operands = call.tensors(values)
+        later = call.in_place and operands and owner.get(operands[0], operands[0]) in written
+        if not later and live.isdisjoint(call.node.outputs):
             continue
-        if event.gradient is not None:
+        if call.gradient is not None:
             places.add(index)
-            wanted = [operands[place] for place, _ in event.gradient.gradients]
-        else:
-            wanted = (
-                operands if event.estimate.unknown else []
-            )  # an operator without a rule may have a gradient
+            wanted = [operands[place] for place, _ in call.gradient.gradients]
+        else:  # an operator without a rule may have a gradient
+            wanted = operands if call.estimate.unknown else []
         live.update(wanted)
         written.update(owner.get(name, name) for name in wanted)
     return places
+
+
+def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
+    """Mark what wants a gradient after the last call, beyond its results.
+
+    An operand written in place wants one if its result does, and so do views of it; results of an operator without a rule
+    want one if an operand does.
+    """
+    call = calls[-1]
+    operands = call.tensors(values)
+    wanting = [name for name in operands if wants(values[name])]
+    written = [
+        name for name in call.node.outputs if name is not None and isinstance(values[name], TensorType)
+    ]
+    if wanting and call.estimate.unknown:
+        _want(written, values)
+    elif call.in_place and any(wants(values[name]) for name in written) and not wants(values[operands[0]]):
+        owner = owners(calls, values)
+        shared = owner.get(operands[0], operands[0])
+        _want([name for name in values if owner.get(name, name) == shared], values)
+
+
+def _want(names: Iterable[str], values: dict[str, Value]) -> None:
+    for name in names:
+        value = values[name]
+        if isinstance(value, TensorType) and value.dtype.is_floating:
+            values[name] = replace(value, requires_grad=True)
+
+
+def wants(value: Value) -> bool:
+    """Whether a gradient of the value is wanted."""
+    return isinstance(value, TensorType) and value.requires_grad
 
 
 def adamw(parameters: Iterable[TensorType]) -> Cost:

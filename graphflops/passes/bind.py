@@ -1,4 +1,4 @@
-"""Sizes the user gives: which symbols they bind, and which inputs of a static program they change."""
+"""Binds the sizes that the user gives to symbols, or to inputs of a program without symbols."""
 
 from __future__ import annotations
 

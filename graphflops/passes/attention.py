@@ -1,0 +1,112 @@
+"""Finds the attentions of a priced program and what their masks make needless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.cost import Cost
+from graphflops.errors import shown
+from graphflops.passes.price import Fact
+from graphflops.passes.program import summed_quantity
+from graphflops.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.attention.flex import FlexAttentions
+    from graphflops.attention.stated import Stated
+    from graphflops.dims import Dim
+    from graphflops.graph import Graph, Node
+    from graphflops.ops import Op
+    from graphflops.passes.price import FactOf
+    from graphflops.passes.program import PricedProgram
+    from graphflops.report import Row
+
+
+def user_masks(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, Stated]:
+    """What the user says of masks, by input name. Raises ModelError for a name that no input has."""
+    if not masks:
+        return {}
+    from graphflops.attention.stated import parsed
+
+    return parsed(masks, graph)
+
+
+def facts_of(graph: Graph) -> Callable[[Op], FactOf | None]:
+    """What the rule of flexible attention must know of a call: the pairs that its score and mask functions leave visible."""
+    visible = _VisiblePairs(graph)
+    return lambda op: visible if op.has_score_function else None
+
+
+class _VisiblePairs:
+    """Interprets the score and mask functions of the flexible attentions of one program, from the first of them on."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.program = graph
+        self.interpreter: FlexAttentions | None = None
+
+    def __call__(self, graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
+        from graphflops.attention.flex import FlexAttentions
+
+        if self.interpreter is None:
+            self.interpreter = FlexAttentions(self.program)
+        seen, problem = self.interpreter.seen(graph, node, arguments)
+        return Fact("seen", seen, "GF117", problem)
+
+
+def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> PricedProgram:
+    """The program with its attentions, and with the FLOPs that their masks make needless in the rows they belong to.
+
+    masks: what the user says of inputs that are masks. Raises ModelError where that does not fit the program.
+    """
+    from graphflops.attention.program import attentions, may_hold
+
+    if not masks and not any(map(may_hold, program.operators)):
+        return program
+    given = None if program.binding.moved else program.binding.given
+    view = View(program.graph, program.main.rows, given, program.facts)
+    uses, masked, of_gradients, inputs = attentions(view, masks)
+    if inputs:
+        text = (
+            f"attention is masked, or its scores are added to, by {', '.join(map(shown, inputs))}, and what that"
+            f" hides is not counted: say what it is, as with --mask {shown(inputs[0])}=causal"
+        )
+        program.notes.say("GF117", "", text)
+    return replace(_with_masked(program, masked, of_gradients), attentions=uses)
+
+
+def _with_masked(
+    program: PricedProgram, masked: Mapping[str, Dim], of_gradients: Mapping[str, Dim]
+) -> PricedProgram:
+    """The program with these masked FLOPs, by row, where a rule knows of no mask."""
+    main = program.main
+    rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in main.rows]
+    changed = [(row, was) for row, was in zip(rows, main.rows, strict=True) if row is not was]
+    forward = [(row.cost, was.cost) for row, was in changed]
+    backward = [(row.backward, was.backward) for row, was in changed]
+    main = replace(
+        main,
+        rows=tuple(rows),
+        cost=replace(main.cost, masked_flops=_total(program, main.cost, forward)),
+        backward=replace(main.backward, masked_flops=_total(program, main.backward, backward)),
+    )
+    return replace(program, main=main)
+
+
+def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
+    if forward != 0 and row.cost.masked_flops == 0:
+        row = replace(row, cost=replace(row.cost, masked_flops=forward))
+    if backward != 0 and row.backward is not None and row.backward.masked_flops == 0:
+        row = replace(row, backward=replace(row.backward, masked_flops=backward))
+    return row
+
+
+def _total(program: PricedProgram, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
+    """All masked FLOPs, after some calls have come to have more of them than before."""
+    more = [
+        Cost(masked_flops=after.masked_flops)
+        for after, before in pairs
+        if after is not None and after is not before
+    ]
+    return summed_quantity("masked_flops", [whole, *more], program.names)

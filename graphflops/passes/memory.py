@@ -1,0 +1,276 @@
+"""Peak of live activation memory, by liveness over the calls in program order.
+
+A value lives from the call that makes it to its last use; views share the memory of what they look at; inputs that the
+caller holds and results of the program live throughout; parameters and buffers are not counted. In training, what a
+gradient reads lives until that gradient is computed, in reverse order; so does what it reads beside the call's operands and
+results, as the mask of a dropout. A gradient lives from the call that computes it to the call that it belongs to, those of
+parameters to the end; a second gradient of one value is added to the first in place, unless others hold that memory too.
+
+Moments are numbered: each is one at which memory is measured, that is a call running, a graph nested in it at its peak, or
+one of its gradients. The timeline says what is held from which moment to which; the curve of live bytes follows from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.errors import DimError
+from graphflops.passes.meter import Meter, Peak, SizesKnown
+from graphflops.passes.program import PricedGraph, owners
+from graphflops.report import Timeline
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.dims import Dim
+    from graphflops.passes.program import Names, PricedCall, PricedProgram
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Peaks of a program's activations; `training` is that of the forward and its gradients, None outside of training.
+
+    timeline: what is held when, in a training analysis through the gradients.
+    """
+
+    forward: Peak
+    training: Peak | None
+    timeline: Timeline
+
+
+def memory_use(program: PricedProgram) -> MemoryUse:
+    """The peaks of a program and what is held when."""
+    graph = program.graph
+    minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
+    peaks = _Peaks(SizesKnown(program.binding.hints, minimums), program.training, program.names)
+    resident = [entry.name for entry in graph.inputs if entry.role == "user"]
+    forward, timeline = peaks.of(program.main, resident)
+    if not program.training:
+        return MemoryUse(forward, None, timeline)
+    training, timeline = peaks.of(program.main, resident, graph.seeds)
+    return MemoryUse(forward, training, timeline)
+
+
+class _Peaks:
+    """Peaks of the graphs of one program; a nested graph that runs at several calls is measured once.
+
+    training: whether nested graphs hold what their gradients read.
+    """
+
+    def __init__(self, sizes: SizesKnown, training: bool, names: Names) -> None:
+        self.sizes = sizes
+        self.training = training
+        self.names = names
+        self.nested: dict[PricedGraph, Peak] = {}
+
+    def of(
+        self, graph: PricedGraph, resident: Iterable[str] = (), seeds: Sequence[str] | None = None
+    ) -> tuple[Peak, Timeline]:
+        """The peak of a graph's own values, and what is held when.
+
+        resident: inputs counted as live throughout (a nested graph's operands are counted by the graph around it).
+        seeds: in training, the values whose gradients come from outside; None outside of training.
+        """
+        peaks = [self.inside(call) for call in graph.calls]
+        try:
+            return _Liveness(graph, peaks, self.sizes, seeds is not None).measured(resident, seeds)
+        except DimError:
+            return Peak(self.names.too_large("peak_bytes")), Timeline()
+
+    def inside(self, call: PricedCall) -> list[Peak]:
+        """Peaks of the graphs that run inside a call."""
+        return [
+            self.of_nested(run)
+            for run, times in call.estimate.regions
+            if times != 0 and isinstance(run, PricedGraph)
+        ]
+
+    def of_nested(self, run: PricedGraph) -> Peak:
+        if run not in self.nested:
+            self.nested[run], _ = self.of(run, (), run.graph.seeds if self.training else None)
+        return self.nested[run]
+
+
+class _Liveness:
+    """One graph with the moments at which its values appear and go."""
+
+    def __init__(
+        self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], sizes: SizesKnown, training: bool
+    ) -> None:
+        self.calls, self.values, self.peaks = graph.calls, graph.values, peaks
+        self.root = owners(graph.calls, graph.values)
+        self.bytes = _sizes(self.root, graph.values)
+        self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
+        self.saved = _saved(graph.calls, self.root, graph.values) if training else {}
+        self.training = training
+        self.meter = Meter(sizes)
+
+    def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline]:
+        for name in dict.fromkeys(resident):
+            value = self.values.get(name)
+            if isinstance(value, TensorType):
+                self.meter.take(name, value.nbytes, "input")
+        released: dict[int, list[str | int]] = {}
+        for name, index in self.saved.items():
+            if name not in self.kept and name in self.bytes:
+                released.setdefault(index, []).append(name)
+        self.forward(released)
+        turn = None
+        if seeds is not None:
+            turn = len(self.meter.rows)
+            _backward(self.calls, self.values, seeds, released, self.meter)
+        return self.meter.peak(), self.meter.timeline(turn)
+
+    def forward(self, released: dict[int, list[str | int]]) -> None:
+        """Run the calls; adds to `released` what is kept beside results, by the gradient that needs it last."""
+        meter = self.meter
+        lasts = _last_uses(self.calls, self.root)
+        for index, call in enumerate(self.calls):
+            meter.row = call.row
+            for output in call.node.outputs:
+                if output is not None and self.root.get(output) == output:
+                    meter.take(output, self.bytes.get(output, 0), "value")
+            beside = call.gradient.beside_bytes if self.training and call.gradient is not None else 0
+            if beside != 0:  # what is kept beside the results was made while they were computed
+                meter.take(call.node.name, beside, "saved", index)
+                released.setdefault(index, []).append(index)
+            meter.mark(call.node.name, self.peaks[index], 0 if beside != 0 else call.estimate.workspace)
+            for name in lasts.get(index, ()):
+                if name not in self.kept and name not in self.saved:
+                    meter.drop(name)
+
+
+def _sizes(root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Dim]:
+    """Bytes of each value that owns memory; equal types are measured once, the layers of a model share theirs."""
+    measured: dict[int, Dim] = {}
+    sizes: dict[str, Dim] = {}
+    for name, owner in root.items():
+        value = values[name]
+        if name == owner and isinstance(value, TensorType):
+            if id(value) not in measured:
+                measured[id(value)] = value.nbytes
+            sizes[name] = measured[id(value)]
+    return sizes
+
+
+def _last_uses(calls: Sequence[PricedCall], root: Mapping[str, str]) -> dict[int, list[str]]:
+    """By index of a call: values of the program's own making that nothing needs after it."""
+    needed: set[str] = set()
+    ends: dict[int, list[str]] = {}
+    for index in range(len(calls) - 1, -1, -1):
+        for name in (*calls[index].node.outputs, *calls[index].uses):
+            owner = None if name is None else root.get(name)
+            if owner is not None and owner not in needed:
+                needed.add(owner)
+                if root.get(owner) == owner:
+                    ends.setdefault(index, []).append(owner)
+    return ends
+
+
+def _saved(
+    calls: Sequence[PricedCall], root: Mapping[str, str], values: Mapping[str, Value]
+) -> dict[str, int]:
+    """Values that gradients read, by the index of the earliest call whose gradient does."""
+    saved: dict[str, int] = {}
+    for index, call in enumerate(calls):
+        if call.gradient is None:
+            continue
+        operands = call.tensors(values)
+        names: list[str | None] = [operands[place] for place in call.gradient.operands]
+        names += [call.node.outputs[place] for place in call.gradient.results]
+        for name in names:
+            if name is not None and name in root:
+                saved.setdefault(root[name], index)
+    return saved
+
+
+class _Reverse:
+    """The calls run backwards: a gradient's memory appears when it is computed and goes with its last holder."""
+
+    def __init__(self, values: Mapping[str, Value], meter: Meter) -> None:
+        self.values = values
+        self.meter = meter
+        self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
+        self.buffers: list[Dim] = []
+        self.holders: list[int] = []
+
+    def give(self, name: str) -> None:
+        """The gradient of a result of the program, which comes from outside."""
+        value = self.values.get(name)
+        if name not in self.gradients and isinstance(value, TensorType) and value.requires_grad:
+            self.gradients[name] = self.allocate(name, value.like().nbytes)
+
+    def run(self, call: PricedCall) -> list[tuple[str, int]]:
+        """Compute a call's gradients while the results' are alive; gradients of values that have one are returned."""
+        assert call.gradient is not None
+        operands = call.tensors(self.values)
+        incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
+        again = []
+        for (place, fresh), gradient in zip(
+            call.gradient.gradients, call.gradient.estimate.out, strict=False
+        ):
+            if fresh or incoming is None:
+                size = gradient.nbytes if isinstance(gradient, TensorType) else 0
+                buffer = self.allocate(operands[place], size)
+            else:
+                buffer = self.share(incoming)
+            if operands[place] in self.gradients:
+                again.append((operands[place], buffer))
+            else:
+                self.gradients[operands[place]] = buffer
+        self.meter.mark(call.node.name, workspace=call.gradient.estimate.workspace)
+        return again
+
+    def accumulate(self, name: str, buffer: int, node: str) -> None:
+        """Add a second gradient of a value to its first: in place, unless that is repeated or others hold it too."""
+        first, value = self.gradients[name], self.values[name]
+        assert isinstance(value, TensorType)
+        size = value.like().nbytes
+        if self.holders[first] > 1 or self.buffers[first] != size:
+            self.gradients[name] = self.allocate(name, size)
+            self.meter.mark(node)
+            self.drop(first)
+        self.drop(buffer)
+
+    def allocate(self, name: str, size: Dim) -> int:
+        self.buffers.append(size)
+        self.holders.append(1)
+        buffer = len(self.buffers) - 1
+        self.meter.take(name, size, "gradient", -1 - buffer)  # numbers from 0 on are those of calls
+        return buffer
+
+    def share(self, buffer: int) -> int:
+        self.holders[buffer] += 1
+        return buffer
+
+    def drop(self, buffer: int) -> None:
+        self.holders[buffer] -= 1
+        if self.holders[buffer] == 0:
+            self.meter.drop(-1 - buffer)
+
+
+def _backward(
+    calls: Sequence[PricedCall],
+    values: Mapping[str, Value],
+    seeds: Iterable[str],
+    released: Mapping[int, Sequence[str | int]],
+    meter: Meter,
+) -> None:
+    """Run the calls backwards; `released` says what each call's gradient is the last to need."""
+    reverse = _Reverse(values, meter)
+    for name in seeds:
+        reverse.give(name)
+    for index in range(len(calls) - 1, -1, -1):
+        call = calls[index]
+        meter.row = call.row
+        again = [] if call.gradient is None else reverse.run(call)
+        for output in call.node.outputs:
+            if output in reverse.gradients:
+                reverse.drop(reverse.gradients.pop(output))
+        for key in released.get(index, ()):
+            meter.drop(key)
+        for name, buffer in again:
+            reverse.accumulate(name, buffer, call.node.name)

@@ -1,0 +1,320 @@
+"""Prices a bound program: asks a rule about each call in program order and fixes the types of its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from graphflops.errors import NoRuleError, ShapeError, shown
+from graphflops.graph import Graph, Ref
+from graphflops.ops import operator
+from graphflops.passes.gradients import pass_on, reached
+from graphflops.passes.price_call import (
+    flat,
+    key_of,
+    matrix_dtype,
+    price_call,
+    unknown_call,
+    without_gradient,
+)
+from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
+from graphflops.passes.reconcile import Reconciler
+from graphflops.report import Named, RegionUse, Row, scaled
+from graphflops.rules.registry import find
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from graphflops.cost import RegionRun, Value
+    from graphflops.dims import Dim
+    from graphflops.graph import Node, Phase
+    from graphflops.ops import Op
+    from graphflops.passes.bind import Binding
+    from graphflops.passes.price_call import Priced
+    from graphflops.rules.registry import Rule
+
+    Progress = Callable[[int, int], None]
+
+# Keywords that place a tensor or seed it but change neither its type nor the work.
+_PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
+_PROGRESS_EVERY = 256
+
+
+class Fact(NamedTuple):
+    """Something that a rule must know of a call beyond its operands: a keyword argument of the rule.
+
+    value: None where nothing is known. problem: what to tell the user, under the code; "" for nothing.
+    """
+
+    keyword: str
+    value: Any
+    code: str = ""
+    problem: str = ""
+
+
+class FactOf(Protocol):
+    """Finds the fact of a call. graph: the graph that the call is in. arguments: as the rule sees them."""
+
+    def __call__(self, graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact: ...
+
+
+def price(
+    graph: Graph,
+    binding: Binding,
+    *,
+    training: bool = False,
+    progress: Progress | None = None,
+    facts: Callable[[Op], FactOf | None] = lambda _: None,
+) -> PricedProgram:
+    """The program with the cost of every call, nested graphs included.
+
+    facts: for an operator whose rule must know more than the operands, what finds it for a call; else None.
+    Raises ModelError where sizes given contradict the program.
+    """
+    pricer = Pricer(graph, binding, training, progress, facts)
+    operands = {entry.name: _operand(entry.name, entry.role, pricer) for entry in graph.inputs}
+    main = pricer.run(graph, tuple(operands.values()), top=True)
+    binding.refuse_awaited()
+    fallback = pricer.types.fallback
+    return PricedProgram(
+        graph=graph,
+        binding=binding,
+        training=training,
+        operands=operands,
+        main=main,
+        operators=frozenset(pricer.rules),
+        facts=pricer.found_facts,
+        equalities=tuple(pricer.types.equalities),
+        names=pricer.names,
+        notes=pricer.notes,
+        type_sources=() if fallback is None else tuple(fallback.diagnostics()),
+    )
+
+
+def _operand(name: str, role: str, pricer: Pricer) -> Value:
+    """The value of a program input: as given, else as recorded; only trained parameters want a gradient."""
+    binding = pricer.binding
+    value = binding.value(pricer.graph, name)
+    if not isinstance(value, TensorType):
+        return value
+    if not pricer.training or role != "parameter" or not value.dtype.is_floating:
+        return without_gradient(value)
+    return replace(value, requires_grad=value.requires_grad or binding.all_trainable)
+
+
+@dataclass(frozen=True, eq=False)
+class _Region:
+    """A nested graph with the values around it that it uses, priced once for each kind of operands."""
+
+    graph: Graph
+    pricer: Pricer
+    around: Mapping[str, Value]
+    runs: dict[tuple[Any, ...], PricedGraph] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> tuple[Value, ...]:
+        given = [entry for entry in self.graph.inputs if entry.role != "constant"]
+        return tuple(self.pricer.binding.value(self.graph, entry.name) for entry in given)
+
+    def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun:
+        if not gradients:
+            operands = tuple(without_gradient(operand) for operand in operands)
+        key = (autocast, *map(key_of, operands))
+        if key not in self.runs:
+            self.runs[key] = self.pricer.run(self.graph, operands, self.around, autocast=autocast)
+        return self.runs[key]
+
+
+class Pricer:
+    """Prices the graphs of one program; equal calls are priced once.
+
+    found_facts: what rules were told of calls beyond their operands.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        binding: Binding,
+        training: bool,
+        progress: Progress | None,
+        facts: Callable[[Op], FactOf | None],
+    ) -> None:
+        self.graph = graph
+        self.binding = binding
+        self.training = training
+        self.progress = progress
+        self.facts = facts
+        self.found_facts: dict[Node, Any] = {}
+        self.notes = Notes()
+        self.names = Names(graph.symbols.keys(), self.notes)
+        self.types = Reconciler(graph, binding, self.names, self.notes)
+        self.rules: dict[str, tuple[Rule | None, bool]] = {}
+        self.facts_of: dict[str, FactOf | None] = {}
+        self.priced: dict[tuple[Any, ...], Priced] = {}
+        self.regions: dict[tuple[Any, ...], _Region] = {}
+
+    # One graph
+
+    def run(
+        self,
+        graph: Graph,
+        operands: Sequence[Value],
+        around: Mapping[str, Value] | None = None,
+        *,
+        top: bool = False,
+        autocast: bool = False,
+    ) -> PricedGraph:
+        """Price one graph, nested or not, from the values of its inputs and of those around it that it uses."""
+        values = self._inputs(graph, operands, around or {}, top)
+        rows: list[Row] = []
+        calls: list[PricedCall] = []
+        phases = graph.phases if top else {}
+        for done, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True)):
+            if top and self.progress and done % _PROGRESS_EVERY == 0:
+                self.progress(done, len(graph.nodes))
+            priced = self._priced(node, values, graph)
+            if priced.placeholders:
+                priced = self.types.numbered(node, priced, graph)
+            self.types.reconcile(
+                *(node, priced, values, graph),
+                autocast=autocast,
+                operands=lambda args=node.args: self._resolved(args, values),  # type: ignore[misc]
+            )
+            calls.append(PricedCall(node, uses, priced.estimate, priced.gradient, len(rows)))
+            rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))
+            if priced.estimate.regions:
+                rows.extend(_nested_rows(priced.estimate.regions, rows[-1]))
+            if self.training:
+                pass_on(calls, values)
+        if self.training:
+            _drop_unreached(graph, calls, rows, values)
+        return PricedGraph(
+            graph,
+            out=tuple(flat(self._resolved(output.value, values) for output in graph.outputs)),
+            cost=summed([row.cost for row in rows], self.names),
+            backward=summed([row.backward for row in rows if row.backward is not None], self.names),
+            rows=tuple(rows),
+            calls=tuple(calls),
+            values=values,
+        )
+
+    def _inputs(
+        self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], top: bool
+    ) -> dict[str, Value]:
+        given = graph.inputs if top else [entry for entry in graph.inputs if entry.role != "constant"]
+        if len(operands) != len(given):
+            raise ShapeError(f"graph {shown(graph.name)} takes {len(given)} operands, got {len(operands)}")
+        values = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
+        values.update(around)
+        values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))
+        return values
+
+    # One call
+
+    def _priced(self, node: Node, values: Mapping[str, Value], graph: Graph) -> Priced:
+        """Price a call, or take the price of an equal one."""
+        args = self._resolved(node.args, values)
+        dropped = () if self.types.derives else _PLACEMENT
+        kwargs = tuple(
+            [(key, self._resolved(value, values)) for key, value in node.kwargs if key not in dropped]
+        )
+        if node.op not in self.facts_of:
+            self.facts_of[node.op] = self.facts(node.operator)
+        if (fact_of := self.facts_of[node.op]) is not None:
+            kwargs = (*kwargs, *self._fact(fact_of(graph, node, args), node))
+        wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else None
+        key = (node.op, key_of(args), key_of(kwargs), wanted)
+        known = self.priced.get(key)
+        if known is None:
+            known = self.priced[key] = self._asked(node.op, args, kwargs, wanted)
+        return known
+
+    def _fact(self, fact: Fact, node: Node) -> tuple[tuple[str, Any], ...]:
+        """The fact as a keyword argument; none where nothing is known."""
+        if fact.problem:
+            self.types.say(fact.code, node, fact.problem)
+        if fact.value is None:
+            return ()
+        self.found_facts[node] = fact.value
+        return ((fact.keyword, fact.value),)
+
+    def _asked(
+        self,
+        op: str,
+        args: tuple[Any, ...],
+        kwargs: tuple[tuple[str, Any], ...],
+        wanted: tuple[bool, ...] | None,
+    ) -> Priced:
+        sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
+        rule, in_place = self._rule_of(f"sparse.{op}" if sparse else op)
+        if rule is None:
+            return unknown_call("GF101", str(NoRuleError(op + " on sparse tensors" * sparse)))
+        return price_call(rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training)
+
+    def _rule_of(self, op: str) -> tuple[Rule | None, bool]:
+        """The rule of an operator, and whether it is the functional rule of an in-place operator."""
+        if op not in self.rules:
+            rule, spelled = find(op), operator(op)
+            in_place = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
+            self.rules[op] = (rule, in_place)
+        return self.rules[op]
+
+    def _resolved(self, argument: Any, values: Mapping[str, Value]) -> Any:
+        """An argument with types for references, and regions for nested graphs."""
+        kind = type(argument)
+        if kind is Ref:
+            return values[argument.name]
+        if kind is tuple:
+            return tuple(
+                [
+                    values[item.name] if type(item) is Ref else self._resolved(item, values)
+                    for item in argument
+                ]
+            )
+        if kind is Graph:
+            around = {name: values[name] for name in argument.captures}
+            key = (argument, *around.values())
+            if key not in self.regions:
+                self.regions[key] = _Region(argument, self, around)
+            return self.regions[key]
+        return argument
+
+
+def _row(node: Node, uses: Sequence[str], priced: Priced, values: Mapping[str, Value], phase: Phase) -> Row:
+    estimate = priced.estimate
+    return Row(
+        *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
+        backward=priced.gradient_cost,
+        inputs=_tensors(uses, values),
+        outputs=_tensors([name for name in node.outputs if name is not None], values),
+        matrix_dtype=matrix_dtype(estimate),
+        phase=phase,
+        regions=tuple([RegionUse(run.name, times, run.cost) for run, times in estimate.regions]),
+    )
+
+
+def _tensors(uses: Sequence[str], values: Mapping[str, Value]) -> tuple[Named, ...]:
+    return tuple([Named(name, value) for name in uses if isinstance(value := values[name], TensorType)])
+
+
+def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterator[Row]:
+    """Rows of the graphs that run inside a call, multiplied by how often they run."""
+    for run, times in regions:
+        for row in run.rows if isinstance(run, PricedGraph) else ():
+            inner = scaled(row, times, call.node)
+            if not inner.module:
+                inner = replace(inner, module=call.module, module_type=call.module_type)
+            yield replace(inner, source=inner.source or call.source, phase=call.phase)
+
+
+def _drop_unreached(
+    graph: Graph, calls: list[PricedCall], rows: list[Row], values: Mapping[str, Value]
+) -> None:
+    """Drop the gradients, and those of nested graphs, of calls that do not lead to a result of the graph."""
+    computed = reached(calls, values, graph.seeds)
+    ends = [call.row for call in calls[1:]] + [len(rows)]
+    for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
+        if index not in computed:
+            calls[index] = replace(call, gradient=None)
+            rows[call.row : end] = [replace(row, backward=None) for row in rows[call.row : end]]

@@ -1,0 +1,200 @@
+"""The priced program: what the passes hand to one another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from graphflops.cost import QUANTITIES, Cost
+from graphflops.diagnostics import diagnostic
+from graphflops.dims import symbol, total
+from graphflops.errors import DimError
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from graphflops.attention import AttentionUse
+    from graphflops.cost import Estimate, Value
+    from graphflops.dims import Dim
+    from graphflops.graph import Graph, Node
+    from graphflops.passes.bind import Binding
+    from graphflops.report import Diagnostic, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward of one call, and what a training step keeps in memory for it.
+
+    estimate: the work; its results are the gradients of the operands that want one.
+    gradients: for each of these, the position of its operand among the call's tensors, and whether it has memory of its
+        own: a view's gradient shares the result's.
+    operands, results: positions of what the gradients read among the call's tensor operands and among its results.
+    beside: positions in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
+    """
+
+    estimate: Estimate
+    gradients: tuple[tuple[int, bool], ...] = ()
+    operands: frozenset[int] = frozenset()
+    results: frozenset[int] = frozenset()
+    beside: tuple[int, ...] = ()
+
+    @property
+    def beside_bytes(self) -> Dim:
+        """Memory of what is kept beside the call's operands and results."""
+        reads = [self.estimate.reads[place] for place in self.beside]
+        return total(read.nbytes if isinstance(read, TensorType) else read or 0 for read in reads)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCall:
+    """One call of a graph with what its rule returned.
+
+    uses: names of the values it reads. gradient: its backward in a training analysis, None where no gradient is computed.
+    row: index of its row among the graph's rows; rows of the graphs nested in it follow.
+    """
+
+    node: Node
+    uses: tuple[str, ...]
+    estimate: Estimate
+    gradient: Backward | None
+    row: int
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the call writes its first operand."""
+        return self.node.operator.mutates
+
+    def tensors(self, values: Mapping[str, Value]) -> list[str]:
+        """Names of the operands that are tensors, as often as they are used."""
+        return [name for name in self.uses if isinstance(values.get(name), TensorType)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedGraph:
+    """One graph, nested or not, priced at given operand types. Rules of control flow see it as a `RegionRun`.
+
+    out: types of its results. cost, backward: sums over `rows`. values: the type of every value by name.
+    """
+
+    graph: Graph
+    out: tuple[Value, ...]
+    cost: Cost
+    backward: Cost
+    rows: tuple[Row, ...]
+    calls: tuple[PricedCall, ...]
+    values: Mapping[str, Value]
+
+    @property
+    def name(self) -> str:
+        """The graph's name in its file."""
+        return self.graph.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedProgram:
+    """A program with the cost of every call.
+
+    graph: as recorded. operands: types of its inputs in this analysis.
+    main: the priced graph with the rows of all graphs nested in it.
+    operators: spellings of all operators that were priced. facts: what a rule was told of a call beyond its operands.
+    equalities: pairs of sizes that some operator requires to be equal, and that are not provably so.
+    names, notes: names of sizes without a formula, and diagnostics; later passes add to them.
+    type_sources: diagnostics about types that no rule gives.
+    attentions: every attention, once the pass that looks for them has run.
+    """
+
+    graph: Graph
+    binding: Binding
+    training: bool
+    operands: Mapping[str, Value]
+    main: PricedGraph
+    operators: Collection[str]
+    facts: Mapping[Node, Any]
+    equalities: Sequence[tuple[Dim, Dim]]
+    names: Names
+    notes: Notes
+    type_sources: tuple[Diagnostic, ...] = ()
+    attentions: tuple[AttentionUse, ...] = ()
+
+    def typed_inputs(self, *roles: str) -> list[tuple[str, TensorType]]:
+        """Inputs of these roles that are tensors, each storage once, under the names they bear in the model."""
+        chosen = [entry for entry in self.graph.inputs if entry.role in roles and not entry.alias_of]
+        typed = [(entry.target, self.operands[entry.name]) for entry in chosen]
+        return [(target, value) for target, value in typed if isinstance(value, TensorType)]
+
+
+@dataclass(slots=True)
+class Notes:
+    """Diagnostics, each kept once for its kind and place."""
+
+    found: dict[tuple[str, str], Diagnostic] = field(default_factory=dict)
+
+    def say(self, code: str, node: str, message: str, where: str | None = None) -> None:
+        """Keep a diagnostic. where: what makes two of one code the same; the node if not given."""
+        self.found.setdefault((code, node if where is None else where), diagnostic(code, node, message))
+
+
+class Names:
+    """Names of sizes that only data can tell and of formulas that grow too large: numbered by origin, `nonzero_0`."""
+
+    def __init__(self, taken: Collection[str], notes: Notes) -> None:
+        self.taken = taken
+        self.notes = notes
+        self.numbers: Counter[str] = Counter()
+
+    def fresh(self, origin: str) -> Dim:
+        """The next size of that origin."""
+        while f"{origin}_{self.numbers[origin]}" in self.taken:
+            self.numbers[origin] += 1
+        self.numbers[origin] += 1
+        return symbol(f"{origin}_{self.numbers[origin] - 1}")
+
+    def too_large(self, quantity: str) -> Dim:
+        """A name for a total whose formula grows too large."""
+        size = self.fresh(quantity)
+        text = f"the formula of {quantity} grows too large, and goes by the name {size}: give sizes to get a number"
+        self.notes.say("GF116", "", text, quantity)
+        return size
+
+
+def summed(costs: Sequence[Cost], names: Names) -> Cost:
+    """The sum of costs; a quantity whose formula grows too large goes by a name instead."""
+    try:
+        return _sum(costs)
+    except DimError:
+        parts = {name: [Cost(**{name: getattr(cost, name)}) for cost in costs] for name in QUANTITIES}
+        return Cost(**{name: summed_quantity(name, of, names) for name, of in parts.items()})
+
+
+def summed_quantity(name: str, costs: Sequence[Cost], names: Names) -> Dim:
+    """The sum of one quantity of costs; a name where the formula grows too large."""
+    try:
+        quantity: Dim = getattr(_sum(costs), name)
+    except DimError:
+        quantity = names.too_large(name)
+    return quantity
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    """Equal calls share one Cost object, so objects are counted first and polynomials added after."""
+    counted: dict[int, tuple[Cost, int]] = {}
+    for cost in costs:
+        known = counted.get(id(cost))
+        counted[id(cost)] = (cost, 1 if known is None else known[1] + 1)
+    return Cost.sum(cost * times for cost, times in counted.values())
+
+
+def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str, str]:
+    """The value whose memory each tensor shares: itself, unless it is a view."""
+    root: dict[str, str] = {}
+    for call in calls:
+        owner = None
+        if call.estimate.alias:
+            first = next((name for name in call.uses if isinstance(values.get(name), TensorType)), None)
+            owner = None if first is None else root.get(first, first)
+        for output in call.node.outputs:
+            if output is not None and isinstance(values.get(output), TensorType):
+                root[output] = owner or output
+    return root

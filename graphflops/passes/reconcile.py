@@ -1,0 +1,234 @@
+"""Fixes the type of every result: compares the derived type with the recorded one and says where they disagree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import Dim, Expr, differ
+from graphflops.errors import ModelError, shown
+from graphflops.passes.fallback_types import FallbackTypes
+from graphflops.passes.price_call import (
+    RANKLESS,
+    is_same,
+    outgrown,
+    placeholders_in,
+    put_in,
+    substituted,
+    told_by,
+)
+from graphflops.tensor import TensorType, UnknownType, sizes_in, with_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.graph import Graph, Node
+    from graphflops.passes.bind import Binding
+    from graphflops.passes.price_call import Priced
+    from graphflops.passes.program import Names, Notes
+
+_EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
+
+
+class Reconciler:
+    """What is known of the types of one program and of the graphs nested in it.
+
+    derives: whether derived types count, because the file records none that can be relied on.
+    contents: values whose contents are known.
+    unbacked: symbols of the file for sizes that only data could tell while exporting.
+    named: sizes that have grown too large to compute with, and the names they go by.
+    equalities: pairs of sizes that some operator requires to be equal.
+    """
+
+    def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
+        self.binding = binding
+        self.names = names
+        self.notes = notes
+        self.derives = graph.declared is not None
+        self.contents: set[str] = set()
+        self.unbacked = {
+            name
+            for name, entry in graph.symbols.items()
+            if not entry.where and entry.hint is None and name not in binding.given
+        }
+        self.fallback = FallbackTypes() if self.derives else None
+        self.named: dict[Expr, Dim] = {}
+        self.equalities: dict[tuple[Dim, Dim], None] = {}
+
+    def numbered(self, node: Node, priced: Priced, graph: Graph) -> Priced:
+        """Name each size that only data can tell: as the file does where it records one, else by the next number."""
+        names: dict[str, Dim] = {}
+        for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
+            recorded = self.binding.value(graph, name) if name is not None else None
+            if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
+                for size, known in zip(derived.shape, recorded.shape, strict=False):
+                    names.update(told_by(size, known, priced.placeholders))
+            elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
+                names.update(told_by(derived, recorded, priced.placeholders))
+        for placeholder in sorted(priced.placeholders - names.keys()):
+            names[placeholder] = self.fresh(placeholder)
+        estimate = substituted(priced.estimate, names)
+        back = priced.gradient
+        if back is not None:
+            back = replace(back, estimate=substituted(back.estimate, names))
+        return replace(
+            priced,
+            estimate=estimate,
+            cost=estimate.cost,
+            gradient=back,
+            gradient_cost=None if back is None else back.estimate.cost,
+        )
+
+    def fresh(self, placeholder: str) -> Dim:
+        """The next size of that origin, or the value that the user gives for it."""
+        return self.binding.told(self.names.fresh(placeholder.rstrip("?")))
+
+    def reconcile(
+        self,
+        node: Node,
+        priced: Priced,
+        values: dict[str, Value],
+        graph: Graph,
+        *,
+        autocast: bool,
+        operands: Callable[[], Sequence[Any]],
+    ) -> None:
+        """Fix the type of each result: the recorded one wins unless sizes were given anew; say where they disagree.
+
+        operands: the call's positional arguments as its rule sees them.
+        """
+        if problem := priced.estimate.unknown:
+            if self.binding.moved and priced.code == "GF104":
+                raise ModelError(f"{_place(node)}: {problem}; {_EXPORT_DYNAMIC}")
+            self.say(priced.code, node, problem)
+        if priced.estimate.hint:
+            self.say("GF108", node, priced.estimate.hint)
+        if self.fallback is not None:
+            self._take_derived(node, priced, values, graph, self.fallback, operands)
+        else:
+            self._take_recorded(node, priced, values, graph, autocast)
+
+    def _take_recorded(
+        self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
+    ) -> None:
+        """Fix the type of each result of a file that records them."""
+        derived = priced.estimate.out
+        if priced.state != "unknown" and len(derived) != len(node.outputs):
+            self._wrong_number(node, len(derived))
+        for index, name in enumerate(node.outputs):
+            if name is None:
+                continue
+            ours = derived[index] if index < len(derived) else None
+            recorded = self.binding.value(graph, name)
+            if recorded is None or is_same(ours, recorded):
+                value = ours
+            else:
+                if self.unbacked and self._learns(ours, recorded):
+                    recorded = self.binding.value(graph, name)
+                value = self._agreed(node, ours, recorded, autocast, name in graph.used)
+            values[name] = value
+            if isinstance(value, TensorType) and value.value is not None:
+                self.contents.add(name)
+        if self.contents and priced.state != "free" and node.operator.mutates:
+            self._forget_contents(values)
+
+    def _wrong_number(self, node: Node, results: int) -> None:
+        wanted = len(node.outputs)
+        if self.binding.moved:
+            text = f"it would give {results} results, the program takes {wanted}; {_EXPORT_DYNAMIC}"
+            raise ModelError(f"{_place(node)}: {text}")
+        self.say("GF105", node, f"rule gives {results} results, the file records {wanted}")
+
+    def _take_derived(
+        self,
+        node: Node,
+        priced: Priced,
+        values: dict[str, Value],
+        graph: Graph,
+        fallback: FallbackTypes,
+        operands: Callable[[], Sequence[Any]],
+    ) -> None:
+        """Fix the type of each result of a file that records none: the derived one, else the best known."""
+        if priced.met:
+            self.equalities.update(dict.fromkeys(priced.met))
+        derived = priced.estimate.out
+        others: dict[int, Value] | None = None
+        for place, name in enumerate(node.outputs):
+            if name is None:
+                continue
+            value = derived[place] if place < len(derived) else None
+            if value is not None and not isinstance(value, UnknownType):
+                fallback.compare(name, value, graph)
+                if priced.outgrown:
+                    value = self._cut(node, value)
+            else:
+                if others is None:
+                    others = fallback.of(node, operands(), derived, graph)
+                value = others[place]
+                value = put_in(value, {n: self.fresh(n) for n in placeholders_in(sizes_in(value))})
+            values[name] = value
+
+    def _cut(self, node: Node, value: Value) -> Value:
+        """The value with names for those of its sizes that have grown too large to compute with."""
+        for size in outgrown(value):
+            if size not in self.named:
+                self.named[size] = self.names.fresh("size")
+                text = f"a size whose expression grows too large goes by the name {self.named[size]}"
+                self.say("GF116", node, text)
+        return with_sizes(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
+
+    def _forget_contents(self, values: dict[str, Value]) -> None:
+        """Drop all known contents after a write in place: which values share its memory is not tracked."""
+        for name in self.contents & values.keys():
+            value = values[name]
+            if isinstance(value, TensorType):
+                values[name] = replace(value, value=None)
+        self.contents.clear()
+
+    def _learns(self, ours: Value, recorded: Value) -> bool:
+        """Bind an unbacked symbol of the file (`u0`) to the size derived for it; True if there was one."""
+        if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
+            told = map(self._learns, ours.shape, recorded.shape) if ours.rank == recorded.rank else ()
+            return sum(told) > 0  # every axis is looked at
+        if not isinstance(recorded, Expr) or not isinstance(ours, (int, Expr)) or isinstance(ours, bool):
+            return False
+        name = str(recorded)
+        used = ours.symbols if isinstance(ours, Expr) else frozenset()
+        if (
+            name not in self.unbacked
+            or not self.unbacked.isdisjoint(used)
+            or any(other.endswith("?") for other in used)
+        ):
+            return False
+        self.unbacked.remove(name)
+        self.binding.learn(name, ours)
+        return True
+
+    def _agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool, used: bool) -> Value:
+        """Which of two different types to go on with; says that they disagree.
+
+        Nothing is said of an element type that autocasting chose, nor of a result without users: kernels of different
+        devices keep different statistics and workspaces there.
+        """
+        if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+            return ours if self.binding.moved and ours is not None else recorded
+        if self.binding.moved:
+            return ours
+        if len(ours.shape) != len(recorded.shape) or any(map(differ, ours.shape, recorded.shape)):
+            if used:
+                self.say("GF102", node, f"derived {ours}, the file records {recorded}")
+            return replace(recorded, requires_grad=ours.requires_grad)
+        if ours.dtype is not recorded.dtype and used and not autocast:
+            self.say("GF103", node, f"derived {ours}, the file records {recorded}")
+        return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
+
+    def say(self, code: str, node: Node, message: str) -> None:
+        """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
+        where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
+        self.notes.say(code, node.name, message, message if code == "GF117" else where)
+
+
+def _place(node: Node) -> str:
+    source = f" ({shown(node.source)})" if node.source else ""
+    return f"{shown(node.name)}{source}, {shown(node.op)}"
