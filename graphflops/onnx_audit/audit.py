@@ -1,6 +1,6 @@
-"""Findings about an ONNX file that a reviewer can act on: what is wrong, what is unsafe, what costs more than it must.
+"""Runs the checks on an ONNX file and returns their findings: what is wrong, unsafe or wasteful in it.
 
-Nothing in the file is executed and no weight is loaded; data kept outside the file are never opened.
+Nothing in the file is executed and no weight is loaded; external data are never opened.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from graphflops.view import Call
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from graphflops.onnx_audit.registry import Check, Found
+    from graphflops.onnx_audit.registry import Check, Observation
     from graphflops.report import Report
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was found, the gravest first; `report` is None where the file holds no program whose cost could be told."""
+    """Findings, the most severe first; `report` is None if the file is no valid program, whose cost is unknown then."""
 
     path: str
     findings: tuple[Finding, ...]
@@ -40,8 +40,8 @@ def audit(
 ) -> Audit:
     """Audit an ONNX file.
 
-    codes: of the checks to run; all by default. dims, inputs, progress: as for `graphflops.analyze`.
-    Raises FileError for what is no ONNX file, ModelError where sizes given contradict the program.
+    codes: codes of the checks to run; all by default. dims, inputs, progress: as for `graphflops.analyze`.
+    Raises FileError if the file is not ONNX, ModelError if the given sizes contradict the program.
     """
     from graphflops.exporters import onnx
     from graphflops.onnx_audit.catalogue import checks
@@ -60,26 +60,28 @@ def audit(
     for check in checks().values():
         if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None):
             findings += [
-                _finding(check, found) for found in check.run(model) if not _negligible(found, model)
+                _finding(check, observation)
+                for observation in check.run(model)
+                if not _negligible(observation, model)
             ]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
     return Audit(str(path), tuple(findings), model.report)
 
 
-def _negligible(found: Found, model: Model) -> bool:
-    """Whether what was found costs something, but next to nothing."""
-    if model.report is None or not (found.flops or found.bytes):
+def _negligible(observation: Observation, model: Model) -> bool:
+    """True if it costs something, but a negligible share of the whole."""
+    if model.report is None or not (observation.flops or observation.bytes):
         return False
-    return model.share(found.flops, found.bytes) < NEGLIGIBLE_SHARE
+    return model.share(observation.flops, observation.bytes) < NEGLIGIBLE_SHARE
 
 
-def _finding(check: Check, found: Found) -> Finding:
+def _finding(check: Check, observation: Observation) -> Finding:
     finding = Finding(
-        *(check.code, check.name, found.severity or check.severity, found.message, check.fix),
-        flops=found.flops,
-        bytes=found.bytes,
+        *(check.code, check.name, observation.severity or check.severity, observation.message, check.fix),
+        flops=observation.flops,
+        bytes=observation.bytes,
     )
-    return _placed(finding, found.at)
+    return _placed(finding, observation.at)
 
 
 def _placed(finding: Finding, at: object) -> Finding:

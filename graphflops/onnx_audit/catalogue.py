@@ -20,9 +20,9 @@ def checks() -> dict[str, Check]:
 
 
 def chosen(select: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """Codes of the checks that are selected and not ignored, each given whole or by how it begins.
+    """Codes of the checks that are selected and not ignored; `select` and `ignore` hold codes or prefixes of codes.
 
-    Raises ModelError for one that no check has.
+    Raises ModelError for a prefix that matches no check.
     """
     for prefix in (*select, *ignore):
         if not prefix or not any(code.startswith(prefix) for code in CHECKS):

@@ -1,4 +1,4 @@
-"""The model under audit, as checks look at it: the file, the program in it, and what the program costs."""
+"""The model under audit: the file, the program in it, and the program's cost."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
     from graphflops.report import Report
 
-TYPICAL_SIZE = 64  # of an axis whose size nobody gave, where a check must weigh one cost against another
-NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: what costs less is worth a note
-NEGLIGIBLE_SHARE = 0.0001  # what costs less is not worth a word
+TYPICAL_SIZE = 64  # assumed for an axis of unknown size, where a check compares two costs
+NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: a smaller cost is a note, not a warning
+NEGLIGIBLE_SHARE = 0.0001  # a smaller cost is not reported
 
 
 @dataclass(eq=False)
 class Model:
     """One ONNX file.
 
-    proto: its ModelProto, without weights. graph, report: None where its parts do not fit together; `problem` says why.
+    proto: its ModelProto, without weights. graph, report: None if the file is no valid program; `problem` says why.
     """
 
     path: Path
@@ -80,15 +80,15 @@ class Model:
 
     @cached_property
     def view(self) -> View:
-        """The program to look around in."""
+        """The priced program: makers, users and types of its values."""
         assert self.graph is not None
         assert self.report is not None
         return View(self.graph, self.report.rows)
 
-    # What weighs how much
+    # Costs
 
     def at(self, quantity: Dim | None) -> int:
-        """A quantity at the sizes given, sizes that nobody gave taken as typical; 0 for None."""
+        """A quantity at the given sizes, with TYPICAL_SIZE for unknown ones; 0 for None."""
         if quantity is None or isinstance(quantity, int):
             return quantity or 0
         return evaluate(quantity, {name: self._size(name) for name in quantity.symbols}) or 0
@@ -103,16 +103,16 @@ class Model:
         return min(max(TYPICAL_SIZE, info.minimum or 0), info.maximum or TYPICAL_SIZE)
 
     def is_open(self, size: Expr) -> bool:
-        """Whether a size has no value by what the user gave."""
+        """True if the user gave no sizes that determine this one."""
         assert self.report is not None
         return evaluate(size, self.report.values) is None
 
     def graded(self, flops: Dim | None, bytes: Dim | None) -> Severity:
-        """A warning for what costs a notable share of the whole, else a note."""
+        """A warning if the cost is a notable share of the whole, else a note."""
         return "warning" if self.share(flops, bytes) > NOTABLE_SHARE else "note"
 
     def share(self, flops: Dim | None, bytes: Dim | None) -> float:
-        """What part of the whole's FLOPs or bytes these are, whichever is more."""
+        """The share in all FLOPs or in all bytes, whichever is larger."""
         parts = zip((self.at(flops), self.at(bytes)), self._whole, strict=True)
         return max(part / whole if whole else 0.0 for part, whole in parts)
 
@@ -125,5 +125,5 @@ class Model:
 
 
 def domain_of(domain: str) -> str:
-    """A domain by its one name: ai.onnx is ""."""
+    """The canonical name of a domain: "" for ai.onnx."""
     return "" if domain == "ai.onnx" else domain

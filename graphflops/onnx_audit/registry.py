@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Kind = Literal["correctness", "safety", "cost"]
 
 
-class Found(NamedTuple):
-    """What a check found at one place.
+class Observation(NamedTuple):
+    """One problem that a check found.
 
-    at: the call, as a NodeProto or an `audit.model.Call`; None for the whole model.
-    flops, bytes: what it costs in one run. severity: where it is not the check's own.
+    at: the call it is about, as a NodeProto or a `view.Call`; None for the whole model.
+    flops, bytes: what it costs in one run. severity: None for the check's own severity.
     """
 
     message: str
@@ -35,8 +35,8 @@ class Found(NamedTuple):
 class Check:
     """One check.
 
-    severity: of what it finds, unless it says otherwise. fix: what to do about it, one sentence.
-    reads: "file" for one that looks at the file as it is, "graph" for one that needs it to be a program.
+    severity: of its observations that state none of their own. fix: what the user should do, one sentence.
+    reads: "file" for a check of the file's content, "graph" for a check that needs a valid program.
     """
 
     code: str
@@ -45,11 +45,11 @@ class Check:
     severity: Severity
     fix: str
     reads: Literal["file", "graph"]
-    run: Callable[[Model], Iterable[Found]]
+    run: Callable[[Model], Iterable[Observation]]
 
     @property
     def explanation(self) -> str:
-        """What it looks for, and why that matters; paragraphs are lines."""
+        """What the check looks for and why that matters, one line for each paragraph."""
         paragraphs = inspect.cleandoc(self.run.__doc__ or "").split("\n\n")
         return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -65,12 +65,14 @@ CHECKS: dict[str, Check] = {}  # complete once `catalogue` is imported
 
 def check(
     code: str, name: str, severity: Severity, *, fix: str, reads: Literal["file", "graph"] = "graph"
-) -> Callable[[Callable[[Model], Iterable[Found]]], Callable[[Model], Iterable[Found]]]:
+) -> Callable[[Callable[[Model], Iterable[Observation]]], Callable[[Model], Iterable[Observation]]]:
     """Register a check. GF20x and GF21x are about correctness, GF22x and GF23x about safety, GF24x to GF26x about cost."""
     number = int(code[2:])
     kind: Kind = "correctness" if number < 220 else "safety" if number < 240 else "cost"
 
-    def register(function: Callable[[Model], Iterable[Found]]) -> Callable[[Model], Iterable[Found]]:
+    def register(
+        function: Callable[[Model], Iterable[Observation]],
+    ) -> Callable[[Model], Iterable[Observation]]:
         assert code not in CHECKS, code
         CHECKS[code] = Check(code, name, kind, severity, fix, reads, function)
         return function

@@ -1,4 +1,4 @@
-"""Whether the file can harm who loads it: files it reaches for, sizes it claims, code it carries or needs."""
+"""Dangers of loading the file: paths outside its folder, huge sizes, code that it contains or needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED
 from graphflops.exporters.onnx_values import EXTERNAL
 from graphflops.onnx_audit.model import domain_of
-from graphflops.onnx_audit.registry import Found, check
+from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops.onnx_versions import NEWEST
 from graphflops.tensor import TensorType
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ABSURD_BYTES = 2**40
 _ABSURD_TRIPS = 10**8
-_MOST = 20  # findings of one kind; the last says how many more there are
+_MOST = 20  # findings of one kind that are reported
 _RUNTIME_DOMAINS = frozenset({*NEWEST, "com.microsoft.nchwc", "com.ms.internal.nhwc", "com.ms.internal.nchw"})
 _CODE_OPERATORS = frozenset({"PyOp", "PythonOp", "PythonOpGrad", "PyCustomOp", "ATen"})
 
@@ -52,13 +52,13 @@ _PRIVATE = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^\s\"':,;)]
     "GF220",
     "external-outside-folder",
     "error",
-    fix="do not load the file; if you trust who made it, store the data beside the model and name them relative to it",
+    fix="do not load the file; if you trust its author, store the data beside the model, with a path relative to it",
     reads="file",
 )
-def external_outside_folder(model: Model) -> Iterator[Found]:
-    """Tensor data are said to lie at an absolute path, above the model's folder, or behind a link that leads out of it.
+def external_outside_folder(model: Model) -> Iterator[Observation]:
+    """The location of tensor data is an absolute path, above the model's folder, or a link that leads out of it.
 
-    Loading such a model reads any file that the user can read, and may hand its bytes on as weights.
+    Such a model can read any file that the user can read, and use its bytes as weights.
     """
     folder = os.path.realpath(model.path.parent)
     seen = set()
@@ -69,18 +69,20 @@ def external_outside_folder(model: Model) -> Iterator[Found]:
         seen.add(location)
         reason = _escape(location, folder)
         if reason:
-            yield Found(f"the data of {shown(tensor.name)} and maybe others are {reason}: {shown(location)}")
+            yield Observation(
+                f"the data of {shown(tensor.name)}, and maybe of others, are {reason}: {shown(location)}"
+            )
 
 
 @check(
     "GF221",
     "external-data-missing",
     "warning",
-    fix="put the data file beside the model: costs can be told without it, but nothing runs",
+    fix="put the data file beside the model: the analysis needs no data, but runtimes do",
     reads="file",
 )
-def external_data_missing(model: Model) -> Iterator[Found]:
-    """The file that should hold tensor data is not beside the model."""
+def external_data_missing(model: Model) -> Iterator[Observation]:
+    """The file with external tensor data is missing. Its name and place are those that the model states."""
     folder = os.path.realpath(model.path.parent)
     missing: dict[str, int] = {}
     for _, place in _external(model):
@@ -88,19 +90,21 @@ def external_data_missing(model: Model) -> Iterator[Found]:
         if not _escape(location, folder) and not os.path.exists(os.path.join(folder, location)):
             missing[location] = missing.get(location, 0) + 1
     for location, tensors in missing.items():
-        yield Found(f"{shown(location or '(no name)')} is missing: {tensors} tensors have their data there")
+        yield Observation(
+            f"{shown(location or '(no name)')} is missing: it should hold the data of {tensors} tensors"
+        )
 
 
 @check(
     "GF222",
     "external-data-short",
     "error",
-    fix="copy the data file again, or export anew: model and data do not belong together",
+    fix="copy the data file again, or export again: model and data do not belong together",
     reads="file",
 )
-def external_data_short(model: Model) -> Iterator[Found]:
-    """A tensor's data are said to lie past the end of the file that holds them, at a place that is no number, or to overlap
-    another tensor's in part.
+def external_data_short(model: Model) -> Iterator[Observation]:
+    """The location of a tensor's data is past the end of the data file, is not a number, or partly overlaps another
+    tensor's data.
     """
     folder = os.path.realpath(model.path.parent)
     ranges: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
@@ -108,8 +112,8 @@ def external_data_short(model: Model) -> Iterator[Found]:
         location = place["location"]
         numbers = [place.get(key, "0") or "0" for key in ("offset", "length")]
         if not all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):
-            yield Found(
-                f"the data of {shown(tensor.name)} lie at {shown(' and '.join(numbers))}, which are no places"
+            yield Observation(
+                f"the data of {shown(tensor.name)} are at {shown(' and '.join(numbers))}, which are not numbers"
             )
             continue
         offset, length = map(int, numbers)
@@ -124,11 +128,11 @@ def external_data_short(model: Model) -> Iterator[Found]:
         places.sort()
         for (start, end, name), following in zip(places, (*places[1:], None), strict=True):
             if size is not None and end > size:
-                yield Found(
+                yield Observation(
                     f"the data of {shown(name)} end at byte {end} of {shown(location)}, which has {size}"
                 )
             elif following and following[0] < end and following[:2] != (start, end):
-                yield Found(
+                yield Observation(
                     f"the data of {shown(name)} and {shown(following[2])} overlap in {shown(location)}"
                 )
 
@@ -137,31 +141,33 @@ def external_data_short(model: Model) -> Iterator[Found]:
     "GF223",
     "absurd-size",
     "error",
-    fix="do not load the file: it asks for more memory than any machine has",
+    fix="do not load the file: it needs more memory than any machine has",
 )
-def absurd_size(model: Model) -> Iterator[Found]:
-    """A tensor of a tebibyte or more: stored in a few bytes of file, or computed at sizes that the file fixes.
+def absurd_size(model: Model) -> Iterator[Observation]:
+    """A tensor of a tebibyte or more, at sizes that the file states.
 
-    A file of a kilobyte can make a runtime allocate without end.
+    A file of a kilobyte can make a runtime allocate all memory of a machine.
     """
     said = 0
     for name, typed in model.view.types.items():
         if isinstance(typed.nbytes, int) and typed.nbytes >= _ABSURD_BYTES:
             said += 1
             if said <= _MOST:
-                yield Found(f"{shown(name)} is {typed}: {typed.nbytes:,} bytes", model.view.makers.get(name))
+                yield Observation(
+                    f"{shown(name)} is {typed}: {typed.nbytes:,} bytes", model.view.makers.get(name)
+                )
 
 
 @check(
     "GF224",
     "custom-domain",
     "warning",
-    fix="ask who made the file for the library, read it before you load it, or export without the operator",
+    fix="get the library from the file's author and review it before you load it, or export without the operator",
     reads="file",
 )
-def custom_domain(model: Model) -> Iterator[Found]:
+def custom_domain(model: Model) -> Iterator[Observation]:
     """A call of an operator that neither ONNX, onnxruntime nor a function in the file defines: to run the model, a library
-    with native code must be loaded. Its cost is unknown, and in no total.
+    with native code must be loaded. Its cost is unknown, and not counted in any total.
     """
     functions = {(domain_of(f.domain), f.name) for f in model.proto.functions}
     kinds: dict[tuple[str, str], tuple[Any, int]] = {}
@@ -170,19 +176,19 @@ def custom_domain(model: Model) -> Iterator[Found]:
         if key[0] not in _RUNTIME_DOMAINS and key not in functions:
             kinds[key] = (node, kinds.get(key, (node, 0))[1] + 1)
     for (domain, kind), (node, times) in kinds.items():
-        yield Found(f"{times} calls of {shown(kind)} of the domain {shown(domain)}", node)
+        yield Observation(f"{times} calls of {shown(kind)} of the domain {shown(domain)}", node)
 
 
 @check(
     "GF225",
     "embedded-code",
     "error",
-    fix="do not load the file before someone has looked at what it carries",
+    fix="do not load the file before someone has reviewed its content",
     reads="file",
 )
-def embedded_code(model: Model) -> Iterator[Found]:
-    """Metadata, a documentation string or an attribute holds a pickle, a program, an archive or a script, as it is or in
-    base64; or a call runs Python by its nature. ONNX needs none of these.
+def embedded_code(model: Model) -> Iterator[Observation]:
+    """Metadata, a documentation string or an attribute holds a pickle, a program, an archive or a script, plain or in
+    base64; or the operator of a call runs Python. ONNX needs none of these.
     """
     found = 0
     for (what, holder), text in _texts(model):
@@ -192,11 +198,13 @@ def embedded_code(model: Model) -> Iterator[Found]:
             if found <= _MOST:
                 name = str(getattr(holder, "name", ""))
                 of = f" of {shown(name)}" if name else ""
-                yield Found(f"{shown(what)}{of} holds {kind}", holder if hasattr(holder, "op_type") else None)
+                yield Observation(
+                    f"{shown(what)}{of} holds {kind}", holder if hasattr(holder, "op_type") else None
+                )
     for node in model.nodes:
         if node.op_type in _CODE_OPERATORS and domain_of(node.domain):
-            yield Found(
-                f"a call of {shown(node.domain)}.{shown(node.op_type)} runs code that the file names", node
+            yield Observation(
+                f"a call of {shown(node.domain)}.{shown(node.op_type)} runs code named in the file", node
             )
 
 
@@ -204,12 +212,12 @@ def embedded_code(model: Model) -> Iterator[Found]:
     "GF226",
     "misleading-name",
     "warning",
-    fix="rename the value: what a reader or a terminal shows of the name is not what it is",
+    fix="rename the value: editors and terminals do not show its name as it is",
     reads="file",
 )
-def misleading_name(model: Model) -> Iterator[Found]:
-    """A name holds control characters, or such as change the direction of writing: it can hide in a listing, or act on a
-    terminal.
+def misleading_name(model: Model) -> Iterator[Observation]:
+    """A name holds control characters, or characters that change the direction of text: it can hide in a listing, or
+    control a terminal.
     """
     names = {value.name for graph in model.graphs for value in (*graph.input, *graph.output)}
     names.update(tensor.name for graph in model.graphs for tensor in graph.initializer)
@@ -219,29 +227,28 @@ def misleading_name(model: Model) -> Iterator[Found]:
         name for name in map(str, names) if any(unicodedata.category(c) in ("Cc", "Cf") for c in name)
     )
     for name in odd[:_MOST]:
-        yield Found(f"the name {shown(name)} has characters that do not show")
+        yield Observation(f"the name {shown(name)} has invisible characters")
 
 
 @check(
     "GF227",
     "endless-loop",
     "warning",
-    fix="bound the number of turns by something that the caller controls",
+    fix="limit the number of iterations by a value that the caller controls",
 )
-def endless_loop(model: Model) -> Iterator[Found]:
-    """A Loop of a hundred million turns or more, or one that neither a number of turns nor a condition ends."""
+def endless_loop(model: Model) -> Iterator[Observation]:
+    """A Loop of a hundred million iterations or more, or one without trip count and condition."""
     for call in model.view.calls:
-        if call.kind != "Loop":
+        if call.operator.name != "while_loop":
             continue
-        count, condition = call.operand(0), call.operand(1)
-        typed = model.view.types.get(count)
-        turns = typed.value if isinstance(typed, TensorType) else None
-        while isinstance(turns, tuple) and len(turns) == 1:
-            turns = turns[0]
-        if isinstance(turns, int) and turns >= _ABSURD_TRIPS:
-            yield Found(f"{shown(call.name)} may turn {turns:,} times", call)
-        elif not count and not condition:
-            yield Found(f"{shown(call.name)} has neither a number of turns nor a first condition", call)
+        typed = model.view.types.get(call.value("trips"))
+        trips = typed.value if isinstance(typed, TensorType) else None
+        while isinstance(trips, tuple) and len(trips) == 1:
+            trips = trips[0]
+        if isinstance(trips, int) and trips >= _ABSURD_TRIPS:
+            yield Observation(f"{shown(call.name)} may run {trips:,} iterations", call)
+        elif call.argument("trips") is None and call.argument("condition") is None:
+            yield Observation(f"{shown(call.name)} has neither a trip count nor a first condition", call)
 
 
 @check(
@@ -251,19 +258,19 @@ def endless_loop(model: Model) -> Iterator[Found]:
     fix="remove the metadata before you publish the file",
     reads="file",
 )
-def private_path(model: Model) -> Iterator[Found]:
-    """Metadata or documentation hold paths of somebody's machine, as torch's exporter writes them in stack traces."""
+def private_path(model: Model) -> Iterator[Observation]:
+    """Metadata or documentation hold paths of the author's machine, for example in the stack traces of torch's exporter."""
     paths: dict[str, None] = {}
     for text in dict.fromkeys(text for _, text in _texts(model, traces=True) if isinstance(text, str)):
         paths.update(dict.fromkeys(_PRIVATE.findall(text)))
     if paths:
         first = next(iter(paths))
         more = f" and {len(paths) - 1} more paths" if len(paths) > 1 else ""
-        yield Found(f"the file tells of {shown(first)}{more}")
+        yield Observation(f"the file holds the path {shown(first)}{more}")
 
 
 def _external(model: Model) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Tensors whose data lie in other files, and where."""
+    """Tensors with external data, each with the entries that locate them."""
     for tensor in model.tensors:
         entries = {str(entry.key): str(entry.value) for entry in tensor.external_data}
         if DROPPED not in entries and (tensor.data_location == EXTERNAL or "location" in entries):
@@ -272,13 +279,13 @@ def _external(model: Model) -> Iterator[tuple[Any, dict[str, str]]]:
 
 
 def _escape(location: str, folder: str) -> str:
-    """Why a location is not in the folder; "" where it is."""
+    """Why a location is outside the folder; "" if it is inside."""
     if posixpath.isabs(location) or ntpath.isabs(location) or ntpath.splitdrive(location)[0]:
         return "at an absolute path"
     if ".." in re.split(r"[/\\]", location):
         return "above the model's folder"
     if "://" in location or "\0" in location:
-        return "at no path"
+        return "at an invalid path"
     target = os.path.realpath(os.path.join(folder, location))
     if target != folder and not target.startswith(os.path.join(folder, "")):
         return "behind a link that leads out of the model's folder"
@@ -286,7 +293,7 @@ def _escape(location: str, folder: str) -> str:
 
 
 def _texts(model: Model, *, traces: bool = False) -> Iterator[tuple[tuple[str, Any], str | bytes]]:
-    """Texts that no operator needs, each with what it is and what it belongs to; traces of exporters only if wanted."""
+    """Texts of the file, each with what it is and its holder; stack traces of exporters only with `traces`."""
     proto = model.proto
     for holder in (proto, *model.graphs, *proto.functions, *model.nodes):
         if holder.doc_string:
@@ -302,7 +309,7 @@ def _texts(model: Model, *, traces: bool = False) -> Iterator[tuple[tuple[str, A
 
 
 def _code_in(text: str | bytes) -> str:
-    """What kind of code a text is; "" for none."""
+    """The kind of code in a text; "" for none."""
     data = text if isinstance(text, bytes) else text.encode(errors="replace")
     for magic, kind in _MAGIC:
         if magic.match(data):

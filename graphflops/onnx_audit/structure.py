@@ -1,4 +1,4 @@
-"""Whether the file is a program at all: names defined once and before use, calls that their operators allow."""
+"""Structure of the file: each name is defined once and before use, each call is one that its operator allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import shown
 from graphflops.onnx_audit.model import domain_of
-from graphflops.onnx_audit.registry import Found, check
+from graphflops.onnx_audit.registry import Observation, check
+from graphflops.ops import operator
 from graphflops.ops.onnx_versions import NEWEST, VERSIONS
 
 if TYPE_CHECKING:
@@ -16,66 +17,64 @@ if TYPE_CHECKING:
 
     from graphflops.onnx_audit.model import Model
 
-_MOST = 50  # findings of one check at the level of the file
-# Operators that onnxruntime's optimizers write under ai.onnx, where onnx does not have them.
-_OF_ONNXRUNTIME = frozenset({"SimplifiedLayerNormalization", "FusedConv", "FusedGemm", "FusedMatMul"})
+_MOST = 50  # findings of one check about the file
 
 
 @check(
     "GF201",
     "unreadable",
     "error",
-    fix="export the model again; what else is said about this file comes first",
+    fix="fix the other findings about this file first, then export the model again",
     reads="file",
 )
-def unreadable(model: Model) -> Iterator[Found]:
-    """The parts of the file do not fit together to a program: values in a circle, functions that call themselves.
+def unreadable(model: Model) -> Iterator[Observation]:
+    """The file is no valid program: values depend on one another in a cycle, or functions call themselves.
 
-    No cost can be told of such a file, and no runtime loads it. What an undefined value is the cause of is said by GF202.
+    Its cost is unknown, and no runtime loads it. Undefined values are reported as GF202.
     """
     if model.problem and not list(undefined_value(model)):
-        yield Found(model.problem)
+        yield Observation(model.problem)
 
 
 @check(
     "GF202",
     "undefined-value",
     "error",
-    fix="restore the initializer or the call that made it: tools that cut models apart often lose one",
+    fix="restore the initializer or the call that defined it: tools that split models often lose one",
     reads="file",
 )
-def undefined_value(model: Model) -> Iterator[Found]:
-    """A call uses, or a graph returns, a value that nothing defines: no input, initializer or call result has the name.
+def undefined_value(model: Model) -> Iterator[Observation]:
+    """A call uses, or a graph returns, a value that is not defined: no input, initializer or call result has the name.
 
-    A model like that does not load. A weight that a tool dropped shows here.
+    Such a model does not load. A frequent cause is a weight that a tool dropped.
     """
     for graph, around in _scopes(model):
         known = around | _defined(graph)
         for node in graph.node:
             for name in node.input:
                 if name and name not in known:
-                    yield Found(f"{_title(node)} uses {_shown(name)}, which nothing defines", node)
+                    yield Observation(f"{_title(node)} uses {_shown(name)}, which nothing defines", node)
         for value in graph.output:
             if value.name not in known:
-                yield Found(f"the output {_shown(value.name)} is never computed")
+                yield Observation(f"the output {_shown(value.name)} is never computed")
     for function in model.proto.functions:
         known = {*function.input, *(name for node in function.node for name in node.output)}
         for node in function.node:
             for name in node.input:
                 if name and name not in known:
                     where = f"{_title(node)} in the function {_shown(function.name)}"
-                    yield Found(f"{where} uses {_shown(name)}, which nothing defines", node)
+                    yield Observation(f"{where} uses {_shown(name)}, which nothing defines", node)
 
 
 @check(
     "GF203",
     "defined-twice",
     "error",
-    fix="rename one of the two: in ONNX a name stands for one value only",
+    fix="rename one of the two: in ONNX a name denotes one value only",
     reads="file",
 )
-def defined_twice(model: Model) -> Iterator[Found]:
-    """One name is given to two values of a graph, so that which one a later call means depends on who reads the file."""
+def defined_twice(model: Model) -> Iterator[Observation]:
+    """Two values of a graph have one name, so the value that a later call uses depends on the reader of the file."""
     for graph in model.graphs:
         stored = Counter(tensor.name for tensor in graph.initializer)
         stored.update(tensor.values.name for tensor in graph.sparse_initializer)
@@ -86,7 +85,7 @@ def defined_twice(model: Model) -> Iterator[Found]:
             if max(stored[name], given[name]) + made[name] > 1:
                 kinds = {"initializer": stored[name], "result": made[name], "input": given[name]}
                 said = " and ".join(f"{times} x {kind}" for kind, times in kinds.items() if times)
-                yield Found(f"{_shown(name)} is defined more than once: {said}")
+                yield Observation(f"{_shown(name)} is defined more than once: {said}")
 
 
 @check(
@@ -96,9 +95,9 @@ def defined_twice(model: Model) -> Iterator[Found]:
     fix="compare the call with the operator's definition at this opset; convert the model's opset with a tool, not by hand",
     reads="file",
 )
-def invalid_call(model: Model) -> Iterator[Found]:
-    """A call is not one that its operator allows at the opset the file imports: operands missing or too many,
-    an attribute that does not exist, lacks, or has another type. Checked by onnx's own checker.
+def invalid_call(model: Model) -> Iterator[Observation]:
+    """A call that its operator does not allow at the opset the file imports: missing or too many operands, or an attribute
+    that does not exist, is missing, or has another type. Checked by onnx's own checker.
     """
     checker = importlib.import_module("onnx.checker")
     context = _context(model, checker)
@@ -107,20 +106,20 @@ def invalid_call(model: Model) -> Iterator[Found]:
             continue
         try:
             checker.check_node(_bare(node), context)
-        except Exception as error:  # noqa: BLE001 it raises what its C++ makes of a damaged message
-            yield Found(f"{_title(node)}: {_first_line(error)}", node)
+        except Exception as error:  # noqa: BLE001 its C++ may raise anything for a damaged message
+            yield Observation(f"{_title(node)}: {_first_line(error)}", node)
 
 
 @check(
     "GF205",
     "checker-failure",
     "error",
-    fix="export the model again, or ask the tool that wrote it: runtimes refuse what onnx's checker refuses",
+    fix="export the model again, or report it to the exporter: runtimes reject what onnx's checker rejects",
     reads="file",
 )
-def checker_failure(model: Model) -> Iterator[Found]:
-    """Onnx's own checker refuses the model for a reason that no other check here tells: calls out of order, a type
-    without element type, an IR version that does not allow what the file holds. It stops at the first.
+def checker_failure(model: Model) -> Iterator[Observation]:
+    """Onnx's own checker rejects the model for a reason that no other check reports: calls out of order, a type without
+    element type, or content that the file's IR version does not allow. The checker stops at the first error.
     """
     for other in (undefined_value, defined_twice, invalid_call, unregistered, not_imported, deprecated):
         if next(iter(other(model)), None) is not None:
@@ -129,28 +128,28 @@ def checker_failure(model: Model) -> Iterator[Found]:
     try:
         checker.check_model(_without_data(model.proto).SerializeToString())
     except Exception as error:  # noqa: BLE001 as above
-        yield Found(_first_line(error))
+        yield Observation(_first_line(error))
 
 
 @check(
     "GF206",
     "unregistered-operator",
     "error",
-    fix="import the opset that has the operator, or write the call in the domain whose operator it is",
+    fix="import an opset that has the operator, or use the domain that the operator belongs to",
     reads="file",
 )
-def unregistered(model: Model) -> Iterator[Found]:
-    """A call of an operator that its domain does not have at the opset imported: misspelled, newer than the opset, or an
-    operator of onnxruntime written under ai.onnx, which no other runtime loads (a warning then).
+def unregistered(model: Model) -> Iterator[Observation]:
+    """A call of an operator that its domain does not have at the imported opset: the name is misspelled or newer than the
+    opset, or it is an operator of onnxruntime under ai.onnx, which no other runtime loads (then a warning).
     """
     for node in _distinct(model.nodes, by_operator=True):
         if _is_unregistered(node, model):
             where = f"opset {model.opsets[domain_of(node.domain)]} of {node.domain or 'ai.onnx'}"
-            if node.op_type in _OF_ONNXRUNTIME:
+            if _is_of_onnxruntime(node):
                 text = f"{_title(node)} is an operator of onnxruntime, not of {node.domain or 'ai.onnx'}"
-                yield Found(text, node, severity="warning")
+                yield Observation(text, node, severity="warning")
             else:
-                yield Found(f"{where} has no operator {_shown(node.op_type)}", node)
+                yield Observation(f"{where} has no operator {_shown(node.op_type)}", node)
 
 
 @check(
@@ -160,8 +159,8 @@ def unregistered(model: Model) -> Iterator[Found]:
     fix="add the domain and its version to opset_import",
     reads="file",
 )
-def not_imported(model: Model) -> Iterator[Found]:
-    """Operators of a domain are used whose version the file does not state, so that their meaning is a guess."""
+def not_imported(model: Model) -> Iterator[Observation]:
+    """The file uses operators of a domain whose version it does not state, so their meaning is not certain."""
     functions = {domain_of(function.domain) for function in model.proto.functions}
     missing: dict[str, Any] = {}
     for graph in model.graphs:
@@ -171,54 +170,56 @@ def not_imported(model: Model) -> Iterator[Found]:
                 missing.setdefault(domain, node)
     for domain, node in missing.items():
         of_functions = ", which functions of the file define" if domain in functions else ""
-        yield Found(f"the domain {_shown(domain or 'ai.onnx')}{of_functions} is used, but not imported", node)
+        yield Observation(
+            f"the domain {_shown(domain or 'ai.onnx')}{of_functions} is used, but not imported", node
+        )
 
 
 @check(
     "GF208",
     "deprecated-operator",
     "warning",
-    fix="convert the model to the operator that replaced it, or import an opset that still has it",
+    fix="convert the model to the operator that replaced it, or import an opset that has it",
     reads="file",
 )
-def deprecated(model: Model) -> Iterator[Found]:
-    """A call of an operator that the opset imported has withdrawn (Upsample since 10, Scatter since 11). Some runtimes
-    still run it, onnx's checker and others refuse the file.
+def deprecated(model: Model) -> Iterator[Observation]:
+    """A call of an operator that is withdrawn at the imported opset (Upsample since 10, Scatter since 11). Some runtimes
+    still run it; onnx's checker and other runtimes reject the file.
     """
     for node in _distinct(model.nodes, by_operator=True):
         if _is_deprecated(node, model):
             version = model.opsets[domain_of(node.domain)]
-            yield Found(f"{_title(node)}: {_shown(node.op_type)} is withdrawn at opset {version}", node)
+            yield Observation(f"{_title(node)}: {_shown(node.op_type)} is withdrawn at opset {version}", node)
 
 
 @check(
     "GF209",
     "version-unknown",
     "warning",
-    fix="update graphflops and onnx, or export with an opset that your runtime has",
+    fix="update graphflops and onnx, or export with an opset that your runtime supports",
     reads="file",
 )
-def version_unknown(model: Model) -> Iterator[Found]:
-    """The file's IR version or an opset it imports is newer than what is known here, or it states none."""
+def version_unknown(model: Model) -> Iterator[Observation]:
+    """The file's IR version or an imported opset is newer than the newest known one, or not stated."""
     if model.graph is not None:
         for note in model.graph.notes:
             if note.code == "GF113":
-                yield Found(note.message)
+                yield Observation(note.message)
 
 
 @check(
     "GF210",
     "data-length",
     "error",
-    fix="export the weights again: this file is cut off, or was put together from two",
+    fix="export the weights again: the file is truncated, or mixed from two exports",
     reads="file",
 )
-def data_length(model: Model) -> Iterator[Found]:
-    """A tensor's data have more or fewer bytes than its shape and element type need."""
+def data_length(model: Model) -> Iterator[Observation]:
+    """A tensor's data have more or fewer bytes than its shape and element type require."""
     if model.graph is not None:
         for note in model.graph.notes:
             if note.code == "GF114":
-                yield Found(note.message)
+                yield Observation(note.message)
 
 
 @check(
@@ -228,21 +229,21 @@ def data_length(model: Model) -> Iterator[Found]:
     fix="give each call a name of its own: profilers and quantizers address calls by name",
     reads="file",
 )
-def call_name_twice(model: Model) -> Iterator[Found]:
-    """Several calls of a graph bear the same name. ONNX allows it, but what addresses calls by name then means them all."""
+def call_name_twice(model: Model) -> Iterator[Observation]:
+    """Several calls of a graph have the same name. ONNX allows it, but tools cannot address these calls by name."""
     for graph in model.graphs:
         names = Counter(node.name for node in graph.node if node.name)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
             more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""
-            yield Found(f"{names[twice[0]]} calls are named {_shown(twice[0])}{more}")
+            yield Observation(f"{names[twice[0]]} calls are named {_shown(twice[0])}{more}")
 
 
-# What the checks share
+# Helpers of several checks
 
 
 def _scopes(model: Model) -> Iterator[tuple[Any, set[str]]]:
-    """Each graph that is not part of a function, with the names it sees from around it."""
+    """Each graph outside functions, with the names visible from the enclosing graphs."""
     waiting: list[tuple[Any, set[str]]] = [(model.proto.graph, set())]
     while waiting:
         graph, around = waiting.pop()
@@ -266,7 +267,7 @@ def _defined(graph: Any) -> set[str]:
 
 
 def _distinct(nodes: Iterable[Any], *, by_operator: bool = False) -> Iterator[Any]:
-    """One call of each kind that a checker can tell apart, and no more than is good to read."""
+    """One call of each kind that a checker distinguishes, up to a limit."""
     seen = set()
     for node in nodes:
         key: tuple[Any, ...] = (node.domain, node.op_type)
@@ -291,6 +292,11 @@ def _is_unregistered(node: Any, model: Model) -> bool:
     return versions is None or versions[0] > opset
 
 
+def _is_of_onnxruntime(node: Any) -> bool:
+    """True for an operator of onnxruntime, which its optimizers may write under ai.onnx."""
+    return node.op_type not in VERSIONS and operator(f"com.microsoft.{node.op_type}").kind != "other"
+
+
 def _is_deprecated(node: Any, model: Model) -> bool:
     domain = domain_of(node.domain)
     opset = model.opsets.get(domain)
@@ -311,7 +317,7 @@ def _context(model: Model, checker: Any) -> Any:
 
 
 def _bare(node: Any) -> Any:
-    """The call without what is in its tensors and graphs: calls in those are checked by themselves."""
+    """The call without the content of its tensors and graphs; the calls in its graphs are checked separately."""
     if not any(len(a.tensors) or len(a.graphs) or a.HasField("t") or a.HasField("g") for a in node.attribute):
         return node
     copy = type(node)()
@@ -326,7 +332,7 @@ def _bare(node: Any) -> Any:
 
 
 def _without_data(proto: Any) -> Any:
-    """The model with tensors of no elements: where the checker would look for data, there are none to look for."""
+    """The model with all tensors empty, so that the checker looks for no data."""
     copy = type(proto)()
     copy.CopyFrom(proto)
     graphs = [copy.graph]

@@ -1,4 +1,4 @@
-"""Whether types meet, and whether what the file says of its values is true."""
+"""Types: operands that contradict one another, and declarations of the file that are wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Expr
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Found, check
+from graphflops.onnx_audit.registry import Observation, check
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
     from graphflops.onnx_audit.model import Model
 
-_SMALL = 64 * 1024  # bytes of an unused initializer that nobody minds
+_SMALL = 64 * 1024  # bytes: a smaller unused initializer is no problem
 
 
 @check(
     "GF212",
     "type-contradiction",
     "error",
-    fix="look at the shapes of the call's operands: one was changed and the other not, or an attribute is off",
+    fix="compare the shapes of the call's operands: one was changed and the other was not, or an attribute is wrong",
 )
-def type_contradiction(model: Model) -> Iterator[Found]:
-    """The operands of a call cannot meet: inner dimensions of a product that differ, a Reshape that loses elements. Said
-    only where it is certain for every value of the open sizes.
+def type_contradiction(model: Model) -> Iterator[Observation]:
+    """The operands of a call contradict one another: inner dimensions of a product differ, or a Reshape loses elements.
+    Reported only if it holds for every value of the open sizes.
     """
     assert model.report is not None
     calls = {call.row.node: call for call in model.view.calls}
     for diagnostic in model.report.diagnostics:
         if diagnostic.code == "GF104":
-            yield Found(diagnostic.message, calls.get(diagnostic.node))
+            yield Observation(diagnostic.message, calls.get(diagnostic.node))
 
 
 @check(
     "GF213",
     "declared-otherwise",
     "warning",
-    fix="remove the file's value_info and let a tool derive it anew: the one it has is out of date",
+    fix="remove the file's value_info and let a tool derive it again: the present one is out of date",
 )
-def declared_otherwise(model: Model) -> Iterator[Found]:
-    """The file declares a value (in value_info, or as an output) with another shape or element type than follows from the
-    inputs. A runtime that plans memory by it fails, or allocates too little.
+def declared_otherwise(model: Model) -> Iterator[Observation]:
+    """The file declares a value (in value_info, or as an output) with a shape or element type that differs from the one
+    derived from the inputs. A runtime that plans memory by the declaration fails, or allocates too little.
     """
     graph = model.graph
     assert graph is not None
@@ -54,7 +54,7 @@ def declared_otherwise(model: Model) -> Iterator[Found]:
         differs = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in fixed)
         if declared.rank != derived.rank or differs or declared.dtype is not derived.dtype:
             text = f"{shown(name)} is declared as {declared}, but is {derived}"
-            yield Found(text, model.view.makers.get(name))
+            yield Observation(text, model.view.makers.get(name))
 
 
 @check(
@@ -64,9 +64,9 @@ def declared_otherwise(model: Model) -> Iterator[Found]:
     fix="remove the value_info of the initializer: the initializer itself is right",
     reads="file",
 )
-def initializer_declared_otherwise(model: Model) -> Iterator[Found]:
-    """The file declares an initializer with another type or shape than the initializer has. Runtimes go by the initializer;
-    onnx's own shape inference gives up on the whole file.
+def initializer_declared_otherwise(model: Model) -> Iterator[Observation]:
+    """The file declares an initializer with a type or shape that the initializer does not have. Runtimes use the
+    initializer's own; the shape inference of onnx fails on the whole file.
     """
     for graph in model.graphs:
         stored = {tensor.name: tensor for tensor in graph.initializer}
@@ -82,7 +82,7 @@ def initializer_declared_otherwise(model: Model) -> Iterator[Found]:
             )
             if not same or (declared.elem_type and declared.elem_type != tensor.data_type):
                 text = f"{shown(tensor.name)} has the sizes {list(tensor.dims)}, but is declared with {sizes}"
-                yield Found(
+                yield Observation(
                     text if not same else f"{shown(tensor.name)} is declared with another element type"
                 )
 
@@ -91,29 +91,29 @@ def initializer_declared_otherwise(model: Model) -> Iterator[Found]:
     "GF215",
     "unused-initializer",
     "warning",
-    fix="remove it: it takes space in the file, and memory where a runtime does not drop it",
+    fix="remove it: it takes space in the file, and memory in runtimes that do not drop it",
 )
-def unused_initializer(model: Model) -> Iterator[Found]:
-    """A stored tensor that no call uses and that is no output. Small ones are noted only."""
+def unused_initializer(model: Model) -> Iterator[Observation]:
+    """A stored tensor that no call uses and that is not an output. A small one is only a note."""
     for name, entry in model.view.stored.items():
         if name in model.view.users or name in model.view.returned:
             continue
         typed = model.view.types.get(name)
         size = 0 if typed is None else typed.nbytes
         if entry.role == "constant" and model.at(size) < _SMALL:
-            continue  # what an exporter's folding leaves behind
-        text = f"{shown(entry.target or name)} ({typed}) is used by nothing"
-        yield Found(text, bytes=size, severity=None if model.at(size) >= _SMALL else "note")
+            continue  # constant folding of exporters leaves such tensors
+        text = f"{shown(entry.target or name)} ({typed}) is not used"
+        yield Observation(text, bytes=size, severity=None if model.at(size) >= _SMALL else "note")
 
 
 @check(
     "GF216",
     "unused-input",
     "note",
-    fix="drop the input from the export, or check that a part of the model did not get lost",
+    fix="remove the input from the export, or check that no part of the model is missing",
 )
-def unused_input(model: Model) -> Iterator[Found]:
-    """The program has an input that no call uses. Its caller must give it all the same, and gains nothing."""
+def unused_input(model: Model) -> Iterator[Observation]:
+    """The program has an input that no call uses. The caller must still pass it, without any effect."""
     assert model.graph is not None
     for entry in model.graph.inputs:
         if (
@@ -121,17 +121,17 @@ def unused_input(model: Model) -> Iterator[Found]:
             and entry.name not in model.view.users
             and entry.name not in model.view.returned
         ):
-            yield Found(f"the input {shown(entry.name)} is used by nothing")
+            yield Observation(f"the input {shown(entry.name)} is not used")
 
 
 @check(
     "GF217",
     "unreachable-call",
     "warning",
-    fix="remove the calls, with a tool that eliminates dead code, or return what they compute",
+    fix="remove the calls with a tool that eliminates dead code, or return their results",
 )
-def unreachable_call(model: Model) -> Iterator[Found]:
-    """Calls whose results lead to no output. Runtimes that optimize drop them, others compute them."""
+def unreachable_call(model: Model) -> Iterator[Observation]:
+    """Calls whose results reach no output. Optimizing runtimes drop them, others compute them."""
     needed: set[str] = set()
     dead = []
     for call in reversed(model.view.calls):
@@ -143,34 +143,34 @@ def unreachable_call(model: Model) -> Iterator[Found]:
     for call in reversed(dead):
         if call.row.state == "free":
             continue
-        text = f"nothing that leads to an output uses what {shown(call.name)} computes"
-        yield Found(text, call, call.flops, call.bytes, severity=model.graded(call.flops, call.bytes))
+        text = f"no output depends on {shown(call.name)}"
+        yield Observation(text, call, call.flops, call.bytes, severity=model.graded(call.flops, call.bytes))
 
 
 @check(
     "GF218",
     "size-not-free",
     "note",
-    fix="export it as one size, or state in the file's documentation what must be equal",
+    fix="export it as one size, or state in the file's documentation which sizes must be equal",
 )
-def size_not_free(model: Model) -> Iterator[Found]:
-    """The file gives sizes of its inputs different names, but they meet where only equal ones can: a caller who takes them
-    for free gets an error from deep inside the model.
+def size_not_free(model: Model) -> Iterator[Observation]:
+    """The file gives different names to sizes of its inputs that some operator requires to be equal: a caller who chooses
+    them independently gets an error from inside the model.
     """
     assert model.report is not None
     for diagnostic in model.report.diagnostics:
         if diagnostic.code == "GF112":
-            yield Found(diagnostic.message)
+            yield Observation(diagnostic.message)
 
 
 @check(
     "GF219",
     "open-in-name-only",
     "note",
-    fix="declare the number: planners allocate for an open size what they need not",
+    fix="declare the number: for an open size, memory planners may allocate more than needed",
 )
-def open_in_name_only(model: Model) -> Iterator[Found]:
-    """An output is declared with an open size, but is a number whatever the inputs are."""
+def open_in_name_only(model: Model) -> Iterator[Observation]:
+    """An output is declared with an open size, although the size is the same number for all inputs."""
     graph = model.graph
     assert graph is not None
     for output in graph.outputs:
@@ -180,6 +180,6 @@ def open_in_name_only(model: Model) -> Iterator[Found]:
                 continue
             for axis, (a, b) in enumerate(zip(declared.shape, derived.shape, strict=True)):
                 if isinstance(a, Expr) and isinstance(b, int) and model.is_open(a):
-                    yield Found(
+                    yield Observation(
                         f"axis {axis} of the output {shown(name)} is always {b}", model.view.makers.get(name)
                     )

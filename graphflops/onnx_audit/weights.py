@@ -1,4 +1,4 @@
-"""How the file keeps its weights."""
+"""How the file stores its weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Found, check
+from graphflops.onnx_audit.registry import Observation, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphflops.onnx_audit.model import Model
 
 _LARGEST_PROTOBUF = 2**31 - 1
-_SMALLEST_TWIN = 4096  # bytes; smaller tensors are alike by chance, or cost nothing
+_SMALLEST_TWIN = 4096  # bytes; smaller tensors may be equal by chance, or cost nothing
 _NOTABLE = 2**20
 
 
@@ -24,9 +24,9 @@ _NOTABLE = 2**20
     "warning",
     fix="point both users at one initializer: tie the weights in the module, or deduplicate the file with a tool",
 )
-def stored_twice(model: Model) -> Iterator[Found]:
-    """Two initializers hold the same bytes: tied weights that the export took apart, or a block copied. They take space in
-    the file and memory twice. Data outside the file are not opened, and so not compared.
+def stored_twice(model: Model) -> Iterator[Observation]:
+    """Two initializers hold the same bytes: tied weights that the export separated, or a copied block. They take space
+    twice, in the file and in memory. External data are not opened, and so not compared.
     """
     from graphflops.exporters.onnx_digests import digests
 
@@ -42,23 +42,25 @@ def stored_twice(model: Model) -> Iterator[Found]:
             some = ", ".join(shown(name) for name in names[:3])
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             text = f"{some}{more} are the same {dtype} data, {int(size):,} bytes each"
-            yield Found(text, bytes=wasted, severity=None if wasted >= _NOTABLE else "note")
+            yield Observation(text, bytes=wasted, severity=None if wasted >= _NOTABLE else "note")
 
 
 @check(
     "GF241",
     "weights-inline",
     "error",
-    fix="save with external data (onnx.save(..., save_as_external_data=True)): protobuf ends at 2 GB",
+    fix="save with external data (onnx.save(..., save_as_external_data=True)): a protobuf message is limited to 2 GB",
     reads="file",
 )
-def weights_inline(model: Model) -> Iterator[Found]:
-    """The file is larger than the two gigabytes that a protobuf message may have, its weights being inside: onnx and most
-    runtimes do not read it. Within a tenth of that it is a warning.
+def weights_inline(model: Model) -> Iterator[Observation]:
+    """The file with its weights is larger than two gigabytes, the limit of a protobuf message: onnx and most runtimes do not
+    read it. From nine tenths of the limit on, it is a warning.
     """
     size = os.stat(model.path).st_size
     if size > _LARGEST_PROTOBUF:
-        yield Found(f"the file has {size:,} bytes, more than the {_LARGEST_PROTOBUF:,} of a protobuf message")
+        yield Observation(
+            f"the file has {size:,} bytes, more than the {_LARGEST_PROTOBUF:,} of a protobuf message"
+        )
     elif size > 0.9 * _LARGEST_PROTOBUF:
-        text = f"the file has {size:,} bytes; past {_LARGEST_PROTOBUF:,} it cannot be one message"
-        yield Found(text, severity="warning")
+        text = f"the file has {size:,} bytes; a protobuf message cannot have more than {_LARGEST_PROTOBUF:,}"
+        yield Observation(text, severity="warning")

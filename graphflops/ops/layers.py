@@ -24,7 +24,14 @@ LAYERS: tuple[Row, ...] = (
     Row("addmm", "product", "bias a b", "addmm _addmm_activation"),
     Row("baddbmm", "product", "bias a b", "baddbmm addbmm"),
     Row("linear", "product", "a weight bias", "linear mkldnn_linear"),
-    Row("gemm", "product", "a b bias turn_a turn_b", onnx="Gemm", microsoft="FusedGemm"),
+    Row("gemm", "product", "a b bias turn_a turn_b", onnx="Gemm"),
+    Row(
+        "fused_gemm",
+        "product",
+        "a b bias turn_a turn_b",
+        microsoft="FusedGemm",
+        facts=("activation",),
+    ),
     Row("einsum", "product", "equation xs", "einsum", onnx="Einsum(*xs)"),
     Row("int_matmul", "product", "a b", "_int_mm", onnx="MatMulInteger", microsoft="MatMulInteger16"),
     Row("qlinear_matmul", "product", "a a_scale a_zero b b_scale b_zero", onnx="QLinearMatMul"),
@@ -41,9 +48,14 @@ LAYERS: tuple[Row, ...] = (
         "conv1d conv2d conv3d convolution _convolution _convolution_mode cudnn_convolution mkldnn_convolution"
         " thnn_conv2d _conv_depthwise2d conv_depthwise3d slow_conv3d miopen_convolution",
         onnx="Conv",
-        microsoft="FusedConv",
-        other="com.microsoft.nchwc.Conv",
         facts=("images",),
+    ),
+    Row(
+        "fused_convolution",
+        "convolution",
+        _CONV,
+        microsoft="FusedConv",
+        facts=("images", "activation"),
     ),
     Row(
         "conv_transpose",
@@ -51,7 +63,6 @@ LAYERS: tuple[Row, ...] = (
         _CONV,
         "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose",
         onnx="ConvTranspose",
-        other="com.ms.internal.nhwc.ConvTranspose",
         facts=("images",),
     ),
     Row(
@@ -61,6 +72,13 @@ LAYERS: tuple[Row, ...] = (
         microsoft="NhwcConv NhwcFusedConv",
         other="com.ms.internal.nhwc.Conv",
     ),
+    Row(
+        "channels_last_conv_transpose",
+        "convolution",
+        _CONV,
+        other="com.ms.internal.nhwc.ConvTranspose",
+    ),
+    Row("blocked_convolution", "convolution", _CONV, other="com.microsoft.nchwc.Conv"),
     Row("convolution_backward", "convolution", "grad x weight", "convolution_backward"),
     Row("conv_integer", "convolution", _CONV, onnx="ConvInteger", facts=("images",)),
     Row(
@@ -109,9 +127,9 @@ LAYERS: tuple[Row, ...] = (
         "pooling",
         "x",
         onnx="GlobalAveragePool",
-        microsoft="QLinearGlobalAveragePool",
         facts=("images",),
     ),
+    Row("qlinear_global_avg_pool", "pooling", "x x_scale x_zero", microsoft="QLinearGlobalAveragePool"),
     Row("global_max_pool", "pooling", "x", onnx="GlobalMaxPool", facts=("images",)),
     Row(
         "resize",
@@ -165,6 +183,7 @@ LAYERS: tuple[Row, ...] = (
         "rms_norm _fused_rms_norm",
         onnx="RMSNormalization(x,weight)",
         microsoft="SimplifiedLayerNormalization(x,weight)",
+        other="onnx.SimplifiedLayerNormalization(x,weight)",
     ),
     Row(
         "skip_norm",

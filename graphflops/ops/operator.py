@@ -106,6 +106,11 @@ class Op:
         return "images" in self.facts
 
     @property
+    def has_activation(self) -> bool:
+        """Whether it applies an activation function, which an attribute names, to its own result."""
+        return "activation" in self.facts
+
+    @property
     def keeps_values(self) -> bool:
         """Whether the result is the operand wherever it has the operand's type: only sizes or element types change."""
         return "keeps_values" in self.facts

@@ -50,6 +50,7 @@ Kind = Literal[
 
 # What else holds of an operator, whatever its operands:
 Fact = Literal[
+    "activation",  # it applies an activation function to its own result
     "arithmetic",  # sums and products of its operands, no function of them
     "commutative",  # its first two operands may change places
     "images",  # axis 1 of its operand is channels, the axes behind are the image

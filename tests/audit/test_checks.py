@@ -238,7 +238,7 @@ def test_external_data_that_are_missing_short_or_overlap(tmp_path: Path) -> None
     proto.graph.node[0].input[0] = "v"
     assert "overlap" in next(f.message for f in findings(proto, path) if f.code == "GF222")
     second.external_data[1].value = "-8"
-    assert "no places" in next(f.message for f in findings(proto, path) if f.code == "GF222")
+    assert "not numbers" in next(f.message for f in findings(proto, path) if f.code == "GF222")
 
 
 def test_an_operator_that_needs_a_library(tmp_path: Path) -> None:
