@@ -6,6 +6,7 @@ reading, and only members that a reader asks for by name are ever opened.
 
 from __future__ import annotations
 
+import mmap
 import stat
 import zipfile
 import zlib
@@ -258,3 +259,11 @@ class Pages:
     def _read(self, place: int, length: int) -> bytes:
         self._file.seek(place)
         return self._file.read(length)
+
+
+def mapped(path: Path, start: int, size: int) -> memoryview:
+    """Bytes of a file, mapped into memory: a program that changes them changes a copy."""
+    page = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    with path.open("rb") as file:
+        whole = mmap.mmap(file.fileno(), start - page + size, access=mmap.ACCESS_COPY, offset=page)
+    return memoryview(whole)[start - page :]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import prod
 from graphflops.errors import FileError, shown
+from graphflops.exporters.archive import mapped
 from graphflops.exporters.onnx_proto import DROPPED, decode_error, fields, messages
 from graphflops.exporters.onnx_values import EXTERNAL, FIELDS, dtype_of
 from graphflops.graph import Stored
@@ -66,8 +67,6 @@ def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
             data.release()
     if not raw:
         return _held(proto, dtype)
-    from graphflops.exporters.pt2_data import mapped
-
     return mapped(path, raw[-1][0], raw[-1][1] - raw[-1][0])
 
 

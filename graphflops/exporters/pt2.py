@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
-from graphflops.exporters.pt2_json import decode
-from graphflops.exporters.pt2_program import Program
+from graphflops.exporters.pt2_graph import graph_of
+from graphflops.exporters.pt2_schema import decode
 from graphflops.graph import Graph, Origin
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _read_program(archive: Archive, name: str) -> Graph:
     producer = f"torch {version}" if version else "torch <=2.4"
     origin = Origin(str(archive.path), "pt2", producer, hashlib.sha256(data).hexdigest())
     try:
-        return Program(decoded, _shared_weights(archive, name, decoded)).graph(origin, name)
+        return graph_of(decoded, _shared_weights(archive, name, decoded), origin, name)
     except FileError as error:
         raise FileError(f"{archive}: {shown(str(error), 800)}") from None  # one that nests may be long
     except RecursionError:

@@ -6,7 +6,6 @@ Before, all lie in one checkpoint of `torch.save`, whose directory is a pickle: 
 
 from __future__ import annotations
 
-import mmap
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.archive import Archive
-from graphflops.exporters.pt2_json import decode
+from graphflops.exporters.archive import Archive, mapped
+from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_values import LAYOUTS, dtype_of, named
 from graphflops.graph import Stored
 
@@ -107,14 +106,6 @@ class Entry:
     member: str
     size: int
     start: int | None
-
-
-def mapped(path: Path, start: int, size: int) -> memoryview:
-    """Bytes of a file, mapped into memory: a program that changes them changes a copy."""
-    page = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-    with path.open("rb") as file:
-        whole = mmap.mmap(file.fileno(), start - page + size, access=mmap.ACCESS_COPY, offset=page)
-    return memoryview(whole)[start - page :]
 
 
 def _is_big_endian(archive: Archive, root: str) -> bool:

@@ -1,15 +1,21 @@
-"""Types as readers build them: one object per distinct type, sizes parsed once, example values kept."""
+"""Tensor types, sizes and symbols of a program as torch records them; each distinct one is built once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, parse_dim, prod, symbol
+from graphflops.dims import Dim, Expr, parse_dim, prod, symbol
+from graphflops.graph import Symbol
 from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.graph import Input, Scalar
+
+# torch writes "no upper bound" as one of several huge numbers when it does not leave it out.
+_UNBOUNDED = 2**62
 
 
 class Types:
@@ -61,3 +67,90 @@ def storage(shape: Sequence[Dim], strides: Sequence[int | None]) -> Dim | None:
 def sparse(tensor: TensorType, name: str) -> TensorType:
     """The type of an input that stores only some of its elements: how many goes by the input's name."""
     return replace(tensor, nonzeros=symbol(f"{name}_nnz" if name.isidentifier() else "nnz"))
+
+
+def collect(
+    ranges: Mapping[str, tuple[int | None, int | None]],
+    hints: Mapping[Dim, int],
+    inputs: Iterable[Input],
+    types: Mapping[str, TensorType | Scalar],
+    sizes: Iterable[Dim],
+) -> dict[str, Symbol]:
+    """Every symbol in a range or a size, those of the inputs first and in their order.
+
+    ranges: inclusive ranges by symbol; one for an expression (`2*s5`) says nothing that its symbol's does
+    not. hints: example values of sizes; sizes: every distinct size of the program.
+    """
+    bare, within = _axes(inputs, types)
+    names = {name: None for axes in (bare, within) for name in axes}
+    for size in (*sizes, *hints):
+        if isinstance(size, Expr):
+            names.update(dict.fromkeys(sorted(size.symbols)))
+    names.update({name: None for name in ranges if name.isidentifier()})
+    examples = _examples(hints)
+    symbols = {}
+    for name in names:
+        low, high = ranges.get(name, (None, None))
+        symbols[name] = Symbol(
+            name,
+            minimum=None if low is None or low <= -_UNBOUNDED else low,
+            maximum=None if high is None or high >= _UNBOUNDED else high,
+            hint=examples.get(name),
+            where=tuple(bare.get(name) or within.get(name) or ()),
+        )
+    return symbols
+
+
+def _axes(
+    inputs: Iterable[Input], types: Mapping[str, TensorType | Scalar]
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Axes of user inputs by symbol: where it stands alone, and where it is part of an expression."""
+    bare: dict[str, list[str]] = {}
+    within: dict[str, list[str]] = {}
+    for entry in inputs:
+        recorded = types.get(entry.name)
+        if isinstance(recorded, TensorType) and isinstance(recorded.nonzeros, Expr):
+            bare.setdefault(str(recorded.nonzeros), []).append(f"stored elements of {entry.name}")
+        if entry.role != "user":
+            continue
+        if isinstance(recorded, Expr):
+            places = [(entry.name, recorded)]
+        elif isinstance(recorded, TensorType):
+            places = [
+                (f"{entry.name}[{axis}]", size)
+                for axis, size in enumerate(recorded.shape)
+                if isinstance(size, Expr)
+            ]
+        else:
+            continue
+        for place, size in places:
+            for name in sorted(size.symbols):
+                (bare if size == symbol(name) else within).setdefault(name, []).append(place)
+    return bare, within
+
+
+def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
+    """Example values of symbols: as recorded where one stands alone, else solved from `2*s5 = 8`."""
+    examples: dict[str, int] = {}
+    mixed: list[tuple[Expr, int]] = []
+    for size, hint in hints.items():
+        if not isinstance(size, Expr) or len(size.symbols) != 1:
+            continue
+        (name,) = size.symbols
+        if size == symbol(name):
+            examples[name] = hint
+        else:
+            mixed.append((size, hint))
+    for size, hint in mixed:
+        (name,) = size.symbols
+        if name not in examples and (solution := _solved(size, name, hint)) is not None:
+            examples[name] = solution
+    return examples
+
+
+def _solved(size: Expr, name: str, hint: int) -> int | None:
+    zero, one = size.substitute({name: 0}), size.substitute({name: 1})
+    if not isinstance(zero, int) or not isinstance(one, int) or one == zero or (hint - zero) % (one - zero):
+        return None
+    solution = (hint - zero) // (one - zero)
+    return solution if size.substitute({name: solution}) == hint else None

@@ -217,7 +217,7 @@ def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("graphflops.exporters.pt2.Program", full)
+    monkeypatch.setattr("graphflops.exporters.pt2.graph_of", full)
     refused(save(tmp_path / "a.pt2", program()), "does not fit in memory")
 
 

@@ -1,8 +1,11 @@
-"""Which module a call belongs to, where an export does not say: joint graphs of forward and backward.
+"""The module of each call where an export does not record it: joint graphs of forward and backward, and nested graphs.
 
-They carry no module stack. But a parameter's name tells its module (`blocks.0.fc.weight`), and so do a call
-that uses it and one that computes its gradient. Every other call follows the data: forward, the module that
-produced its latest operand; backward, the module whose activation it takes the gradient of.
+A joint graph carries no module stack. But a parameter's name tells its module (`blocks.0.fc.weight`), so a call that uses
+the parameter, or that computes its gradient, is in that module. Every other call follows the data: in the forward pass it
+is in the module that produced its latest operand; in the backward pass, in that whose activation it takes the gradient of.
+
+Parameters reach a nested graph (a branch, the body of a loop) as operands: a call is in the module of the parameter that it
+uses, otherwise in that of its latest operand.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from graphflops.graph import Argument, Graph, Node, Ref
 
-    from graphflops.graph import Input, Node, Output
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.graph import Input, Output
 
 
 def with_modules(
@@ -105,6 +110,62 @@ def _leads(
 
 
 def _names(output: Output) -> list[str]:
-    from graphflops.graph import Node
-
     return [name for _, name in Node("", "", (output.value,)).uses()]
+
+
+def with_nested_modules(nodes: Sequence[Node], inputs: Iterable[Input]) -> tuple[Node, ...]:
+    """The calls, those in the graphs among their arguments each with its module."""
+    owners = {
+        entry.name: entry.target.rpartition(".")[0]
+        for entry in inputs
+        if entry.role in ("parameter", "buffer") and entry.target
+    }
+    return _with_owners(nodes, owners)
+
+
+def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node, ...]:
+    return tuple([_entered(node, owners) if any(map(_is_graph, node.args)) else node for node in nodes])
+
+
+def _entered(node: Node, owners: Mapping[str, str]) -> Node:
+    last = max(index for index, argument in enumerate(node.args) if _is_graph(argument))
+    operands = list(_flat(node.args[last + 1 :]))
+    args = tuple(
+        _placed(argument, operands, owners) if isinstance(argument, Graph) else argument
+        for argument in node.args
+    )
+    return replace(node, args=args)
+
+
+def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str]) -> Graph:
+    if len(operands) != len(graph.inputs):
+        return graph
+    inner = {
+        entry.name: owners[operand.name]
+        for entry, operand in zip(graph.inputs, operands, strict=True)
+        if isinstance(operand, Ref) and operand.name in owners
+    }
+    if not inner:
+        return graph
+    produced: dict[str, str] = {}
+    nodes = []
+    for node in _with_owners(graph.nodes, inner):
+        uses = [name for _, name in node.uses()]
+        owned = [inner[name] for name in uses if name in inner]
+        inherited = [produced[name] for name in uses if name in produced]
+        module = node.module or (owned or inherited[-1:] or [""])[0]
+        produced.update((name, module) for name in node.outputs if name is not None)
+        nodes.append(node if node.module else replace(node, module=module))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _flat(arguments: Iterable[Argument]) -> Iterator[Argument]:
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from _flat(argument)
+        else:
+            yield argument
+
+
+def _is_graph(argument: Argument) -> bool:
+    return isinstance(argument, Graph)

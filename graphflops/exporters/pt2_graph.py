@@ -1,0 +1,366 @@
+"""One graph of a `.pt2`: its inputs, calls and outputs, references resolved and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.errors import FileError, shown
+from graphflops.exporters.modules import with_modules, with_nested_modules
+from graphflops.exporters.pt2_data import Members
+from graphflops.exporters.pt2_program import Program
+from graphflops.exporters.pt2_values import (
+    LAYOUTS,
+    MEMORY_FORMATS,
+    device,
+    dtype_of,
+    literal,
+    named,
+    number,
+    results,
+)
+from graphflops.exporters.tied import with_aliases
+from graphflops.exporters.types import collect, sparse, storage
+from graphflops.graph import Argument, Graph, Input, Node, Opaque, Origin, Output, Ref
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from graphflops.exporters import pt2_schema as schema
+
+MAX_DEPTH = 50  # of graphs nested in graphs
+
+
+def graph_of(
+    decoded: schema.ExportedProgram, shared: Mapping[str, str] | None, origin: Origin, member: str
+) -> Graph:
+    """The whole program that a member of an archive describes.
+
+    shared: weights that share memory with an earlier one, by qualified name; None where the file does not say.
+    """
+    program = Program()
+    module = decoded.graph_module
+    scope = Scope(program, module.graph, 0)
+    inputs = scope.inputs(module.signature.input_specs, shared or {})
+    nodes = scope.nodes()
+    if shared is None:
+        inputs = with_aliases(inputs, nodes, scope.types)
+    outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
+    return Graph(
+        nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
+        types=scope.types,
+        inputs=inputs,
+        outputs=outputs,
+        symbols=collect(
+            {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()},
+            program.types.hints,
+            inputs,
+            scope.types,
+            program.types.sizes(),
+        ),
+        modules=program.sources.modules,
+        origin=origin,
+        contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
+    )
+
+
+class Scope:
+    """One graph being read: the values defined so far."""
+
+    def __init__(self, program: Program, graph: schema.Graph, depth: int) -> None:
+        self.program = program
+        self.graph = graph
+        self.depth = depth
+        self.refs: dict[str, Ref] = _Defined()
+        self.node_names: set[str] = set()
+        tensor = program.tensor
+        self.types: dict[str, Any] = {name: tensor(name, raw) for name, raw in graph.tensor_values.items()}
+        self.types.update(
+            {name: program.integer(name, value) for name, value in graph.sym_int_values.items()}
+        )
+        self.types.update({name: program.floating(value) for name, value in graph.sym_float_values.items()})
+        self.types.update({name: program.truth(value) for name, value in graph.sym_bool_values.items()})
+
+    # Inputs and outputs
+
+    def inputs(self, specs: Iterable[schema.InputSpec], shared: Mapping[str, str]) -> tuple[Input, ...]:
+        """Inputs of the whole program, with their roles."""
+        entries = [self.input(spec, shared) for spec in specs]
+        for entry in entries:
+            self.define(entry.name)
+        for argument in self.graph.inputs:
+            for name in results(argument):
+                if name is not None and name not in self.refs:
+                    entries.append(Input(name, "user"))
+                    self.define(name)
+        for entry in entries:
+            self.type_input(entry)
+        return tuple(entries)
+
+    def input(self, spec: schema.InputSpec, shared: Mapping[str, str]) -> Input:
+        """One input of the whole program."""
+        if spec.parameter is not None:
+            target = spec.parameter.parameter_name
+            return Input(spec.parameter.arg.name, "parameter", target, shared.get(target, ""))
+        if spec.user_input is not None:
+            names = results(spec.user_input.arg)
+            if len(names) != 1 or names[0] is None:
+                raise FileError("an input of the program has no name of its own")
+            return Input(names[0], "object" if spec.user_input.arg.as_custom_obj is not None else "user")
+        if spec.buffer is not None:
+            target = spec.buffer.buffer_name
+            return Input(spec.buffer.arg.name, "buffer", target, shared.get(target, ""))
+        if spec.tensor_constant is not None:
+            return Input(spec.tensor_constant.arg.name, "constant", spec.tensor_constant.tensor_constant_name)
+        if spec.custom_obj is not None:
+            return Input(spec.custom_obj.arg.name, "object", spec.custom_obj.custom_obj_name)
+        if spec.token is not None:
+            return Input(spec.token.arg.name, "token")
+        if spec.constant_input is not None:
+            self.types[spec.constant_input.name] = literal(spec.constant_input.value)
+            return Input(spec.constant_input.name, "user")
+        raise FileError("an input of the program has a role that this graphflops does not know")
+
+    def type_input(self, entry: Input) -> None:
+        """What only inputs are asked for: whether a parameter is trained, and memory behind repeated axes."""
+        known = self.types.get(entry.name)
+        if not isinstance(known, TensorType):
+            if entry.name not in self.types and entry.role not in ("object", "token"):
+                raise FileError(f"input {shown(entry.name)} has no recorded type")
+            return
+        meta = self.program.meta(entry.name, self.graph.tensor_values[entry.name])
+        strides = [stride.as_int for stride in meta.strides]
+        trained = meta.requires_grad and entry.role == "parameter"
+        stored = storage(known.shape, strides) if 0 in strides else None
+        if trained or stored is not None:
+            known = self.types[entry.name] = self.program.types.variant(known, trained, stored)
+        if named(LAYOUTS, meta.layout).startswith("sparse"):
+            self.types[entry.name] = sparse(known, entry.name)
+
+    def output(self, spec: schema.OutputSpec) -> Output:
+        """One output of the whole program."""
+        refs = self.refs
+        if spec.user_output is not None:
+            return Output(self.argument(spec.user_output.arg))
+        if spec.loss_output is not None:
+            return Output(refs[spec.loss_output.arg.name], "loss")
+        if spec.gradient_to_parameter is not None:
+            return Output(
+                refs[spec.gradient_to_parameter.arg.name],
+                "gradient",
+                spec.gradient_to_parameter.parameter_name,
+            )
+        if spec.gradient_to_user_input is not None:
+            gradient = spec.gradient_to_user_input
+            return Output(refs[gradient.arg.name], "gradient", gradient.user_input_name)
+        if spec.buffer_mutation is not None:
+            return Output(refs[spec.buffer_mutation.arg.name], "mutation", spec.buffer_mutation.buffer_name)
+        if spec.user_input_mutation is not None:
+            return Output(
+                refs[spec.user_input_mutation.arg.name], "mutation", spec.user_input_mutation.user_input_name
+            )
+        if spec.parameter_mutation is not None:
+            return Output(
+                refs[spec.parameter_mutation.arg.name], "mutation", spec.parameter_mutation.parameter_name
+            )
+        if spec.token is not None:
+            return Output(refs[spec.token.arg.name], "token")
+        raise FileError("an output of the program has a role that this graphflops does not know")
+
+    def region(self, name: str) -> Graph:
+        """The graph as one nested in another: operands in, results out, roles all the caller's."""
+        entries = []
+        for index, argument in enumerate(self.graph.inputs):
+            names = [value for value in results(argument) if value is not None]
+            if not names:  # an operand fixed at export is written as its value
+                names = [self.unused(f"fixed_{index}")]
+                self.types[names[0]] = self.argument(argument)
+            for value in names:
+                self.define(value)
+                entries.append(Input(value, "user"))
+        nodes = self.nodes()
+        outputs = tuple([Output(self.argument(argument)) for argument in self.graph.outputs])
+        return Graph(nodes, self.types, tuple(entries), outputs, name=name)
+
+    # Calls
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All calls, in program order, each checked to use only what is defined before it."""
+        program = self.program
+        line, place, op_of = program.sources.line, program.sources.place, program.op
+        self.node_names.update(self.refs)
+        built = []
+        for index, node in enumerate(self.graph.nodes):
+            op = op_of(node.target)
+            try:
+                args, kwargs = self.operands(node.inputs)
+                outputs = self.results(node.outputs)
+                name = self.node_name(node.name or (outputs[0] if outputs else None), op)
+            except FileError as error:
+                raise FileError(f"node {shown(node.name or f'#{index}')} ({shown(op)}): {error}") from None
+            module, module_type = place(node.metadata.nn_module_stack)
+            built.append(
+                Node(name, op, args, kwargs, outputs, module, module_type, line(node.metadata.stack_trace))
+            )
+        return tuple(built)
+
+    def operands(
+        self, inputs: list[schema.NamedArgument]
+    ) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
+        """Positional and keyword operands.
+
+        Files of torch before 2.7 name every operand after the operator's schema and do not say which are
+        positional; skipped defaults leave gaps, so each is handed on by its name, in the file's order.
+        Operands of higher-order operators have no name, and are positional.
+        """
+        args: list[Argument] = []
+        kwargs: list[tuple[str, Argument]] = []
+        argument = self.argument
+        for entry in inputs:
+            if entry.kind == 1 or not entry.name:
+                args.append(argument(entry.arg))
+            else:
+                kwargs.append((entry.name, argument(entry.arg)))
+        if len(kwargs) > 1 and len({name for name, _ in kwargs}) != len(kwargs):
+            raise FileError("has two operands of one name")
+        return tuple(args), tuple(kwargs)
+
+    def results(self, outputs: list[schema.Argument]) -> tuple[str | None, ...]:
+        """Names of the results, flat, now defined."""
+        if len(outputs) == 1 and (tensor := outputs[0].as_tensor) is not None:
+            self.define(tensor.name)
+            return (tensor.name,)
+        names = tuple([name for output in outputs for name in results(output)])
+        for name in names:
+            if name is not None:
+                self.define(name)
+        return names
+
+    def define(self, name: str) -> None:
+        """A value exists from here on."""
+        if name in self.refs:
+            raise FileError(f"defines value {shown(name)}, which exists already")
+        self.refs[name] = Ref(name)
+
+    def node_name(self, wanted: str | None, op: str) -> str:
+        """The node's name in the file; old files have none: then its first result's, else its operator's."""
+        name = wanted if wanted is not None else op.partition(".")[2].replace(".", "_") or op
+        if name in self.node_names:
+            name = self.unused(name)
+        self.node_names.add(name)
+        return name
+
+    def unused(self, name: str) -> str:
+        """The name, or it with the first number that nothing here is called by."""
+        candidate, count = name, 0
+        while candidate in self.node_names or candidate in self.refs:
+            count += 1
+            candidate = f"{name}_{count}"
+        return candidate
+
+    # Arguments
+
+    def argument(self, arg: schema.Argument) -> Argument:
+        """One operand; the most frequent kinds first."""
+        if arg.as_tensor is not None:
+            return self.refs[arg.as_tensor.name]
+        if arg.as_int is not None:
+            return arg.as_int
+        if arg.as_ints is not None:
+            return tuple(arg.as_ints)
+        if arg.as_sym_int is not None:
+            return self.scalar(arg.as_sym_int)
+        if arg.as_sym_ints is not None:
+            return tuple([self.scalar(item) for item in arg.as_sym_ints])
+        if arg.as_none is not None:
+            return None
+        if arg.as_bool is not None:
+            return arg.as_bool
+        if arg.as_float is not None:
+            return number(arg.as_float)
+        if arg.as_tensors is not None:
+            return tuple([self.refs[item.name] for item in arg.as_tensors])
+        return self.rare_argument(arg)
+
+    def rare_argument(self, arg: schema.Argument) -> Argument:
+        """The kinds of operand that a program has few of."""
+        for kind, convert in _CONVERTERS.items():
+            value = getattr(arg, kind)
+            if value is not None:
+                return convert(self, value)
+        raise FileError("an operand is of a kind that this graphflops does not know")
+
+    def nested(self, argument: schema.GraphArgument) -> Graph:
+        """A graph that is an argument; one that occurs again is the same object again."""
+        where = f"graph {shown(argument.name)}"
+        if self.depth >= MAX_DEPTH:
+            raise FileError(f"{where}: graphs nest deeper than {MAX_DEPTH}")
+        key = bytes(argument.graph)
+        known = self.program.nested.get(key)
+        if known is None:
+            try:
+                scope = Scope(self.program, self.program.decoded_graph(key), self.depth + 1)
+                known = scope.region(argument.name)
+            except msgspec.MsgspecError as error:
+                raise FileError(
+                    f"{where} does not follow the export schema: {shown(str(error), 300)}"
+                ) from None
+            except FileError as error:
+                raise FileError(f"{where}: {error}") from None
+            self.program.nested[key] = known
+        return known
+
+    def scalar(self, item: schema.SymArgument) -> Argument:
+        """A scalar: a reference to a value, or a literal."""
+        if item.as_name is not None:
+            return self.refs[item.as_name]
+        if item.as_int is not None:
+            return item.as_int
+        return number(item.as_float) if item.as_float is not None else item.as_bool
+
+    def optional(self, item: schema.OptionalTensor) -> Ref | None:
+        """A tensor or nothing."""
+        return None if item.as_tensor is None else self.refs[item.as_tensor.name]
+
+
+class _Defined(dict[str, Ref]):
+    """References by name; looking up a name that nothing has defined yet is an error of the file's."""
+
+    def __missing__(self, name: str) -> Ref:
+        raise FileError(f"uses value {shown(name)}, which nothing before it defines")
+
+
+_CONVERTERS: dict[str, Callable[[Scope, Any], Argument]] = {
+    "as_scalar_type": lambda scope, kind: dtype_of(kind, ""),
+    "as_string": lambda scope, text: text,
+    "as_device": lambda scope, item: Opaque(device(item)),
+    "as_optional_tensors": lambda scope, items: tuple([scope.optional(item) for item in items]),
+    "as_optional_tensor": lambda scope, item: scope.optional(item),
+    "as_graph": lambda scope, graph: scope.nested(graph),
+    "as_floats": lambda scope, items: tuple([number(item) for item in items]),
+    "as_bools": lambda scope, items: tuple(items),
+    "as_strings": lambda scope, items: tuple(items),
+    "as_sym_bool": lambda scope, item: scope.scalar(item),
+    "as_sym_bools": lambda scope, items: tuple([scope.scalar(item) for item in items]),
+    "as_sym_float": lambda scope, item: scope.scalar(item),
+    "as_sym_floats": lambda scope, items: tuple([scope.scalar(item) for item in items]),
+    "as_memory_format": lambda scope, number: Opaque(named(MEMORY_FORMATS, number)),
+    "as_layout": lambda scope, number: Opaque(named(LAYOUTS, number)),
+    "as_custom_obj": lambda scope, item: Opaque(item.class_fqn or item.name),
+    "as_operator": lambda scope, target: Opaque(scope.program.op(target)),
+    "as_complex": lambda scope, item: complex(number(item.real), number(item.imag)),
+    "as_nested_tensors": lambda scope, lists: tuple(
+        [tuple([scope.refs[t.name] for t in items]) for items in lists]
+    ),
+    "as_int_lists": lambda scope, lists: tuple([tuple(items) for items in lists]),
+    "as_float_lists": lambda scope, lists: tuple(
+        [tuple([number(item) for item in items]) for items in lists]
+    ),
+    # A dictionary is handed on as pairs, in its order.
+    "as_string_to_argument": lambda scope, items: tuple(
+        [(key, scope.argument(item)) for key, item in items.items()]
+    ),
+}
