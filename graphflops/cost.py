@@ -16,8 +16,8 @@ Conventions, printed in every report:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol, Union
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 
 from graphflops.dims import Dim, at_least, dim_max, floor_div, symbol, total
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
@@ -25,29 +25,78 @@ from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, Unk
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CONVENTIONS = {
-    "flops": "a multiply-add is 2 FLOPs; MACs = matrix FLOPs / 2",
-    "matrix_flops": "products of matrices, convolutions, attention, recurrences; no bias; complex multiply-add = 8",
-    "vector_flops": "one per element and elementary operation; a reduction of n elements is n",
-    "transcendentals": "exp, log, sin, tanh, erf, pow, sqrt, ...: one per element, not in FLOPs",
-    "masked_flops": "part of matrix FLOPs that a known mask makes needless",
-    "backward": "gradients of what wants one; recomputation only where the program itself holds it; optimizer: AdamW",
-    "bytes": "compulsory traffic: operands read once, results written once, views free",
-}
-
+Unit = Literal["FLOP", "MAC", "B", ""]
 Value = Union[TensorType, SequenceType, OptionalType, UnknownType, Dim, float, bool, str, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What one node, module or program costs; every field a `Dim` in the unit of its name."""
+class Quantity:
+    """One thing that is counted, as reports, tables, budgets and pages name it.
 
-    matrix_flops: Dim = 0
-    vector_flops: Dim = 0
-    transcendentals: Dim = 0
-    masked_flops: Dim = 0
-    read_bytes: Dim = 0
-    written_bytes: Dim = 0
+    name: the field of `Cost`; the key in JSON, CSV and a budget.
+    label: in a sentence or a table of totals, `vector FLOPs`. head: over a column, `vector`.
+    unit: FLOP, MAC, B for bytes, or "" for a plain number.
+    convention: what is counted, in one sentence. part_of: the quantity that it is a part of.
+    """
+
+    name: str
+    label: str
+    head: str
+    unit: Unit
+    convention: str = ""
+    part_of: str = ""
+
+
+def _counted(
+    label: str, *, head: str, unit: Unit, convention: str = "", part_of: str = ""
+) -> dict[str, tuple[Any, ...]]:
+    """Metadata of a field of `Cost`: what its `Quantity` holds beside the name."""
+    return {"quantity": (label, head, unit, convention, part_of)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one call, module or program costs; every field a `Dim` in the unit of its quantity."""
+
+    matrix_flops: Dim = field(
+        default=0,
+        metadata=_counted(
+            "FLOPs",
+            head="FLOPs",
+            unit="FLOP",
+            convention="products of matrices, convolutions, attention, recurrences; no bias; complex multiply-add = 8",
+        ),
+    )
+    vector_flops: Dim = field(
+        default=0,
+        metadata=_counted(
+            "vector FLOPs",
+            head="vector",
+            unit="FLOP",
+            convention="one per element and elementary operation; a reduction of n elements is n",
+        ),
+    )
+    transcendentals: Dim = field(
+        default=0,
+        metadata=_counted(
+            "transcendentals",
+            head="transcendental",
+            unit="",
+            convention="exp, log, sin, tanh, erf, pow, sqrt, ...: one per element, not in FLOPs",
+        ),
+    )
+    masked_flops: Dim = field(
+        default=0,
+        metadata=_counted(
+            "FLOPs hidden by masks",
+            head="masked",
+            unit="FLOP",
+            convention="part of matrix FLOPs that a known mask makes needless",
+            part_of="matrix_flops",
+        ),
+    )
+    read_bytes: Dim = field(default=0, metadata=_counted("bytes read", head="read", unit="B"))
+    written_bytes: Dim = field(default=0, metadata=_counted("bytes written", head="written", unit="B"))
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f) + getattr(other, f) for f in QUANTITIES))
@@ -63,8 +112,20 @@ class Cost:
         """Multiply-adds of the matrix work; exact, since every such operation counts two."""
         return floor_div(self.matrix_flops, 2)
 
+    def estimate(
+        self,
+        out: tuple[Value, ...],
+        *,
+        alias: bool = False,
+        regions: tuple[tuple[RegionRun, Dim], ...] = (),
+    ) -> Estimate:
+        """The estimate of a call that costs this."""
+        work: dict[str, Any] = {name: getattr(self, name) for name in WORK_QUANTITIES}
+        reads, writes = (self.read_bytes,), (self.written_bytes,)
+        return Estimate(out, **work, reads=reads, writes=writes, alias=alias, regions=regions)
+
     def exceeded_by(self, others: Iterable[Cost]) -> Cost:
-        """By how much the largest of others may exceed it, in every quantity for itself."""
+        """By how much the largest of the others may exceed it, in each quantity separately."""
         listed = list(others)
 
         def excess(ours: Dim, theirs: list[Dim]) -> Dim:
@@ -80,6 +141,22 @@ class Cost:
 
 
 QUANTITIES: tuple[str, ...] = tuple(f.name for f in fields(Cost))
+# Every quantity of work and traffic in the order of reports: the fields of `Cost`, and MACs after the matrix FLOPs.
+REPORTED: tuple[Quantity, ...] = tuple(
+    quantity
+    for f in fields(Cost)
+    for quantity in (
+        Quantity(f.name, *f.metadata["quantity"]),
+        *((Quantity("macs", "MACs", "MACs", "MAC"),) if f.name == "matrix_flops" else ()),
+    )
+)
+
+CONVENTIONS = {
+    "flops": "a multiply-add is 2 FLOPs; MACs = matrix FLOPs / 2",
+    **{quantity.name: quantity.convention for quantity in REPORTED if quantity.convention},
+    "backward": "gradients of what wants one; recomputation only where the program itself holds it; optimizer: AdamW",
+    "bytes": "compulsory traffic: operands read once, results written once, views free",
+}
 
 
 class RegionRun(Protocol):
@@ -146,20 +223,24 @@ class Estimate:
 
     @property
     def cost(self) -> Cost:
-        """The estimate's own work and traffic, nested graphs apart."""
+        """The estimate's own work and traffic, without nested graphs."""
         written = self.out if self.writes is None else self.writes
+        results = (value for value in written if self.writes is not None or isinstance(value, TensorType))
         return Cost(
-            self.matrix_flops,
-            self.vector_flops,
-            self.transcendentals,
-            self.masked_flops,
-            total(_nbytes(value) for value in self.reads),
-            total(
-                _nbytes(value)
-                for value in written
-                if self.writes is not None or isinstance(value, TensorType)
-            ),
+            **self.work,
+            read_bytes=total(_nbytes(value) for value in self.reads),
+            written_bytes=total(_nbytes(value) for value in results),
         )
+
+    @property
+    def work(self) -> dict[str, Dim]:
+        """The quantities of work by name."""
+        return {name: getattr(self, name) for name in WORK_QUANTITIES}
+
+
+# The quantities that an estimate states; the others are traffic, which follows from the tensors it touches.
+WORK_QUANTITIES: tuple[str, ...] = tuple(f.name for f in fields(Estimate) if f.name in QUANTITIES)
+MATRIX_QUANTITIES = frozenset({"matrix_flops", *(q.name for q in REPORTED if q.part_of == "matrix_flops")})
 
 
 def _nbytes(value: Value) -> Dim:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.cost import Cost, Estimate
+from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate
 from graphflops.dims import prod, total
 from graphflops.passes.program import Backward, owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
@@ -68,8 +68,7 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     ):  # one of several graphs ran: their gradients are theirs, what another's may exceed them by is ours
         runs = [run.backward for run, times in estimate.regions if times != 0]
         more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
-        work = (more.matrix_flops, more.vector_flops, more.transcendentals, more.masked_flops)
-        return Estimate(gradients, *work, reads=(more.read_bytes,), writes=(more.written_bytes,), alias=True)
+        return more.estimate(gradients, alias=True)
     incoming = tuple(
         value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating
     )
@@ -85,14 +84,12 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
         needless = (
             _floating(given.values()) if moved else set()
         )  # values only moved: where to is read, not what
-    return Estimate(
-        gradients,
-        matrix_flops=estimate.matrix_flops * matrix,
-        masked_flops=estimate.masked_flops * matrix,
-        vector_flops=estimate.vector_flops * vector,
-        transcendentals=estimate.transcendentals * vector,
-        reads=(*incoming, *(value for value in estimate.reads if id(value) not in needless)),
-    )
+    work = {
+        name: amount * (matrix if name in MATRIX_QUANTITIES else vector)
+        for name, amount in estimate.work.items()
+    }
+    reads = (*incoming, *(value for value in estimate.reads if id(value) not in needless))
+    return Estimate(gradients, reads=reads, **work)  # type: ignore[arg-type]
 
 
 def _floating(values: Iterable[Any]) -> set[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graphflops.cost import QUANTITIES, Cost, Estimate
+from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate
 from graphflops.dims import Dim, Expr, meetings, symbol
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import operator
@@ -302,10 +302,7 @@ def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
         reads=tuple(map(put, estimate.reads)),
         writes=None if estimate.writes is None else tuple(map(put, estimate.writes)),
         regions=tuple((run, put(times)) for run, times in estimate.regions),
-        **{
-            name: put(getattr(estimate, name))
-            for name in ("matrix_flops", "vector_flops", "transcendentals", "masked_flops", "workspace")
-        },
+        **{name: put(getattr(estimate, name)) for name in (*WORK_QUANTITIES, "workspace")},
     )
 
 

@@ -39,13 +39,7 @@ def either(*runs: RegionRun) -> Estimate:
     others = [run for run in runs if run is not taken]
     more = taken.cost.exceeded_by([other.cost for other in others])
     out = tuple(reduce(_either_type, values) for values in zip(*(run.out for run in runs), strict=True))
-    return Estimate(
-        out,
-        *(more.matrix_flops, more.vector_flops, more.transcendentals, more.masked_flops),
-        reads=(more.read_bytes,),
-        writes=(more.written_bytes,),
-        regions=((taken, 1), *((other, 0) for other in others)),
-    )
+    return more.estimate(out, regions=((taken, 1), *((other, 0) for other in others)))
 
 
 @rule("higher_order.while_loop", "higher_order.while_loop_stack_output")

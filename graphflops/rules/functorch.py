@@ -80,10 +80,7 @@ def over_hidden_axes(
     return replace(
         estimate,
         out=tuple(out),
-        matrix_flops=estimate.matrix_flops * times,
-        vector_flops=estimate.vector_flops * times,
-        transcendentals=estimate.transcendentals * times,
-        masked_flops=estimate.masked_flops * times,
+        **{name: amount * times for name, amount in estimate.work.items()},  # type: ignore[arg-type]
         reads=tuple(map(spread, estimate.reads)),
         writes=None if estimate.writes is None else tuple(map(spread, estimate.writes)),
     )

@@ -129,9 +129,7 @@ def scan_batch(
     one = _scanned(body, states, scanned, [0] * len(scanned), None)
     cost = one.cost * batch
     out = tuple(x.like((batch, *x.shape)) if isinstance(x, TensorType) else x for x in one.out)
-    work = (cost.matrix_flops, cost.vector_flops, cost.transcendentals, cost.masked_flops)
-    regions = tuple((run, times * batch) for run, times in one.regions)
-    return Estimate(out, *work, reads=(cost.read_bytes,), writes=(cost.written_bytes,), regions=regions)
+    return cost.estimate(out, regions=tuple((run, times * batch) for run, times in one.regions))
 
 
 def _parted(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from graphflops.cost import Estimate, Value
+from graphflops.cost import WORK_QUANTITIES, Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, TensorType
@@ -26,16 +26,8 @@ def fused(
     matrix_dtype: DType | None = None,
 ) -> Estimate:
     """The work of all the parts; what they hand to one another stays on chip."""
-    return Estimate(
-        out,
-        total(part.matrix_flops for part in parts),
-        total(part.vector_flops for part in parts),
-        total(part.transcendentals for part in parts),
-        total(part.masked_flops for part in parts),
-        reads=reads,
-        writes=writes,
-        matrix_dtype=matrix_dtype,
-    )
+    work: dict[str, Any] = {name: total(getattr(part, name) for part in parts) for name in WORK_QUANTITIES}
+    return Estimate(out, **work, reads=reads, writes=writes, matrix_dtype=matrix_dtype)
 
 
 def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
