@@ -7,6 +7,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from graphflops.comparison.result import CallChange, Fact
+from graphflops.ops import operator
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -33,7 +34,6 @@ _ORDER = (
     "work",
     "order",
 )
-_ATTENTION = ("scaled_dot_product", "GroupQueryAttention", "MultiHeadAttention", "onnx.Attention")
 
 Call = tuple["Row", int]  # with the number of its kind
 Pair = tuple["Row | None", "Row | None"]
@@ -145,7 +145,7 @@ def _facts(before: Row, after: Row, joined: Joined, module: tuple[str, str]) -> 
             )
         else:
             yield from _types(ours, theirs, what, joined)
-    if before.op == after.op and any(word in after.op for word in _ATTENTION):
+    if before.op == after.op and operator(after.op).kind == "attention":
         yield from _heads(before, after, joined)
     if len(before.outputs) == len(after.outputs):
         for mine, other in zip(before.outputs, after.outputs, strict=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import at_least, prod
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import DROPPED
 from graphflops.graph import Opaque
+from graphflops.ops import operator
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
@@ -25,7 +27,7 @@ _LARGEST_BYTES = 2**63
 _MOST_AXES = 256  # past this a file is broken, or made to harm
 SMALL = 64  # elements; a larger integer tensor is weights in a quantised model, not a shape
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-_STATISTICS = {"BatchNormalization": (3, 4)}  # operands that are state, not trained
+_STATISTICS = ("mean", "var")  # parameters of operators that take state, not trained weights
 
 _LETTERS = {
     "bool": "B",
@@ -245,13 +247,14 @@ def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents
 
 def statistics(nodes: Iterable[Any]) -> set[str]:
     """Names of the stored tensors that calls use as state, not as parameters."""
-    return {
-        node.input[place]
-        for node in nodes
-        if node.op_type in _STATISTICS
-        for place in _STATISTICS[node.op_type]
-        if place < len(node.input)
-    }
+    return {node.input[place] for node in nodes for place in _state(node.op_type) if place < len(node.input)}
+
+
+@lru_cache(maxsize=1024)
+def _state(op_type: str) -> tuple[int, ...]:
+    """Places of the operands that are state."""
+    parameters = operator(f"onnx.{op_type}").parameters
+    return tuple([place for place, name in enumerate(parameters) if name in _STATISTICS])
 
 
 def role_of(typed: TensorType, target: str, is_state: bool) -> InputRole:

@@ -24,6 +24,7 @@ from graphflops.exporters.pt2_values import (
 from graphflops.exporters.tied import with_aliases
 from graphflops.exporters.types import collect, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Origin, Output, Ref
+from graphflops.ops import operator
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class Scope:
 
     def node_name(self, wanted: str | None, op: str) -> str:
         """The node's name in the file; old files have none: then its first result's, else its operator's."""
-        name = wanted if wanted is not None else op.partition(".")[2].replace(".", "_") or op
+        name = wanted if wanted is not None else operator(op).short_name
         if name in self.node_names:
             name = self.unused(name)
         self.node_names.add(name)

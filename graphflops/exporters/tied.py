@@ -38,7 +38,7 @@ def with_aliases(
             alike = [entry for entry in unused[module] if types.get(name) == types.get(entry.name)]
             if alike and module != _owner(weights[name]):
                 used[name] = used[alike[0].name] = name
-    tables = _users([node for node in nodes if "embedding" in node.op], used)
+    tables = _users([node for node in nodes if node.operator.is_embedding], used)
     for owner, entries in unused.items():
         for entry in entries:
             same = [name for name in users if types.get(name) == types.get(entry.name)]

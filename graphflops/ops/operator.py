@@ -126,6 +126,16 @@ class Op:
         return self.kind == "attention" and "score_mod" in self.parameters
 
     @property
+    def is_embedding(self) -> bool:
+        """Whether it looks rows of a weight up."""
+        return self.kind == "gather" and self.parameters[:1] == ("weight",)
+
+    @property
+    def short_name(self) -> str:
+        """Word and variant as one identifier: `add_Tensor`."""
+        return f"{self.word}_{self.variant}" if self.variant else self.word
+
+    @property
     def is_onnx(self) -> bool:
         """Whether it is ONNX's, or of a domain that extends ONNX: keywords are attributes there, never operands."""
         return self.dialect == "onnx" or self.dialect.startswith(("ai.onnx", "com."))

@@ -129,6 +129,13 @@ TENSORS: tuple[Row, ...] = (
     Row("gather_nd", "gather", "x index batch_dims", onnx="GatherND"),
     Row("gather_block_quantized", "gather", "x index", microsoft="GatherBlockQuantized", facts=("unpacks",)),
     Row("embedding", "gather", "weight index", "embedding"),
+    Row(
+        "embedding_bag",
+        "gather",
+        "weight index offsets",
+        "embedding_bag _embedding_bag _embedding_bag_forward_only",
+    ),
+    Row("embedding_renorm", "gather", "weight index", "embedding_renorm"),
     Row("masked_select", "gather", "x mask", "masked_select"),
     Row("take", "gather", "x index", "take"),
     Row("index_put", "scatter", "x index value accumulate", "index_put _unsafe_index_put _index_put_impl"),

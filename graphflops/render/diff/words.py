@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from graphflops.ops import operator
 from graphflops.render.text import count_of, formula, listed, memory, number, safe, short_type, shortened
 
 if TYPE_CHECKING:
@@ -328,9 +329,9 @@ def _minor_ones(facts: Sequence[Fact]) -> Sequence[Fact]:
 
 
 def short_op(op: str) -> str:
-    """`silu` of `aten.silu.default`, `Softmax` of `onnx.Softmax.13`; another domain stays."""
-    parts = safe(op, 80).split(".")
-    return parts[1] if len(parts) > 1 and parts[0] in ("aten", "onnx") else ".".join(parts)
+    """`silu` for `aten.silu.default`, `Softmax` for `onnx.Softmax.13`; operators of other dialects are spelled in full."""
+    called = operator(op)
+    return safe(called.word if called.dialect in ("aten", "onnx") else op, 80)
 
 
 def _operator(fact: Fact) -> str:
