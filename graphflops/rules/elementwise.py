@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import broadcast
+from graphflops.ops import operator
 from graphflops.rules.contents import combine
 from graphflops.rules.promotion import float_result, real_of, result_type
 from graphflops.rules.registry import ForwardCall, backward, rule
@@ -66,16 +67,21 @@ def pointwise(
 ) -> None:
     """Register elementwise functions, separated by commas, each under all of its names, with gradients if ATen's.
 
-    The row of the table is that of the first name without `special_`, or `row`. Arguments behind the operands are
-    attributes that change neither type nor work.
+    The row of the table is `row`, or that of the first name. Arguments behind the operands are attributes that change
+    neither type nor work.
     """
     for spellings in names.split(","):
-        spelled = spellings.split()
-        work = WORK[row or spelled[0].removeprefix("special_")]
-        keys = [f"{dialect}.{name}" for name in spelled]
+        keys = [f"{dialect}.{name}" for name in spellings.split()]
+        work = WORK[row] if row else work_of(keys[0])
         rule(*keys)(_priced(work, result, fold))
         if work.gradients and dialect == "aten":
             backward(*keys)(differentiate(by_operand(work)))
+
+
+def work_of(spelling: str) -> Work:
+    """The row of an operator's canonical name; ATen's special functions have rows without their prefix."""
+    op = operator(spelling)
+    return WORK.get(op.name) or WORK[op.word.removeprefix("special_")]
 
 
 def _priced(work: Work, result: Promotion, fold: Fold | None) -> Callable[..., Estimate]:

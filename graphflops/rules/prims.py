@@ -22,20 +22,16 @@ prim = partial(pointwise, dialect="prims")
 prim("neg, ceil, floor, round, trunc, sign, bitwise_not, reciprocal")
 prim("acos, acosh, asin, asinh, atan, atanh, cos, cosh, sin, sinh, tan, tanh")
 prim("cbrt, exp, exp2, expm1, log, log10, log1p, log2, sqrt, rsqrt")
-prim("erf, erfc, erfcx, ndtri, digamma, lgamma, bessel_j0, bessel_j1, spherical_bessel_j0")
-for alias, row in {
-    "erf_inv": "erfinv",
-    **{f"bessel_{name}": name for name in ("i0", "i0e", "i1", "i1e")},
-}.items():
-    prim(alias, row)
+prim("erf, erfc, erfcx, erf_inv, ndtri, digamma, lgamma, bessel_j0, bessel_j1, spherical_bessel_j0")
+for _name in ("i0", "i0e", "i1", "i1e"):
+    prim(f"bessel_{_name}", _name)
 prim("abs", result=to_real)
 prim("isfinite, signbit", result=to_bool)
 prim("conj_physical", "conj")
 
 prim("add, sub, mul, div, maximum, minimum, fmax, fmin, fmod, remainder, nextafter")
 prim("hypot, atan2, gcd, igamma, igammac, pow, zeta, bitwise_and, bitwise_or, bitwise_xor")
-prim("shift_left", "bitwise_left_shift")
-prim("shift_right_arithmetic", "bitwise_right_shift")
+prim("shift_left, shift_right_arithmetic")
 prim("eq, ne, lt, le, gt, ge", result=to_bool)
 
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
 unary("Relu", fold=partial(values.largest, 0))
-unary("ThresholdedRelu", "threshold")
-unary("LeakyRelu", "leaky_relu")
-for _name in ("HardSigmoid", "HardSwish", "Sigmoid", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish"):
+for _name in ("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish", "Sigmoid"):
+    unary(_name)
+for _name in ("Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish"):
     unary(_name)
 # Experiments that files of ONNX's first years hold.
-unary("Affine")
+unary("Affine", "affine")
 unary("ScaledTanh", "scaled_tanh")
 unary("ParametricSoftplus", "scaled_softplus")
 

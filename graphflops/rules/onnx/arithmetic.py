@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import call
-from graphflops.rules.elementwise import elementwise, to_bool
+from graphflops.rules.elementwise import elementwise, to_bool, work_of
 from graphflops.rules.onnx import values
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import same_elements
@@ -46,20 +46,22 @@ def pointwise(
 def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | None = None) -> None:
     """Register a function of one operand, whose attributes change neither type nor work.
 
-    row: its row of the table of work, where that is not its name in lower case.
+    row: its row of the table of work, where the function has no canonical name.
     """
-    work = WORK[row or name.lower()]
+    key = f"onnx.{name}"
+    work = WORK[row] if row else work_of(key)
 
-    @rule(f"onnx.{name}")
+    @rule(key)
     def estimate(a: TensorType, **attributes: Value) -> Estimate:
         return pointwise(work, a, result=result, fold=fold)
 
 
-def binary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | None = None) -> None:
+def binary(name: str, result: Promotion = own_type, fold: Fold | None = None) -> None:
     """Register a function of two operands."""
-    work = WORK[row or name.lower()]
+    key = f"onnx.{name}"
+    work = work_of(key)
 
-    @rule(f"onnx.{name}")
+    @rule(key)
     def estimate(
         a: TensorType, b: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
     ) -> Estimate:
@@ -87,34 +89,34 @@ for _name in ("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"):
     unary(_name)
 for _name in ("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"):
     unary(_name)
-unary("Not", "logical_not", fold=partial(values.subtract, 1))
+unary("Not", fold=partial(values.subtract, 1))
 unary("IsInf", result=to_bool)
 unary("IsNaN", result=to_bool)
-unary("BitwiseNot", "bitwise_not")
+unary("BitwiseNot")
 
 binary("Add", fold=values.add)
 binary("Sub", fold=values.subtract)
 binary("Mul", fold=values.multiply)
-for _relation, _name, _row in (
-    ("==", "Equal", "eq"),
-    ("<", "Less", "lt"),
-    ("<=", "LessOrEqual", "le"),
-    (">", "Greater", "gt"),
-    (">=", "GreaterOrEqual", "ge"),
-):
-    binary(_name, _row, to_bool, partial(values.compared, _relation))
-binary("And", "logical_and", fold=values.multiply)
-binary("Or", "logical_or", fold=values.largest)
-binary("Xor", "logical_xor", fold=partial(values.compared, "!="))
+for _relation, _name in {
+    "==": "Equal",
+    "<": "Less",
+    "<=": "LessOrEqual",
+    ">": "Greater",
+    ">=": "GreaterOrEqual",
+}.items():
+    binary(_name, to_bool, partial(values.compared, _relation))
+binary("And", fold=values.multiply)
+binary("Or", fold=values.largest)
+binary("Xor", fold=partial(values.compared, "!="))
 
 
 def _bits(name: str) -> Fold:
     return lambda a, b: call(name, a, b)
 
 
-binary("BitwiseAnd", "bitwise_and", fold=_bits("bitwise_and"))
-binary("BitwiseOr", "bitwise_or", fold=_bits("bitwise_or"))
-binary("BitwiseXor", "bitwise_xor", fold=_bits("bitwise_xor"))
+binary("BitwiseAnd", fold=_bits("bitwise_and"))
+binary("BitwiseOr", fold=_bits("bitwise_or"))
+binary("BitwiseXor", fold=_bits("bitwise_xor"))
 
 
 @rule("onnx.BitShift")
