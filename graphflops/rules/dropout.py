@@ -15,6 +15,7 @@ from graphflops.tensor import BOOL, UINT8, TensorType
 
 if TYPE_CHECKING:
     from graphflops.dims import Dim
+    from graphflops.tensor import DType
 
 DROPOUT = 3  # compare 1, select 1, scale 1
 UNDROP = 2  # select 1, scale 1
@@ -63,8 +64,13 @@ def feature_alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
 @rule("aten.native_dropout")
 def native_dropout(x: TensorType, p: float, train: bool | None) -> Estimate:
     """Three operations per element and a stored mask; in inference only a mask of ones is written."""
-    mask = x.like(dtype=BOOL)
-    if train is False:
+    return masked(x, BOOL, train is not False)
+
+
+def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
+    """Three operations per element and a stored mask; in inference `x` itself and a mask of ones."""
+    mask = x.like(dtype=dtype)
+    if not train:
         return Estimate((x, mask), writes=(mask,), alias=True)
     return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
 
@@ -72,7 +78,7 @@ def native_dropout(x: TensorType, p: float, train: bool | None) -> Estimate:
 @rule("aten._fused_dropout")
 def fused_dropout(x: TensorType, p: float, generator: None = None) -> Estimate:
     """Three operations per element and a stored mask; `p` is the share kept."""
-    return Estimate((x.like(), x.like(dtype=UINT8)), vector_flops=DROPOUT * x.numel, reads=(x,))
+    return masked(x, UINT8, train=True)
 
 
 @rule("aten.native_dropout_backward", "aten._masked_scale")

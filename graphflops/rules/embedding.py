@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, data_dependent
+from graphflops.cost import Estimate
+from graphflops.rules import arrangement
+from graphflops.rules.arrangement import picked
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, TensorType
@@ -25,8 +27,7 @@ def embedding(
 ) -> Estimate:
     """One row of the table per index, without any arithmetic."""
     require(weight.rank == 2, f"a table of rows has two axes, not {shown(weight.shape)}")
-    out = weight.like((*indices.shape, weight.shape[1]))
-    return Estimate((out,), reads=(out, indices))
+    return picked(weight.like((*indices.shape, weight.shape[1])), indices)
 
 
 @rule("aten.embedding_dense_backward")
@@ -289,5 +290,4 @@ def embedding_bag_gradient(call: ForwardCall) -> Estimate:
 def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
     """Zeros with a one for each index; how many classes there are the data says where the call does not."""
     known = not (isinstance(num_classes, int) and num_classes < 0)
-    classes = num_classes if known else data_dependent("one_hot")
-    return Estimate((x.like((*x.shape, classes), INT64),), reads=(x,))
+    return arrangement.one_hot(x, x.rank, num_classes if known else None, INT64)

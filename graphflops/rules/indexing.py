@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, broadcast, differ
+from graphflops.rules.arrangement import picked
 from graphflops.rules.axes import axis
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, expanded, replaced, shown, tensors_of
-from graphflops.rules.updates import Functional, Update, update
+from graphflops.rules.updates import Functional, Update, combined, reduction, update
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _check_masks(x: TensorType, indices: Indices) -> None:
 def index(x: TensorType, indices: Indices) -> Estimate:
     """The elements at the indices."""
     out = x.like(indexed_shape(x, indices))
-    return Estimate((out,), reads=(out, *tensors_of(indices)))
+    return picked(out, *tensors_of(indices))
 
 
 @rule("aten._unsafe_masked_index")
@@ -108,8 +109,7 @@ def rows(x: TensorType, dim: int, index: TensorType) -> TensorType:
 @rule("aten.index_select")
 def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
     """Chosen positions of an axis."""
-    out = rows(x, dim, index)
-    return Estimate((out,), reads=(out, index))
+    return picked(rows(x, dim, index), index)
 
 
 @rule("aten.index_select_backward")
@@ -147,13 +147,6 @@ def index_reduce(
     return Update(x, rows(x, dim, index), (index, source), reduction(reduce, source, x), combines=True)
 
 
-def reduction(reduce: str | None, source: TensorType, target: TensorType) -> Dim:
-    """Operations of combining every element of a source with what is there."""
-    if reduce is None:
-        return 0
-    return 2 * source.numel + target.numel if reduce == "mean" else source.numel
-
-
 # Every element by its own index along one axis.
 
 
@@ -165,13 +158,7 @@ def gather(x: TensorType, dim: int, index: TensorType, *, sparse_grad: bool = Fa
         x.rank == index.rank or 0 in (x.rank, index.rank, index.numel),
         f"{shown(index.shape)} does not index {shown(x.shape)}",
     )
-    return picked(x, index)
-
-
-def picked(x: TensorType, index: TensorType) -> Estimate:
-    """One element per index read, and the indices."""
-    out = x.like(index.shape)
-    return Estimate((out,), reads=(out, index))
+    return picked(x.like(index.shape), index)
 
 
 @rule("aten.gather_backward")
@@ -191,19 +178,19 @@ def gather_sparse_backward(x: TensorType, dim: int, index: TensorType, grad: Ten
 @rule("aten.take")
 def take(x: TensorType, index: TensorType) -> Estimate:
     """One element per index into the flattened tensor."""
-    return picked(x, index)
+    return picked(x.like(index.shape), index)
 
 
 @rule("aten.take_along_dim")
 def take_along_dim(x: TensorType, indices: TensorType, dim: int | None = None) -> Estimate:
     """One element per index along an axis, the others broadcast; without one, from the flattened tensor."""
     if dim is None:
-        return picked(x, indices.view((indices.numel,)))
+        flat = indices.view((indices.numel,))
+        return picked(x.like(flat.shape), flat)
     require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
     place = axis(dim, x.rank)
     shape = broadcast(replaced(x.shape, place, 1), replaced(indices.shape, place, 1))
-    out = x.like(replaced(shape, place, indices.shape[place]))
-    return Estimate((out,), reads=(out, indices))
+    return picked(x.like(replaced(shape, place, indices.shape[place])), indices)
 
 
 @update("put")
@@ -216,9 +203,8 @@ def put(x: TensorType, index: TensorType, source: TensorType, accumulate: bool =
 def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: str | None = None) -> Update:
     """One element written per index, combined with what is there where a reduction is named."""
     axis(dim, x.rank)
-    part = x.like(index.shape)
     source = (src.like(index.shape),) if isinstance(src, TensorType) else ()
-    return Update(x, part, (index, *source), reduction(reduce, part, x), reduce is not None)
+    return combined(x, x.like(index.shape), (index, *source), reduce)
 
 
 @update("scatter_add")

@@ -7,11 +7,12 @@ from math import comb, factorial
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, floor_div, prod, total
+from graphflops.dims import Dim, at_least, ceil_div, dim_max, floor_div, prod, total
+from graphflops.rules.arrangement import end_to_end
 from graphflops.rules.axes import axis
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
 from graphflops.tensor import INT64, TensorType
 
@@ -26,12 +27,6 @@ def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
     return Estimate((TensorType(shape, dtype),), vector_flops=work, reads=tuple(tensors))
 
 
-def met(a: Dim, b: Dim, what: str) -> Dim:
-    """The size two tensors share, the known one where only one is known."""
-    require(not differ(a, b), f"{what} of lengths {a} and {b} meet")
-    return b if isinstance(a, Expr) else a
-
-
 def _is_legacy_empty(x: TensorType) -> bool:
     """A vector of nothing, which `cat` skips whatever the shape of the others."""
     return x.shape == (0,)
@@ -41,18 +36,7 @@ def _is_legacy_empty(x: TensorType) -> bool:
 def cat(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
     """Tensors joined along an axis they have."""
     present = [x for x in tensors if not _is_legacy_empty(x)] or list(tensors)
-    require(bool(present), "there is nothing to join")
-    rank = present[0].rank
-    place = axis(dim, rank)
-    shape = present[0].shape
-    for x in present[1:]:
-        require(x.rank == rank, f"{shown(present[0].shape)} and {shown(x.shape)} have not as many axes")
-        shape = tuple(
-            a if p == place else met(a, b, f"axes {p}")
-            for p, (a, b) in enumerate(zip(shape, x.shape, strict=True))
-        )
-    estimate = joined(tensors, replaced(shape, place, total(x.shape[place] for x in present)))
-    return _with_contents(estimate, [x.value for x in present])
+    return _with_contents(joined(tensors, end_to_end(present, dim)), [x.value for x in present])
 
 
 def _with_contents(estimate: Estimate, parts: Sequence[object]) -> Estimate:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, at_least, floor_div, prod
+from graphflops.dims import Dim, floor_div, prod
+from graphflops.rules.arrangement import bordered, columns_to_image
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, shown, tensors_of
 
@@ -16,20 +17,15 @@ if TYPE_CHECKING:
 
 
 def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
-    """The shape with a border: pairs of widths, the last axis first; a negative width cuts off."""
+    """The shape with a border: pairs of widths, the last axis first."""
     require(
         len(pad) % 2 == 0 and len(pad) <= 2 * len(shape),
         f"{shown(pad)} are no pairs for the axes of {shown(shape)}",
     )
-    added = [pad[place] + pad[place + 1] for place in range(0, len(pad), 2)]
-    whole = len(shape) - len(added)
-    sizes = (size + more for size, more in zip(shape[whole:], reversed(added), strict=True))
-    out = (*shape[:whole], *sizes)
-    require(
-        not any(at_least(-1, size) for size in out),
-        f"a border of {shown(pad)} cuts more off than {shown(shape)} has",
+    axes = range(len(shape) - 1, -1, -1)
+    return bordered(
+        shape, {at: pad[2 * i : 2 * i + 2] for i, at in zip(range(len(pad) // 2), axes, strict=False)}
     )
-    return out
 
 
 @rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")
@@ -118,7 +114,7 @@ def col2im(
     require(x.rank in (2, 3), f"{shown(x.shape)} holds no columns")
     *batch, rows, _ = x.shape
     channels = floor_div(rows, prod(pair(kernel_size)))
-    return Estimate((x.like((*batch, channels, *pair(output_size))),), vector_flops=x.numel, reads=(x,))
+    return columns_to_image(x, batch, channels, pair(output_size))
 
 
 @backward("aten.im2col")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, Expr, differ, floor_div, mod, total
+from graphflops.dims import Dim, Expr, differ, mod, total
 from graphflops.rules import parts
+from graphflops.rules.arrangement import copied, depth_to_space, repeated, space_to_depth, triangle
 from graphflops.rules.axes import axes, axis
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import kept_by_slice, replaced, shown, tensors_of
-from graphflops.rules.view_copies import copied, copied_back
+from graphflops.rules.view_copies import copied_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
 @rule("aten.repeat")
 def repeat(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
     """Every repeat written out."""
-    require(len(repeats) >= x.rank, f"{shown(repeats)} has fewer entries than {shown(x.shape)} has axes")
-    own = (*(1,) * (len(repeats) - x.rank), *x.shape)
-    return Estimate((x.like(size * times for size, times in zip(own, repeats, strict=True)),), reads=(x,))
+    return repeated(x, repeats)
 
 
 @rule("aten.tile")
@@ -110,20 +109,13 @@ def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
 @rule("aten.pixel_shuffle")
 def pixel_shuffle(x: TensorType, upscale_factor: int) -> Estimate:
     """Channels spread out over a finer grid of pixels."""
-    *batch, channels, height, width = x.shape
-    area = upscale_factor * upscale_factor
-    require(not differ(mod(channels, area), 0), f"{channels} channels do not fill squares of {area} pixels")
-    shape = (*batch, floor_div(channels, area), height * upscale_factor, width * upscale_factor)
-    return Estimate((x.like(shape),), reads=(x,))
+    return depth_to_space(x, upscale_factor)
 
 
 @rule("aten.pixel_unshuffle")
 def pixel_unshuffle(x: TensorType, downscale_factor: int) -> Estimate:
     """Squares of pixels gathered as channels of a coarser grid."""
-    *batch, channels, height, width = x.shape
-    rows, columns = (floor_div(size, downscale_factor) for size in (height, width))
-    shape = (*batch, channels * downscale_factor * downscale_factor, rows, columns)
-    return Estimate((x.like(shape),), reads=(x,))
+    return space_to_depth(x, downscale_factor)
 
 
 @rule("aten.channel_shuffle", "aten.native_channel_shuffle")
@@ -134,10 +126,9 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
 
 
 @rule("aten.tril", "aten.triu")
-def triangle(x: TensorType, diagonal: Dim = 0) -> Estimate:
+def tril(x: TensorType, diagonal: Dim = 0) -> Estimate:
     """A copy, zero on one side of a diagonal."""
-    require(x.rank > 1, f"{shown(x.shape)} is no matrix")
-    return copied(x)
+    return triangle(x)
 
 
 # Diagonals.

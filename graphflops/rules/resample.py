@@ -7,12 +7,12 @@ depend on the position alone and are not counted. Picking the nearest input is n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, prod
+from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, prod, total
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
@@ -35,24 +35,33 @@ def tapped(taps: int) -> Work:
 
 
 def antialiased(taps: int) -> Work:
-    """Columns first, then rows, each with as many taps more as the picture shrinks."""
+    """So many taps per output, and as many more as the picture shrinks."""
+    return lambda sizes, counts: separated(sizes, counts, range(len(sizes)), taps)
 
-    def work(sizes: Sizes, counts: Sizes) -> Dim:
-        (rows, columns), (to_rows, to_columns) = sizes, counts
-        return 2 * taps * (rows * dim_max(columns, to_columns) + to_columns * dim_max(rows, to_rows))
 
-    return work
+def separated(sizes: Sizes, counts: Sizes, axes: Sequence[int], taps: int) -> Dim:
+    """One axis after another, the last first, each with as many taps more as it shrinks."""
+    work: list[Dim] = []
+    now = list(sizes)
+    for place in reversed(axes):
+        length, now[place] = now[place], 1
+        work.append(2 * taps * prod(now) * dim_max(length, counts[place]))
+        now[place] = counts[place]
+    return total(work)
 
 
 def resampled(x: TensorType, counts: Sizes, work: Work) -> Estimate:
     """The last axes brought to these sizes."""
     spatial = len(counts)
     require(x.rank == spatial + 2, f"{spatial} resampled axes do not fit a tensor of {x.rank}")
-    out = x.like((*x.shape[:-spatial], *counts))
     flops = prod(x.shape[:-spatial]) * work(x.shape[-spatial:], counts)
-    read = (
-        dim_min(x.nbytes, out.nbytes) if flops == 0 else x
-    )  # inputs between the nearest ones are never read
+    return resized(x, (*x.shape[:-spatial], *counts), flops)
+
+
+def resized(x: TensorType, shape: Sizes, flops: Dim) -> Estimate:
+    """A result of that shape; without arithmetic, inputs between the nearest ones are not read."""
+    out = x.like(shape)
+    read = dim_min(x.nbytes, out.nbytes) if flops == 0 else x
     return Estimate((out,), vector_flops=flops, reads=(read,))
 
 

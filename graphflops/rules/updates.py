@@ -34,6 +34,23 @@ class Update:
     combines: bool = False
 
 
+def combined(x: TensorType, part: TensorType, operands: tuple[TensorType, ...], reduce: str | None) -> Update:
+    """A part written, and combined with what is there where a reduction is named."""
+    return Update(x, part, operands, reduction(reduce, part, x), reduce is not None)
+
+
+def reduction(reduce: str | None, source: TensorType, target: TensorType) -> Dim:
+    """Operations of combining every element of a source with what is there."""
+    if reduce is None:
+        return 0
+    return 2 * source.numel + target.numel if reduce == "mean" else source.numel
+
+
+def functional(done: Update) -> Estimate:
+    """The update of a copy: the tensor is read and the result written in full."""
+    return Estimate((done.target.like(),), vector_flops=done.flops, reads=(done.target, *done.operands))
+
+
 @dataclass(frozen=True)
 class Functional:
     """The rule of an update into a copy: the tensor is read and the result written in full."""
@@ -46,8 +63,7 @@ class Functional:
         return self.update.__code__
 
     def __call__(self, *args: object, **kwargs: object) -> Estimate:
-        done = self.update(*args, **kwargs)
-        return Estimate((done.target.like(),), vector_flops=done.flops, reads=(done.target, *done.operands))
+        return functional(self.update(*args, **kwargs))
 
 
 @dataclass(frozen=True)

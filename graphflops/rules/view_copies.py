@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.rules import parts, views
+from graphflops.rules.arrangement import copied
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import TensorType
@@ -14,11 +15,6 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
-
-
-def copied(*seen: TensorType) -> Estimate:
-    """Each tensor read as it is stored and written out in full."""
-    return Estimate(tuple(x.like() for x in seen), reads=seen)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ
-from graphflops.rules.activation import prelu as aten_prelu
 from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.arithmetic import pointwise, unary
@@ -57,8 +57,8 @@ def swiglu(a: TensorType, b: TensorType, *, alpha: float = 1.0) -> Estimate:
 
 @rule("onnx.PRelu")
 def prelu(x: TensorType, slope: TensorType, *, consumed_inputs: Value = None) -> Estimate:
-    """As ATen's; slopes of several elements share one, in any version's way."""
-    return aten_prelu(x, slope)
+    """One product and one choice per element; several elements may share a slope, in any version's way."""
+    return replace(pointwise(WORK["prelu"], x), reads=(x, slope))
 
 
 def rows_of(x: TensorType, axis: int) -> TensorType:

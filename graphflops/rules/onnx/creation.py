@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div
 from graphflops.errors import DimError
+from graphflops.rules import arrangement
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.creation import progression
 from graphflops.rules.onnx.entries import Numbers, Place, filled, grid, numbers, rank_of, size, sizes, unknown
@@ -109,16 +110,16 @@ def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: in
     """One of two values written per index and class."""
     place, classes = place_of(axis, indices.rank + 1), size(depth)
     known, pair = grid(indices), numbers(values)
-    length = data_dependent("one_hot") if classes is None else classes
-    out = TensorType((*indices.shape[:place], length, *indices.shape[place:]), values.dtype)
+    estimate = arrangement.one_hot(indices, place, classes, values.dtype)
+    (out,) = tensors_of(estimate.out)
 
     def entry(at: Place) -> Number | None:
         index = None if known is None else known.at((*at[:place], *at[place + 1 :]))
-        if not isinstance(index, int) or not isinstance(length, int) or pair is None:
+        if not isinstance(index, int) or not isinstance(classes, int) or pair is None:
             return None
-        return pair[at[place] - index in (0, length)]
+        return pair[at[place] - index in (0, classes)]
 
-    return Estimate((filled(out, entry),), reads=(indices,))
+    return replace(estimate, out=(filled(out, entry),))
 
 
 @rule("onnx.EyeLike")

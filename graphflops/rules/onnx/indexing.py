@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import differ
+from graphflops.rules.arrangement import picked
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import Grid, Place, filled, grid, moved, wrapped
 from graphflops.rules.onnx.values import Number, add, largest, multiply, smallest
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import replaced, shown
+from graphflops.rules.updates import combined, functional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,17 +39,13 @@ def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     out = x.like(replaced(x.shape, place, *indices.shape))
     known = grid(indices)
     if known is None:
-        return _picked(out, indices)
+        return picked(out, indices)
     last = place + indices.rank
 
     def source(at: Place) -> Place:
         return (*at[:place], wrapped(known.at(at[place:last]), x.shape[place]), *at[last:])
 
-    return _picked(moved(x, out, source), indices)
-
-
-def _picked(out: TensorType, indices: TensorType) -> Estimate:
-    return Estimate((out,), reads=(out, indices))
+    return picked(moved(x, out, source), indices)
 
 
 @rule("onnx.GatherElements")
@@ -55,12 +54,12 @@ def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Est
     require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
     place, known, out = place_of(axis, x.rank), grid(indices), x.like(indices.shape)
     if known is None:
-        return _picked(out, indices)
+        return picked(out, indices)
 
     def source(at: Place) -> Place:
         return (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
 
-    return _picked(moved(x, out, source), indices)
+    return picked(moved(x, out, source), indices)
 
 
 @rule("onnx.GatherND")
@@ -70,14 +69,14 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
     deep = _depth(x, indices, batch_dims)
     out = x.like((*lead, *x.shape[batch_dims + deep :]))
     if known is None:
-        return _picked(out, indices)
+        return picked(out, indices)
 
     def source(at: Place) -> Place:
         where = at[: len(lead)]
         named = (wrapped(known.at((*where, i)), x.shape[batch_dims + i]) for i in range(deep))
         return (*where[:batch_dims], *named, *at[len(lead) :])
 
-    return _picked(moved(x, out, source), indices)
+    return picked(moved(x, out, source), indices)
 
 
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
@@ -136,12 +135,11 @@ def _scattered(
     writes: Iterable[tuple[Place, Number]] | None,
 ) -> Estimate:
     require(reduction in _COMBINED, f"unknown reduction {reduction}")
-    out = x.like()
-    old = grid(x)
-    if writes is not None and old is not None:
-        out = _written(out, old, writes, _COMBINED[reduction])
-    work = 0 if reduction == "none" else updates.numel
-    return Estimate((out,), vector_flops=work, reads=(x, indices, updates))
+    update = combined(x, updates, (indices, updates), None if reduction == "none" else reduction)
+    estimate, old = functional(update), grid(x)
+    if writes is None or old is None:
+        return estimate
+    return replace(estimate, out=(_written(x.like(), old, writes, _COMBINED[reduction]),))
 
 
 def _written(

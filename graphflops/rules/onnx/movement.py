@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod, total
+from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
+from graphflops.rules import arrangement
+from graphflops.rules.arrangement import columns_to_image, copied, end_to_end, repeated, triangle
 from graphflops.rules.axes import axes
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import (
@@ -18,7 +21,7 @@ from graphflops.rules.onnx.entries import (
     unknown,
 )
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import replaced, shown
+from graphflops.rules.shapes import replaced, shown, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,15 +59,8 @@ def concat_by_default(*tensors: TensorType, axis: int = 1) -> Estimate:
 
 def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
     """The tensors end to end along an axis, contents included."""
-    require(bool(tensors), "there is nothing to join")
-    first = tensors[0]
-    place = place_of(axis, first.rank)
-    shape = first.shape
-    for x in tensors[1:]:
-        require(x.rank == first.rank, f"{shown(first.shape)} and {shown(x.shape)} have not as many axes")
-        pairs = enumerate(zip(shape, x.shape, strict=True))
-        shape = tuple(a if at == place else meet(a, b) for at, (a, b) in pairs)
-    out = first.like(replaced(shape, place, total(x.shape[place] for x in tensors)))
+    shape = end_to_end(tensors, axis)
+    out, place = tensors[0].like(shape), place_of(axis, len(shape))
     known = [contents for x in tensors if (contents := grid(x)) is not None]
     if len(known) < len(tensors):
         return out
@@ -94,7 +90,7 @@ def expand(x: TensorType, shape: Numbers) -> Estimate:
     ahead = out.rank - x.rank
     repeats = [length == 1 for length in x.shape]
     source = moved(x, out, lambda at: [0 if one else i for one, i in zip(repeats, at[ahead:], strict=True)])
-    return Estimate((source,), reads=(x,))
+    return replace(copied(x), out=(source,))
 
 
 @rule("onnx.Tile")
@@ -104,7 +100,7 @@ def tile(x: TensorType, repeats: Numbers) -> Estimate:
     require(
         len(times) == x.rank, f"{shown(times)} does not say how often each axis of {shown(x.shape)} repeats"
     )
-    return Estimate((_repeated(x, times),), reads=(x,))
+    return _repeated(x, times)
 
 
 @rule("onnx.Tile.1")
@@ -114,13 +110,16 @@ def tile_axis(x: TensorType, tiles: Numbers, axis: Numbers) -> Estimate:
     require(isinstance(along, int), "which axis is repeated depends on data")
     place = place_of(along, x.rank) if isinstance(along, int) else 0
     more = unknown("tile", place) if times is None else times
-    return Estimate((_repeated(x, replaced((1,) * x.rank, place, more)),), reads=(x,))
+    return _repeated(x, replaced((1,) * x.rank, place, more))
 
 
-def _repeated(x: TensorType, times: Sequence[Dim]) -> TensorType:
-    out = x.like(length * more for length, more in zip(x.shape, times, strict=True))
+def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
+    """Every repeat written out, contents included."""
+    copy = repeated(x, times)
+    (out,) = tensors_of(copy.out)
     lengths = [length if isinstance(length, int) else 1 for length in x.shape]
-    return moved(x, out, lambda at: [i % length for i, length in zip(at, lengths, strict=True)])
+    source = moved(x, out, lambda at: [i % length for i, length in zip(at, lengths, strict=True)])
+    return replace(copy, out=(source,))
 
 
 # Blocks of pictures.
@@ -128,30 +127,23 @@ def _repeated(x: TensorType, times: Sequence[Dim]) -> TensorType:
 
 @rule("onnx.DepthToSpace")
 def depth_to_space(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estimate:
-    """Channels spread out over a finer grid of positions."""
-    batch, channels, height, width = _picture(x, blocksize)
-    area = blocksize * blocksize
-    require(not differ(mod(channels, area), 0), f"{channels} channels do not fill blocks of {area}")
-    return Estimate(
-        (x.like((batch, floor_div(channels, area), height * blocksize, width * blocksize)),), reads=(x,)
-    )
+    """Channels spread out over a finer grid of positions; the order of channels costs nothing."""
+    _require_picture(x, blocksize)
+    return arrangement.depth_to_space(x, blocksize)
 
 
 @rule("onnx.SpaceToDepth")
 def space_to_depth(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estimate:
     """Blocks of positions gathered as channels of a coarser grid."""
-    batch, channels, height, width = _picture(x, blocksize)
-    uneven = any(differ(mod(length, blocksize), 0) for length in (height, width))
-    require(not uneven, f"{shown((height, width))} is not made of blocks of {blocksize}")
-    rows, columns = (floor_div(length, blocksize) for length in (height, width))
-    return Estimate((x.like((batch, channels * blocksize * blocksize, rows, columns)),), reads=(x,))
+    _require_picture(x, blocksize)
+    uneven = any(differ(mod(length, blocksize), 0) for length in x.shape[2:])
+    require(not uneven, f"{shown(x.shape[2:])} is not made of blocks of {blocksize}")
+    return arrangement.space_to_depth(x, blocksize)
 
 
-def _picture(x: TensorType, block: int) -> tuple[Dim, Dim, Dim, Dim]:
+def _require_picture(x: TensorType, block: int) -> None:
     require(block > 0, f"there are no blocks of {block}")
     require(x.rank == 4, f"{shown(x.shape)} is no batch of pictures")
-    batch, channels, height, width = x.shape
-    return batch, channels, height, width
 
 
 @rule("onnx.Col2Im")
@@ -171,7 +163,7 @@ def col2im(
     if image is None:
         image = tuple(unknown("col2im", place) for place in range(2, 2 + rank_of(image_shape, "Col2Im")))
     channels = unknown("col2im", 1) if block is None else floor_div(rows, prod(block))
-    return Estimate((x.like((batch, channels, *image)),), vector_flops=x.numel, reads=(x,))
+    return columns_to_image(x, (batch,), channels, image)
 
 
 # The same elements, some elsewhere or gone.
@@ -180,16 +172,15 @@ def col2im(
 @rule("onnx.Trilu")
 def trilu(x: TensorType, k: Numbers = None, *, upper: int = 1) -> Estimate:
     """A copy, zero on one side of a diagonal."""
-    require(x.rank > 1, f"{shown(x.shape)} is no matrix")
-    shift, known = 0 if k is None else size(k), grid(x)
+    copy, shift, known = triangle(x), 0 if k is None else size(k), grid(x)
     if known is None or not isinstance(shift, int):
-        return Estimate((x.like(),), reads=(x,))
+        return copy
 
     def entry(at: Place) -> Number:
         beyond = at[-1] - at[-2] - shift
         return known.at(at) if (beyond >= 0 if upper else beyond <= 0) else 0
 
-    return Estimate((filled(x.like(), entry),), reads=(x,))
+    return replace(copy, out=(filled(x.like(), entry),))
 
 
 @rule("onnx.ReverseSequence")

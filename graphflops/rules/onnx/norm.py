@@ -11,12 +11,13 @@ from graphflops.rules.axes import axes as axes_of
 from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.axes import reduced
 from graphflops.rules.batch_norm import scaled, updated
-from graphflops.rules.dropout import DROPOUT
+from graphflops.rules.dropout import masked
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.arithmetic import only_value
 from graphflops.rules.onnx.fused import Outputs, asked, chosen
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import BOOL, DType, TensorType
 
 if TYPE_CHECKING:
@@ -229,8 +230,5 @@ def dropout_unless_tested(
 def _dropped(x: TensorType, training: bool, outputs: Outputs, mask: DType) -> Estimate:
     if not training and not asked(outputs, 1):
         return free(replace(x.view(x.shape), value=x.value))
-    kept = x.like(dtype=mask)
-    out = chosen(outputs, x.like(), kept)
-    if training:
-        return Estimate(out, vector_flops=DROPOUT * x.numel, reads=(x,))
-    return Estimate(out, writes=(kept,), alias=True)
+    estimate = masked(x, mask, training)
+    return replace(estimate, out=chosen(outputs, *tensors_of(estimate.out)))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
 from graphflops.dims import prod
 from graphflops.rules.onnx.entries import sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
-from graphflops.rules.pool import windowed
+from graphflops.rules.pool import adaptive, max_unpool2d, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
+    from graphflops.cost import Estimate
     from graphflops.dims import Dim
 
 
@@ -103,27 +103,28 @@ def lp_pool(
     return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), norm_of(p))
 
 
-def over_everything(x: TensorType, kind: Pooling) -> Estimate:
-    """One window as large as the input."""
-    return pooled(x, x.shape[2:], (1,) * (x.rank - 2), kind)
-
-
 @rule("onnx.GlobalMaxPool")
 def global_max_pool(x: TensorType) -> Estimate:
-    """One comparison per element."""
-    return over_everything(x, MAXIMUM)
+    """Adaptive pooling to a single maximum per channel: one comparison per element."""
+    return adaptive(x, one_window(x), final=0)
 
 
 @rule("onnx.GlobalAveragePool")
 def global_average_pool(x: TensorType) -> Estimate:
-    """One addition per element and a division per channel."""
-    return over_everything(x, AVERAGE)
+    """Adaptive pooling to a single average per channel: one addition per element and a division per channel."""
+    return adaptive(x, one_window(x), final=1)
 
 
 @rule("onnx.GlobalLpPool")
 def global_lp_pool(x: TensorType, *, p: float = 2) -> Estimate:
     """A magnitude, a square or a power, and an addition per element, and a root per channel."""
-    return over_everything(x, norm_of(p))
+    return pooled(x, x.shape[2:], one_window(x), norm_of(p))
+
+
+def one_window(x: TensorType) -> tuple[Dim, ...]:
+    """A single output along each spatial axis."""
+    require(x.rank > 2, f"no spatial axes to pool over in {x}")
+    return (1,) * (x.rank - 2)
 
 
 @rule("onnx.MaxUnpool")
@@ -142,4 +143,4 @@ def max_unpool(
         asked = (*x.shape[:2], *spatial)
     else:
         asked = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
-    return Estimate((x.like(asked),), reads=(x, indices, output_shape))
+    return replace(max_unpool2d(x, indices, asked), reads=(x, indices, output_shape))

@@ -10,17 +10,20 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
-from graphflops.dims import Dim, dim_max, dim_min, floor_div, prod, same, total
+from graphflops.dims import Dim, floor_div, prod, same
 from graphflops.errors import DimError
+from graphflops.rules.arrangement import copied
 from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, sizes, unknown
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import Shape, shown
+from graphflops.rules.resample import resized, separated
+from graphflops.rules.shapes import shown
 from graphflops.tensor import FLOAT32, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphflops.cost import Estimate
 
 _TAPS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}  # along one axis
 
@@ -126,25 +129,14 @@ def _extents(roi: Numbers) -> list[Number] | None:
 def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
     require(mode in _TAPS, f"unknown mode {mode}")
     shape = tuple(_settled(lengths.get(place, own), place) for place, own in enumerate(x.shape))
-    out = x.like(shape)
     changed = [place for place, own in enumerate(x.shape) if not same(own, shape[place])]
-    if _TAPS[mode] == 0:  # inputs between the nearest ones are never read
-        return Estimate((out,), reads=(dim_min(x.nbytes, out.nbytes),))
     taps = _TAPS[mode]
-    work = _separated(x.shape, shape, changed, taps) if antialias else 2 * taps ** len(changed) * out.numel
-    return Estimate((out,), vector_flops=work if changed else 0, reads=(x,))
+    if taps and not changed:
+        return copied(x)
+    if antialias:
+        return resized(x, shape, separated(x.shape, shape, changed, taps))
+    return resized(x, shape, 2 * taps ** len(changed) * prod(shape) if taps else 0)
 
 
 def _settled(length: Dim | None, place: int) -> Dim:
     return unknown("resize", place) if length is None else length
-
-
-def _separated(own: Shape, shape: Shape, changed: Sequence[int], taps: int) -> Dim:
-    """One axis after another, the last first, each with as many taps more as it shrinks."""
-    work: list[Dim] = []
-    now = list(own)
-    for place in reversed(changed):
-        length, now[place] = now[place], 1
-        work.append(2 * taps * prod(now) * dim_max(length, shape[place]))
-        now[place] = shape[place]
-    return total(work)

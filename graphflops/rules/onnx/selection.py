@@ -11,7 +11,7 @@ from graphflops.rules.counts import n_log_n
 from graphflops.rules.onnx.entries import Numbers, filled, grid, literals, moved, size
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.registry import require, rule
-from graphflops.rules.search import distinct
+from graphflops.rules.search import distinct, nonzero
 from graphflops.rules.shapes import replaced, same_elements, shown
 from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
@@ -30,7 +30,7 @@ def non_zero(x: TensorType) -> Estimate:
         out = x.like((x.rank, x.numel if x.uniform else 0), INT64)
     else:
         out = x.like((x.rank, data_dependent("nonzero")), INT64)
-    return Estimate((out,), vector_flops=x.numel, reads=(x,))
+    return replace(nonzero(x), out=(out,))
 
 
 @rule("onnx.Compress")

@@ -6,7 +6,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, total
+from graphflops.dims import Dim, ceil_div, differ, dim_min, floor_div, total
+from graphflops.rules.arrangement import bordered, picked
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import chosen_axes, filled, grid, many, moved, size, sizes, unknown
 from graphflops.rules.registry import require, rule
@@ -98,7 +99,7 @@ def slice_(
     """A range of each axis named; a bound past the end, of either sign, means the end."""
     places = chosen_axes(axes, x.rank, many(starts))
     if places is None:
-        return _copied(x.like(unknown("slice", place) for place in range(x.rank)))
+        return picked(x.like(unknown("slice", place) for place in range(x.rank)))
     every = [sizes(given) for given in (starts, ends)]
     strides = (1,) * len(places) if steps is None else sizes(steps)
     shape, where = x.shape, {}
@@ -111,11 +112,7 @@ def slice_(
             require(step != 0, "a slice cannot have a step of 0")
             where[place] = (_first(x.shape[place], start, step), step)
             shape = replaced(shape, place, kept(x.shape[place], start, end, step))
-    return _copied(_window(x, shape, where))
-
-
-def _copied(part: TensorType) -> Estimate:
-    return Estimate((part,), reads=(part,))
+    return picked(_window(x, shape, where))
 
 
 def kept(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
@@ -163,23 +160,18 @@ def pad(
         touched = range(x.rank) if places is None else places
         return Estimate((x.like(_opened(x.shape, touched)),), reads=(x,))
     require(len(widths) == 2 * len(places), f"{shown(widths)} are no pairs for {len(places)} axes")
-    ahead, behind = (
-        dict(zip(places, part, strict=True)) for part in (widths[: len(places)], widths[len(places) :])
-    )
-    shape = [length + ahead.get(at, 0) + behind.get(at, 0) for at, length in enumerate(x.shape)]
-    require(
-        not any(at_least(-1, length) for length in shape),
-        f"a border of {shown(widths)} cuts more off than {shown(x.shape)} has",
-    )
+    pairs = dict(zip(places, zip(widths[: len(places)], widths[len(places) :], strict=True), strict=True))
+    ahead = {at: before for at, (before, _) in pairs.items()}
     fill = 0 if constant_value is None else size(constant_value)
-    return Estimate((_bordered(x, x.like(shape), ahead, mode, fill),), reads=(x,))
+    out = x.like(bordered(x.shape, pairs))
+    return Estimate((_with_border(x, out, ahead, mode, fill),), reads=(x,))
 
 
 def _opened(shape: Shape, places: Sequence[int]) -> Shape:
     return tuple(unknown("pad", at) if at in places else length for at, length in enumerate(shape))
 
 
-def _bordered(
+def _with_border(
     x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None
 ) -> TensorType:
     """`out` with the contents of `x` and of the border that its mode draws from them."""

@@ -1,0 +1,89 @@
+"""Copies in another arrangement, as ATen, prims and ONNX share them: what is read once, what is written once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, total
+from graphflops.rules.axes import axis
+from graphflops.rules.registry import require
+from graphflops.rules.shapes import Shape, replaced, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.tensor import DType, TensorType
+
+
+def copied(*seen: TensorType) -> Estimate:
+    """Each tensor read as it is stored and written out in full."""
+    return Estimate(tuple(x.like() for x in seen), reads=seen)
+
+
+def picked(out: TensorType, *indices: TensorType) -> Estimate:
+    """Elements found by index: as many are read as are returned, and the indices."""
+    return Estimate((out,), reads=(out, *indices))
+
+
+def end_to_end(tensors: Sequence[TensorType], dim: int) -> Shape:
+    """The shape of tensors joined along an axis they have."""
+    require(bool(tensors), "there is nothing to join")
+    shape = tensors[0].shape
+    place = axis(dim, len(shape))
+    for x in tensors[1:]:
+        require(x.rank == len(shape), f"{shown(shape)} and {shown(x.shape)} do not have equally many axes")
+        pairs = enumerate(zip(shape, x.shape, strict=True))
+        shape = tuple(a if at == place else meet(a, b) for at, (a, b) in pairs)
+    return replaced(shape, place, total(x.shape[place] for x in tensors))
+
+
+def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
+    """The shape with a border of these widths before and behind each axis; a negative width cuts off."""
+    out = tuple(size + total(widths.get(at, ())) for at, size in enumerate(shape))
+    require(
+        not any(at_least(-1, size) for size in out),
+        f"a border of {dict(widths)} cuts more off than {shown(shape)} has",
+    )
+    return out
+
+
+def repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
+    """Every axis repeated end to end, every repeat written; axes may be added in front."""
+    require(len(times) >= x.rank, f"{shown(times)} has fewer entries than {shown(x.shape)} has axes")
+    own = (*(1,) * (len(times) - x.rank), *x.shape)
+    return Estimate((x.like(size * more for size, more in zip(own, times, strict=True)),), reads=(x,))
+
+
+def triangle(x: TensorType) -> Estimate:
+    """A copy, zero on one side of a diagonal."""
+    require(x.rank > 1, f"{shown(x.shape)} is no matrix")
+    return copied(x)
+
+
+def depth_to_space(x: TensorType, factor: int) -> Estimate:
+    """Channels spread out over a grid of positions that is finer by a factor."""
+    *batch, channels, height, width = x.shape
+    area = factor * factor
+    require(not differ(mod(channels, area), 0), f"{channels} channels do not fill squares of {area}")
+    return Estimate(
+        (x.like((*batch, floor_div(channels, area), height * factor, width * factor)),), reads=(x,)
+    )
+
+
+def space_to_depth(x: TensorType, factor: int) -> Estimate:
+    """Squares of positions gathered as channels of a coarser grid."""
+    *batch, channels, height, width = x.shape
+    rows, columns = (floor_div(size, factor) for size in (height, width))
+    return Estimate((x.like((*batch, channels * factor * factor, rows, columns)),), reads=(x,))
+
+
+def columns_to_image(x: TensorType, leading: Sequence[Dim], channels: Dim, image: Sequence[Dim]) -> Estimate:
+    """Columns put back as patches of an image, an addition each where they may overlap."""
+    return Estimate((x.like((*leading, channels, *image)),), vector_flops=x.numel, reads=(x,))
+
+
+def one_hot(x: TensorType, place: int, classes: Dim | None, dtype: DType) -> Estimate:
+    """One of two values for each index and class, classes along a new axis; None where the data says how many."""
+    size = data_dependent("one_hot") if classes is None else classes
+    return Estimate((x.like((*x.shape[:place], size, *x.shape[place:]), dtype),), reads=(x,))
