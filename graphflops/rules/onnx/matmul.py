@@ -1,15 +1,17 @@
-"""Products of matrices and sums of products over named axes."""
+"""Products of two matrices."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
-from graphflops.rules import contraction, linalg
 from graphflops.rules import matmul as shared
 from graphflops.rules.onnx.fused import arithmetic, only
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import INT32, TensorType
+
+if TYPE_CHECKING:
+    from graphflops.cost import Estimate
 
 
 @rule("onnx.MatMul", product=("a", "b"))
@@ -60,18 +62,3 @@ def gemm(
 
 def _turned(x: TensorType, transposed: int) -> TensorType:
     return x.view(x.shape[::-1]) if transposed else x
-
-
-@rule("onnx.Einsum")
-def einsum(*tensors: TensorType, equation: str) -> Estimate:
-    """Matrix products of the pairwise contractions, left to right; a mere transposition is a copy."""
-    estimate = contraction.einsum(equation, tensors)
-    if not estimate.alias:
-        return estimate
-    return Estimate((only(estimate).like(),), reads=(only(estimate).like(),))
-
-
-@rule("onnx.Det")
-def det(x: TensorType) -> Estimate:
-    """Gaussian elimination, and the product of the diagonal."""
-    return linalg.det(x)

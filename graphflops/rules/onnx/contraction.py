@@ -1,0 +1,28 @@
+"""Sums of products over named axes, and determinants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.rules import contraction, linalg
+from graphflops.rules.onnx.fused import only
+from graphflops.rules.registry import rule
+
+if TYPE_CHECKING:
+    from graphflops.tensor import TensorType
+
+
+@rule("onnx.Einsum")
+def einsum(*tensors: TensorType, equation: str) -> Estimate:
+    """Matrix products of the pairwise contractions, left to right; a mere transposition is a copy."""
+    estimate = contraction.einsum(equation, tensors)
+    if not estimate.alias:
+        return estimate
+    return Estimate((only(estimate).like(),), reads=(only(estimate).like(),))
+
+
+@rule("onnx.Det")
+def det(x: TensorType) -> Estimate:
+    """Gaussian elimination, and the product of the diagonal."""
+    return linalg.det(x)
