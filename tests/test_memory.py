@@ -8,7 +8,7 @@ import pytest
 
 from graphflops.analysis import analyze
 from graphflops.dims import evaluate, symbol
-from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.graph import Graph, Input, Node, Output, Ref, Symbol
 from graphflops.report import Report
 from graphflops.tensor import TensorType
 from tests.support import t
@@ -39,7 +39,8 @@ def run(*calls: tuple[str, str, tuple[Any, ...]], outputs: str = "loss", **types
         )
         for name, value in values.items()
     }
-    graph = Graph(nodes, trained, inputs, tuple(Output(Ref(name)) for name in outputs.split()))
+    returned = tuple(Output(Ref(name)) for name in outputs.split())
+    graph = Graph(nodes, trained, inputs, returned, symbols={"n": Symbol("n")})
     report = analyze(graph, training=True)
     assert not report.coverage.unknown
     return report

@@ -11,6 +11,7 @@ import click
 from graphflops.writing import whole
 
 if TYPE_CHECKING:
+    from graphflops.graph import Graph
     from graphflops.report import Report
 
 _PIPE_WIDTH = 120  # columns of a table that goes to no terminal
@@ -21,16 +22,32 @@ def report_of(
     *,
     rule_files: tuple[str, ...] = (),
     quiet: bool = False,
+    verify: bool = False,
+    model_name: str | None = None,
     **options: Any,
 ) -> Report:
-    """The report of a model, or the saved report that the file is. `quiet`: no progress bar."""
+    """The report of a model, or the saved report that the file is.
+
+    quiet: no progress bar. verify: check first that the program read from the file is well formed.
+    """
     from graphflops.loading import analyze, import_rules, is_report
 
-    if rule_files and is_report(model):
+    if (rule_files or verify) and is_report(model):
         raise click.UsageError("MODEL is a saved report, which is as it was analysed: give the model itself")
     import_rules(rule_files)
     with Progress() as progress:
-        return analyze(model, progress=None if quiet else progress, **options)
+        given: Any = _verified(model, model_name) if verify else model
+        name = None if verify else model_name
+        return analyze(given, model_name=name, progress=None if quiet else progress, **options)
+
+
+def _verified(model: str, model_name: str | None) -> Graph:
+    from graphflops.exporters import load
+    from graphflops.verify import verify
+
+    graph = load(model, model_name)
+    verify(graph)
+    return graph
 
 
 def screen(output: str | None, otherwise: int = _PIPE_WIDTH) -> dict[str, Any]:

@@ -159,6 +159,9 @@ masks = click.option(
     callback=named,
     help="What an input that is a mask lets through: causal, window:1024, prefix:128, density:0.3.",
 )
+verify = click.option(
+    "--verify", is_flag=True, help="First check that the program, as read from the file, is well formed."
+)
 sweeps = click.option(
     "--sweep",
     "sweeps",
