@@ -24,9 +24,8 @@ MAX_MEMBER_BYTES = (
 )  # of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB
 MAX_MEMBERS = 1_000_000
 MAX_DIRECTORY_BYTES = 128 * 2**20
-_BOMB_BYTES = (
-    64 * 2**20
-)  # past this size, and packed tighter than this ratio, a member is taken for a zip bomb
+# A member larger than this and packed tighter than this ratio is taken for a zip bomb.
+_BOMB_BYTES = 4 * 2**20
 _BOMB_RATIO = 200
 
 _TAIL = 65_557  # longest possible end-of-directory record, comment included

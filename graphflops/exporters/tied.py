@@ -1,4 +1,4 @@
-"""Tied weights in a file that does not say where weights are stored: seen from who uses what."""
+"""Tied weights in a file that does not record where weights are stored, inferred from the modules that use them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.graph import Ref
+from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.graph import Input, Node
 
@@ -18,41 +19,56 @@ def with_aliases(
 ) -> tuple[Input, ...]:
     """The inputs, each weight that shares memory with an earlier one marked so.
 
-    torch redirects every use of tied weights to one of them. So where nothing uses `embedding.weight` and
-    calls made in module `embedding` use `head.weight`, of the same type, the two are one. A weight of a
-    module that makes no calls is one with the only weight of its type and name in a module within its own
-    (`head.bias` with `head.decoder.bias`), or with the only table of its type that is looked up and found
-    to be tied already (`shared.weight`).
+    torch redirects every use of tied weights to one of them. So two weights of one type are tied where no call uses
+    `embedding.weight` and calls of module `embedding` use `head.weight`. A weight of a module without calls is tied to
+    the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), otherwise to the
+    only embedding table of its type that is tied already (`shared.weight`).
     """
     weights = {entry.name: entry for entry in inputs if entry.role in ("parameter", "buffer")}
     users = _users(nodes, weights)
-    unused: dict[str, list[Input]] = {}
-    for entry in weights.values():
-        if entry.name not in users and _owner(entry):
-            unused.setdefault(_owner(entry), []).append(entry)
+    unused = [entry for entry in weights.values() if entry.name not in users and _owner(entry)]
     if not unused:
         return tuple(inputs)
-    used: dict[str, str] = {}  # by member of a tied group: the one that is used
-    for name, modules in users.items():
-        for module in modules & unused.keys():
-            alike = [entry for entry in unused[module] if types.get(name) == types.get(entry.name)]
-            if alike and module != _owner(weights[name]):
-                used[name] = used[alike[0].name] = name
-    tables = _users([node for node in nodes if node.operator.is_embedding], used)
-    for owner, entries in unused.items():
-        for entry in entries:
-            same = [name for name in users if types.get(name) == types.get(entry.name)]
-            attribute = entry.target.removeprefix(owner)
-            within = [name for name in same if _is_child(weights[name].target, owner, attribute)]
-            found = within or [name for name in same if name in tables]
-            if entry.name not in used and len(found) == 1:
-                used[found[0]] = used[entry.name] = found[0]
+    used = _used_for(unused, users, weights, types)
+    tables = _users([node for node in nodes if "embedding" in operator(node.op).name], used)
+    children: dict[tuple[str, str, object], list[str]] = {}
+    typed: dict[object, list[str]] = {}
+    for name in users:
+        child, _, attribute = weights[name].target.rpartition(".")
+        children.setdefault((child.rpartition(".")[0], attribute, types.get(name)), []).append(name)
+        if name in tables:
+            typed.setdefault(types.get(name), []).append(name)
+    for entry in unused:
+        owner, _, attribute = entry.target.rpartition(".")
+        kind = types.get(entry.name)
+        found = children.get((owner, attribute, kind)) or typed.get(kind, [])
+        if entry.name not in used and len(found) == 1:
+            used[found[0]] = used[entry.name] = found[0]
     first: dict[str, str] = {}  # by the one that is used: the first of the group
     marked = []
     for entry in inputs:
         earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
         marked.append(entry if earlier == entry.target else replace(entry, alias_of=earlier))
     return tuple(marked)
+
+
+def _used_for(
+    unused: Iterable[Input],
+    users: Mapping[str, set[str]],
+    weights: Mapping[str, Input],
+    types: Mapping[str, object],
+) -> dict[str, str]:
+    """By member of a tied group, the weight that is used, for groups that a module's calls show."""
+    by_module: dict[tuple[str, object], str] = {}
+    for entry in unused:
+        by_module.setdefault((_owner(entry), types.get(entry.name)), entry.name)
+    used: dict[str, str] = {}
+    for name, modules in users.items():
+        for module in modules:
+            alike = by_module.get((module, types.get(name)))
+            if alike is not None and module != _owner(weights[name]):
+                used[name] = used[alike] = name
+    return used
 
 
 def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]]:
@@ -72,15 +88,6 @@ def _names(operands: Sequence[object]) -> Iterator[str]:
             yield operand.name
         elif type(operand) is tuple:
             yield from _names(operand)
-
-
-def _is_child(target: str, owner: str, attribute: str) -> bool:
-    """Whether a weight bears that name in a module directly within the owner."""
-    return (
-        target.startswith(f"{owner}.")
-        and target.endswith(attribute)
-        and target.count(".") == owner.count(".") + 2
-    )
 
 
 def _owner(entry: Input) -> str:
