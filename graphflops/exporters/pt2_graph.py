@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from graphflops.errors import FileError, shown
 from graphflops.exporters.modules import with_modules, with_nested_modules
 from graphflops.exporters.pt2_data import Members
@@ -194,7 +192,8 @@ class Scope:
         line, place, op_of = program.sources.line, program.sources.place, program.op
         self.node_names.update(self.refs)
         built = []
-        for index, node in enumerate(self.graph.nodes):
+        for index, raw in enumerate(self.graph.nodes):
+            node = program.node(index, raw)
             op = op_of(node.target)
             try:
                 args, kwargs = self.operands(node.inputs)
@@ -302,13 +301,9 @@ class Scope:
         key = bytes(argument.graph)
         known = self.program.nested.get(key)
         if known is None:
+            scope = Scope(self.program, self.program.graph(argument.name, key), self.depth + 1)
             try:
-                scope = Scope(self.program, self.program.decoded_graph(key), self.depth + 1)
                 known = scope.region(argument.name)
-            except msgspec.MsgspecError as error:
-                raise FileError(
-                    f"{where} does not follow the export schema: {shown(str(error), 300)}"
-                ) from None
             except FileError as error:
                 raise FileError(f"{where}: {error}") from None
             self.program.nested[key] = known

@@ -38,10 +38,15 @@ class Program:
         self._ops: dict[str, str] = {}
         self._meta_decoder = msgspec.json.Decoder(schema.TensorMeta)
         self._graph_decoder = msgspec.json.Decoder(schema.Graph)
+        self._node_decoder = msgspec.json.Decoder(schema.Node)
 
-    def decoded_graph(self, raw: bytes) -> schema.Graph:
-        """A graph that is an argument; raises MsgspecError where the text follows no schema."""
-        return self._graph_decoder.decode(raw)
+    def graph(self, name: str, text: bytes) -> schema.Graph:
+        """A graph that is an argument."""
+        return schema.decode_part(self._graph_decoder, text, f"graph {shown(name)}")
+
+    def node(self, place: int, text: msgspec.Raw) -> schema.Node:
+        """A call of a graph, by its place there."""
+        return schema.decode_part(self._node_decoder, text, f"node #{place}")
 
     def op(self, target: str) -> str:
         """`aten.add.Tensor` for `torch.ops.aten.add.Tensor`."""
@@ -60,14 +65,9 @@ class Program:
             known = self._metas[key] = self.types.tensor(shape, dtype_of(meta.dtype, name))
         return known
 
-    def meta(self, name: str, raw: bytes | msgspec.Raw) -> schema.TensorMeta:
+    def meta(self, name: str, text: bytes | msgspec.Raw) -> schema.TensorMeta:
         """The whole description of a value."""
-        try:
-            return self._meta_decoder.decode(raw)
-        except msgspec.MsgspecError as error:
-            raise FileError(
-                f"type of value {shown(name)} does not follow the schema: {shown(str(error), 200)}"
-            ) from None
+        return schema.decode_part(self._meta_decoder, text, f"the type of value {shown(name)}")
 
     def size(self, name: str, size: schema.SymInt) -> Dim:
         """One axis of a tensor, never negative."""

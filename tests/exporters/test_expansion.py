@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 
 from graphflops.analysis import analyze
+from graphflops.dims import symbol
+from graphflops.errors import FileError
+from graphflops.exporters import load
 from graphflops.exporters.onnx_places import Places
 from graphflops.exporters.onnx_sizes import Sizes
 from graphflops.exporters.sources import Sources
+from graphflops.exporters.tied import with_aliases
+from graphflops.exporters.types import collect
+from graphflops.graph import Input, Node, Ref
+from tests.exporters.build import save
 from tests.exporters.onnx_files import node
+from tests.support import t
 
 LONG = 400_000  # characters; what looks at each pair of them takes minutes
 AGAIN = '<domain: "d", opset_import: ["": 21, "d": 1]>'
@@ -111,3 +121,29 @@ def test_a_program_of_many_calls_of_a_function_is_read(write):
     calls = " ".join(f"v{i} = d.F1(x)" for i in range(1000))
     report = analyze(write(functions(f"F0 (c, x) => (v0) {{ {calls} }}", "F1 (x) => (y) { y = Relu(x) }")))
     assert report.coverage.counted == 1000
+
+
+def test_twenty_thousand_tied_weights():
+    """All of one type: comparing each unused weight with each used one takes 4 * 10**8 comparisons."""
+    many = range(20_000)
+    unused = [Input(f"a{i}", "parameter", f"m{i}.weight") for i in many]
+    used = [Input(f"b{i}", "parameter", f"body.b{i}") for i in many]
+    nodes = [Node(f"n{i}", "aten.mm.default", (Ref(f"b{i}"),), module=f"m{i}") for i in many]
+    types = {entry.name: t(8, 8) for entry in (*unused, *used)}
+    found = with_aliases((*unused, *used), nodes, types)
+    assert [entry.alias_of for entry in found] == [*[""] * 20_000, *(f"m{i}.weight" for i in many)]
+
+
+def test_twenty_thousand_symbols():
+    many = range(20_000)
+    inputs = [Input(f"x{i}", "user") for i in many]
+    types = {f"x{i}": t(f"s{i}", 8) for i in many}
+    symbols = collect({}, {}, inputs, types, [symbol(f"s{i}") for i in many])
+    assert [entry.where for entry in symbols.values()] == [(f"x{i}[0]",) for i in many]
+
+
+def test_a_small_zip_bomb(tmp_path):
+    """Packed more than 200 times, and more than 4 MB."""
+    path = save(tmp_path / "a.pt2", b" " * 5_000_000, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(FileError, match="zip bomb"):
+        load(path)
