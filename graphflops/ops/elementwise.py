@@ -112,9 +112,9 @@ ELEMENTWISE: tuple[Row, ...] = (
     ),
     Row("fmax", "elementwise", "a b", "fmax", "fmax", facts=("commutative",)),
     Row("fmin", "elementwise", "a b", "fmin", "fmin", facts=("commutative",)),
-    Row("clamp", "elementwise", "x low high", "clamp clip", onnx="Clip"),
-    Row("clamp_min", "elementwise", "x low", "clamp_min"),
-    Row("clamp_max", "elementwise", "x high", "clamp_max"),
+    Row("clamp", "elementwise", "x low high", "clamp clip", onnx="Clip", facts=("selects",)),
+    Row("clamp_min", "elementwise", "x low", "clamp_min", facts=("selects",)),
+    Row("clamp_max", "elementwise", "x high", "clamp_max", facts=("selects",)),
     Row("qlinear_add", "elementwise", "a a_scale a_zero b b_scale b_zero", microsoft="QLinearAdd"),
     Row("qlinear_mul", "elementwise", "a a_scale a_zero b b_scale b_zero", microsoft="QLinearMul"),
     Row("bias_add", "elementwise", "x bias skip", microsoft="BiasAdd"),
@@ -124,7 +124,7 @@ ELEMENTWISE: tuple[Row, ...] = (
     Row("addcmul", "elementwise", "x a b value", "addcmul"),
     Row("addcdiv", "elementwise", "x a b value", "addcdiv"),
     Row("lerp", "elementwise", "a b weight", "lerp"),
-    *_same("frac sgn positive", "x"),
+    *_same("frac sgn", "x"),
     *_same("hypot nextafter atan2 igamma igammac gcd", "a b", prims=True),
     *_same("copysign heaviside lcm logaddexp logaddexp2 xlogy ldexp", "a b"),
     # Exponentials, roots, trigonometry
@@ -183,8 +183,17 @@ ELEMENTWISE: tuple[Row, ...] = (
     Row("glu", "elementwise", "x axis", "glu"),
     *_same("rrelu logit", "x"),
     # Choices
-    Row("where", "elementwise", "condition a b", "where", "where", onnx="Where", other="torch.sym_ite"),
-    Row("masked_fill", "elementwise", "x mask value", "masked_fill"),
+    Row(
+        "where",
+        "elementwise",
+        "condition a b",
+        "where",
+        "where",
+        onnx="Where",
+        other="torch.sym_ite",
+        facts=("selects",),
+    ),
+    Row("masked_fill", "elementwise", "x mask value", "masked_fill", facts=("selects",)),
     # Comparisons
     Row("eq", "comparison", "a b", "eq", "eq", "eq", "Equal", facts=("commutative",)),
     Row("ne", "comparison", "a b", "ne not_equal", "ne", "ne", facts=("commutative",)),
@@ -249,10 +258,11 @@ ELEMENTWISE: tuple[Row, ...] = (
         "cast",
         "cast",
         "x dtype",
-        "to _to_copy type_as"
-        " _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int _cast_Long _cast_Short",
+        "to _to_copy to.device(x,device,dtype) to.other(x,other) to.prim_Device(x,device,dtype) type_as(x,other)"
+        " _cast_Byte(x) _cast_Char(x) _cast_Double(x) _cast_Float(x) _cast_Half(x) _cast_Int(x) _cast_Long(x)"
+        " _cast_Short(x)",
         "convert_element_type",
-        onnx="Cast(x,to) CastLike",
+        onnx="Cast(x,to) CastLike(x,other)",
         other="quantized_decomposed.convert_element_type builtins.float builtins.int builtins.bool torch.sym_float"
         " torch.sym_int",
         facts=("keeps_values",),
@@ -262,7 +272,7 @@ ELEMENTWISE: tuple[Row, ...] = (
         "identity",
         "identity",
         "x",
-        "clone contiguous alias alias_copy lift lift_fresh lift_fresh_copy data"
+        "clone contiguous positive alias alias_copy lift lift_fresh lift_fresh_copy data"
         " _lazy_clone resolve_conj resolve_neg pin_memory _pin_memory",
         "clone device_put view_of copy_strided",
         onnx="Identity",

@@ -36,7 +36,9 @@ LAYERS: tuple[Row, ...] = (
     Row("int_matmul", "product", "a b", "_int_mm", onnx="MatMulInteger", microsoft="MatMulInteger16"),
     Row("qlinear_matmul", "product", "a a_scale a_zero b b_scale b_zero", onnx="QLinearMatMul"),
     Row("scaled_mm", "product", "a b", "_scaled_mm _scaled_mm_v2"),
-    Row("grouped_mm", "product", "a b offsets", "_grouped_mm _scaled_grouped_mm"),
+    Row(
+        "grouped_mm", "product", "a b offsets", "_grouped_mm _scaled_grouped_mm(a,b,scale_a,scale_b,offsets)"
+    ),
     Row("matmul_nbits", "product", "a b", microsoft="MatMulNBits MatMulBnb4"),
     Row("tensordot", "product", "a b", "tensordot"),
     Row("bilinear", "product", "a b weight bias", "bilinear"),
@@ -45,8 +47,9 @@ LAYERS: tuple[Row, ...] = (
         "convolution",
         "convolution",
         _CONV,
-        "conv1d conv2d conv3d convolution _convolution _convolution_mode cudnn_convolution mkldnn_convolution"
-        " thnn_conv2d _conv_depthwise2d conv_depthwise3d slow_conv3d miopen_convolution",
+        "conv1d conv2d conv3d convolution _convolution _convolution_mode cudnn_convolution(x,weight) mkldnn_convolution"
+        " thnn_conv2d(x,weight,kernel_size,bias) _conv_depthwise2d(x,weight,kernel_size,bias)"
+        " conv_depthwise3d(x,weight,kernel_size,bias) slow_conv3d(x,weight,kernel_size,bias) miopen_convolution",
         onnx="Conv",
         facts=("images",),
     ),
@@ -61,7 +64,7 @@ LAYERS: tuple[Row, ...] = (
         "conv_transpose",
         "convolution",
         _CONV,
-        "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose",
+        "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose(x,weight)",
         onnx="ConvTranspose",
         facts=("images",),
     ),
@@ -79,7 +82,12 @@ LAYERS: tuple[Row, ...] = (
         other="com.ms.internal.nhwc.ConvTranspose",
     ),
     Row("blocked_convolution", "convolution", _CONV, other="com.microsoft.nchwc.Conv"),
-    Row("convolution_backward", "convolution", "grad x weight", "convolution_backward"),
+    Row(
+        "convolution_backward",
+        "convolution",
+        "grad x weight bias_sizes stride padding dilation transposed output_padding groups output_mask",
+        "convolution_backward",
+    ),
     Row("conv_integer", "convolution", _CONV, onnx="ConvInteger", facts=("images",)),
     Row(
         "qlinear_conv",
@@ -215,10 +223,13 @@ LAYERS: tuple[Row, ...] = (
         "scaled_dot_product_attention",
         "attention",
         _SDPA,
-        "scaled_dot_product_attention _scaled_dot_product_fused_attention_overrideable"
-        " _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"
+        "scaled_dot_product_attention"
+        " _scaled_dot_product_fused_attention_overrideable(query,key,value,mask,dropout_p,is_causal)"
+        " _scaled_dot_product_efficient_attention(query,key,value,mask,compute_log_sumexp,dropout_p,is_causal)"
+        " _scaled_dot_product_cudnn_attention(query,key,value,mask,compute_log_sumexp,dropout_p,is_causal)"
         " _scaled_dot_product_attention_math(query,key,value,mask,dropout_p,is_causal)"
         " _scaled_dot_product_flash_attention(query,key,value,dropout_p,is_causal)"
+        " _scaled_dot_product_flash_attention.quantized(query,key,value,q_descale,k_descale,v_descale,dropout_p,is_causal)"
         " _scaled_dot_product_flash_attention_for_cpu(query,key,value,dropout_p,is_causal)",
     ),
     Row(
@@ -256,6 +267,25 @@ LAYERS: tuple[Row, ...] = (
         "query key value past_key past_value seqlens_k total_length cos sin mask",
         microsoft="GroupQueryAttention(query,key,value,past_key,past_value,seqlens_k,total_length,cos,sin,mask)",
     ),
+    # Losses
+    Row(
+        "nll_loss",
+        "loss",
+        "x labels weight",
+        "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward",
+        onnx="NegativeLogLikelihoodLoss",
+    ),
+    Row(
+        "cross_entropy_loss", "loss", "x labels weight", "cross_entropy_loss", onnx="SoftmaxCrossEntropyLoss"
+    ),
+    Row("multi_margin_loss", "loss", "x labels", "multi_margin_loss"),
+    Row("mse_loss", "loss", "x target", "mse_loss"),
+    Row("l1_loss", "loss", "x target", "l1_loss"),
+    Row("smooth_l1_loss", "loss", "x target", "smooth_l1_loss"),
+    Row("huber_loss", "loss", "x target", "huber_loss"),
+    Row("binary_cross_entropy", "loss", "x target weight", "binary_cross_entropy"),
+    Row("binary_cross_entropy_with_logits", "loss", "x target weight", "binary_cross_entropy_with_logits"),
+    Row("kl_div", "loss", "x target", "kl_div"),
     # Recurrent cells and layers
     Row(
         "lstm",
@@ -278,7 +308,13 @@ LAYERS: tuple[Row, ...] = (
         microsoft="BiasDropout BitmaskDropout",
     ),
     Row("bernoulli", "random", "x p", "bernoulli", onnx="Bernoulli"),
-    Row("rand", "random", "shape", "rand randn randint randperm", onnx="RandomUniform RandomNormal"),
+    Row(
+        "rand",
+        "random",
+        "shape",
+        "rand randn randint(high,shape) randint.low(low,high,shape) randperm(n)",
+        onnx="RandomUniform RandomNormal",
+    ),
     Row(
         "rand_like",
         "random",

@@ -16,6 +16,7 @@ _FUNCTIONS = ("_operator", "builtins", "higher_order", "math", "torch")
 _IN_PLACE_DUNDERS = frozenset({"__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"})
 _BROADCASTING = frozenset({"elementwise", "comparison", "logic"})
 _POINTWISE = _BROADCASTING | {"cast", "identity", "dropout", "quantisation"}
+_MOVING = frozenset({"view", "identity", "cast", "movement"})
 _SEVERAL = frozenset({"b", "weight", "mask", "*xs"})  # parameters of operators that take several tensors
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
@@ -114,6 +115,16 @@ class Op:
     def keeps_values(self) -> bool:
         """Whether the result is the operand wherever it has the operand's type: only sizes or element types change."""
         return "keeps_values" in self.facts
+
+    @property
+    def moves_elements(self) -> bool:
+        """Whether each element of the result is an element of an operand, or a constant."""
+        return self.kind in _MOVING or "selects" in self.facts
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it computes gradients from those of a forward operator's results."""
+        return any(name in ("grad", "grad_out") for name in self.parameters)
 
     @property
     def unpacks(self) -> bool:

@@ -55,6 +55,7 @@ Fact = Literal[
     "commutative",  # its first two operands may change places
     "images",  # axis 1 of its operand is channels, the axes behind are the image
     "keeps_values",  # where the result has the operand's type it is the operand: only sizes or element types change
+    "selects",  # each element of the result is an element of one of its operands
     "unpacks",  # the result takes several times the memory of the operands
 ]
 
@@ -69,7 +70,7 @@ NAMESPACES: dict[str, tuple[str, ...]] = {
 
 # Canonical name of an argument -> what dialects call it.
 _ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
-    "x": ("self", "input", "tensor", "src"),
+    "x": ("self", "input", "tensor"),
     "a": ("self", "input"),
     "b": ("other", "exponent"),
     "xs": ("tensors", "inputs"),
@@ -77,6 +78,8 @@ _ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "axes": ("dim", "dims"),
     "axis0": ("dim0",),
     "axis1": ("dim1",),
+    "axis2": ("dim2",),
+    "bias": ("self",),
     "keep": ("keepdim", "keepdims"),
     "order": ("perm", "dims", "permutation"),
     "shape": ("size",),
