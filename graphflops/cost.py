@@ -256,4 +256,13 @@ def free(*out: Value, alias: bool = True) -> Estimate:
 
 def data_dependent(what: str) -> Dim:
     """A size that only data can tell, named after its origin; the analysis numbers it: `nonzero?` becomes `nonzero_0`."""
+    _ORIGINS.add(what)
     return symbol(f"{what}?")
+
+
+def is_data_dependent(name: str) -> bool:
+    """Whether a size's name is one that `data_dependent` gave, be it numbered by the analysis since or not."""
+    return name.endswith("?") or name.rpartition("_")[0] in _ORIGINS
+
+
+_ORIGINS: set[str] = set()  # like the table of symbols, it only grows

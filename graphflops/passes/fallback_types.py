@@ -55,7 +55,7 @@ class FallbackTypes:
                 (source for source, candidate in candidates.items() if isinstance(candidate, _KNOWN)),
                 "unknown",
             )
-            vague = (*candidates.values(), ours)
+            vague = (ours, *candidates.values())
             unknown = next(
                 (
                     candidate

@@ -6,17 +6,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, Expr, at_least, ceil_div
+from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
 from graphflops.rules import arrangement
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.creation import progression
-from graphflops.rules.onnx.entries import Numbers, Place, filled, grid, numbers, rank_of, size, sizes, unknown
+from graphflops.rules.onnx.entries import (
+    Numbers,
+    Place,
+    filled,
+    grid,
+    many,
+    numbers,
+    rank_depends_on_data,
+    rank_of,
+    size,
+    sizes,
+    unknown,
+)
+from graphflops.rules.onnx.signs import larger
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.onnx.values import Number, add, ceil, converted, divide, multiply, subtract
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown, tensors_of
-from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType
+from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,11 +72,13 @@ def _number(x: object) -> Number | None:
 @rule("onnx.ConstantOfShape")
 def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Estimate:
     """One value written everywhere."""
-    lengths = sizes(shape)
+    lengths, dtype = sizes(shape), FLOAT32 if value is None else value.dtype
+    if lengths is None and many(shape) is None:
+        return Estimate((UnknownType(dtype),), unknown=rank_depends_on_data("ConstantOfShape"))
     if lengths is None:
         lengths = tuple(unknown("fill", place) for place in range(rank_of(shape, "ConstantOfShape")))
     held = (0.0,) if value is None else numbers(value) or (None,)
-    out = filled(TensorType(lengths, FLOAT32 if value is None else value.dtype), lambda _: held[0])
+    out = filled(TensorType(lengths, dtype), lambda _: held[0])
     if out.value is None and not isinstance(held[0], Expr):
         out = replace(out, uniform=held[0])
     return Estimate((out,))
@@ -95,7 +110,7 @@ def _steps(first: Number, last: Number, step: Number) -> Dim:
     except (ArithmeticError, DimError, ValueError):  # a fraction of sizes that nobody can tell
         return data_dependent("range")
     steps = int(count) if isinstance(count, float) else count
-    return 0 if at_least(0, steps) else steps
+    return larger(steps, 0)
 
 
 def _term(first: Number, step: Number, index: int, dtype: DType) -> Number | None:

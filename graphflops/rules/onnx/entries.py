@@ -149,6 +149,11 @@ def wrapped(index: Number | None, length: Dim) -> int:
 def rank_of(given: Numbers, what: str) -> int:
     """How many axes a shape operand speaks of; raises ShapeError where nobody can tell."""
     count = many(given)
-    require(count is not None, f"how many axes the result of {what} has depends on data")
+    require(count is not None, rank_depends_on_data(what))
     require(count is None or count <= MOST_AXES, f"the result of {what} would have {count} axes")
     return count or 0
+
+
+def rank_depends_on_data(what: str) -> str:
+    """Why an operator that makes a tensor of computed sizes is not priced."""
+    return f"how many axes the result of {what} has depends on data"

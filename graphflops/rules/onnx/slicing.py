@@ -9,9 +9,10 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, ceil_div, differ, dim_min, floor_div, total
 from graphflops.rules.arrangement import bordered, picked
 from graphflops.rules.axes import axis as place_of
-from graphflops.rules.onnx.entries import chosen_axes, filled, grid, many, moved, size, sizes, unknown
+from graphflops.rules.onnx.entries import chosen_axes, filled, fixed, grid, many, moved, size, sizes, unknown
+from graphflops.rules.onnx.signs import kept_by_slice, start_of_slice
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import END, Shape, kept_by_slice, replaced, shown
+from graphflops.rules.shapes import Shape, replaced, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,33 +111,9 @@ def slice_(
             where[place] = (unknown("slice", place), 1)
         else:
             require(step != 0, "a slice cannot have a step of 0")
-            where[place] = (_first(x.shape[place], start, step), step)
-            shape = replaced(shape, place, kept(x.shape[place], start, end, step))
+            where[place] = (start_of_slice(x.shape[place], start, step), step)
+            shape = replaced(shape, place, kept_by_slice(x.shape[place], start, end, step))
     return picked(_window(x, shape, where))
-
-
-def kept(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
-    """How many positions a slice keeps; one that steps backwards is a forward slice of the axis seen from its end."""
-    if step < 0:
-        start, end, step = -1 - start, -1 - end, -step
-    first, last = _bounded(start), _bounded(end)
-    if last == -END or first == END:
-        return 0
-    return kept_by_slice(length, 0 if first == -END else first, last, step)
-
-
-def _bounded(bound: Dim) -> Dim:
-    """A bound past any length as the one that stands for all of these; exporters write the limits of int32 and int64."""
-    if not isinstance(bound, int) or abs(bound) < END - 1:
-        return bound
-    return END if bound > 0 else -END
-
-
-def _first(length: Dim, start: Dim, step: int) -> Dim:
-    """Where a slice begins, counted from the front where the length is known."""
-    if isinstance(length, int) and isinstance(start, int):
-        return slice(start, None, step).indices(length)[0]
-    return start
 
 
 # Borders.
@@ -177,12 +154,19 @@ def _with_border(
     """`out` with the contents of `x` and of the border that its mode draws from them."""
     known = grid(x)
     widths = [width for at in range(x.rank) if isinstance(width := ahead.get(at, 0), int)]
-    if known is None or len(widths) < x.rank:
+    shape = fixed(out.shape)
+    if known is None or shape is None or len(widths) < x.rank:
         return out
+    # What a negative width cuts off is gone before the border is drawn.
+    first = [max(0, -width) for width in widths]
+    last = [min(n, length - width) for n, length, width in zip(known.shape, shape, widths, strict=True)]
+    border = [max(0, width) for width in widths]
 
     def entry(at: Place) -> Number | None:
-        source = [_drawn(i - width, n, mode) for i, width, n in zip(at, widths, known.shape, strict=True)]
-        inside = [i for i in source if i is not None]
+        source = [
+            _drawn(i - n, end - start, mode) for i, n, start, end in zip(at, border, first, last, strict=True)
+        ]
+        inside = [start + i for start, i in zip(first, source, strict=True) if i is not None]
         return known.at(inside) if len(inside) == len(source) else fill
 
     return filled(out, entry)

@@ -29,6 +29,7 @@ from graphflops.dims import (
 )
 from graphflops.errors import DimError
 from graphflops.rules.contents import aligned
+from graphflops.rules.onnx import signs
 from graphflops.rules.shapes import flat, nested
 from graphflops.tensor import FLOAT32, DType
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 Number = Union[Dim, float]
 FOLLOWED = 64  # elements; what programs compute sizes with has as many as tensors have axes, or twice that
+_WIDE = 32  # bits of a type that every size fits into
 _SIMPLE = 1000  # largest denominator of a fraction that a floating constant is taken to stand for
 _PACKED = {"float16": "e", "float32": "f", "float64": "d"}
 _RELATIONS = {
@@ -124,14 +126,22 @@ def converted(number: Number, dtype: DType) -> Number:
         return number if isinstance(number, Expr) else _rounded(number, dtype)
     if dtype.kind not in ("int", "uint"):
         raise ValueError(f"contents of {dtype} are not followed")
+    lowest = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+    if isinstance(number, int):
+        return (number - lowest) % (1 << dtype.bits) + lowest
     whole = _truncated(number)
-    if isinstance(whole, int) and not _lowest(dtype) <= whole < _lowest(dtype) + 2**dtype.bits:
+    if not _is_held(whole, lowest, dtype.bits):
         raise ValueError(f"{whole} is no {dtype}")
     return whole
 
 
-def _lowest(dtype: DType) -> int:
-    return -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+def _is_held(whole: Dim, lowest: int, bits: int) -> bool:
+    """Whether a type holds the number: a formula of sizes, if it is signed and of ordinary width, is taken to fit."""
+    if isinstance(whole, int):
+        return lowest <= whole < lowest + (1 << bits)
+    if lowest < 0 and bits >= _WIDE:
+        return max(map(abs, whole.terms.values())) < 1 << (bits - 1)
+    return signs.is_at_least(whole, lowest) and signs.is_at_least(lowest + (1 << bits) - 1, whole)
 
 
 def _rounded(number: float, dtype: DType) -> float:
@@ -143,10 +153,8 @@ def _rounded(number: float, dtype: DType) -> float:
 
 
 def _truncated(number: Number) -> Dim:
-    """Towards zero; a size is never negative, so there it is rounding down."""
-    if isinstance(number, Expr):
-        return floor_div(*fraction(number))
-    return int(number)
+    """Towards zero."""
+    return signs.divided(*fraction(number)) if isinstance(number, Expr) else int(number)
 
 
 def fraction(number: Number) -> tuple[Dim, Dim]:
@@ -251,13 +259,8 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def divide_whole(a: Number, b: Number) -> Number:
-    """A quotient of integers, towards zero; where the sign of a size is open, as of one that is not negative."""
-    p, q = _sizes(a, b)
-    if at_least(0, p) and at_least(q, 1):
-        return -floor_div(-p, q)
-    if at_least(p, 1) and at_least(0, q):
-        return -floor_div(p, -q)
-    return floor_div(p, q)
+    """A quotient of integers, towards zero."""
+    return signs.divided(*_sizes(a, b))
 
 
 def remainder(a: Number, b: Number) -> Number:
@@ -268,10 +271,10 @@ def remainder(a: Number, b: Number) -> Number:
 
 
 def remainder_of_dividend(a: Number, b: Number) -> Number:
-    """What division leaves, with the dividend's sign."""
+    """What division leaves, with the dividend's sign; onnxruntime too computes that of integers in double precision."""
     if plain := _plain(a, b):
         return math.fmod(*plain)
-    return remainder(a, b)
+    return signs.remainder_of_dividend(*_sizes(a, b))
 
 
 def power(a: Number, b: Number) -> Number:

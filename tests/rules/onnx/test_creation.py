@@ -2,7 +2,7 @@ import pytest
 
 from graphflops.dims import symbol
 from graphflops.errors import ShapeError
-from graphflops.tensor import FLOAT32, INT64
+from graphflops.tensor import FLOAT32, INT64, UnknownType
 from tests.support import price, shapes, t
 
 B, S = symbol("b"), symbol("s")
@@ -47,8 +47,9 @@ def test_constant_of_shape():
     assert price("onnx.ConstantOfShape.9", ints(4), value=one).out[0].value == (1, 1, 1, 1)
     assert price("onnx.ConstantOfShape.9", ints(), value=one).out[0].value == 1
     assert price("onnx.ConstantOfShape.9", t(3, dtype="int64")).out[0].rank == 3
-    with pytest.raises(ShapeError):
-        price("onnx.ConstantOfShape.9", t("n", dtype="int64"))
+    unknown = price("onnx.ConstantOfShape.9", t("n", dtype="int64"), value=one)
+    assert unknown.unknown
+    assert unknown.out == (UnknownType(one.dtype),)
 
 
 @pytest.mark.parametrize(

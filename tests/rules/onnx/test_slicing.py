@@ -1,6 +1,6 @@
 import pytest
 
-from graphflops.dims import symbol
+from graphflops.dims import dim_max, dim_min, symbol
 from graphflops.errors import ShapeError
 from tests.support import price, shapes, t
 
@@ -35,7 +35,17 @@ def ints(*value):
         ("s", 0, -1, 1, S - 1),
         ("s", 0, LONGEST, 2, (S + 1) // 2),
         ("s", -1, -LONGEST - 1, -1, S),
-        ("s", -2, -LONGEST - 1, -1, S - 1),
+        (
+            "s",
+            -2,
+            -LONGEST - 1,
+            -1,
+            dim_max(0, S - 2) + 1,
+        ),  # of one row that row: the start is brought to the front
+        ("s", 4, LONGEST, 1, dim_max(0, S - 4)),
+        ("s", -4, LONGEST, 1, dim_min(4, S)),
+        (1, -8, -LONGEST, -1, 1),
+        (5, 3, LONGEST, -1, 4),  # as onnxruntime has it: the largest number is the front here
         ("s", 0, 1, 1, 1),
         ("s", LONGEST, LONGEST, 1, 0),
         (1024, 0, S, 1, S),
@@ -54,8 +64,8 @@ def test_slice_keeps(length, start, end, step, expected):
 def test_slice_agrees_with_python(start, end, step):
     numbers = tuple(range(10))
     (out,) = price("onnx.Slice.13", ints(*numbers), ints(start), ints(end), ints(0), ints(step)).out
-    # Python has no end before the first element, and takes one of -11 or less for it.
-    assert out.value == numbers[start:end:step]
+    # Where it steps backwards, a start before the first element is brought to it; Python's slice is empty.
+    assert out.value == numbers[max(start, -10) : end : step]
 
 
 def test_slice_1_has_bounds_as_attributes():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, dim_max, dim_min, floor_div, mod, symbol
+from graphflops.dims import Dim, dim_max, dim_min, evaluate, floor_div, mod, symbol
 from graphflops.rules.onnx import values
 from graphflops.tensor import BOOL, FLOAT32, INT64, Contents, DType, TensorType
 from tests.support import price, t
@@ -183,8 +185,12 @@ def test_what_has_no_value_is_not_known(op: str, operands: tuple[Contents, ...])
     assert contents(price(op, *map(ints, operands))) is None
 
 
-def test_what_does_not_fit_its_type_is_not_known() -> None:
-    assert contents(price("onnx.Cast.13", ints(2**40), to=6), t(dtype="int32").dtype) is None
+def test_an_integer_that_does_not_fit_its_type_loses_its_upper_bits() -> None:
+    assert contents(price("onnx.Cast.13", ints(2**40 + 5), to=6), t(dtype="int32").dtype) == 5
+    assert contents(price("onnx.Add.14", ints(2**63 - 1), ints(2))) == -(2**63) + 1
+
+
+def test_a_fraction_that_does_not_fit_its_type_is_not_known() -> None:
     assert contents(price("onnx.Cast.13", floats(float("inf")), to=7)) is None
 
 
@@ -192,3 +198,30 @@ def test_many_elements_are_not_followed() -> None:
     column, row = ints(tuple((i,) for i in range(60))), ints(tuple(range(60)))
     assert contents(price("onnx.Add.14", column, row)) is None
     assert values.FOLLOWED < 60 * 60
+
+
+N = symbol("n")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 100])
+@pytest.mark.parametrize(
+    ("op", "attributes", "a", "b", "expected"),
+    [
+        ("onnx.Div.14", {}, N - 4, 3, lambda n: int((n - 4) / 3)),
+        ("onnx.Div.14", {}, -N, 2, lambda n: -(n // 2)),
+        ("onnx.Div.14", {}, 2, N, lambda n: 2 // n),
+        ("onnx.Div.14", {}, -7, N, lambda n: -(7 // n)),
+        ("onnx.Div.14", {}, N - 4, 3 - 2 * N, lambda n: int((n - 4) / (3 - 2 * n))),
+        ("onnx.Mod.13", {"fmod": 1}, N - 4, 3, lambda n: int(math.fmod(n - 4, 3))),
+        ("onnx.Mod.13", {"fmod": 1}, -9, N, lambda n: -(9 % n)),
+        ("onnx.Mod.13", {"fmod": 0}, -9, N, lambda n: -9 % n),
+        ("onnx.Mod.13", {"fmod": 0}, N - 4, -3, lambda n: (n - 4) % -3),
+    ],
+)
+def test_a_quotient_is_rounded_towards_zero_where_sizes_are_open_too(
+    op, attributes, a, b, expected, size
+) -> None:
+    (out,) = price(op, ints(a), ints(b), **attributes).out
+    assert evaluate(out.value, {"n": size}) == expected(size)
+    numbers = [x if isinstance(x, int) else x.substitute({"n": size}) for x in (a, b)]
+    assert contents(price(op, *map(ints, numbers), **attributes)) == expected(size)
