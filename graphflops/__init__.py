@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["analyze", "audit", "capture", "check", "compare", "load", "rule", "validate"]
+from graphflops.version import __version__
+
+__all__ = ["__version__", "analyze", "audit", "capture", "check", "compare", "load", "rule", "validate"]
 
 if TYPE_CHECKING:
     from graphflops.budget.run import check

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from graphflops import __version__
 from graphflops.errors import GraphflopsError, innermost, shown
+from graphflops.version import __version__
 
 _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error is raised as it is
 # Each command by name, in the order of `--help`: a function of that name in `graphflops.commands.NAME`.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
+from graphflops.lazy import imported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,28 +206,22 @@ class Report:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: totals and where the work is."""
-        from graphflops.render.html.fragment import fragment
-
-        return fragment(self)
+        return str(imported("graphflops.render.html.fragment:fragment")(self))
 
     def _repr_markdown_(self) -> str:
         """The same for a notebook that shows Markdown."""
-        from graphflops.render.markdown import markdown
-
-        return markdown(self)
+        return str(imported("graphflops.render.markdown:markdown")(self))
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""
-        from graphflops import wire
-
-        return wire.encoded(self)
+        data: bytes = imported("graphflops.wire:encoded")(self)
+        return data
 
     @staticmethod
     def from_json(data: bytes) -> Report:
         """Read what `to_json` wrote; FileError names the place in the JSON where it is not a report of this schema."""
-        from graphflops import wire
-
-        return wire.decoded(data)
+        report: Report = imported("graphflops.wire:decoded")(data)
+        return report
 
 
 def scaled(row: Row, times: Dim, prefix: str) -> Row:

@@ -11,7 +11,6 @@ from typing import Literal, Union
 
 import msgspec
 
-from graphflops import __version__
 from graphflops.attention.group import BLOCKS, SIZES, AttentionUse, Masking
 from graphflops.cost import CONVENTIONS, QUANTITIES, Cost
 from graphflops.dims import Dim, evaluate, parse_dim
@@ -32,6 +31,7 @@ from graphflops.report import (
     Totals,
 )
 from graphflops.tensor import TensorType, dtype_named
+from graphflops.version import __version__
 
 SCHEMA: Literal[1] = 1
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from graphflops.ops.table import Column, Fact, Kind, columns
+from graphflops.ops.elementwise import ELEMENTWISE
+from graphflops.ops.layers import LAYERS
+from graphflops.ops.table import ARGUMENT_NAMES, Column, Fact, Kind
+from graphflops.ops.tensors import TENSORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -190,3 +193,26 @@ def _functional(dialect: str, word: str) -> str | None:
     if word in _IN_PLACE_DUNDERS:
         return f"{dialect}.__{word[3:]}"
     return f"{dialect}.{word[:-1]}" if word.endswith("_") and not word.endswith("__") else None
+
+
+@lru_cache(maxsize=1)
+def columns() -> dict[str, Column]:
+    """Every spelling of the table; raises ValueError where two rows claim one."""
+    found: dict[str, Column] = {}
+    for row in (*ELEMENTWISE, *TENSORS, *LAYERS):
+        for spelled, arguments in row.spellings():
+            if spelled in found:
+                raise ValueError(
+                    f"operator {spelled} stands in the table twice: {found[spelled].name}, {row.name}"
+                )
+            parameters, keywords = _parameters(arguments)
+            found[spelled] = Column(row.name, row.kind, parameters, keywords, row.neutral, row.facts)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    parameters = tuple(arguments.split())
+    names = [name.lstrip("*") for name in parameters]
+    keywords = {own: name for name in names[::-1] for own in ARGUMENT_NAMES.get(name, ()) if own not in names}
+    return parameters, keywords

@@ -8,7 +8,6 @@ takes all operands that are left. A new dialect is a new column: an entry in `NA
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ NAMESPACES: dict[str, tuple[str, ...]] = {
 }
 
 # Canonical name of an argument -> what dialects call it.
-_ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
+ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "x": ("self", "input", "tensor"),
     "a": ("self", "input"),
     "b": ("other", "exponent"),
@@ -141,32 +140,3 @@ class Column(NamedTuple):
     keywords: Mapping[str, str]
     neutral: int | None = None
     facts: tuple[Fact, ...] = ()
-
-
-@lru_cache(maxsize=1)
-def columns() -> dict[str, Column]:
-    """Every spelling of the table; raises ValueError where two rows claim one."""
-    from graphflops.ops.elementwise import ELEMENTWISE
-    from graphflops.ops.layers import LAYERS
-    from graphflops.ops.tensors import TENSORS
-
-    found: dict[str, Column] = {}
-    for row in (*ELEMENTWISE, *TENSORS, *LAYERS):
-        for spelled, arguments in row.spellings():
-            if spelled in found:
-                raise ValueError(
-                    f"operator {spelled} stands in the table twice: {found[spelled].name}, {row.name}"
-                )
-            parameters, keywords = _parameters(arguments)
-            found[spelled] = Column(row.name, row.kind, parameters, keywords, row.neutral, row.facts)
-    return found
-
-
-@lru_cache(maxsize=256)
-def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    parameters = tuple(arguments.split())
-    names = [name.lstrip("*") for name in parameters]
-    keywords = {
-        own: name for name in names[::-1] for own in _ARGUMENT_NAMES.get(name, ()) if own not in names
-    }
-    return parameters, keywords

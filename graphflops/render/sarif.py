@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from graphflops import __version__
 from graphflops.dims import evaluate
 from graphflops.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.render.json import inert
 from graphflops.render.text import safe
+from graphflops.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

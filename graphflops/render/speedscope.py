@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops import __version__
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import safe, short_type
+from graphflops.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops import __version__
 from graphflops.render.json import inert
 from graphflops.render.listing import Listing
 from graphflops.render.markdown import escaped
 from graphflops.render.text import count_of, memory, number, safe
+from graphflops.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

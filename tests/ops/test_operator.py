@@ -8,7 +8,8 @@ import torch
 
 from graphflops.graph import Node, Ref
 from graphflops.ops import Kind, Op, operator
-from graphflops.ops.table import Fact, columns
+from graphflops.ops.operator import columns
+from graphflops.ops.table import Fact
 from graphflops.rules import index
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal, Union
 
 import msgspec
 
-from graphflops import __version__
 from graphflops.render.json import inert
+from graphflops.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,9 +8,9 @@ import json
 from functools import cache
 from pathlib import Path
 
-from graphflops import __version__
 from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
+from graphflops.version import __version__
 
 _HERE = Path(__file__).parent
 # In the order in which they build on each other; together they are one script.
