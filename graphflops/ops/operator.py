@@ -140,6 +140,11 @@ class Op:
         return self.kind == "attention" and "score_mod" in self.parameters
 
     @property
+    def indexes_one_axis(self) -> bool:
+        """Whether `index` holds places along one axis of the first operand."""
+        return self.is_embedding or {"index", "axis"} <= {*self.parameters}
+
+    @property
     def is_embedding(self) -> bool:
         """Whether it looks rows of a weight up."""
         return self.kind == "gather" and self.parameters[:1] == ("weight",)

@@ -156,6 +156,8 @@ TENSORS: tuple[Row, ...] = (
         "scatter",
         onnx="ScatterElements(x,index,source,axis) Scatter(x,index,source,axis)",
     ),
+    Row("scatter_reduce", "scatter", "x axis index source", "scatter_reduce"),
+    Row("index_reduce", "scatter", "x axis index source", "index_reduce"),
     Row("scatter_add", "scatter", "x axis index source", "scatter_add"),
     Row("scatter_nd", "scatter", "x index source", onnx="ScatterND"),
     Row("masked_scatter", "scatter", "x mask source", "masked_scatter"),

@@ -133,7 +133,7 @@ def defs_of(domain):
         ("onnx.Dropout.13", "is_pointwise is_random"),
         ("aten.conv2d.default", "is_of_images"),
         ("com.microsoft.NhwcConv.1", ""),
-        ("aten.embedding_bag.default", "is_embedding"),
+        ("aten.embedding_bag.default", "indexes_one_axis is_embedding"),
         ("onnx.Resize.19", "is_of_images keeps_values"),
         ("com.microsoft.DequantizeLinear.1", "is_pointwise unpacks"),
         ("higher_order.flex_attention", "has_score_function"),
