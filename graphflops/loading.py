@@ -70,7 +70,7 @@ def analyze(
 
 
 def is_report(model: object) -> bool:
-    """True for a report, and for the path of a saved one: a JSON file that is not an ONNX model as JSON."""
+    """True for a report, and for the path of a saved one: a JSON file that no reader recognises as a model."""
     if not isinstance(model, (str, os.PathLike)):
         from graphflops.report import Report
 
@@ -81,9 +81,9 @@ def is_report(model: object) -> bool:
         head = file.read(512)
     if not head.lstrip().startswith(b"{"):
         return False
-    from graphflops.exporters.onnx import kind_of
+    from graphflops.exporters import recognised
 
-    return kind_of(head) != "json"
+    return recognised(head) is None
 
 
 def saved_report(model: object) -> Report | None:

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops import exporters
 from graphflops.errors import FileError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SUFFIXES = (".pt2", ".onnx", ".onnxtxt", ".textproto", ".json")  # what a folder is searched for
-_MODELS = (".pt2", ".onnx")
+SUFFIXES = (*exporters.SUFFIXES, ".json")  # what a folder is searched for
 _POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _LONGEST_POINTER = 1024  # bytes, by its specification
 _POINTER_SIZE = re.compile(rb"^size (\d{1,19})$", re.MULTILINE)
@@ -129,7 +129,7 @@ def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str |
         if status[:1] in b"RC":
             after = os.fsdecode(next(entries))
         sides = (None if status[:1] == b"A" else before, None if status[:1] == b"D" else after)
-        if any(side is not None and side.endswith(_MODELS) for side in sides):
+        if any(side is not None and side.endswith(exporters.MODEL_SUFFIXES) for side in sides):
             found.append(sides)
     return found
 

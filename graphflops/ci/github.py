@@ -23,6 +23,7 @@ from graphflops.ci.changes import changes
 from graphflops.ci.comments import MARK, CommentError, PullRequest
 from graphflops.ci.page import comment, summary
 from graphflops.errors import GraphflopsError, shown
+from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.render.sarif import sarif, source_files
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from graphflops.ci.changes import Change
     from graphflops.findings import ModelFindings
 
-_SUFFIXES = (".onnx", ".pt2")
 _SECONDS = 120  # that a fetch of one commit may take
 _ANNOTATIONS = 10  # errors of one step that GitHub shows
 _FETCH = ("fetch", "--quiet", "--no-tags", "--depth=1", "origin")
@@ -165,7 +165,7 @@ def _wanted(inputs: Inputs, budget: limits.BudgetFile | None) -> Callable[[str],
             return any(matches_file(pattern, path) for pattern in inputs.models)
         if budget is not None and budget.models:
             return any(matches_file(pattern, budget.name_of(path)) for pattern in budget.models)
-        return path.endswith(_SUFFIXES)
+        return path.endswith(MODEL_SUFFIXES)
 
     return wanted
 

@@ -1,15 +1,72 @@
-"""Readers, one file per accepted way of exporting a model; `load` chooses by the file's first bytes."""
+"""Readers, one for each accepted way of exporting a model, in one table; `load` chooses by the file's first bytes.
+
+A reader is a module with `read(path, model)`, which returns a Graph or raises FileError in one line, and a row in `READERS`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from graphflops.errors import FileError, shown
+from graphflops.errors import FileError, ReaderError, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from graphflops.graph import Graph
+
+_HEAD = 512  # bytes by which a file is told
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One accepted way of exporting a model.
+
+    name: the format by the name that reports give it; its module is the one of that name in this folder.
+    suffixes: of its files; the first is the one that models are usually stored under.
+    magic: what such a file begins with. Where that is not enough, (): the module's `recognises(head)` looks at the first
+        512 bytes.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    magic: tuple[bytes, ...] = ()
+
+    def recognises(self, head: bytes) -> bool:
+        """True if a file that begins so holds such a model."""
+        return head.startswith(self.magic) if self.magic else bool(self._function("recognises")(head))
+
+    def read(self, path: Path, model: str | None) -> Graph:
+        """The program in a file; `model` chooses one of several."""
+        graph: Graph = self._function("read")(path, model)
+        return graph
+
+    def _function(self, name: str) -> Any:
+        module = f"{__name__}.{self.name}"
+        try:
+            function = getattr(importlib.import_module(module), name, None)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise ReaderError(f"reader {self.name}: graphflops/exporters/{self.name}.py is missing") from None
+        if function is None:
+            advice = " or a magic in its row of READERS" if name == "recognises" else ""
+            raise ReaderError(f"reader {self.name}: its module has no function {name!r}{advice}")
+        return function
+
+
+READERS = (
+    Reader("pt2", (".pt2",), (b"PK\x03\x04", b"PK\x05\x06")),
+    Reader("onnx", (".onnx", ".onnxtxt", ".textproto")),
+)
+SUFFIXES = tuple(suffix for reader in READERS for suffix in reader.suffixes)
+MODEL_SUFFIXES = tuple(reader.suffixes[0] for reader in READERS)
+
+
+def recognised(head: bytes) -> Reader | None:
+    """The reader of files that begin so."""
+    return next((reader for reader in READERS if reader.recognises(head)), None)
 
 
 def load(path: Path | str, model: str | None = None) -> Graph:
@@ -23,14 +80,9 @@ def load(path: Path | str, model: str | None = None) -> Graph:
     path = archive.regular_file(path)
     try:
         with path.open("rb") as file:
-            head = file.read(512)
+            head = file.read(_HEAD)
     except OSError as error:
         raise FileError(f"{shown(str(path))}: {archive.reason(error)}") from None
-    if archive.kind_of(head) != "zip":
-        from graphflops.exporters import onnx
-
-        if onnx.kind_of(head) or path.suffix == ".onnx":
-            return onnx.read(path)
-    from graphflops.exporters import pt2
-
-    return pt2.read(path, model)
+    by_suffix = (reader for reader in READERS if path.suffix in reader.suffixes)
+    reader = recognised(head) or next(by_suffix, READERS[0])  # which refuses the file, and says what it is
+    return reader.read(path, model)

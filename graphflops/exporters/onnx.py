@@ -1,4 +1,4 @@
-"""An ONNX file as a Graph: binary, ONNX's own text, JSON, protobuf text. Weights are not read, external ones not opened."""
+"""Reads ONNX files: binary, ONNX's own text, JSON and protobuf text. Weights are not read, external data is not opened."""
 
 from __future__ import annotations
 
@@ -33,8 +33,13 @@ _FIRST_FIELDS = (b"\x08", b"\x12", b"\x1a", b"\x3a", b"\x42")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
 
-def kind_of(head: bytes) -> str:
-    """In which form a file that starts like this holds an ONNX model; "" where it does not."""
+def recognises(head: bytes) -> bool:
+    """True if a file that begins so holds an ONNX model."""
+    return bool(form_of(head))
+
+
+def form_of(head: bytes) -> str:
+    """The form in which a file that begins so holds an ONNX model; "" where it holds none."""
     if _SYNTAX.match(head):
         return "text"
     if _JSON.match(head):
@@ -45,8 +50,11 @@ def kind_of(head: bytes) -> str:
     return "binary" if head[:1] in _FIRST_FIELDS and _CONTROL.search(head[:64]) else ""
 
 
-def read(path: Path | str) -> Graph:
-    """The program in an ONNX file. Raises FileError, in one line, for anything that is no such file."""
+def read(path: Path | str, model: str | None = None) -> Graph:
+    """The program in an ONNX file, which holds one: `model` chooses nothing.
+
+    Raises FileError, in one line, for anything that is not such a file.
+    """
     return graph_of(*opened(path))
 
 
@@ -60,14 +68,14 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
     with _in_one_line(name):
         try:
             with path.open("rb") as file:
-                kind = kind_of(file.read(512))
-                if not kind:
+                form = form_of(file.read(512))
+                if not form:
                     file.seek(0)
                     raise FileError(_refusal(file.read(512)))
-                data = _bytes_of(file, path.stat().st_size, kind)
+                data = _bytes_of(file, path.stat().st_size, form)
         except OSError as error:
             raise FileError(reason(error)) from None
-        model = _DECODERS[kind](data, name)
+        model = _DECODERS[form](data, name)
         if not model.HasField("graph"):
             raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")
         producer = " ".join(filter(None, map(checked, (model.producer_name, model.producer_version))))
@@ -82,7 +90,7 @@ def graph_of(model: Any, origin: Origin) -> Graph:
 
 @contextlib.contextmanager
 def _in_one_line(name: str) -> Iterator[None]:
-    """Errors of reading as a FileError that begins with the file's name."""
+    """Turns errors of reading into a FileError that begins with the file's name."""
     was_collecting = gc.isenabled()
     gc.disable()  # nothing here is garbage yet
     try:
@@ -99,10 +107,10 @@ def _in_one_line(name: str) -> Iterator[None]:
             gc.enable()
 
 
-def _bytes_of(file: Any, size: int, kind: str) -> bytes:
-    """What of the file describes the program."""
+def _bytes_of(file: Any, size: int, form: str) -> bytes:
+    """The part of the file that describes the program."""
     file.seek(0)
-    if kind != "binary":
+    if form != "binary":
         if size > _MOST_TEXT:
             raise FileError(f"{shown(file.name)}: {size} bytes of text: store the model as binary")
         return bytes(file.read())
@@ -163,7 +171,7 @@ def _check_nesting(data: bytes, name: str) -> None:
 
 
 def _refusal(head: bytes) -> str:
-    """Why a file that starts like this is no ONNX model, and what to do."""
+    """Why a file that begins so is not an ONNX model, and what to do."""
     if archive_kind(head) == "json":
         return "is JSON, but not that of an ONNX model"
     said = refusal(head)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.graph import Ref
-from graphflops.ops import operator
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ def with_aliases(
     if not unused:
         return tuple(inputs)
     used = _used_for(unused, users, weights, types)
-    tables = _users([node for node in nodes if "embedding" in operator(node.op).name], used)
+    tables = _users([node for node in nodes if node.operator.is_embedding], used)
     children: dict[tuple[str, str, object], list[str]] = {}
     typed: dict[object, list[str]] = {}
     for name in users:
