@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_functions import Functions, domain_of, opsets_of
-from graphflops.exporters.onnx_order import ordered
 from graphflops.exporters.onnx_places import Places, original_names
-from graphflops.exporters.onnx_scope import Body, Names, Scope
+from graphflops.exporters.onnx_scope import Body, Names, Scope, ordered
 from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
 from graphflops.exporters.onnx_values import (
     GRAPH,

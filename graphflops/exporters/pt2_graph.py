@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import FileError, shown
 from graphflops.exporters.modules import with_modules, with_nested_modules
 from graphflops.exporters.pt2_data import Members
-from graphflops.exporters.pt2_program import Program
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
+    Program,
     device,
     dtype_of,
     literal,
@@ -19,7 +19,6 @@ from graphflops.exporters.pt2_values import (
     number,
     results,
 )
-from graphflops.exporters.tied import with_aliases
 from graphflops.exporters.types import collect, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Origin, Output, Ref
 from graphflops.ops import operator
@@ -46,6 +45,8 @@ def graph_of(
     inputs = scope.inputs(module.signature.input_specs, shared or {})
     nodes = scope.nodes()
     if shared is None:
+        from graphflops.exporters.tied import with_aliases
+
         inputs = with_aliases(inputs, nodes, scope.types)
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
     return Graph(
