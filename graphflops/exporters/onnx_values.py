@@ -116,7 +116,9 @@ def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
         return bare
     elements = prod(shape)
     assert isinstance(elements, int)
-    if elements > (MOST_FLOATS if dtype.kind == "float" else MOST_INTEGERS) or dtype.kind in (
+    rows = prod(max(size, 1) for size in shape)  # a tensor of 2^40 rows without elements is not small
+    assert isinstance(rows, int)
+    if rows > (MOST_FLOATS if dtype.kind == "float" else MOST_INTEGERS) or dtype.kind in (
         "complex",
         "other",
     ):

@@ -12,6 +12,7 @@ from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeErro
 from graphflops.ops import operator
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.rules import functorch
+from graphflops.rules.contents import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def _completed(
     tensors = [value for value in flat(given) if isinstance(value, TensorType)]
     with meetings() as met:
         estimate = rule.call(arguments)
+    estimate = _holding(estimate)
     if wanted is not None:
         estimate = _trimmed(estimate, wanted)
     _refuse_impossible(estimate)
@@ -112,6 +114,13 @@ def _completed(
         met=tuple(met),
         outgrown=wanted is not None and any(map(outgrown, estimate.out)),
     )
+
+
+def _holding(estimate: Estimate) -> Estimate:
+    """The estimate with known contents as the results' types hold them."""
+    if not any(isinstance(value, TensorType) and value.value is not None for value in estimate.out):
+        return estimate
+    return replace(estimate, out=tuple([held(x) if isinstance(x, TensorType) else x for x in estimate.out]))
 
 
 def _written(estimate: Estimate, target: TensorType) -> Estimate:

@@ -189,12 +189,17 @@ def _operator(operator: Opaque) -> Any:
     return found.function
 
 
+_MOST_WRITTEN = 100_000
+
+
 def _arguments(keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> dict[str, Any]:
     """Arguments of an operator that writes some: `_x_base_index` says of which base it is a view, `_x_length` how many."""
     arguments = {name: value for name, value in keywords.items() if not name.startswith("_")}
     single = [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]
     for name in [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]:
-        members = [f"{name}_{index}" for index in range(keywords[f"_{name}_length"] or 0)]
+        length = keywords[f"_{name}_length"] or 0
+        require(length <= _MOST_WRITTEN, f"{length} tensors to write")
+        members = [f"{name}_{index}" for index in range(length)]
         arguments[name] = tuple(_written(member, keywords, bases) for member in members)
         single = [other for other in single if other not in members]
     return arguments | {name: _written(name, keywords, bases) for name in single}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.axes import axis
+from graphflops.rules.contents import few
 from graphflops.rules.promotion import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
@@ -30,10 +31,9 @@ SMALL = 64  # elements up to which the contents of an integer tensor are followe
 def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
     """A tensor of one value everywhere, its contents known where it is small and holds whole numbers."""
     out = TensorType(tuple(shape), dtype)
-    known = isinstance(fill, (int, Expr)) and not dtype.is_floating and isinstance(out.numel, int)
-    if not known or out.numel > SMALL:  # type: ignore[operator]
+    if not isinstance(fill, (int, Expr)) or dtype.is_floating or few(out.shape, SMALL) is None:
         return out
-    contents: Contents = fill if isinstance(fill, Expr) else int(fill)  # type: ignore[call-overload]
+    contents: Contents = fill if isinstance(fill, Expr) else int(fill)
     for size in reversed(out.shape):
         contents = (contents,) * size  # type: ignore[operator]
     return replace(out, value=contents)
@@ -197,7 +197,7 @@ def arange_steps(start: Value, end: Value, step: Value = 1, *, dtype: DType | No
         len(numbers) < 3
         or not isinstance(out, TensorType)
         or out.dtype.is_floating
-        or len(range(*numbers)) > SMALL
+        or few(out.shape, SMALL) is None
     ):
         return estimate
     return replace(estimate, out=(replace(out, value=tuple(range(*numbers))),))

@@ -150,9 +150,13 @@ def cartesian_prod(tensors: Sequence[TensorType]) -> Estimate:
     return joined(tensors, (prod(x.numel for x in tensors), len(tensors)))
 
 
+_MOST_CHOSEN = 64  # elements of a combination
+
+
 @rule("aten.combinations")
 def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> Estimate:
     """Every choice of `r` elements of a vector, a row each."""
+    require(r <= _MOST_CHOSEN, f"combinations of {r} elements")
     n = x.numel + (r - 1 if with_replacement else 0)
     if r == 0:
         return Estimate((x.like((0,)),))

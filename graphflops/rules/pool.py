@@ -207,22 +207,36 @@ for _spatial in (2, 3):
 # Windows as even as the sizes allow.
 
 
+_LARGEST_FACTORED = 2**20
+
+
 def greatest_common_divisor(size: Dim, count: Dim) -> Dim:
-    """Exact where one size is known or the second divides the first; else taken to be 1."""
+    """Exact where one size is known, up to a million, or the second divides the first; else taken to be 1."""
     if isinstance(size, int) and isinstance(count, int):
         return math.gcd(size, count)
     if same(mod(size, count), 0):
         return count
     known, other = (size, count) if isinstance(size, int) else (count, size)
-    if not isinstance(known, int):
+    if not isinstance(known, int) or not 0 < known <= _LARGEST_FACTORED:
         return 1
     # The totients of all common divisors add up to the greatest: a comparison per divisor of the known size.
-    divisors = [divisor for divisor in range(1, known + 1) if known % divisor == 0]
-    return total(_totient(divisor) * compare("==", mod(other, divisor), 0) for divisor in divisors)
+    return total(_totient(divisor) * compare("==", mod(other, divisor), 0) for divisor in _divisors(known))
+
+
+def _divisors(n: int) -> list[int]:
+    low = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
+    return low + [n // divisor for divisor in reversed(low) if divisor * divisor < n]
 
 
 def _totient(n: int) -> int:
-    return sum(math.gcd(n, k) == 1 for k in range(1, n + 1))
+    """How many of the numbers from 1 to n share no factor with n."""
+    found, rest = n, n
+    for factor in range(2, math.isqrt(n) + 1):
+        if rest % factor == 0:
+            found -= found // factor
+            while rest % factor == 0:
+                rest //= factor
+    return found - found // rest if rest > 1 else found
 
 
 def adaptive_windows(sizes: Sizes, counts: Sizes) -> Dim:

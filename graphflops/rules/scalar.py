@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, Expr, at_least, call, compare, dim_max, dim_min, floor_div, mod, total, where
+from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
+from graphflops.rules.signs import if_negative, remainder_of_dividend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,13 +24,19 @@ def number(*values: Value) -> Estimate:
 
 
 def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
-    """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none."""
+    """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
     dims = _sizes(operands) if any(isinstance(operand, Expr) for operand in operands) else None
     function, arguments = (exact, operands) if dims is None else (symbolic, dims)
+    if not all(
+        isinstance(argument, (int, float, Expr)) for argument in arguments
+    ):  # a file may give texts and lists
+        return number(None)
     try:
-        return number(function(*arguments))
+        result = function(*arguments)
     except (ArithmeticError, TypeError, ValueError):  # the program may never come to it
         return number(None)
+    too_long = isinstance(result, int) and result.bit_length() > MAX_POWER_BITS
+    return number(None if too_long or isinstance(result, complex) else result)
 
 
 def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
@@ -71,8 +79,17 @@ def _absolute(a: Dim) -> Dim:
     return a if at_least(a, 0) else dim_max(a, -a)
 
 
-# A size is never negative, so truncating is rounding down.
-unary("math.trunc torch.sym_int builtins.int", int, _floor)
+def _truncated(a: Dim) -> Dim:
+    return if_negative(a, _ceil(a), _floor(a))
+
+
+def _power(a: float, b: float) -> float:
+    """A power; an integer one of at most as many digits as formulas may have."""
+    power: float = float(a) ** b if b < 0 else FUNCTIONS["pow"](a, b)
+    return power
+
+
+unary("math.trunc torch.sym_int builtins.int", int, _truncated)
 unary("math.floor", math.floor, _floor)
 unary("math.ceil", math.ceil, _ceil)
 unary("torch.sym_float builtins.float", float, lambda a: a)
@@ -94,13 +111,15 @@ binary("_operator.add", operator.add, operator.add)
 binary("_operator.sub", operator.sub, operator.sub)
 binary("_operator.mul", operator.mul, operator.mul)
 binary("_operator.floordiv", operator.floordiv, floor_div)
-binary("_operator.mod math.fmod", operator.mod, mod)
+binary("_operator.mod", operator.mod, mod)
+binary("math.fmod", math.fmod, remainder_of_dividend)
 binary("_operator.truediv", operator.truediv, lambda a, b: call("truediv", a, b))
-binary("_operator.pow math.pow", operator.pow, operator.pow)
+binary("_operator.pow", _power, operator.pow)
+binary("math.pow", math.pow, operator.pow)
 binary("_operator.and_", operator.and_, lambda a, b: call("bitwise_and", a, b))
 binary("_operator.or_", operator.or_, lambda a, b: call("bitwise_or", a, b))
 binary("_operator.xor", operator.xor, lambda a, b: call("bitwise_xor", a, b))
-binary("_operator.lshift", operator.lshift, lambda a, b: call("lshift", a, b))
+binary("_operator.lshift", FUNCTIONS["lshift"], lambda a, b: call("lshift", a, b))
 binary("_operator.rshift", operator.rshift, lambda a, b: call("rshift", a, b))
 binary("torch.sym_max builtins.max", max, dim_max)
 binary("torch.sym_min builtins.min", min, dim_min)

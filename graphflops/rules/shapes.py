@@ -19,6 +19,7 @@ from graphflops.dims import (
     same,
     where,
 )
+from graphflops.rules.contents import few
 from graphflops.rules.registry import require
 from graphflops.tensor import Contents, TensorType
 
@@ -103,7 +104,7 @@ def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
 def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
     """The tensor under other sizes, in the same row-major order; known contents go along."""
     out = x.view(shape)
-    if x.value is None or any(isinstance(size, Expr) for size in out.shape):
+    if x.value is None or few(out.shape) is None:
         return out
     return replace(out, value=nested(flat(x.value), out.shape))
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, prod, total
+from graphflops.errors import ShapeError
 from graphflops.rules.axes import axes, reduced
 from graphflops.rules.matmul import Number, add_product, flops_of
 from graphflops.rules.promotion import DEFAULT_FLOAT, result_type
-from graphflops.rules.registry import find, require, rule
+from graphflops.rules.registry import find, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT32, INT64, DType, TensorType
 
@@ -73,14 +74,18 @@ def sparse_coo_tensor(
     return free(storing(values.like(size, dtype), values.numel))
 
 
+_MOST_AXES = 64  # as many as torch allows
+
+
 @rule("aten.sparse_coo_tensor.indices")
 def sparse_coo_tensor_as_large_as_needed(
     indices: TensorType, values: TensorType, *, dtype: DType | None = None, is_coalesced: bool | None = None
 ) -> Estimate:
     """Holds the places and the values as they are; the largest places, looked for, tell the sizes."""
     rank = indices.shape[0]
-    require(isinstance(rank, int), f"a tensor cannot have {rank} axes")
-    sizes = tuple(data_dependent(f"largest{axis}") for axis in range(rank if isinstance(rank, int) else 0))
+    if not isinstance(rank, int) or rank > _MOST_AXES:
+        raise ShapeError(f"a tensor cannot have {rank} axes")
+    sizes = tuple(data_dependent(f"largest{axis}") for axis in range(rank))
     out = storing(values.like((*sizes, *values.shape[1:]), dtype), values.numel)
     return Estimate((out,), vector_flops=indices.numel, reads=(indices,), writes=(), alias=True)
 

@@ -100,11 +100,14 @@ def normalising(counts: TensorType, density: bool) -> Dim:
     return 3 * counts.numel if density else 0
 
 
+_MOST_RESULTS = 100_000
+
+
 def whole(size: Dim, of: str) -> int:
-    """The size as a number; raises ShapeError where it is not known, as it says how many results exist."""
-    if isinstance(size, int):
+    """The size as a number; raises ShapeError where it is not known or absurd, as it says how many results exist."""
+    if isinstance(size, int) and size <= _MOST_RESULTS:
         return size
-    raise ShapeError(f"the number of {of} must be known, not {size}")
+    raise ShapeError(f"the number of {of} must be known and no more than {_MOST_RESULTS}, not {size}")
 
 
 @rule("aten._histogramdd_bin_edges")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from graphflops.cost import Cost, data_dependent
-from graphflops.dims import call, compare, dim_max, symbol
+from graphflops.dims import call, compare, dim_max, evaluate, symbol
 from tests.support import price, t
 
 s, n = symbol("s"), symbol("n")
@@ -30,6 +31,8 @@ s, n = symbol("s"), symbol("n")
         ("_operator.truediv", (3, 2), 1.5),
         ("_operator.pow", (s, 2), s * s),
         ("_operator.pow", (2, 10), 1024),
+        ("_operator.pow", (2, -1), 0.5),
+        ("_operator.pow", (-8.0, 0.5), None),  # a complex number is no size
         ("_operator.neg", (s,), -s),
         ("_operator.lshift", (s, 3), 8 * s),
         ("_operator.and_", (True, False), False),
@@ -108,3 +111,27 @@ def test_functional_promises_hand_on_their_token() -> None:
     assert price("aten._functional_sym_constrain_range.default", s, 0, None, token).out == (token,)
     checked = price("aten._functional_assert_async.msg", t(dtype="bool"), "", token)
     assert (checked.out, checked.cost.read_bytes) == ((token,), 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands"),
+    [
+        ("_operator.pow", (10, 10**9)),
+        ("_operator.pow", (2**64, 2**64)),
+        ("_operator.lshift", (1, 2**40)),
+        ("_operator.mul", ("a", 2**32)),
+        ("_operator.mul", ((0,), 2**32)),
+        ("_operator.mod", ("%4000000000d", 1)),
+        ("_operator.add", ((1,), (2,))),
+        ("_operator.mul", (2**4000, 2**4000)),
+    ],
+)
+def test_what_a_file_makes_up_to_take_all_memory_has_no_value(op: str, operands: tuple[Any, ...]) -> None:
+    assert price(op, *operands).out == (None,)
+
+
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_a_fraction_of_sizes_is_truncated_towards_zero(size: int) -> None:
+    half = call("truediv", s - 4, 2)
+    assert evaluate(price("math.trunc", half).out[0], {"s": size}) == int((size - 4) / 2)
+    assert evaluate(price("math.fmod", s - 4, 3).out[0], {"s": size}) == math.fmod(size - 4, 3)

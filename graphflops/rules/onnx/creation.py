@@ -24,11 +24,11 @@ from graphflops.rules.onnx.entries import (
     sizes,
     unknown,
 )
-from graphflops.rules.onnx.signs import larger
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.onnx.values import Number, add, ceil, converted, divide, multiply, subtract
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown, tensors_of
+from graphflops.rules.signs import larger
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType, UnknownType
 
 if TYPE_CHECKING:

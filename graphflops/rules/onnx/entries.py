@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Union
 from graphflops.cost import data_dependent
 from graphflops.dims import Dim, Expr
 from graphflops.rules.axes import axes
+from graphflops.rules.contents import few
 from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require
 from graphflops.rules.shapes import flat, nested
@@ -115,8 +115,7 @@ def grid(x: TensorType) -> Grid | None:
 
 def fixed(shape: Sequence[Dim]) -> Place | None:
     """The shape in plain integers, where all are known and hold few enough elements to follow."""
-    known = tuple(length for length in shape if isinstance(length, int))
-    return known if len(known) == len(shape) and math.prod(known) <= FOLLOWED else None
+    return few(shape, FOLLOWED)
 
 
 def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:

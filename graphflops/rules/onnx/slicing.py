@@ -10,9 +10,9 @@ from graphflops.dims import Dim, ceil_div, differ, dim_min, floor_div, total
 from graphflops.rules.arrangement import bordered, picked
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import chosen_axes, filled, fixed, grid, many, moved, size, sizes, unknown
-from graphflops.rules.onnx.signs import kept_by_slice, start_of_slice
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, replaced, shown
+from graphflops.rules.signs import kept_by_slice, start_of_slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

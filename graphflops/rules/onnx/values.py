@@ -28,8 +28,8 @@ from graphflops.dims import (
     where,
 )
 from graphflops.errors import DimError
-from graphflops.rules.contents import aligned
-from graphflops.rules.onnx import signs
+from graphflops.rules import signs
+from graphflops.rules.contents import aligned, few, in_type
 from graphflops.rules.shapes import flat, nested
 from graphflops.tensor import FLOAT32, DType
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 Number = Union[Dim, float]
 FOLLOWED = 64  # elements; what programs compute sizes with has as many as tensors have axes, or twice that
-_WIDE = 32  # bits of a type that every size fits into
 _SIMPLE = 1000  # largest denominator of a fraction that a floating constant is taken to stand for
 _PACKED = {"float16": "e", "float32": "f", "float64": "d"}
 _RELATIONS = {
@@ -56,7 +55,7 @@ _RELATIONS = {
 def folded(function: Callable[..., Number], out: TensorType, *operands: TensorType) -> TensorType:
     """`out` with the function of the operands' contents, broadcast, where these are known."""
     known = [(x.rank, x.value) for x in operands if x.value is not None]
-    if _numbers(out.shape) is None or len(known) < len(operands):
+    if few(out.shape, FOLLOWED) is None or len(known) < len(operands):
         return out
 
     def stored(*numbers: Number) -> Number:
@@ -77,7 +76,7 @@ def reduced(
     function: Callable[[Sequence[Number]], Number], out: TensorType, x: TensorType, gone: Collection[int]
 ) -> TensorType:
     """`out` with the function of those of the contents of `x` that differ in the axes `gone` alone."""
-    sizes = _numbers(x.shape)
+    sizes = few(x.shape, FOLLOWED)
     if x.value is None or sizes is None:
         return out
     groups: dict[tuple[int, ...], list[Number]] = {}
@@ -111,12 +110,6 @@ def running(
     return replace(out, value=tuple(results[:: -1 if reverse else 1]))
 
 
-def _numbers(shape: Sequence[Dim]) -> list[int] | None:
-    """The sizes of few elements, None where they are many or not known."""
-    sizes = [size for size in shape if isinstance(size, int)]
-    return sizes if len(sizes) == len(shape) and math.prod(sizes) <= FOLLOWED else None
-
-
 def converted(number: Number, dtype: DType) -> Number:
     """The number in an element type; raises ValueError where it has none there that is known."""
     if dtype.kind == "bool":
@@ -126,22 +119,14 @@ def converted(number: Number, dtype: DType) -> Number:
         return number if isinstance(number, Expr) else _rounded(number, dtype)
     if dtype.kind not in ("int", "uint"):
         raise ValueError(f"contents of {dtype} are not followed")
-    lowest = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
-    if isinstance(number, int):
-        return (number - lowest) % (1 << dtype.bits) + lowest
-    whole = _truncated(number)
-    if not _is_held(whole, lowest, dtype.bits):
-        raise ValueError(f"{whole} is no {dtype}")
+    if isinstance(number, float):
+        number = int(number)
+        if in_type(number, dtype) != number:  # what becomes of it differs from machine to machine
+            raise ValueError(f"{number} is no {dtype}")
+    whole = in_type(_truncated(number), dtype)
+    if whole is None:
+        raise ValueError(f"{number} may be no {dtype}")
     return whole
-
-
-def _is_held(whole: Dim, lowest: int, bits: int) -> bool:
-    """Whether a type holds the number: a formula of sizes, if it is signed and of ordinary width, is taken to fit."""
-    if isinstance(whole, int):
-        return lowest <= whole < lowest + (1 << bits)
-    if lowest < 0 and bits >= _WIDE:
-        return max(map(abs, whole.terms.values())) < 1 << (bits - 1)
-    return signs.is_at_least(whole, lowest) and signs.is_at_least(lowest + (1 << bits) - 1, whole)
 
 
 def _rounded(number: float, dtype: DType) -> float:
