@@ -332,9 +332,7 @@ def test_on_the_command_line_it_is_one_line(data, write):
 
 def test_a_stored_tensor_of_many_rows_without_elements_is_not_small(tmp_path):
     rows = TensorProto(name="rows", data_type=TensorProto.INT64, dims=[2**40, 0])
-    proto = model(
-        [node("Shape", ["rows"], ["y"])], [], [value("y", TensorProto.INT64, [2])], initializer=[rows]
-    )
+    proto = model([node("Shape", ["rows"], ["y"])], [], [value("y", [2], TensorProto.INT64)], [rows])
     onnx.save(proto, tmp_path / "rows.onnx")
     started = time.process_time()
     assert analyze(tmp_path / "rows.onnx").rows[0].outputs[0].type.value == (2**40, 0)
