@@ -254,37 +254,27 @@ def multi_head_attention(
     *,
     num_heads: int,
     unidirectional: int = 0,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
     outputs: Outputs = (True,),
+    **others: object,
 ) -> Estimate:
     """The two products of attention, after the biases of the projections.
 
-    Without a past a causal query sees as many keys as stand before it; with one, all of the past too.
+    A causal query sees the keys at its own position and before it; with a past, all of the past too.
     """
     q, k, v = separated(query, key, value, num_heads)
     shared = past_sequence_length is not None
     keys = past_rows(past_key, past_sequence_length, shared) + k.shape[-2]
-    causal = unidirectional != 0
-    aligned = past_key is not None
+    causal, aligned = unidirectional != 0, past_key is not None
     problem = meet(q, num_heads, keys, v.shape[-1], attention_bias, causal=causal, bottom_right=aligned)
     biased = sum(x.numel for x in (q, k, v)) if bias is not None else 0
+    places = (past_sequence_length, cache_indirection)
     return attended(
         problem,
         merged(q, v.shape[-1]),
         (Cache(past_key, k, keys, shared), Cache(past_value, v, keys, shared)),
         work(biased),
         per_score(problem, key_padding_mask),
-        reads=(
-            query,
-            key,
-            value,
-            bias,
-            key_padding_mask,
-            attention_bias,
-            past_sequence_length,
-            cache_indirection,
-        ),
+        reads=(query, key, value, bias, key_padding_mask, attention_bias, *places),
         outputs=outputs,
         more=(q.like((*q.shape[:-1], keys)),),
     )

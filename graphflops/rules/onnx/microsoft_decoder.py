@@ -109,18 +109,15 @@ def decoder_attention(
     value_cache: TensorType | None = None,
     static_kv: TensorType | None = None,
     use_past: TensorType | None = None,
-    has_layer_state: TensorType | None = None,
-    has_key_padding_mask: TensorType | None = None,
-    *,
+    *flags: TensorType | None,
     num_heads: int,
-    mask_filter_value: float = -10000.0,
     outputs: Outputs = (True,),
+    **others: object,
 ) -> Estimate:
     """Projections of (rows, batch, hidden) and attention.
 
-    Flags in tensors decide what is attended to: `static_kv` the encoder's states, kept in the cache after the first
-    step, else the decoder's own rows, which join the cache. Flags that are not known count as unset, save that a
-    cache that is given is used.
+    With `static_kv` the keys are the encoder's states, cached after the first step; without it they are the decoder's
+    rows, which join the cache. A flag of unknown value counts as unset, except that a given cache is used.
     """
     rows, batch, hidden = query.shape
     crossed, cached = size(static_kv) == 1, key_cache is not None and size(use_past) != 0

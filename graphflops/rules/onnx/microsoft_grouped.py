@@ -7,7 +7,7 @@ aligned with the last keys. A cosine and a sine row are read per position that i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_min, prod
@@ -20,6 +20,7 @@ from graphflops.rules.registry import require, rule
 
 if TYPE_CHECKING:
     from graphflops.rules.attention import Attention
+    from graphflops.rules.onnx.fused import Touched
     from graphflops.tensor import TensorType
 
 NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, per element
@@ -81,25 +82,32 @@ def narrow_cache(quantized: bool, state: TensorType, keys: Dim, rows: Dim) -> Es
     return work(((QUANTIZE - 1) * new + (DEQUANTIZE - 1) * held) * quantized)
 
 
+class GroupedQuery(NamedTuple):
+    """The operands of GroupQueryAttention, in their order."""
+
+    query: TensorType
+    key: TensorType | None = None
+    value: TensorType | None = None
+    past_key: TensorType | None = None
+    past_value: TensorType | None = None
+    seqlens_k: TensorType | None = None
+    total_sequence_length: TensorType | None = None
+    cos_cache: TensorType | None = None
+    sin_cache: TensorType | None = None
+    position_ids: TensorType | None = None
+    attention_bias: TensorType | None = None
+    head_sink: TensorType | None = None
+    k_scale: TensorType | None = None
+    v_scale: TensorType | None = None
+    q_norm_weight: TensorType | None = None
+    k_norm_weight: TensorType | None = None
+
+
 @rule("com.microsoft.GroupQueryAttention", product=("query", "key"))
 def group_query_attention(
     query: TensorType,
     key: TensorType | None = None,
-    value: TensorType | None = None,
-    past_key: TensorType | None = None,
-    past_value: TensorType | None = None,
-    seqlens_k: TensorType | None = None,
-    total_sequence_length: TensorType | None = None,
-    cos_cache: TensorType | None = None,
-    sin_cache: TensorType | None = None,
-    position_ids: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    head_sink: TensorType | None = None,
-    k_scale: TensorType | None = None,
-    v_scale: TensorType | None = None,
-    q_norm_weight: TensorType | None = None,
-    k_norm_weight: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     num_heads: int,
     kv_num_heads: int,
     causal: int = 1,
@@ -111,42 +119,51 @@ def group_query_attention(
     outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
-    """The two products over all keys so far, every sequence taken to be of the greatest length.
+    """The two products over all keys so far, every sequence taken to have the greatest length.
 
-    That length is what `total_sequence_length` holds, and without its contents the past and the new rows. The
-    cache keeps a length that suffices; it is then a buffer, of which only the new rows are written.
+    That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
+    that is long enough is a buffer, of which only the new rows are written.
     """
-    given = unpacked(query, key, value, num_heads, kv_num_heads)
+    of = GroupedQuery(query, key, *operands)
+    given = unpacked(query, key, of.value, num_heads, kv_num_heads)
     q, k, v = given.query, given.key, given.value
-    keys = keys_in_all(past_key, k.shape[-2], total_sequence_length, sliding_window_cache != 0)
+    keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
     window = local_window_size if local_window_size > 0 else None
-    problem = meet(q, kv_num_heads, keys, v.shape[-1], attention_bias, causal=causal != 0, window=window)
-    tables = (cos_cache, sin_cache) if do_rotary else (None, None)
+    problem = meet(q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window)
+    narrow = ((k, of.k_scale), (v, of.v_scale))
     parts = (
-        rotation(q, k, *tables),
-        normed(q, k, q_norm_weight, k_norm_weight),
-        reshaped_scores(problem, softcap, head_sink is not None or smooth_softmax > 0),
-        *(narrow_cache(scale is not None, x, keys, k.shape[-2]) for x, scale in ((k, k_scale), (v, v_scale))),
+        rotation(q, k, *((of.cos_cache, of.sin_cache) if do_rotary else (None, None))),
+        normed(q, k, of.q_norm_weight, of.k_norm_weight),
+        reshaped_scores(problem, softcap, of.head_sink is not None or smooth_softmax > 0),
+        *(narrow_cache(scale is not None, x, keys, k.shape[-2]) for x, scale in narrow),
     )
-    caches = tuple(state(past, x, keys) for past, x in ((past_key, k), (past_value, v)))
-    reads = (
-        *given.reads,
-        seqlens_k,
-        total_sequence_length,
-        position_ids,
-        attention_bias,
-        head_sink,
-        k_scale,
-        v_scale,
-    )
+    lengths = (of.seqlens_k, of.total_sequence_length, of.position_ids)
+    reads = (*given.reads, *lengths, of.attention_bias, of.head_sink, of.k_scale, of.v_scale)
+    scores = (q.like((*q.shape[:-1], keys)),)
+    return grouped(problem, given, (of.past_key, of.past_value), keys, parts, reads, outputs, scores)
+
+
+def grouped(
+    problem: Attention,
+    given: Given,
+    pasts: tuple[TensorType | None, TensorType | None],
+    keys: Dim,
+    parts: tuple[Estimate, ...],
+    reads: Touched,
+    outputs: Outputs,
+    more: tuple[TensorType, ...] = (),
+) -> Estimate:
+    """Attention of grouped heads over a cache, and the parts that go with it; `more` are further results."""
+    q, v = given.query, given.value
+    fresh = zip(pasts, (given.key, v), strict=True)
     return attended(
         problem,
         merged(q, v.shape[-1]),
-        caches,
+        tuple(state(past, x, keys) for past, x in fresh),
         *parts,
         reads=(*reads, *(table for part in parts for table in part.reads)),
         outputs=outputs,
-        more=(q.like((*q.shape[:-1], keys)),),
+        more=more,
     )
 
 

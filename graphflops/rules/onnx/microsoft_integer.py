@@ -236,10 +236,7 @@ def qordered_attention(
     *,
     num_heads: int,
     unidirectional: int = 0,
-    qkv_hidden_sizes: tuple[int, ...] = (),
-    order_input: int = 1,
-    order_output: int = 1,
-    order_weight: int = 1,
+    **others: object,
 ) -> Estimate:
     """Three projections and attention, all of integers: projections, softmax and results are quantized again."""
     weights = (q_weight, k_weight, v_weight)
@@ -250,16 +247,7 @@ def qordered_attention(
     out = merged(made.query, width)
     requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
     scales = (scale_input, scale_q, scale_k, scale_v, scale_q_weight, scale_k_weight, scale_v_weight)
-    more = (
-        q_bias,
-        k_bias,
-        v_bias,
-        scale_scores,
-        scale_softmax,
-        scale_values,
-        mask_index,
-        past,
-        attention_bias,
-    )
+    biases, inside = (q_bias, k_bias, v_bias), (scale_scores, scale_softmax, scale_values)
+    more = (*biases, *inside, mask_index, past, attention_bias)
     parts = (made.product, problem.forward(), per_score(problem, mask_index), work(requantized))
     return fused((out,), *parts, reads=(x, *weights, *scales, *more))

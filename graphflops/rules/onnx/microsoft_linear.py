@@ -87,24 +87,18 @@ def gated_delta_net(
     beta_activation: str = "none",
     gate_activation: str = "none",
     qk_l2_norm: int = 0,
-    chunk_size: int = 64,
-    scale: float = 0.0,
     state_update_capacity: int = 0,
     outputs: Outputs = (True,),
+    **others: object,
 ) -> Estimate:
     """As LinearAttention on packed rows (tokens, heads, width), its gates made and its operands normalised on the way."""
     rows_shape, q_heads, width, heads, depth = delta_sizes(query, key, value, initial_state)
     rows = prod(rows_shape)
     part = recurrence(rows, heads, width, depth, update_rule, decay.numel if decay else 0)
-    gates = decay.numel if decay is not None and gate_activation != "none" else 0
-    rates = beta.numel if beta is not None and beta_activation != "none" else 0
+    gates = activated("softplus", 2, decay if gate_activation != "none" else None)  # of a sum, and scaled
+    rates = activated("sigmoid", 0, beta if beta_activation != "none" else None)
     normed = 2 * rows * q_heads * (qk_l2_norm != 0)
-    softplus = WORK["softplus"].more(2)  # of a sum, and scaled
-    sigmoid = WORK["sigmoid"].transcendentals
-    more = work(
-        softplus.flops * gates + 3 * width * normed,  # and L2 norms
-        softplus.transcendentals * gates + sigmoid * rates + normed,
-    )
+    norms = work(3 * width * normed, normed)
     sequences = (
         initial_state.shape[0] if initial_state is not None else rows_shape[0] if len(rows_shape) > 1 else 1
     )
@@ -115,7 +109,12 @@ def gated_delta_net(
     out = query.like((*rows_shape, dim_max(q_heads, heads), depth))
     results = chosen(outputs, out, state, state.like((sequences, captured)))
     reads = (query, key, value, cu_seqlens, decay, beta, initial_state, a_log, dt_bias, capture_count)
-    return fused(results, part, more, reads=(*reads, state_update_active))
+    return fused(results, part, gates, rates, norms, reads=(*reads, state_update_active))
+
+
+def activated(name: str, more: int, x: TensorType | None) -> Estimate:
+    """A function of every element of a tensor that may be missing, with `more` operations on each."""
+    return work(0) if x is None else applied(WORK[name].more(more), x)
 
 
 def delta_sizes(

@@ -7,7 +7,7 @@ weight of few bits takes to become a number is counted once for each weight that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, floor_div, prod, same
@@ -133,30 +133,53 @@ def moe(
     return mixture(x, router_probs, tuple(layers), k, gate, normalize_routing_weights != 0)
 
 
+class FewBits(NamedTuple):
+    """The operands of QMoE, in their order."""
+
+    x: TensorType
+    router_probs: TensorType
+    fc1: TensorType
+    fc1_scales: TensorType | None
+    fc1_bias: TensorType | None
+    fc2: TensorType
+    fc2_scales: TensorType | None
+    fc2_bias: TensorType | None = None
+    fc3: TensorType | None = None
+    fc3_scales: TensorType | None = None
+    fc3_bias: TensorType | None = None
+    fc1_zero_points: TensorType | None = None
+    fc2_zero_points: TensorType | None = None
+    fc3_zero_points: TensorType | None = None
+    router_weights: TensorType | None = None
+    fc1_global_scale: TensorType | None = None
+    fc2_global_scale: TensorType | None = None
+    fc1_act_scale: TensorType | None = None
+    fc2_act_scale: TensorType | None = None
+    fc1_act_block_scale: TensorType | None = None
+    fc2_act_block_scale: TensorType | None = None
+
+    def layers(self, bits: tuple[int, ...]) -> tuple[Layer, ...]:
+        """The layers, with weights of so many bits; narrow floats are stored one to an element."""
+        stored = (
+            (self.fc1, self.fc1_bias, (self.fc1_scales, self.fc1_zero_points, self.fc1_global_scale)),
+            (self.fc2, self.fc2_bias, (self.fc2_scales, self.fc2_zero_points, self.fc2_global_scale)),
+            (self.fc3, self.fc3_bias, (self.fc3_scales, self.fc3_zero_points)),
+        )
+        return tuple(
+            Layer(
+                weights, bias, parameters, weights.dtype.bits // (8 if weights.dtype.is_floating else width)
+            )
+            for (weights, bias, parameters), width in zip(stored, bits, strict=True)
+            if weights is not None
+        )
+
+
 @rule("com.microsoft.QMoE", product=("x", "fc1"))
 def qmoe(
     x: TensorType,
     router_probs: TensorType,
     fc1: TensorType,
-    fc1_scales: TensorType | None,
-    fc1_bias: TensorType | None,
-    fc2: TensorType,
-    fc2_scales: TensorType | None,
-    fc2_bias: TensorType | None = None,
-    fc3: TensorType | None = None,
-    fc3_scales: TensorType | None = None,
-    fc3_bias: TensorType | None = None,
-    fc1_zero_points: TensorType | None = None,
-    fc2_zero_points: TensorType | None = None,
-    fc3_zero_points: TensorType | None = None,
-    router_weights: TensorType | None = None,
-    fc1_global_scale: TensorType | None = None,
-    fc2_global_scale: TensorType | None = None,
-    fc1_act_scale: TensorType | None = None,
-    fc2_act_scale: TensorType | None = None,
-    fc1_act_block_scale: TensorType | None = None,
-    fc2_act_block_scale: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     k: int = 1,
     activation_type: str = "relu",
     activation_alpha: float = 1.0,
@@ -169,21 +192,11 @@ def qmoe(
     fc3_expert_weight_bits: int = 0,
     **others: object,
 ) -> Estimate:
-    """As MoE with weights of few bits, several to a byte, in whose place the activations' type is computed with."""
-    bits = [
-        given or expert_weight_bits
-        for given in (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    ]
-    stored = (
-        (fc1, fc1_bias, (fc1_scales, fc1_zero_points, fc1_global_scale)),
-        (fc2, fc2_bias, (fc2_scales, fc2_zero_points, fc2_global_scale)),
-        (fc3, fc3_bias, (fc3_scales, fc3_zero_points)),
-    )
-    layers = tuple(
-        Layer(weights, bias, parameters, weights.dtype.bits // (8 if weights.dtype.is_floating else width))
-        for (weights, bias, parameters), width in zip(stored, bits, strict=True)
-        if weights is not None
-    )
+    """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
+    of = FewBits(x, router_probs, fc1, *operands)  # type: ignore[arg-type]
+    given = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    layers = of.layers(tuple(bits or expert_weight_bits for bits in given))
     gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
-    more = (router_weights, fc1_act_scale, fc2_act_scale, fc1_act_block_scale, fc2_act_block_scale)
-    return mixture(x, router_probs, layers, k, gate, normalize_routing_weights != 0, *more)
+    scales = (of.fc1_act_scale, of.fc2_act_scale, of.fc1_act_block_scale, of.fc2_act_block_scale)
+    normalised = normalize_routing_weights != 0
+    return mixture(x, router_probs, layers, k, gate, normalised, of.router_weights, *scales)

@@ -6,9 +6,9 @@ sequences; where only data can tell, it is bounded by every row meeting as many 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, floor_div
@@ -20,6 +20,7 @@ from graphflops.rules.registry import rule
 if TYPE_CHECKING:
     from graphflops.rules.attention import Attention
     from graphflops.rules.onnx.microsoft_attention import Sizes
+    from graphflops.rules.onnx.microsoft_grouped import Given
     from graphflops.tensor import TensorType
 
 
@@ -84,26 +85,53 @@ def packed_attention(
     return fused((x.like((tokens, wide_v)),), product, problem.forward(), reads=reads)
 
 
+class Paged(NamedTuple):
+    """The operands of PagedAttention, in their order."""
+
+    query: TensorType
+    key: TensorType | None
+    value: TensorType | None
+    key_cache: TensorType
+    value_cache: TensorType | None
+    cumulative_sequence_length: TensorType
+    past_seqlens: TensorType
+    block_table: TensorType
+    cos_cache: TensorType | None = None
+    sin_cache: TensorType | None = None
+    slot_mapping: TensorType | None = None
+    head_sink: TensorType | None = None
+    q_norm_weight: TensorType | None = None
+    k_norm_weight: TensorType | None = None
+    k_scale: TensorType | None = None
+    v_scale: TensorType | None = None
+    attention_metadata: TensorType | None = None
+
+    @property
+    def pages(self) -> Pages:
+        """Keys and values, as the new rows see them."""
+        offsets = with_past(self.cumulative_sequence_length, self.past_seqlens)
+        return Pages((self.key_cache, self.value_cache), self.block_table, offsets)
+
+    @property
+    def tables(self) -> tuple[TensorType | None, ...]:
+        """What is read besides queries, keys, values and the parts' own tables."""
+        lengths = (self.cumulative_sequence_length, self.past_seqlens)
+        return (*lengths, self.block_table, self.slot_mapping, self.head_sink, self.k_scale, self.v_scale)
+
+    def given(self, heads: int, kv_heads: int) -> Given:
+        """The three operands by head, as one batch."""
+        query = self.query.view((1, *self.query.shape))
+        key, value = (
+            None if x is None else x.view((1, *x.shape)) for x in (self.key, self.value or self.key)
+        )
+        return unpacked(query, key, value, heads, kv_heads)
+
+
 @rule("com.microsoft.PagedAttention", product=("query", "key"))
 def paged_attention(
     query: TensorType,
     key: TensorType | None,
-    value: TensorType | None,
-    key_cache: TensorType,
-    value_cache: TensorType | None,
-    cumulative_sequence_length: TensorType,
-    past_seqlens: TensorType,
-    block_table: TensorType,
-    cos_cache: TensorType | None = None,
-    sin_cache: TensorType | None = None,
-    slot_mapping: TensorType | None = None,
-    head_sink: TensorType | None = None,
-    q_norm_weight: TensorType | None = None,
-    k_norm_weight: TensorType | None = None,
-    k_scale: TensorType | None = None,
-    v_scale: TensorType | None = None,
-    attention_metadata: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     num_heads: int,
     kv_num_heads: int,
     do_rotary: int = 0,
@@ -114,50 +142,78 @@ def paged_attention(
     outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
-    """Packed rows against pages (block, row in block, heads, width), of which each sequence's are read.
-
-    The new rows are written into the pages in place. A sequence can be as long as its row of the table has room for.
-    """
-    tokens = query.shape[0]
-    one_batch = [None if x is None else x.view((1, *x.shape)) for x in (query, key, value or key)]
-    assert one_batch[0] is not None
-    given = unpacked(one_batch[0], one_batch[1], one_batch[2], num_heads, kv_num_heads)
-    width = v_head_size or given.value.shape[-1]
-    all_keys = with_past(cumulative_sequence_length, past_seqlens)
-    room = block_table.shape[-1] * key_cache.shape[1]
-    problem = pack(
-        given.query.like((tokens, num_heads, given.query.shape[-1])),
-        given.key,
-        given.value.like((tokens, kv_num_heads, width)),
-        *(cumulative_sequence_length, all_keys, room),
-        left=local_window_size - 1 if local_window_size > 0 else None,
-        right=0 if is_causal else None,
-    )
+    """Packed rows against the pages of their sequences, which are read; new rows are written into them in place."""
+    of = Paged(query, key, *operands)  # type: ignore[arg-type]
+    given, pages = of.given(num_heads, kv_num_heads), of.pages
+    left = local_window_size - 1 if local_window_size > 0 else None
+    right = 0 if is_causal else None
+    problem = pages.problem(given, of.cumulative_sequence_length, v_head_size, left, right)
     parts = (
-        rotation(given.query, given.key, *((cos_cache, sin_cache) if do_rotary else (None, None))),
-        normed(given.query, given.key, q_norm_weight, k_norm_weight),
-        reshaped_scores(problem, softcap, head_sink is not None),
+        rotation(given.query, given.key, *((of.cos_cache, of.sin_cache) if do_rotary else (None, None))),
+        normed(given.query, given.key, of.q_norm_weight, of.k_norm_weight),
+        reshaped_scores(problem, softcap, of.head_sink is not None),
     )
-    caches = [cache for cache in (key_cache, value_cache) if cache is not None]
-    filled = sum(lengths(all_keys) or [block_table.shape[0] * room])
-    pages = (cache.like((filled, *cache.shape[2:])) for cache in caches)
-    tables = (
-        cumulative_sequence_length,
-        past_seqlens,
-        block_table,
-        slot_mapping,
-        head_sink,
-        k_scale,
-        v_scale,
-    )
-    out = query.like((tokens, num_heads * width))
+    out = query.like((query.shape[0], num_heads * problem.value.shape[-1]))
     return fused(
-        chosen(outputs, out, *(cache.view(cache.shape) for cache in caches)),
+        chosen(outputs, out, *(cache.view(cache.shape) for cache in pages.present)),
         problem.forward(),
         *parts,
-        reads=(query, key, value, *pages, *tables, *(read for part in parts for read in part.reads)),
-        writes=(out, *(cache.like((tokens, *cache.shape[2:])) for cache in caches)),
+        reads=(
+            query,
+            key,
+            of.value,
+            *pages.read,
+            *of.tables,
+            *(read for part in parts for read in part.reads),
+        ),
+        writes=(out, *pages.of_rows(query.shape[0])),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Keys and values in pages (block, row in block, heads, width).
+
+    table: which blocks each sequence has.
+    offsets: where the keys of each sequence begin, if known.
+    """
+
+    caches: tuple[TensorType | None, ...]
+    table: TensorType
+    offsets: TensorType | None
+
+    @property
+    def present(self) -> list[TensorType]:
+        """The caches that are given: values may share the keys' one."""
+        return [cache for cache in self.caches if cache is not None]
+
+    @property
+    def room(self) -> Dim:
+        """The most rows that one sequence can have."""
+        return self.table.shape[-1] * self.present[0].shape[1]
+
+    @property
+    def read(self) -> list[TensorType]:
+        """The rows of all sequences; all that the table has room for where only data can tell how many."""
+        return self.of_rows(sum(lengths(self.offsets) or [self.table.shape[0] * self.room]))
+
+    def of_rows(self, rows: Dim) -> list[TensorType]:
+        """So many rows of each cache."""
+        return [cache.like((rows, *cache.shape[2:])) for cache in self.present]
+
+    def problem(
+        self, given: Given, offsets: TensorType, value_width: int, left: Dim | None, right: Dim | None
+    ) -> Attention:
+        """The attention of packed rows to the pages."""
+        _, heads, tokens, width = given.query.shape
+        return pack(
+            given.query.like((tokens, heads, width)),
+            given.key,
+            given.value.like((tokens, given.value.shape[1], value_width or given.value.shape[-1])),
+            *(offsets, self.offsets, self.room),
+            left=left,
+            right=right,
+        )
 
 
 def with_past(offsets: TensorType, past: TensorType) -> TensorType | None:

@@ -14,22 +14,15 @@ from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT8, TensorType
 
+OPERANDS = 5  # of an LSTM behind the weights: bias, lengths, two states, peepholes
+
 
 @rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r"))
 def dynamic_quantize_lstm(
     x: TensorType,
     w: TensorType,
     r: TensorType,
-    bias: TensorType | None = None,
-    sequence_lens: TensorType | None = None,
-    initial_h: TensorType | None = None,
-    initial_c: TensorType | None = None,
-    peepholes: TensorType | None = None,
-    w_scale: TensorType | None = None,
-    w_zero_point: TensorType | None = None,
-    r_scale: TensorType | None = None,
-    r_zero_point: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     activations: tuple[str, ...] = (),
     clip: float | None = None,
     outputs: Outputs = (),
@@ -37,24 +30,13 @@ def dynamic_quantize_lstm(
 ) -> Estimate:
     """An LSTM of integers, its weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
     turned_w, turned_r = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
-    estimate = lstm(
-        x,
-        turned_w,
-        turned_r,
-        bias,
-        sequence_lens,
-        initial_h,
-        initial_c,
-        peepholes,
-        activations=activations,
-        clip=clip,
-        outputs=outputs,
-    )
+    given, scales = operands[:OPERANDS], operands[OPERANDS:]
+    estimate = lstm(x, turned_w, turned_r, *given, activations=activations, clip=clip, outputs=outputs)
     states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
     return replace(
         estimate,
         vector_flops=estimate.vector_flops + (MIN_MAX + QUANTIZE) * (x.numel + states),
-        reads=(*estimate.reads, w_scale, w_zero_point, r_scale, r_zero_point),
+        reads=(*estimate.reads, *scales),
         matrix_dtype=INT8,
     )
 
@@ -64,18 +46,7 @@ def attn_lstm(
     x: TensorType,
     w: TensorType,
     r: TensorType,
-    bias: TensorType | None = None,
-    sequence_lens: TensorType | None = None,
-    initial_h: TensorType | None = None,
-    initial_c: TensorType | None = None,
-    peepholes: TensorType | None = None,
-    query_weight: TensorType | None = None,
-    memory_weight: TensorType | None = None,
-    score_weight: TensorType | None = None,
-    memory: TensorType | None = None,
-    memory_lens: TensorType | None = None,
-    attention_weight: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     activations: tuple[str, ...] = (),
     clip: float | None = None,
     outputs: Outputs = (),
@@ -87,20 +58,9 @@ def attn_lstm(
     product with a vector for the score, and sums the memory by softmax; a last product may make the context narrower.
     """
     joined = x.like((*x.shape[:2], w.shape[-1]))  # the context is a part of the input
-    estimate = lstm(
-        joined,
-        w,
-        r,
-        bias,
-        sequence_lens,
-        initial_h,
-        initial_c,
-        peepholes,
-        activations=activations,
-        clip=clip,
-        outputs=outputs,
-    )
-    given = (query_weight, memory_weight, score_weight, memory, memory_lens, attention_weight)
+    given, attention = operands[:OPERANDS], operands[OPERANDS:]
+    estimate = lstm(joined, w, r, *given, activations=activations, clip=clip, outputs=outputs)
+    query_weight, memory_weight, _, memory, _, attention_weight = (*attention, *(None,) * 6)[:6]
     part = work(0)
     if query_weight is not None and memory_weight is not None and memory is not None:
         part = attending(x, query_weight, memory_weight, memory, attention_weight)
@@ -109,7 +69,7 @@ def attn_lstm(
         matrix_flops=estimate.matrix_flops + part.matrix_flops,
         vector_flops=estimate.vector_flops + part.vector_flops,
         transcendentals=estimate.transcendentals + part.transcendentals,
-        reads=(x, *estimate.reads[1:], *given),
+        reads=(x, *estimate.reads[1:], *attention),
     )
 
 

@@ -10,8 +10,8 @@ from graphflops.dims import Dim, dim_min, prod
 from graphflops.rules.attention import Attention, doubled_pairs
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, only, work
-from graphflops.rules.onnx.microsoft_attention import attended, by_head
-from graphflops.rules.onnx.microsoft_grouped import keys_in_all, normed, rotation, state, unpacked
+from graphflops.rules.onnx.microsoft_attention import by_head
+from graphflops.rules.onnx.microsoft_grouped import grouped, keys_in_all, normed, rotation, unpacked
 from graphflops.rules.onnx.microsoft_packed import packed_by_head
 from graphflops.rules.quantized import QUANTIZE
 from graphflops.rules.registry import rule
@@ -116,7 +116,7 @@ def dynamic_sparse_attention(
     outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
-    """Every row meets as many keys as may be selected for it, and those of its window where they take part too."""
+    """Every row meets as many keys as may be selected for it, and in one mode those of its window too."""
     given = unpacked(query, key, value, num_heads, kv_num_heads)
     q, k, v = given.query, given.key, given.value
     keys = keys_in_all(past_key, k.shape[-2], total_sequence_length, evicting=False)
@@ -125,28 +125,10 @@ def dynamic_sparse_attention(
     problem = to_places(q, v, prod(q.shape[:-1]) * met)
     tables = (cos_cache, sin_cache) if do_rotary else (None, None)
     parts = (rotation(q, k, *tables), normed(q, k, q_norm_weight, k_norm_weight))
-    reads = (
-        auxiliary_key,
-        auxiliary_value,
-        selected_indices,
-        selected_counts,
-        seqlens_k,
-        total_sequence_length,
-    )
-    return attended(
-        problem,
-        q.like((q.shape[0], q.shape[2], num_heads * v.shape[-1])),
-        tuple(state(past, x, keys) for past, x in ((past_key, k), (past_value, v))),
-        *parts,
-        reads=(
-            *given.reads,
-            *reads,
-            position_ids,
-            head_sink,
-            *(table for part in parts for table in part.reads),
-        ),
-        outputs=outputs,
-    )
+    lengths = (seqlens_k, total_sequence_length, position_ids, head_sink)
+    selection = (auxiliary_key, auxiliary_value, selected_indices, selected_counts)
+    reads = (*given.reads, *selection, *lengths)
+    return grouped(problem, given, (past_key, past_value), keys, parts, reads, outputs)
 
 
 @rule("com.microsoft.SparsePagedAttention", product=("query", "key"))
@@ -170,7 +152,7 @@ def sparse_paged_attention(
     outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
-    """As DynamicSparseAttention on packed rows and pages, of which those selected are read; new rows go in in place."""
+    """As DynamicSparseAttention on packed rows and pages: the selected rows are read, the new rows written in place."""
     tokens = query.shape[0]
     together = num_heads if key is not None else num_heads + 2 * kv_num_heads
     width = packed_by_head(query, together).shape[-1]
@@ -181,16 +163,8 @@ def sparse_paged_attention(
     caches = (key_cache, value_cache)
     read = (cache.like((tokens * met, *cache.shape[2:])) for cache in caches)
     new = (cache.like((tokens, *cache.shape[2:])) for cache in caches)
-    tables = (
-        cumulative_sequence_length,
-        past_seqlens,
-        block_table,
-        slot_mapping,
-        selected_indices,
-        selected_counts,
-    )
+    tables = (cumulative_sequence_length, past_seqlens, block_table, slot_mapping)
     out = query.like((tokens, num_heads * width))
     results = chosen(outputs, out, *(cache.view(cache.shape) for cache in caches))
-    return fused(
-        results, problem.forward(), reads=(query, key, value, *read, *tables, *operands), writes=(out, *new)
-    )
+    reads = (query, key, value, *read, *tables, selected_indices, selected_counts, *operands)
+    return fused(results, problem.forward(), reads=reads, writes=(out, *new))

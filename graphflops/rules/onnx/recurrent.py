@@ -92,15 +92,11 @@ def rnn(
     sequence_lens: TensorType | None = None,
     initial_h: TensorType | None = None,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] = (),
     clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
-    output_sequence: int = 0,
     outputs: Outputs = (),
+    **others: object,
 ) -> Estimate:
     """Both matrices once per row of every step, and an activation."""
     cell = cell_of("RNN", activations, clip, peepholes=False)
@@ -116,16 +112,11 @@ def gru(
     sequence_lens: TensorType | None = None,
     initial_h: TensorType | None = None,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] = (),
     clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
-    linear_before_reset: int = 0,
-    output_sequence: int = 0,
     outputs: Outputs = (),
+    **others: object,
 ) -> Estimate:
     """Both matrices of three gates once per row of every step; resetting before or after a product costs the same."""
     cell = cell_of("GRU", activations, clip, peepholes=False)
@@ -143,16 +134,11 @@ def lstm(
     initial_c: TensorType | None = None,
     peepholes: TensorType | None = None,
     *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] = (),
     clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
     layout: int = 0,
-    output_sequence: int = 0,
     outputs: Outputs = (),
+    **others: object,
 ) -> Estimate:
     """Both matrices of four gates once per row of every step, and the cell's formula."""
     cell = cell_of("LSTM", activations, clip, peepholes is not None)
