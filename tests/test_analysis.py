@@ -246,6 +246,8 @@ def test_while_loop_runs_a_named_number_of_times():
     assert report.symbols["while_loop_trips_0"].value is None
     ten = analyze(program, dims={"while_loop_trips_0": 10})
     assert ten.total().matrix_flops == 10 * 2 * 8 * 8 * 8
+    # before each of the ten turns the condition holds; it is computed once more, to end the loop
+    assert ten.total().vector_flops == (10 + 1) * 8 * 8
     assert (ten.symbols["while_loop_trips_0"].value, ten.symbols["while_loop_trips_0"].given_by) == (
         10,
         "user",
@@ -262,6 +264,29 @@ def test_regions_without_gradients_or_with_autocast_are_entered():
         report = analyze(control(op, (*head, branch("body", 1), Ref("x"))))
         assert report.total().matrix_flops == 2 * 16 * 16 * 16
         assert report.rows[1].module == "layer"
+
+
+# Joint graphs
+
+
+def test_what_leads_to_a_mutation_of_a_joint_graph_is_forward():
+    """y = x w is the loss; the buffer b becomes 2 b, on which nothing else depends; the gradient of w is x y."""
+    nodes = [
+        Node("y", "aten.mm.default", (Ref("x"), Ref("w")), outputs=("y",)),
+        Node("update", "aten.mul.Tensor", (Ref("b"), 2), outputs=("update",)),
+        Node("dw", "aten.mm.default", (Ref("x"), Ref("y")), outputs=("dw",)),
+    ]
+    names = ("x", "w", "b", "y", "update", "dw")
+    program = replace(
+        graph(nodes, dict.fromkeys(names, t(8, 8)), ["x", "w", "b"], []),
+        outputs=(
+            Output(Ref("update"), "mutation", "layer.b"),
+            Output(Ref("y"), "loss"),
+            Output(Ref("dw"), "gradient", "layer.w"),
+        ),
+    )
+    assert program.phases == {"y": "forward", "update": "forward", "dw": "backward"}
+    assert [row.phase for row in analyze(program).rows] == ["forward", "forward", "backward"]
 
 
 # Training
