@@ -214,9 +214,14 @@ class Graph:
     @cached_property
     def operands(self) -> tuple[tuple[str, ...], ...]:
         """By call: the names of the values it reads."""
-        return tuple(
-            [(*_names(node.args), *_names([value for _, value in node.kwargs])) for node in self.nodes]
-        )
+        found = []
+        for node in self.nodes:
+            names: list[str] = []
+            _add_names(node.args, names)
+            for _, value in node.kwargs:
+                _add_names((value,), names)
+            found.append(tuple(names))
+        return tuple(found)
 
     @cached_property
     def used(self) -> frozenset[str]:
@@ -253,15 +258,16 @@ class Graph:
         return phases
 
 
-def _names(arguments: Iterable[Any]) -> Iterator[str]:
-    """What `_uses` finds, without the slots: making their text takes longer than all else."""
+def _add_names(arguments: Iterable[Any], names: list[str]) -> None:
+    """Add the names that `_uses` finds, without the slots: making their text takes longer than all else."""
     for argument in arguments:
-        if isinstance(argument, Ref):
-            yield argument.name
-        elif isinstance(argument, tuple):
-            yield from _names(argument)
-        elif isinstance(argument, Graph):
-            yield from argument.captures
+        kind = type(argument)
+        if kind is Ref:
+            names.append(argument.name)
+        elif kind is tuple:
+            _add_names(argument, names)
+        elif kind is Graph:
+            names.extend(argument.captures)
 
 
 def _uses(slot: str, argument: Any) -> Iterator[tuple[str, str]]:

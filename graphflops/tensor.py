@@ -97,6 +97,10 @@ class TensorType:
     mapped: tuple[tuple[int, Dim], ...] = ()
     nonzeros: Dim | None = None
 
+    def __hash__(self) -> int:
+        """Hashes shape and element type only: that is faster, and other fields rarely tell types apart."""
+        return hash((self.shape, self.dtype))
+
     @property
     def rank(self) -> int:
         """Number of axes."""

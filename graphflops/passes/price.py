@@ -12,7 +12,6 @@ from graphflops.passes.gradients import pass_on, reached
 from graphflops.passes.price_call import (
     flat,
     key_of,
-    matrix_dtype,
     price_call,
     unknown_call,
     without_gradient,
@@ -282,15 +281,15 @@ class Pricer:
 
 
 def _row(node: Node, uses: Sequence[str], priced: Priced, values: Mapping[str, Value], phase: Phase) -> Row:
-    estimate = priced.estimate
+    regions = priced.estimate.regions
     return Row(
         *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
         backward=priced.gradient_cost,
         inputs=_tensors(uses, values),
         outputs=_tensors([name for name in node.outputs if name is not None], values),
-        matrix_dtype=matrix_dtype(estimate),
+        matrix_dtype=priced.matrix_dtype,
         phase=phase,
-        regions=tuple([RegionUse(run.name, times, run.cost) for run, times in estimate.regions]),
+        regions=tuple([RegionUse(run.name, times, run.cost) for run, times in regions]) if regions else (),
     )
 
 

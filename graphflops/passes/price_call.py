@@ -41,6 +41,7 @@ class Priced:
     gradient_cost: Cost | None = None
     placeholders: frozenset[str] = frozenset()
     code: str = ""
+    matrix_dtype: str = ""
     met: tuple[tuple[Dim, Dim], ...] = ()
     outgrown: bool = False
 
@@ -111,6 +112,7 @@ def _completed(
         gradient=back,
         gradient_cost=None if back is None else back.estimate.cost,
         placeholders=placeholders(estimate),
+        matrix_dtype=matrix_dtype(estimate),
         met=tuple(met),
         outgrown=wanted is not None and any(map(outgrown, estimate.out)),
     )
