@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate
 from graphflops.dims import Dim, Expr, meetings, symbol
-from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
+from graphflops.errors import NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import operator
 from graphflops.passes.gradients import backward_of, wants
+from graphflops.passes.misfit import reason
 from graphflops.rules import functorch
 from graphflops.rules.contents import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
@@ -65,15 +66,16 @@ def price_call(
         args, kwargs = distinct(args), distinct(kwargs)
     if wanted is not None and "outputs" in rule.parameters[rule.positional :]:
         kwargs = (*kwargs, ("outputs", wanted))
+    arguments: dict[str, Any] | None = None
     try:
         arguments = bound(rule, args, kwargs, by_place=wanted is None)
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
-    except GraphflopsError as error:
-        return unknown_call("GF101" if isinstance(error, NoRuleError) else "GF104", str(error))
+    except NoRuleError as error:
+        return unknown_call("GF101", str(error))
     except RecursionError:
         raise
     except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up
-        return unknown_call("GF104", f"the rule of {shown(op)} does not fit this call: {error!r}")
+        return unknown_call("GF104", str(error) if arguments is None else reason(rule, op, arguments, error))
 
 
 def _completed(

@@ -44,7 +44,7 @@ def refusal(text):
         ("Conv<kernel_shape = [3]>(x, w)", "a window of [3] is not that of the weight"),
         ('Conv<auto_pad = "SOMETIMES">(x, w)', "unknown padding"),
         ("Conv(s, w)", "does not fit"),
-        ("Conv(x)", "missing"),
+        ("Conv(x)", "is called without its operand w"),
         ("ConvTranspose<group = 0>(x, u)", "0 groups"),
         ("ConvTranspose<group = 3>(x, u)", "do not make 3 groups"),
         ("ConvTranspose<strides = [0, 0]>(x, u)", "must be positive"),

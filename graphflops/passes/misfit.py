@@ -1,0 +1,51 @@
+"""Why a rule failed on a call: an operand is missing, an argument is of the wrong kind, or else the rule's own exception."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import Expr
+from graphflops.errors import GraphflopsError, shown
+from graphflops.tensor import TensorType, UnknownType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.rules.registry import Rule
+
+# By annotation of a rule's parameter: what a value of it is, in Python and in words.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "TensorType": ((TensorType,), "a tensor"),
+    "int": ((int, Expr), "an integer"),
+    "bool": ((int,), "true or false"),
+    "float": ((int, float, Expr), "a number"),
+    "str": ((str,), "a string"),
+    "Ints": ((tuple,), "a list of integers"),
+}
+
+
+def reason(rule: Rule, op: str, arguments: Mapping[str, Any], error: Exception) -> str:
+    """One sentence that says why a rule does not fit a call."""
+    found = _missing(rule, op, arguments) or _wrong_kind(rule, op, arguments)
+    if found or isinstance(error, GraphflopsError):
+        return found or str(error)
+    return f"the rule of {shown(op)} does not fit this call: {error!r}"
+
+
+def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
+    """An operand without default that the call does not give."""
+    function = rule.function
+    required = rule.parameters[: rule.positional - len(function.__defaults__ or ())]
+    for name in required:
+        if arguments.get(name) is None and "None" not in str(function.__annotations__.get(name, "None")):
+            return f"{shown(op)} is called without its operand {name}"
+    return ""
+
+
+def _wrong_kind(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
+    """An argument that is not of the kind that the rule's parameter says."""
+    for name, value in arguments.items():
+        kinds, words = _KINDS.get(str(rule.function.__annotations__.get(name)), ((object,), ""))
+        if not isinstance(value, (*kinds, UnknownType)) and value is not None:
+            return f"{name} of {shown(op)} must be {words}, not {shown(repr(value), 60)}"
+    return ""
