@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphflops.diagnostics import diagnostic
-from graphflops.errors import ModelError, shown
+from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.passes.attention import facts_of, find_attentions, user_masks
 from graphflops.passes.bind import bind
-from graphflops.passes.equal_sizes import merged, renamed
+from graphflops.passes.equal_sizes import merge_equal
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
 from graphflops.passes.report import report
@@ -19,7 +17,6 @@ from graphflops.passes.report import report
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from graphflops.passes.bind import Binding
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Report
 
@@ -48,50 +45,35 @@ def analyze(
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
     """
     graph = as_graph(model, model_name)
-    sizes = _Sizes(dims or {}, inputs or {})
     stated = user_masks(masks, graph)
-    program = _priced(graph, sizes, training, progress)
+    program = _priced(graph, dims or {}, inputs or {}, training, progress)
     program = find_attentions(program, stated)
     memory = memory_use(program)
     return report(program, memory)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Sizes that the user gives: by symbol or input axis, and whole shapes by input."""
-
-    dims: Mapping[str, int]
-    inputs: Mapping[str, Sequence[int]]
-
-    def bind(self, graph: Graph) -> Binding:
-        return bind(graph, self.dims, self.inputs)
-
-
 def _priced(
-    graph: Graph, sizes: _Sizes, training: bool, progress: Callable[[int, int], None] | None
+    graph: Graph,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Sequence[int]],
+    training: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> PricedProgram:
-    """The priced program; priced a second time where its operators require that some of its sizes are equal.
+    """The program bound and priced; a second time where its operators require that some of its symbols are equal.
 
-    Sizes given for some symbols only are left out the first time: one of two equal sizes may be given, the other not.
+    Sizes given for some symbols only are left out the first time: of two equal symbols the user may give one.
     """
-    binding = sizes.bind(graph)
-    open_sizes = graph.declared is not None and graph.symbols.keys() - binding.given.keys()
-    is_probe = bool(binding.given and open_sizes)
-    if is_probe:
-        program = price(graph, bind(graph, {}, {}), facts=facts_of(graph))
+    binding = bind(graph, dims, inputs)
+    is_partial = bool(binding.given and graph.declared is not None and graph.symbols.keys() - binding.given)
+    if is_partial:
+        first = price(graph, bind(graph, {}, {}), facts_of)
     else:
-        program = price(graph, binding, training=training, progress=progress, facts=facts_of(graph))
-    merged_graph, found = merged(graph, program.equalities, binding.given)
-    if found:
-        renamed_sizes = _Sizes(renamed(sizes.dims, found, graph), sizes.inputs)
-        binding = renamed_sizes.bind(merged_graph)
-        equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
-        binding.diagnostics.append(
-            diagnostic("GF112", "", f"operators require equal sizes, from which follows {equal}")
-        )
-    elif not is_probe:
-        return program
-    return price(merged_graph, binding, training=training, progress=progress, facts=facts_of(merged_graph))
+        first = price(graph, binding, facts_of, training=training, progress=progress)
+    merged = merge_equal(first, dims, inputs, binding.given)
+    if merged is None and not is_partial:
+        return first
+    graph, binding = merged or (graph, binding)
+    return price(graph, binding, facts_of, training=training, progress=progress)
 
 
 def as_graph(model: object, model_name: str | None = None) -> Graph:

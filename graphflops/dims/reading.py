@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable  # noqa: TC003
 from functools import lru_cache
 
 from graphflops.dims.expr import Dim, symbol
 from graphflops.errors import DimError
+
+# A size that is only a name, as PyTorch stores it: by far the most frequent text.
+_LONE_SYMBOL = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)", re.ASCII)
 
 
 def parse_dim(text: str, symbols: Callable[[str], str] | None = None) -> Dim:
@@ -28,6 +32,9 @@ def parse_dim(text: str, symbols: Callable[[str], str] | None = None) -> Dim:
 
 @lru_cache(maxsize=16_384)
 def _parse_cached(text: str) -> Dim:
-    from graphflops.dims.parser import parse  # imports `ast`, which a run without symbolic sizes never needs
+    name = _LONE_SYMBOL.fullmatch(text)
+    if name is not None:
+        return symbol(name[1])
+    from graphflops.dims.parser import parse  # imports `ast` and `fractions`, which few programs need
 
     return parse(text)

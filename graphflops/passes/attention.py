@@ -12,14 +12,13 @@ from graphflops.passes.program import summed_quantity
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphflops.attention.flex import FlexAttentions
     from graphflops.attention.stated import Stated
     from graphflops.dims import Dim
     from graphflops.graph import Graph, Node
-    from graphflops.ops import Op
-    from graphflops.passes.price import FactOf
+    from graphflops.passes.price import FindFact
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Row
 
@@ -33,7 +32,7 @@ def user_masks(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, St
     return parsed(masks, graph)
 
 
-def facts_of(graph: Graph) -> Callable[[Op], FactOf | None]:
+def facts_of(graph: Graph) -> FindFact:
     """What the rule of flexible attention must know of a call: the pairs that its score and mask functions leave visible."""
     visible = _VisiblePairs(graph)
     return lambda op: visible if op.has_score_function else None

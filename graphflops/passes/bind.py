@@ -127,39 +127,7 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
     """
     binding = Binding(hints={name: s.hint for name, s in graph.symbols.items() if s.hint is not None})
     recorded = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
-    axes: dict[tuple[str, int], int] = {}
-    for name, value in dims.items():
-        axis = _AXIS.fullmatch(name)
-        size = recorded.get(name)
-        if name in graph.symbols:
-            _assign(binding, name, value)
-        elif isinstance(size, Expr):
-            _solve(binding, size, value, name)
-        elif axis and isinstance(tensor := recorded.get(axis[1]), TensorType):
-            index = int(axis[2])
-            if index >= tensor.rank:
-                raise ModelError(
-                    f"--dim {shown(name)}: {shown(axis[1])} has {tensor.rank} axes, counted from 0"
-                )
-            axes[axis[1], index] = value
-        else:
-            message = f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}"
-            if not _NUMBERED.fullmatch(name) or not 0 <= value <= _LARGEST_SIZE:
-                raise ModelError(message)
-            binding.awaited[name] = (value, message)
-    for name, shape in inputs.items():
-        tensor = recorded.get(name)
-        if isinstance(tensor, UnknownType) and tensor.dtype is not None:
-            binding.inputs[name] = TensorType(tuple(shape), tensor.dtype)
-            continue
-        if not isinstance(tensor, TensorType):
-            names = ", ".join(shown(n) for n, t in recorded.items() if isinstance(t, TensorType)) or "none"
-            raise ModelError(f"--input {shown(name)}: no such input; the program has {names}")
-        if len(shape) != tensor.rank:
-            raise ModelError(
-                f"--input {shown(name)}: {len(shape)} sizes given for {tensor}, which has {tensor.rank}"
-            )
-        axes.update({(name, index): size for index, size in enumerate(shape)})
+    axes = {**_axes_of_dims(binding, graph, recorded, dims), **_axes_of_inputs(binding, recorded, inputs)}
     fixed = _bind_axes(binding, recorded, axes)  # type: ignore[arg-type]
     for (name, index), value in fixed.items():
         tensor = binding.inputs.get(name) or recorded[name]
@@ -173,6 +141,52 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
     _say_ranges(binding, graph)
     _find_trainable(binding, graph)
     return binding
+
+
+def _axes_of_dims(
+    binding: Binding, graph: Graph, recorded: Mapping[str, object], dims: Mapping[str, int]
+) -> dict[tuple[str, int], int]:
+    """Bind the sizes given by symbol or by scalar input; return those given by input axis."""
+    axes: dict[tuple[str, int], int] = {}
+    for name, value in dims.items():
+        axis = _AXIS.fullmatch(name)
+        size = recorded.get(name)
+        if name in graph.symbols:
+            _assign(binding, name, value)
+        elif isinstance(size, Expr):
+            _solve(binding, size, value, name)
+        elif axis and isinstance(tensor := recorded.get(axis[1]), TensorType):
+            index = int(axis[2])
+            if index >= tensor.rank:
+                text = f"--dim {shown(name)}: {shown(axis[1])} has {tensor.rank} axes, counted from 0"
+                raise ModelError(text)
+            axes[axis[1], index] = value
+        else:
+            message = f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}"
+            if not _NUMBERED.fullmatch(name) or not 0 <= value <= _LARGEST_SIZE:
+                raise ModelError(message)
+            binding.awaited[name] = (value, message)
+    return axes
+
+
+def _axes_of_inputs(
+    binding: Binding, recorded: Mapping[str, object], inputs: Mapping[str, Sequence[int]]
+) -> dict[tuple[str, int], int]:
+    """The axes of the inputs whose shapes are given; an input of unknown rank takes its shape as it is."""
+    axes: dict[tuple[str, int], int] = {}
+    for name, shape in inputs.items():
+        tensor = recorded.get(name)
+        if isinstance(tensor, UnknownType) and tensor.dtype is not None:
+            binding.inputs[name] = TensorType(tuple(shape), tensor.dtype)
+            continue
+        if not isinstance(tensor, TensorType):
+            names = ", ".join(shown(n) for n, t in recorded.items() if isinstance(t, TensorType)) or "none"
+            raise ModelError(f"--input {shown(name)}: no such input; the program has {names}")
+        if len(shape) != tensor.rank:
+            text = f"{len(shape)} sizes given for {tensor}, which has {tensor.rank}"
+            raise ModelError(f"--input {shown(name)}: {text}")
+        axes.update({(name, index): size for index, size in enumerate(shape)})
+    return axes
 
 
 def _bind_axes(

@@ -5,16 +5,43 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.errors import shown
+from graphflops.passes.bind import bind
 from graphflops.tensor import with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.graph import Graph
+    from graphflops.passes.bind import Binding
+    from graphflops.passes.program import PricedProgram
 
 
-def merged(
+def merge_equal(
+    program: PricedProgram,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Sequence[int]],
+    given: Mapping[str, int],
+) -> tuple[Graph, Binding] | None:
+    """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are none.
+
+    dims, inputs: as the user gives sizes. given: the symbols that they bind.
+    """
+    if not program.equalities:
+        return None
+    graph, found = _merged(program.graph, program.equalities, given)
+    if not found:
+        return None
+    binding = bind(graph, _renamed(dims, found, program.graph), inputs)
+    equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
+    text = f"operators require equal sizes, from which follows {equal}"
+    binding.diagnostics.append(diagnostic("GF112", "", text))
+    return graph, binding
+
+
+def _merged(
     graph: Graph, pairs: Iterable[tuple[Dim, Dim]], given: Mapping[str, int]
 ) -> tuple[Graph, dict[str, Dim]]:
     """The program without the symbols that follow from others, and the size that replaces each of them.
@@ -45,7 +72,7 @@ def merged(
     return replace(graph, types=types, symbols=symbols), found
 
 
-def renamed(given: Mapping[str, int], found: Mapping[str, Dim], graph: Graph) -> dict[str, int]:
+def _renamed(given: Mapping[str, int], found: Mapping[str, Dim], graph: Graph) -> dict[str, int]:
     """The sizes that the user gives, by their names after some symbols are replaced.
 
     One replaced by a sum, as `total` by `past + new`, is given by the input axis where it stands.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from graphflops.rules.registry import Rule
 
     Progress = Callable[[int, int], None]
+    FindFact = Callable[[Op], "FactOf | None"]
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
@@ -61,17 +62,17 @@ class FactOf(Protocol):
 def price(
     graph: Graph,
     binding: Binding,
+    facts: Callable[[Graph], FindFact] = lambda _: lambda _: None,
     *,
     training: bool = False,
     progress: Progress | None = None,
-    facts: Callable[[Op], FactOf | None] = lambda _: None,
 ) -> PricedProgram:
     """The program with the cost of every call, nested graphs included.
 
-    facts: for an operator whose rule must know more than the operands, what finds it for a call; else None.
+    facts: of a graph: by operator, what finds the fact that its rule must know of a call; None for most operators.
     Raises ModelError where sizes given contradict the program.
     """
-    pricer = Pricer(graph, binding, training, progress, facts)
+    pricer = Pricer(graph, binding, training, progress, facts(graph))
     operands = {entry.name: _operand(entry.name, entry.role, pricer) for entry in graph.inputs}
     main = pricer.run(graph, tuple(operands.values()), top=True)
     binding.refuse_awaited()
@@ -137,7 +138,7 @@ class Pricer:
         binding: Binding,
         training: bool,
         progress: Progress | None,
-        facts: Callable[[Op], FactOf | None],
+        facts: FindFact,
     ) -> None:
         self.graph = graph
         self.binding = binding
@@ -175,11 +176,7 @@ class Pricer:
             priced = self._priced(node, values, graph)
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, graph)
-            self.types.reconcile(
-                *(node, priced, values, graph),
-                autocast=autocast,
-                operands=lambda args=node.args: self._resolved(args, values),  # type: ignore[misc]
-            )
+            self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
             calls.append(PricedCall(node, uses, priced.estimate, priced.gradient, len(rows)))
             rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))
             if priced.estimate.regions:

@@ -20,13 +20,15 @@ from graphflops.passes.price_call import (
 from graphflops.tensor import TensorType, UnknownType, sizes_in, with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
     from graphflops.cost import Value
     from graphflops.graph import Graph, Node
     from graphflops.passes.bind import Binding
     from graphflops.passes.price_call import Priced
     from graphflops.passes.program import Names, Notes
+
+    Resolve = Callable[[Any, Mapping[str, Value]], Any]
 
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
 
@@ -90,13 +92,12 @@ class Reconciler:
         priced: Priced,
         values: dict[str, Value],
         graph: Graph,
-        *,
         autocast: bool,
-        operands: Callable[[], Sequence[Any]],
+        resolve: Resolve,
     ) -> None:
         """Fix the type of each result: the recorded one wins unless sizes were given anew; say where they disagree.
 
-        operands: the call's positional arguments as its rule sees them.
+        resolve: an argument as its rule sees it.
         """
         if problem := priced.estimate.unknown:
             if self.binding.moved and priced.code == "GF104":
@@ -105,7 +106,7 @@ class Reconciler:
         if priced.estimate.hint:
             self.say("GF108", node, priced.estimate.hint)
         if self.fallback is not None:
-            self._take_derived(node, priced, values, graph, self.fallback, operands)
+            self._take_derived(node, priced, values, graph, self.fallback, resolve)
         else:
             self._take_recorded(node, priced, values, graph, autocast)
 
@@ -147,7 +148,7 @@ class Reconciler:
         values: dict[str, Value],
         graph: Graph,
         fallback: FallbackTypes,
-        operands: Callable[[], Sequence[Any]],
+        resolve: Resolve,
     ) -> None:
         """Fix the type of each result of a file that records none: the derived one, else the best known."""
         if priced.met:
@@ -164,7 +165,7 @@ class Reconciler:
                     value = self._cut(node, value)
             else:
                 if others is None:
-                    others = fallback.of(node, operands(), derived, graph)
+                    others = fallback.of(node, resolve(node.args, values), derived, graph)
                 value = others[place]
                 value = put_in(value, {n: self.fresh(n) for n in placeholders_in(sizes_in(value))})
             values[name] = value
