@@ -1,20 +1,17 @@
-"""The answer to one analysis, and the only thing that renderers, comparisons and budgets read; wire.py has its JSON."""
+"""The report of one analysis: all that renderers, comparisons and budgets read. Its JSON form is derived from it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived from the annotations
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from graphflops.attention.group import AttentionUse  # noqa: TC001
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
+from graphflops.graph import Origin, Phase  # noqa: TC001
 from graphflops.lazy import imported
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.attention.group import AttentionUse
-    from graphflops.graph import Origin, Phase
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType  # noqa: TC001
 
 State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
@@ -23,6 +20,7 @@ HeldKind = Literal["input", "value", "saved", "workspace", "nested", "gradient"]
 
 
 _NOTHING = Cost()
+ALWAYS: Mapping[str, str] = {"json": "always"}  # metadata of a field that JSON has at its default too
 
 
 class Named(NamedTuple):
@@ -58,10 +56,10 @@ class Row:
     module_type: str
     source: str
     state: State
-    cost: Cost = _NOTHING
+    inputs: tuple[Named, ...] = field(default=(), metadata=ALWAYS)
+    outputs: tuple[Named, ...] = field(default=(), metadata=ALWAYS)
+    cost: Cost = field(default=_NOTHING, metadata=ALWAYS)
     backward: Cost | None = None
-    inputs: tuple[Named, ...] = ()
-    outputs: tuple[Named, ...] = ()
     matrix_dtype: str = ""
     phase: Phase = "forward"
     times: Dim = 1
@@ -122,9 +120,9 @@ class Timeline:
     held: in the order in which it is let go.
     """
 
-    rows: tuple[int, ...] = ()
+    rows: tuple[int, ...] = field(default=(), metadata=ALWAYS)
+    held: tuple[Held, ...] = field(default=(), metadata=ALWAYS)
     gradients_from: int | None = None
-    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +161,10 @@ class Report:
     buffer_bytes: int
     coverage: Coverage
     rows: tuple[Row, ...]
-    diagnostics: tuple[Diagnostic, ...] = ()
-    modules: Mapping[str, str] = field(default_factory=dict)
-    parameter_modules: Mapping[str, int] = field(default_factory=dict)
-    parameter_dtypes: Mapping[str, int] = field(default_factory=dict)
+    diagnostics: tuple[Diagnostic, ...] = field(default=(), metadata=ALWAYS)
+    modules: Mapping[str, str] = field(default_factory=dict, metadata=ALWAYS)
+    parameter_modules: Mapping[str, int] = field(default_factory=dict, metadata=ALWAYS)
+    parameter_dtypes: Mapping[str, int] = field(default_factory=dict, metadata=ALWAYS)
     backward: Totals | None = None
     optimizer: Totals | None = None
     memory: Timeline = Timeline()
@@ -214,13 +212,13 @@ class Report:
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""
-        data: bytes = imported("graphflops.wire:encoded")(self)
+        data: bytes = imported("graphflops.report_json:encoded")(self)
         return data
 
     @staticmethod
     def from_json(data: bytes) -> Report:
-        """Read what `to_json` wrote; FileError names the place in the JSON where it is not a report of this schema."""
-        report: Report = imported("graphflops.wire:decoded")(data)
+        """Reads what `to_json` wrote; FileError names the place in the JSON where it is not a report of this schema."""
+        report: Report = imported("graphflops.report_json:decoded")(data)
         return report
 
 

@@ -76,7 +76,7 @@ class Meter:
         last = len(self.rows) - 1
         rest = [Held(name, kind, first, last, size) for name, kind, first, size in self.open.values()]
         held = (*self.held, *(entry for entry in rest if entry.first <= last))
-        return Timeline(tuple(self.rows), gradients_from, held)
+        return Timeline(tuple(self.rows), held, gradients_from)
 
     def grow(self, size: Dim) -> None:
         if size == 0:

@@ -280,7 +280,8 @@ class Pricer:
 def _row(node: Node, uses: Sequence[str], priced: Priced, values: Mapping[str, Value], phase: Phase) -> Row:
     regions = priced.estimate.regions
     return Row(
-        *(node.name, node.op, node.module, node.module_type, node.source, priced.state, priced.cost),
+        *(node.name, node.op, node.module, node.module_type, node.source, priced.state),
+        cost=priced.cost,
         backward=priced.gradient_cost,
         inputs=_tensors(uses, values),
         outputs=_tensors([name for name in node.outputs if name is not None], values),

@@ -1,12 +1,16 @@
-"""The JSON formats as JSON Schema, made from the types that write them; docs/*.schema.json holds what this gives."""
+"""The JSON formats as JSON Schema, made from the types that write them.
+
+`python -m graphflops.render.schema`, in the root of the repository, writes docs/*.schema.json.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops import wire
+from graphflops import report_json
 from graphflops.render.diff import json as comparison
 
 if TYPE_CHECKING:
@@ -15,7 +19,8 @@ if TYPE_CHECKING:
 
 def report_schema() -> str:
     """Of `graphflops analyze --format json`."""
-    return _schema(wire.WireReport, "graphflops report", f"schema {wire.SCHEMA}, described in docs/report.md")
+    about = f"schema {report_json.SCHEMA}, described in docs/report.md"
+    return _schema(report_json.document_type(), "graphflops report", about)
 
 
 def comparison_schema() -> str:
@@ -40,6 +45,9 @@ def _schema(kind: type[msgspec.Struct], title: str, about: str) -> str:
         **made,
     }
     text = msgspec.json.format(msgspec.json.encode(named), indent=2).decode()
-    for prefix in ("_Wire", "Wire", "_"):  # names of types are ours; "Report", "Row" say enough
-        text = text.replace(f'"{prefix}', '"').replace(f"/$defs/{prefix}", "/$defs/")
     return text + "\n"
+
+
+if __name__ == "__main__":
+    for name, made in SCHEMAS.items():
+        Path("docs", name).write_text(made(), encoding="utf-8")

@@ -298,7 +298,7 @@ def test_where_a_change_begins_is_told_from_what_follows() -> None:
             "Conv2d",
             "m.py:1",
             "counted",
-            cost,
+            cost=cost,
             inputs=(x,),
             outputs=(y,),
         )

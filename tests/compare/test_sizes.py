@@ -29,7 +29,7 @@ def product(
     if isinstance(name, str):
         symbols[name] = SymbolInfo(value, None if value is None else given, 1, 64, (axis,) if axis else ())  # type: ignore[arg-type]
     x = Named(axis.partition("[")[0] or "x", TensorType((bound, WIDE), FLOAT32))
-    row = Row("mm", "aten.mm.default", "fc", "Linear", "m.py:1", "counted", cost, inputs=(x,))
+    row = Row("mm", "aten.mm.default", "fc", "Linear", "m.py:1", "counted", cost=cost, inputs=(x,))
     return made([row], symbols=symbols, inputs=(x,) if axis else ())
 
 

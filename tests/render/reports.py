@@ -59,7 +59,7 @@ def plain(node: str, op: str, module: str, kind: str, **fields: object) -> Row:
     """An element-wise call on `BATCH * TIME * HIDDEN` elements."""
     size = BATCH * TIME * HIDDEN
     cost = Cost(vector_flops=size, transcendentals=size, read_bytes=2 * size, written_bytes=2 * size)
-    return replace(Row(node, op, module, kind, "model.py:21", "counted", cost), **fields)  # type: ignore[arg-type]
+    return replace(Row(node, op, module, kind, "model.py:21", "counted", cost=cost), **fields)  # type: ignore[arg-type]
 
 
 def decoder(layers: int = 12, **fields: object) -> Report:
@@ -89,7 +89,8 @@ def decoder(layers: int = 12, **fields: object) -> Report:
                     f"{path}.attn",
                     "model.Attention",
                 ),
-                *("model.py:19", "counted", attention),
+                *("model.py:19", "counted"),
+                cost=attention,
                 matrix_dtype="bfloat16",
             ),
             linear(f"linear_{4 * layer + 1}", f"{path}.mlp.up", HIDDEN, 4 * HIDDEN),

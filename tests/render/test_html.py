@@ -121,7 +121,7 @@ def test_names_are_text_everywhere(name: str) -> None:
 
 
 def test_a_name_cannot_end_the_script() -> None:
-    row = Row("</script><script>alert(1)</script><!--", "a.op", "m", "", "", "counted", Cost(8))
+    row = Row("</script><script>alert(1)</script><!--", "a.op", "m", "", "", "counted", cost=Cost(8))
     page = render(made([row]), "html")
     assert page.count("</script>") == 3
     assert "<!--" not in page
@@ -161,7 +161,7 @@ def adversarial(count: int) -> Report:
     held = tuple(
         Held(row.node, "value", i, min(i + 3, count - 1), batch * (i + 1)) for i, row in enumerate(rows)
     )
-    return replace(made(rows), memory=Timeline(tuple(range(count)), None, held))
+    return replace(made(rows), memory=Timeline(tuple(range(count)), held))
 
 
 @pytest.mark.parametrize("count", [100, 4_000])

@@ -42,9 +42,11 @@ def row(op: str, dtype: str, operands, out, flops: int, masked: int = 0, backwar
     back = Cost(matrix_flops=flops * backward // 2, masked_flops=masked * backward // 2)
     inputs = tuple(Named(f"x{i}", t(*shape, dtype=dtype)) for i, shape in enumerate(operands))
     return Row(
-        *("node", op, "", "", "", "counted", cost, back if backward else None),
-        inputs,
-        (Named("out", t(*out, dtype=dtype)),),
+        *("node", op, "", "", "", "counted"),
+        inputs=inputs,
+        outputs=(Named("out", t(*out, dtype=dtype)),),
+        cost=cost,
+        backward=back if backward else None,
     )
 
 

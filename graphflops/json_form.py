@@ -1,0 +1,321 @@
+"""Derives the JSON form of dataclasses: msgspec types that check what is read, a writer and a reader.
+
+The JSON object of a dataclass has its fields by name, in their order. A field with a default is left out where it has that
+value, unless its metadata or the `Form` of its class say that it is always written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from operator import attrgetter
+from typing import Any, Union
+
+import msgspec
+
+from graphflops.dims import Dim, Expr, evaluate, parse_dim
+
+_NONE: Mapping[str, Any] = {}
+_NAMES = {
+    "Dim": Dim,
+    "Mapping": Mapping,
+}  # in annotations, though many modules import them for annotations only
+
+
+class Formula(msgspec.Struct, frozen=True):
+    """A quantity that depends on a size: its value, null where a size has none, and the formula."""
+
+    value: int | None
+    formula: str
+
+
+class Session:
+    """One document being written or read.
+
+    values: known sizes, at which formulas are given as numbers. known: what was converted already, by class and key.
+    """
+
+    def __init__(self, values: Mapping[str, int] = _NONE) -> None:
+        self.values = values
+        self.known: dict[Any, Any] = {}
+
+    def formula(self, quantity: Expr) -> Formula:
+        """A quantity that depends on sizes."""
+        found = self.known.get(quantity)
+        if found is None:
+            found = self.known[quantity] = Formula(evaluate(quantity, self.values), str(quantity))
+        return found
+
+
+Convert = Callable[[Session, Any], Any]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How values of one type are written and read. json: the msgspec type. write, read: None where nothing changes."""
+
+    json: Any
+    write: Convert | None = None
+    read: Convert | None = None
+
+
+class Form(msgspec.Struct, frozen=True):
+    """How the JSON object of a class differs from its fields.
+
+    first: fields that come first, in this order. names: keys of fields that have another name in JSON.
+    computed: properties that are written too, each after the field named, "" for the first place; not read.
+    arrays: fields that are one array together, by its key.
+    always: every key is written. lenient: those with a default may be missing in what is read all the same.
+    is_shared: many objects hold the same one, which is then converted once.
+    """
+
+    first: tuple[str, ...] = ()
+    names: Mapping[str, str] = {}
+    computed: Mapping[str, str] = {}
+    arrays: Mapping[str, tuple[str, ...]] = {}
+    always: bool = False
+    lenient: bool = False
+    is_shared: bool = False
+
+
+class Key(msgspec.Struct, frozen=True):
+    """One key of an object. source: the field or property; fields: those that make up an array, else ()."""
+
+    name: str
+    source: str
+    kind: Kind
+    default: Any = MISSING
+    fields: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> tuple[Any, ...]:
+        """The key as `msgspec.defstruct` takes it, with its default where it may be missing."""
+        if self.default is MISSING:
+            return (self.name, self.kind.json)
+        if isinstance(self.default, (tuple, dict)):
+            empty = list if isinstance(self.default, tuple) else dict
+            return (self.name, self.kind.json, msgspec.field(default_factory=empty))
+        return (self.name, self.kind.json, self.default)
+
+
+class JsonForms:
+    """The JSON forms of the classes that a document is made of.
+
+    forms: of classes whose objects differ from their fields. special: kinds of types that are no such objects.
+    """
+
+    def __init__(self, forms: Mapping[type, Form], special: Mapping[Any, Kind] = _NONE) -> None:
+        self._forms = forms
+        self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}
+
+    def kind(self, annotation: Any) -> Kind:
+        """How values of an annotated type are written and read."""
+        known = self._kinds.get(annotation)
+        if known is None:
+            known = self._kinds[annotation] = self._derived(annotation)
+        return known
+
+    def form(self, cls: type) -> Form:
+        """How the class differs from its fields."""
+        return self._forms.get(cls, Form())
+
+    def keys(self, cls: type, *, without: tuple[str, ...] = ()) -> list[Key]:
+        """The keys of the object of a class, in order."""
+        form, hints, defaults = self.form(cls), _annotations(cls), _defaults(cls)
+        after = {previous: name for name, previous in form.computed.items()}
+        arrays = {members[0]: (key, members) for key, members in form.arrays.items()}
+        joined = {member for members in form.arrays.values() for member in members}
+        order = [*form.first, *(name for name in defaults if name not in form.first)]
+        keys: list[Key] = []
+        for name in ("", *(name for name in order if name not in without)):
+            if name in arrays:
+                key, members = arrays[name]
+                kinds = [self.kind(hints[member]) for member in members]
+                keys.append(Key(key, "", _array(kinds), fields=members))
+            elif name and name not in joined:
+                default, is_always = defaults[name]
+                required = (form.always or is_always) and not form.lenient
+                kind = self.kind(hints[name])
+                keys.append(Key(form.names.get(name, name), name, kind, MISSING if required else default))
+            if name in after:
+                returned = _annotations(getattr(cls, after[name]).fget)["return"]
+                default = 0 if form.lenient else MISSING
+                keys.append(Key(after[name], after[name], self.kind(returned), default))
+        return keys
+
+    def _derived(self, annotation: Any) -> Kind:
+        origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+            return _list(self.kind(args[0]))
+        if origin is tuple:
+            return _array([self.kind(arg) for arg in args])
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            return _dict(self.kind(args[1]))
+        if origin in (Union, types.UnionType) and type(None) in args:
+            return _optional(self.kind(Union[tuple(arg for arg in args if arg is not type(None))]))
+        if isinstance(annotation, type) and (is_dataclass(annotation) or hasattr(annotation, "_fields")):
+            return self._object(annotation)
+        return Kind(annotation)
+
+    def _object(self, cls: Any) -> Kind:
+        form, keys = self.form(cls), self.keys(cls)
+        struct = declared(cls, keys, is_omitting=not form.always)
+        write, read = writer(struct, keys), _reader(cls, keys)
+        if form.is_shared:
+            return Kind(struct, remembered(write, id), remembered(read, lambda value: value))
+        return Kind(struct, write, read)
+
+
+def declared(
+    cls: type, keys: list[Key], *, name: str = "", is_omitting: bool = True, kw_only: bool = False
+) -> type[msgspec.Struct]:
+    """The msgspec type of objects with these keys, under the name and first sentence of the class."""
+    return msgspec.defstruct(
+        name or cls.__name__,
+        [key.declared for key in keys],
+        frozen=True,
+        omit_defaults=is_omitting,
+        kw_only=kw_only,
+        namespace={"__doc__": (cls.__doc__ or "").strip().partition("\n")[0]},
+    )
+
+
+def written(session: Session, value: object, keys: list[Key]) -> dict[str, Any]:
+    """The values of keys that stand for one field or property each."""
+    found = ((key.name, getattr(value, key.source), key.kind.write) for key in keys)
+    return {name: part if write is None else write(session, part) for name, part, write in found}
+
+
+def writer(struct: Any, keys: list[Key]) -> Convert:
+    """Makes the msgspec object of an object that has these fields and properties."""
+    arrays = [(place, attrgetter(*key.fields)) for place, key in enumerate(keys) if key.fields]
+    steps = [(place, key.kind.write) for place, key in enumerate(keys) if key.kind.write is not None]
+    fetched = attrgetter(*(key.source or key.fields[0] for key in keys))
+
+    def write(session: Session, value: Any) -> Any:
+        found = [*fetched(value)]
+        for place, array in arrays:
+            found[place] = array(value)
+        for place, step in steps:
+            found[place] = step(session, found[place])
+        return struct(*found)
+
+    return write
+
+
+def _reader(cls: Any, keys: list[Key]) -> Convert:
+    """Makes an object of the class from the msgspec object."""
+    names = [*_defaults(cls)]
+    single = {key.source: key for key in keys if key.source in names}
+    arrays = [(attrgetter(key.name), key) for key in keys if key.fields]
+    read_single = [name for name in names if name in single]
+    fetched = attrgetter(*(single[name].name for name in read_single))
+    steps = [(name, single[name].kind.read) for name in read_single if single[name].kind.read is not None]
+
+    def read(session: Session, written: Any) -> Any:
+        given = dict(zip(read_single, fetched(written), strict=True))
+        for name, step in steps:
+            given[name] = step(session, given[name])  # type: ignore[misc]
+        for array, key in arrays:
+            values = array(written)
+            if key.kind.read is not None:
+                values = key.kind.read(session, values)
+            given.update(zip(key.fields, values, strict=True))
+        return cls(**given)
+
+    return read
+
+
+def remembered(convert: Convert, key: Callable[[Any], Any]) -> Convert:
+    """The conversion, done once in a session for each key of a value that outlives the session."""
+
+    def converted(session: Session, value: Any) -> Any:
+        place = (convert, key(value))
+        found = session.known.get(place)
+        if found is None:
+            found = session.known[place] = convert(session, value)
+        return found
+
+    return converted
+
+
+def dim(written: int | str | Formula) -> Dim:
+    """The size or quantity that was written as a number, a text or a formula."""
+    if isinstance(written, int):
+        return written
+    return parse_dim(written if isinstance(written, str) else written.formula)
+
+
+QUANTITY = Kind(
+    Union[int, Formula],
+    lambda session, quantity: quantity if isinstance(quantity, int) else session.formula(quantity),
+    lambda session, written: dim(written),
+)
+
+
+def _annotations(what: Any) -> dict[str, Any]:
+    if hasattr(what, "_fields"):  # a NamedTuple, which wraps its annotations
+        return typing.get_type_hints(what, localns=_NAMES)
+    return inspect.get_annotations(
+        what, locals=_NAMES, eval_str=True
+    )  # many times faster than get_type_hints
+
+
+def _defaults(cls: Any) -> dict[str, tuple[Any, bool]]:
+    """Fields in order, each with its default and whether it is always written."""
+    if not is_dataclass(cls):
+        return {name: (cls._field_defaults.get(name, MISSING), False) for name in cls._fields}
+    return {
+        f.name: (f.default if f.default_factory is MISSING else f.default_factory(), "json" in f.metadata)
+        for f in fields(cls)
+    }
+
+
+def _list(each: Kind) -> Kind:
+    write, read = each.write, each.read
+    return Kind(
+        list[each.json],  # type: ignore[name-defined]
+        (lambda _, values: [*values])
+        if write is None
+        else lambda session, values: [write(session, value) for value in values],
+        (lambda _, values: tuple(values))
+        if read is None
+        else lambda session, values: tuple([read(session, value) for value in values]),
+    )
+
+
+def _dict(each: Kind) -> Kind:
+    write, read = each.write, each.read
+    return Kind(
+        dict[str, each.json],  # type: ignore[name-defined]
+        (lambda _, values: dict(values))
+        if write is None
+        else lambda session, values: {name: write(session, value) for name, value in values.items()},
+        None
+        if read is None
+        else lambda session, values: {name: read(session, value) for name, value in values.items()},
+    )
+
+
+def _array(each: list[Kind]) -> Kind:
+    def through(steps: list[Convert | None]) -> Convert | None:
+        if not any(steps):
+            return None
+        return lambda session, values: tuple(
+            value if step is None else step(session, value) for step, value in zip(steps, values, strict=True)
+        )
+
+    json: Any = tuple
+    write, read = through([kind.write for kind in each]), through([kind.read for kind in each])
+    return Kind(json[tuple(kind.json for kind in each)], write, read)
+
+
+def _optional(kind: Kind) -> Kind:
+    write, read = kind.write, kind.read
+    return Kind(
+        Union[kind.json, None],
+        None if write is None else lambda session, value: None if value is None else write(session, value),
+        None if read is None else lambda session, value: None if value is None else read(session, value),
+    )

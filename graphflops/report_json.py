@@ -1,0 +1,189 @@
+"""A report as JSON and back, as docs/report.md describes it: derived from the classes of report.py.
+
+A quantity without symbols is a plain integer, one with symbols is `{"value": int or null, "formula": str}`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, Literal, Union
+
+import msgspec
+
+from graphflops.cost import CONVENTIONS, Cost
+from graphflops.errors import DimError, FileError
+from graphflops.graph import Origin
+from graphflops.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
+from graphflops.report import Coverage, Named, Report, SymbolInfo, Timeline, Totals
+from graphflops.tensor import TensorType, dtype_named
+from graphflops.version import __version__
+
+SCHEMA: Literal[1] = 1
+_SIZES = ("parameters", "parameter_bytes", "buffer_bytes")  # of a report, which JSON has in its totals
+_PHASES = ("backward", "optimizer", "step")
+_FORMS = {
+    Cost: Form(computed={"macs": "matrix_flops"}, always=True, lenient=True, is_shared=True),
+    Coverage: Form(computed={"nodes": ""}),
+    Origin: Form(always=True),
+    Report: Form(
+        first=(
+            *("origin", "symbols", "coverage", "modules", "parameter_modules", "parameter_dtypes"),
+            *("rows", "diagnostics"),
+        )
+    ),
+    SymbolInfo: Form(arrays={"range": ("minimum", "maximum")}, always=True),
+    Totals: Form(always=True),
+}
+
+
+def encoded(report: Report) -> bytes:
+    """The report as JSON, UTF-8, one object; raises nothing."""
+    document, session = _document(), Session(report.values)
+    phases = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
+    totals = {
+        name: document.phase(**document.written_totals(session, part, report))
+        for name, part in phases.items()
+        if part is not None
+    }
+    return msgspec.json.encode(
+        document.whole(
+            schema=SCHEMA,
+            tool=Tool("graphflops", __version__),
+            conventions=CONVENTIONS,
+            totals=document.totals(**document.written_totals(session, report.totals, report), **totals),
+            **written(session, _printable(report), document.keys),
+        )
+    )
+
+
+def _printable(report: Report) -> Report:
+    """The report with an origin that UTF-8 can hold: a file's name need not be any text."""
+    texts = {f.name: getattr(report.origin, f.name) for f in fields(Origin)}
+    plain = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
+    return report if plain == texts else replace(report, origin=Origin(**plain))
+
+
+def decoded(data: bytes) -> Report:
+    """The report that JSON holds; FileError names the place in it where it is not a report of this schema."""
+    document, session = _document(), Session()
+    try:
+        found: Any = msgspec.json.decode(data, type=document.whole)
+        own = {key.source: getattr(found, key.name) for key in document.keys}
+        for key in document.keys:
+            if key.kind.read is not None:
+                own[key.source] = key.kind.read(session, own[key.source])
+        return Report(
+            totals=document.read_totals(session, found.totals),
+            backward=document.read_totals(session, found.totals.backward),
+            optimizer=document.read_totals(session, found.totals.optimizer),
+            **{name: getattr(found.totals, name) for name in _SIZES},
+            **own,
+        )
+    except (msgspec.MsgspecError, DimError, RecursionError) as error:
+        raise FileError(f"not a graphflops report of schema {SCHEMA}: {error}") from error
+
+
+def document_type() -> type[msgspec.Struct]:
+    """The msgspec type of the whole object, from which the published schema is made."""
+    whole: type[msgspec.Struct] = _document().whole
+    return whole
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """The program that wrote the document."""
+
+    name: str
+    version: str
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """A tensor under the name its file gives it."""
+
+    name: str
+    shape: list[Union[int, str]]
+    dtype: str
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """The JSON form of a report.
+
+    whole, totals, phase: msgspec types of the object, of its totals, and of one phase in these.
+    keys: those of the object that stand for one field of the report. costs, peaks, sizes: those of a phase.
+    """
+
+    whole: Any
+    totals: Any
+    phase: Any
+    keys: list[Key]
+    costs: list[Key]
+    peaks: list[Key]
+    sizes: list[Key]
+    read_cost: Any
+
+    def written_totals(self, session: Session, totals: Totals, report: Report) -> dict[str, Any]:
+        """Costs, peak and what the report holds in memory, side by side."""
+        return {
+            **written(session, totals.cost, self.costs),
+            **written(session, totals, self.peaks),
+            **written(session, report, self.sizes),
+        }
+
+    def read_totals(self, session: Session, found: Any) -> Any:
+        """The totals of a phase; None where the report has no such phase."""
+        if found is None:
+            return None
+        return Totals(self.read_cost(session, found), dim(found.peak_bytes), found.peak_node)
+
+
+@cache
+def _document() -> _Document:
+    forms = JsonForms(_FORMS, {Named: _NAMED})
+    cost = forms.kind(Cost)
+    costs, peaks = forms.keys(Cost), forms.keys(Totals, without=("cost",))
+    sizes = [Key(name, name, Kind(int)) for name in _SIZES]
+    phase = declared(Totals, [*costs, *peaks, *sizes], name="Phase", is_omitting=False, kw_only=True)
+    others = [Key(name, name, Kind(Union[phase, None]), None) for name in _PHASES]
+    totals = declared(Totals, [*costs, *peaks, *sizes, *others], kw_only=True)
+    keys = [
+        Key(key.name, key.source, _present(key.kind), None) if key.name == "memory" else key
+        for key in forms.keys(Report, without=("totals", "backward", "optimizer", *_SIZES))
+    ]
+    head = [Key("schema", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
+    origin, symbols, *rest = keys
+    middle = [Key("conventions", "", Kind(dict[str, str])), Key("totals", "", Kind(totals))]
+    whole = declared(Report, [*head, origin, symbols, *middle, *rest], kw_only=True)
+    return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost.read)
+
+
+def _present(timeline: Kind) -> Kind:
+    """The timeline, left out where it is not known."""
+    assert timeline.write is not None
+    assert timeline.read is not None
+    write, read = timeline.write, timeline.read
+    return Kind(
+        Union[timeline.json, None],
+        lambda session, memory: write(session, memory) if memory.rows else None,
+        lambda session, found: Timeline() if found is None else read(session, found),
+    )
+
+
+def _write_named(session: Session, named: Named) -> Tensor:
+    key = (Tensor, id(named.type))
+    known = session.known.get(key)
+    if known is None:
+        shape = [size if isinstance(size, int) else str(size) for size in named.type.shape]
+        known = session.known[key] = shape, named.type.dtype.name
+    return Tensor(named.name, *known)
+
+
+def _read_named(session: Session, found: Tensor) -> Named:
+    key = (TensorType, *found.shape, found.dtype)
+    known = session.known.get(key)
+    if known is None:
+        known = TensorType(tuple(map(dim, found.shape)), dtype_named(found.dtype))
+        session.known[key] = known
+    return Named(found.name, known)
+
+
+_NAMED = Kind(Tensor, _write_named, _read_named)
