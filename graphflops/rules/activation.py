@@ -158,12 +158,7 @@ def rrelu_with_noise(
 
 @rule("aten.rrelu_with_noise_functional")
 def rrelu_with_noise_functional(
-    a: TensorType,
-    noise: TensorType,
-    lower: Value = 1 / 8,
-    upper: Value = 1 / 3,
-    training: bool = False,
-    generator: Value = None,
+    a: TensorType, noise: TensorType, *settings: Value, **named: Value
 ) -> Estimate:
     """As `rrelu_with_noise`; the slopes are a second result."""
     return replace(elementwise(WORK["rrelu"], a), out=(a.like(), noise.like()))

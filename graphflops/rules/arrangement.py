@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
@@ -87,3 +88,41 @@ def one_hot(x: TensorType, place: int, classes: Dim | None, dtype: DType) -> Est
     """One of two values for each index and class, classes along a new axis; None where the data says how many."""
     size = data_dependent("one_hot") if classes is None else classes
     return Estimate((x.like((*x.shape[:place], size, *x.shape[place:]), dtype),), reads=(x,))
+
+
+# Writes of chosen elements.
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One write of chosen elements.
+
+    target: the tensor written into.
+    part: what is written of it.
+    operands: what is read besides: the new values and where they go.
+    flops: operations in all.
+    combines: the old values of the part are read too.
+    """
+
+    target: TensorType
+    part: TensorType
+    operands: tuple[TensorType, ...]
+    flops: Dim = 0
+    combines: bool = False
+
+
+def combined(x: TensorType, part: TensorType, operands: tuple[TensorType, ...], reduce: str | None) -> Update:
+    """A part written, and combined with what is there where a reduction is named."""
+    return Update(x, part, operands, reduction(reduce, part, x), reduce is not None)
+
+
+def reduction(reduce: str | None, source: TensorType, target: TensorType) -> Dim:
+    """Operations of combining every element of a source with what is there."""
+    if reduce is None:
+        return 0
+    return 2 * source.numel + target.numel if reduce == "mean" else source.numel
+
+
+def functional(done: Update) -> Estimate:
+    """The update of a copy: the tensor is read and the result written in full."""
+    return Estimate((done.target.like(),), vector_flops=done.flops, reads=(done.target, *done.operands))

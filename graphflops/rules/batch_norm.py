@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import prod
+from graphflops.rules.derived import Derived
 from graphflops.rules.norm import computed_in, normalised
 from graphflops.rules.promotion import promote
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
 
 SCALE_AND_SHIFT = 2
@@ -161,34 +163,26 @@ def reserved(x: TensorType) -> TensorType:
     return x.like((0,), UINT8)
 
 
-@rule("aten._batch_norm_with_update")
-def batch_norm_with_update(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType,
-    running_var: TensorType,
-    momentum: float,
-    eps: float,
-) -> Estimate:
-    """As `native_batch_norm` in training."""
-    estimate = native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
-    return replace(estimate, out=(*estimate.out, reserved(x)))
+def register_reserving(name: str, training: bool) -> None:
+    """Register a batch norm that always trains, or never does."""
+
+    @rule(f"aten.{name}")
+    def reserving(
+        x: TensorType,
+        weight: TensorType | None,
+        bias: TensorType | None,
+        running_mean: TensorType | None,
+        running_var: TensorType | None,
+        momentum: float,
+        eps: float,
+    ) -> Estimate:
+        """As `native_batch_norm`, with memory that cuDNN reserves."""
+        estimate = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+        return replace(estimate, out=(*estimate.out, reserved(x)))
 
 
-@rule("aten._batch_norm_no_update")
-def batch_norm_no_update(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    momentum: float,
-    eps: float,
-) -> Estimate:
-    """As `native_batch_norm` in inference."""
-    estimate = native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
-    return replace(estimate, out=(*estimate.out, reserved(x)))
+register_reserving("_batch_norm_with_update", training=True)
+register_reserving("_batch_norm_no_update", training=False)
 
 
 @rule("aten._batch_norm_with_update_functional")
@@ -242,22 +236,13 @@ def miopen_batch_norm(
     return replace(estimate, out=(x.like(), kept, kept))
 
 
-@rule("aten.cudnn_batch_norm")
-def cudnn_batch_norm(
-    x: TensorType,
-    weight: TensorType,
-    bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    training: bool,
-    exponential_average_factor: float,
-    epsilon: float,
-) -> Estimate:
-    """As `miopen_batch_norm`, with memory of its own for the backward pass."""
-    estimate = miopen_batch_norm(
-        *(x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon)
-    )
+def with_reserved(estimate: Estimate) -> Estimate:
+    """Also memory of cuDNN's own for the backward pass."""
+    (x, *_) = tensors_of(estimate.out)
     return replace(estimate, out=(*estimate.out, reserved(x)))
+
+
+rule("aten.cudnn_batch_norm")(Derived(miopen_batch_norm, with_reserved))
 
 
 @rule("aten.batch_norm_stats")

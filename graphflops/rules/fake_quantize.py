@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
+from graphflops.rules.derived import Derived
 from graphflops.rules.elementwise import by_operand, differentiate
 from graphflops.rules.quantized import MIN_MAX, convert
 from graphflops.rules.registry import backward, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, TensorType
 
@@ -52,12 +54,8 @@ def with_mask(rehearsed: Estimate) -> Estimate:
     return Estimate((out, out.like(dtype=BOOL)), 0, vector, reads=rehearsed.reads)
 
 
-@rule("aten.fake_quantize_per_tensor_affine_cachemask")
-def fake_quantize_per_tensor_mask(
-    x: TensorType, scale: float, zero_point: Dim, quant_min: Dim, quant_max: Dim
-) -> Estimate:
-    """Seven operations per element, and three for the mask."""
-    return with_mask(convert(x, x.dtype, REHEARSE))
+rule("aten.fake_quantize_per_tensor_affine_cachemask")(Derived(fake_quantize_per_tensor, with_mask))
+rule("aten.fake_quantize_per_channel_affine_cachemask")(Derived(fake_quantize_per_channel, with_mask))
 
 
 @rule("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
@@ -71,14 +69,6 @@ def fake_quantize_per_tensor_mask_qparams(
 ) -> Estimate:
     """Seven operations per element, and three for the mask."""
     return with_mask(convert(x, x.dtype, REHEARSE, scale, zero_point, fake_quant_enabled))
-
-
-@rule("aten.fake_quantize_per_channel_affine_cachemask")
-def fake_quantize_per_channel_mask(
-    x: TensorType, scale: TensorType, zero_point: TensorType, axis: int, quant_min: Dim, quant_max: Dim
-) -> Estimate:
-    """Seven operations per element, and three for the mask."""
-    return with_mask(convert(x, x.dtype, REHEARSE, scale, zero_point))
 
 
 @rule(
@@ -176,45 +166,14 @@ def observe_and_rehearse(
     return convert(x, x.dtype, MIN_MAX + REHEARSE, *switches, *averages)
 
 
-@rule("aten._fused_moving_avg_obs_fq_helper")
-def observe_and_rehearse_mask(
-    x: TensorType,
-    observer_on: TensorType,
-    fake_quant_on: TensorType,
-    running_min: TensorType,
-    running_max: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    averaging_const: float,
-    quant_min: Dim,
-    quant_max: Dim,
-    ch_axis: int,
-    per_row_fake_quant: bool = False,
-    symmetric_quant: bool = False,
-) -> Estimate:
-    """As above, and three operations for the mask."""
-    state = (observer_on, fake_quant_on, running_min, running_max, scale, zero_point)
-    return with_mask(convert(x, x.dtype, MIN_MAX + REHEARSE, *state))
+def with_state(masked: Estimate) -> Estimate:
+    """Also the updated range, scale and zero point, which are read last."""
+    state = tensors_of(masked.reads[-4:])
+    return Estimate(
+        (*masked.out, *(value.like() for value in state)), 0, masked.vector_flops, reads=masked.reads
+    )
 
 
-@rule("aten._fused_moving_avg_obs_fq_helper_functional")
-def observe_and_rehearse_functional(
-    x: TensorType,
-    observer_on: TensorType,
-    fake_quant_on: TensorType,
-    running_min: TensorType,
-    running_max: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    averaging_const: float,
-    quant_min: Dim,
-    quant_max: Dim,
-    ch_axis: int,
-    per_row_fake_quant: bool = False,
-    symmetric_quant: bool = False,
-) -> Estimate:
-    """As above, with the updated range and scale as results."""
-    state = (observer_on, fake_quant_on, running_min, running_max, scale, zero_point)
-    masked = with_mask(convert(x, x.dtype, MIN_MAX + REHEARSE, *state))
-    out = (*masked.out, *(value.like() for value in state[2:]))
-    return Estimate(out, 0, masked.vector_flops, reads=masked.reads)
+_observed = Derived(observe_and_rehearse, with_mask)
+rule("aten._fused_moving_avg_obs_fq_helper")(_observed)
+rule("aten._fused_moving_avg_obs_fq_helper_functional")(Derived(_observed, with_state))

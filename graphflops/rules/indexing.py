@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, broadcast, differ
-from graphflops.rules.arrangement import picked
+from graphflops.rules.arrangement import Update, combined, functional, picked, reduction
 from graphflops.rules.axes import axis
+from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, expanded, replaced, shown, tensors_of
-from graphflops.rules.updates import Functional, Update, combined, reduction, update
+from graphflops.rules.updates import update
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def index_put(
     return Update(x, part, (values, *where), part.numel if accumulate else 0, accumulate)
 
 
-rule("aten._unsafe_index_put")(Functional(index_put))
+rule("aten._unsafe_index_put")(Derived(index_put, functional))
 
 
 @rule("aten._unsafe_masked_index_put_accumulate")

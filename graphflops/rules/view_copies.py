@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.rules import parts, views
 from graphflops.rules.arrangement import copied
+from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
 
-@dataclass(frozen=True)
-class Copying:
-    """The rule of a view that is copied out: it takes the view's arguments and pays for what is shown."""
-
-    view: Callable[..., Estimate]
-
-    @property
-    def __code__(self) -> CodeType:
-        """Where the table of rules finds the parameters' names."""
-        return self.view.__code__
-
-    def __call__(self, *args: object, **kwargs: object) -> Estimate:
-        return copied(*tensors_of(self.view(*args, **kwargs).out))
+def copied_out(seen: Estimate) -> Estimate:
+    """What a view shows, copied."""
+    return copied(*tensors_of(seen.out))
 
 
 _VIEWS: dict[str, Callable[..., Estimate]] = {
@@ -60,7 +49,7 @@ _VIEWS: dict[str, Callable[..., Estimate]] = {
     "view_as_real_copy": views.view_as_real,
 }
 for _name, _view in _VIEWS.items():
-    rule(f"aten.{_name}")(Copying(_view))
+    rule(f"aten.{_name}")(Derived(_view, copied_out))
 
 
 def copied_back(call: ForwardCall) -> Estimate:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import differ
-from graphflops.rules.arrangement import picked
+from graphflops.rules.arrangement import combined, functional, picked
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import Grid, Place, filled, grid, moved, wrapped
 from graphflops.rules.onnx.values import Number, add, largest, multiply, smallest
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import replaced, shown
-from graphflops.rules.updates import combined, functional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
