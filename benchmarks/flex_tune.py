@@ -17,7 +17,7 @@ import torch
 from triton.testing import do_bench
 
 from benchmarks import flex
-from graphflops.runtime.flex import Attention, Tiles, launch, override, prepare
+from graphflops.runtime.flex import PreparedAttention, Tiles, launch, override, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def settings(kernel: str, width: int, dtype: str) -> list[Tiles]:
     ]
 
 
-def prepared(width: int, mask: str, dtype: str) -> tuple[Attention, tuple[torch.Tensor, ...]]:
+def prepared(width: int, mask: str, dtype: str) -> tuple[PreparedAttention, tuple[torch.Tensor, ...]]:
     """An attention and its operands: query, key, value, gradient, output and log-sum-exp."""
     case = flex.Case(mask, 4, 16, 16, 4096, width)
     q, k, v, grad = flex.operands(case, getattr(torch, dtype))
@@ -51,7 +51,7 @@ def prepared(width: int, mask: str, dtype: str) -> tuple[Attention, tuple[torch.
     return attention, (q, k, v, grad, *attention(q, k, v))
 
 
-def call(attention: Attention, kernel: str, tensors: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
+def call(attention: PreparedAttention, kernel: str, tensors: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
     """One launch of one kernel."""
     q, k, v, grad, out, lse = tensors
     problem = attention.problem(q)

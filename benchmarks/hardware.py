@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from graphflops.report import Report, Row
-    from graphflops.runtime.counters import Counted
-    from graphflops.runtime.flex import Attention
+    from graphflops.runtime.counters import RangeCount
+    from graphflops.runtime.flex import PreparedAttention
 
 B, H, S, D = GRADIENTS = "bfloat16", "float16", "float32", "float64"
 CUDNN, FLASH, EFFICIENT = (
@@ -117,7 +117,7 @@ def our_tiles(case: Case) -> int | None:
     return flops
 
 
-def our_kernels(case: Case, operands: Any) -> Attention:
+def our_kernels(case: Case, operands: Any) -> PreparedAttention:
     """Our attention, prepared."""
     from graphflops.runtime.flex import prepare, sdpa
 
@@ -232,7 +232,7 @@ def child(places: list[int]) -> None:
                     torch.cuda.nvtx.range_pop()
 
 
-def first_of(attention: Attention) -> Callable[..., Any]:
+def first_of(attention: PreparedAttention) -> Callable[..., Any]:
     return lambda *operands: attention(*operands)[0]
 
 
@@ -258,7 +258,7 @@ def analyzed(case: Case) -> tuple[Report, Row]:
     return report, row
 
 
-def line(case: Case, counted: Counted) -> tuple[str, str]:
+def line(case: Case, counted: RangeCount) -> tuple[str, str]:
     """A line of the table, and the verdict."""
     report, row = analyzed(case)
     found = explain_row(row, counted, report.value, case.backward, our_tiles(case))
@@ -306,7 +306,7 @@ def main() -> None:
     table(places, measure(command))
 
 
-def table(places: list[int], counted: Mapping[str, Counted]) -> None:
+def table(places: list[int], counted: Mapping[str, RangeCount]) -> None:
     """Every case's line, and how many of each verdict."""
     titles = ("model FLOPs", "padded", "counted", "MB read", "MB written")
     print("FLOPs are exact; bytes are those of the analysis / the counters, of cases that exceed the cache")

@@ -23,6 +23,7 @@ LAYERS: tuple[Row, ...] = (
     Row("dot", "product", "a b", "dot vdot"),
     Row("addmm", "product", "bias a b", "addmm _addmm_activation"),
     Row("baddbmm", "product", "bias a b", "baddbmm addbmm"),
+    Row("addmv", "product", "bias a b", "addmv"),
     Row("linear", "product", "a weight bias", "linear mkldnn_linear"),
     Row("gemm", "product", "a b bias turn_a turn_b", onnx="Gemm"),
     Row(
@@ -401,4 +402,5 @@ LAYERS: tuple[Row, ...] = (
         " higher_order.with_effects higher_order.local_map_hop",
     ),
     Row("wrap_with_autocast", "control", "", other="higher_order.wrap_with_autocast"),
+    Row("flat_apply", "control", "function operands", other="higher_order.flat_apply"),
 )

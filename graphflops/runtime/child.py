@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphflops.runtime.confront import Places
+from graphflops.runtime.compare import RowFinder
 from graphflops.runtime.counters import range_name
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.validate import prepared
@@ -23,7 +23,7 @@ def main(spec: str) -> None:
     run = prepared(options.pop("model"), **options)
     execution = Execution(run.graph, run.weights, run.sizes, run.trusted)
     run.once(execution)
-    place = Places(run.report)
+    place = RowFinder(run.report)
 
     def around(step: Step) -> Any:
         if step.nests:

@@ -1,7 +1,7 @@
-"""Runs the very graph that was analyzed, call by call.
+"""Runs the analyzed graph call by call.
 
-Nothing is loaded a second time: an operator's name says which of torch's operators to call, the node holds its arguments,
-and graphs nested in it run the same way. Each value is let go after its last use.
+Nothing is loaded a second time: a node holds the spelling of its operator, which names the function of torch, and its
+arguments; nested graphs run the same way. Each value is freed after its last use.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ from graphflops.tensor import DType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from graphflops.ops import Op
     from graphflops.runtime.tensors import Weights
-
-ATTENTION: dict[str, Callable[..., Any]] = {
-    "higher_order.flex_attention": flex_attention,
-    "higher_order.flex_attention_backward": flex_attention_backward,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call about to run.
+    """One call that is about to run.
 
-    name: that of its row in the report: `cond/mm` for a call in a graph nested in `cond`.
+    name: of its row in the report, `cond/mm` for a call in a graph nested in `cond`.
     """
 
     name: str
@@ -52,14 +48,14 @@ class Step:
 
     @property
     def nests(self) -> bool:
-        """Whether it runs graphs of its own, whose calls are steps as well; those of an attention's functions are none."""
-        return self.node.op not in ATTENTION and any(
-            isinstance(item, Region) for item in leaves((*self.args, *self.kwargs.values()))
+        """Whether it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
+        return not self.node.operator.has_score_function and any(
+            isinstance(item, RunnableGraph) for item in leaves((*self.args, *self.kwargs.values()))
         )
 
 
 def results_of(step: Step, returned: Any) -> tuple[Any, ...]:
-    """What a step returned, flat, one for each of the node's outputs; None for those that do not exist."""
+    """The results of a step in the order of the node's outputs, flat; None for a result that does not exist."""
     found = tuple(leaves(returned)) if isinstance(returned, (tuple, list)) else (returned,)
     wanted = len(step.node.outputs)
     if wanted == 0:
@@ -67,7 +63,7 @@ def results_of(step: Step, returned: Any) -> tuple[Any, ...]:
     if len(found) != wanted:
         present = tuple([item for item in found if item is not None])
         if len(present) != wanted:
-            raise RunError(f"returned {len(found)} results, the program takes {wanted}")
+            raise RunError(f"it returned {len(found)} results, the program expects {wanted}")
         found = present
     return found
 
@@ -76,11 +72,11 @@ def results_of(step: Step, returned: Any) -> tuple[Any, ...]:
 class Execution:
     """Runs of one program.
 
-    sizes: what is known of the program's symbols.
-    trusted: the program comes from memory, not from a file.
-    around: what runs each step: it calls the step, and returns what that returned, or raises.
-    after: is told of each step and its results, one for each of the node's outputs.
-    kernels: our own attention kernels, and what they counted.
+    sizes: known values of the program's symbols.
+    trusted: True for a program in memory, False for one read from a file.
+    around: runs each step: it calls the step and returns its result, or raises.
+    after: called after each step with its results, one for each of the node's outputs.
+    kernels: our own attention kernels, and their counts.
     """
 
     graph: Graph
@@ -95,8 +91,8 @@ class Execution:
     def run(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run the program: the value of each of the graph's outputs.
 
-        inputs: by name what a caller passes, on the device. Operators that write in place write into it.
-        Raises RunError, in one line, where a call cannot run.
+        inputs: the program's inputs by name, on the device. In-place operators write to them.
+        Raises RunError, in one line, if a call fails.
         """
         values: dict[str, Any] = {}
         for entry in self.graph.inputs:
@@ -108,7 +104,7 @@ class Execution:
             return self.calls(self.graph, values, "")
 
     def calls(self, graph: Graph, values: dict[str, Any], prefix: str) -> tuple[Any, ...]:
-        """Run a graph, nested or not, from the values of its inputs and of what it uses from around it."""
+        """Run a graph, nested or not, given the values of its inputs and of its captures."""
         stored = {
             entry.name: entry for entry in graph.inputs if entry.role in ("parameter", "buffer", "constant")
         }
@@ -134,7 +130,7 @@ class Execution:
             step = Step(
                 name,
                 node,
-                self.function(node.op),
+                self.function(node.operator),
                 tuple([self.argument(value, values, f"{name}/") for value in node.args]),
                 {key: self.argument(value, values, f"{name}/") for key, value in node.kwargs},
             )
@@ -153,21 +149,23 @@ class Execution:
         self.after(step, results)
         return results
 
-    def function(self, op: str) -> Callable[..., Any]:
-        """What runs an operator."""
-        if op in ATTENTION:
-            return partial(ATTENTION[op], self.kernels)
-        return higher_order.RUN.get(op) or resolve(op, self.trusted)
+    def function(self, op: Op) -> Callable[..., Any]:
+        """The function that runs an operator."""
+        if op.has_score_function:
+            return partial(flex_attention_backward if op.is_backward else flex_attention, self.kernels)
+        if op.dialect == "higher_order" and op.word in higher_order.RUN:
+            return higher_order.RUN[op.word]
+        return resolve(op.spelling, self.trusted)
 
     def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:
-        """An argument as the operator takes it: values for references, torch's words for ours, our device for any other."""
+        """An argument as torch takes it: the value of a reference, an element type of torch, the device of this run."""
         kind = type(argument)
         if kind is Ref:
             return values[argument.name]
         if kind is tuple:
             return [self.argument(item, values, prefix) for item in argument]
         if kind is Graph:
-            return Region(self, argument, {name: values[name] for name in argument.captures}, prefix)
+            return RunnableGraph(self, argument, {name: values[name] for name in argument.captures}, prefix)
         if kind is DType:
             return dtype_of(argument)
         if isinstance(argument, Expr):
@@ -182,16 +180,16 @@ class Execution:
             return getattr(torch, what)
         if what in MEMORY_FORMATS:
             return getattr(torch, what)
-        if "." in what:  # the operator that a higher-order one wraps
+        if "." in what:  # the operator that a higher-order operator wraps
             return resolve(what.removeprefix("torch.ops."), self.trusted)
         if what.partition(":")[0] in ("cpu", "cuda", "meta", "mps", "xpu", "hpu"):
             return self.weights.device
         raise ModelError(
-            f"{shown(what)} is an object that the program keeps as a pickle, which is not opened"
+            f"{shown(what)} is an object that the program stores as a pickle, which is not opened"
         )
 
     def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
-        """By call: the values that nobody uses after it."""
+        """By call: the values without a use after it."""
         known = self._dead.get(graph)
         if known is None:
             returned = {name for output in graph.outputs for _, name in output.uses()}
@@ -207,7 +205,7 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class RunnableGraph:
     """A nested graph as a function of its operands."""
 
     execution: Execution
@@ -225,7 +223,7 @@ class Region:
 
 
 def leaves(values: Any) -> Iterator[Any]:
-    """What tuples and lists hold, however deep."""
+    """The items of nested tuples and lists."""
     for value in values:
         if isinstance(value, (tuple, list)):
             yield from leaves(value)

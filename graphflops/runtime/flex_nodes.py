@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.runtime.flex import Attention
+    from graphflops.runtime.flex import PreparedAttention
     from graphflops.runtime.flex.configs import Kernel
 
 _LN2 = math.log(2)  # flexible attention's own log-sum-exp is to the base 2
@@ -55,9 +55,13 @@ class Kernels:
 
     counts: bool = True
     runs: list[KernelRun] = field(default_factory=list)
-    _known: dict[Any, tuple[tuple[Any, ...], tuple[int, ...], Attention]] = field(default_factory=dict)
+    _known: dict[Any, tuple[tuple[Any, ...], tuple[int, ...], PreparedAttention]] = field(
+        default_factory=dict
+    )
 
-    def prepared(self, key: Any, tensors: tuple[Any, ...], make: Callable[[], Attention]) -> Attention:
+    def prepared(
+        self, key: Any, tensors: tuple[Any, ...], make: Callable[[], PreparedAttention]
+    ) -> PreparedAttention:
         """The attention made for a key; made again where the tensors it was made from are others, or were written to."""
         versions = tuple([x._version for x in tensors if isinstance(x, torch.Tensor)])
         if key in self._known:
@@ -70,7 +74,7 @@ class Kernels:
 
     def forward(
         self,
-        attention: Attention,
+        attention: PreparedAttention,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -83,7 +87,7 @@ class Kernels:
 
     def ran(
         self,
-        attention: Attention,
+        attention: PreparedAttention,
         kernel: Kernel,
         counts: torch.Tensor,
         query: torch.Tensor,
@@ -186,7 +190,7 @@ def flex_attention_backward(
 
 
 def _run(
-    attention: Attention, kernel: Any, counts: torch.Tensor, query: torch.Tensor, value: torch.Tensor
+    attention: PreparedAttention, kernel: Any, counts: torch.Tensor, query: torch.Tensor, value: torch.Tensor
 ) -> KernelRun:
     tiles, partial, visible = counts.sum(0).tolist()
     predicted = attention.predicted(kernel, query, value)
@@ -214,13 +218,13 @@ def _prepared(
     block_mask: Sequence[Any],
     score_tensors: Sequence[Any],
     mask_tensors: Sequence[Any],
-) -> Attention:
+) -> PreparedAttention:
     from graphflops.runtime.flex import prepare
     from graphflops.runtime.flex.blocks import from_lists
 
     queries, keys, partial, places, full, full_places, *_, rows, columns, mask = block_mask
 
-    def make() -> Attention:
+    def make() -> PreparedAttention:
         given = None
         if max(rows, columns) <= _LARGEST_BLOCK:
             lists = from_lists(queries, keys, (partial, places), (full, full_places), rows, columns)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.runtime.counters import explain_row, measure, range_name
-from graphflops.runtime.validation import Check
+from graphflops.runtime.validation import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.report import Report
-    from graphflops.runtime.counters import Counted
+    from graphflops.runtime.counters import RangeCount
     from graphflops.runtime.validation import NodeResult, Validation, Verdict
 
 
@@ -30,14 +30,16 @@ def with_counters(found: Validation, report: Report, options: Mapping[str, Any])
     return replace(found, nodes=nodes)
 
 
-def _with(node: NodeResult, report: Report, counted: Counted | None, sizes: Mapping[str, int]) -> NodeResult:
+def _with(
+    node: NodeResult, report: Report, counted: RangeCount | None, sizes: Mapping[str, int]
+) -> NodeResult:
     row = report.rows[node.row]
     if row.regions and node.tile_flops is None:
         return node  # its calls are counted one by one
     if counted is None:
         if not node.flops or not node.turns:
             return node
-        check = Check("hardware", "different", str(node.flops), "0", "it launched no kernel")
+        check = CheckResult("hardware", "different", str(node.flops), "0", "it launched no kernel")
         return replace(node, checks=(*node.checks, check))
     node = replace(node, counted_bytes=counted.dram_read + counted.dram_written)
     if not node.flops and not any(counted.tensor_flops.values()):
@@ -46,5 +48,5 @@ def _with(node: NodeResult, report: Report, counted: Counted | None, sizes: Mapp
     if told.verdict == "unknown":
         return node
     verdict: Verdict = "equal" if told.verdict == "equal" else "explained" if told.explained else "different"
-    check = Check("hardware", verdict, str(told.model_flops), str(told.counted_flops), told.reason)
+    check = CheckResult("hardware", verdict, str(told.model_flops), str(told.counted_flops), told.reason)
     return replace(node, checks=(*node.checks, check))

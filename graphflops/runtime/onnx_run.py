@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, RunError, shown
-from graphflops.runtime.sizes import Sizes
-from graphflops.runtime.validation import Check, NodeResult, Validation
+from graphflops.runtime.sizes import RunSizes
+from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def validate_onnx(
     if random_weights:
         _make_up(model)
     _refuse_outside(model, path)
-    sizes = Sizes(dict(report.values))
+    sizes = RunSizes(dict(report.values))
     made = [name for node in model.graph.node if node.op_type != "Constant" for name in node.output if name]
     stated = {value.name for value in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in stated)
@@ -68,17 +68,17 @@ def validate_onnx(
 
 
 def _results(
-    report: Report, real: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Sizes
+    report: Report, real: Mapping[str, tuple[str, tuple[int, ...]]], sizes: RunSizes
 ) -> Iterator[NodeResult]:
     for place, row in enumerate(report.rows):
-        checks: list[Check] = []
+        checks: list[CheckResult] = []
         for name, typed in row.outputs:
             if name in real:
                 dtype, shape = real[name]
                 checks.append(sizes.check(typed, dtype, shape))
         ran = bool(checks)
         if not ran and row.outputs:
-            checks.append(Check("type", "explained", "", "", _INNER))
+            checks.append(CheckResult("type", "explained", "", "", _INNER))
         flops = evaluate(row.cost.matrix_flops, sizes.known)
         moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, sizes.known)
         yield NodeResult(

@@ -1,7 +1,7 @@
-"""An operator by the name that a program gives it, as a function to call.
+"""Finds the function of torch or Python behind the spelling of an operator.
 
-A program read from a file chooses among operators that graphflops prices, nothing else: no attribute of a module is
-looked up by a name from a file, and operators that touch files or other machines are refused.
+A program read from a file can only run operators that graphflops prices: no other attribute of a module is looked up by a
+name from a file, and operators that read files or reach other machines are refused.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ import torch
 from torch._functorch import predispatch
 
 from graphflops.errors import ModelError, shown
+from graphflops.ops import operator as spelled
 from graphflops.rules.registry import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from graphflops.ops import Op
+
 _REFUSED = {
     "aten.from_file": "it reads a file that the program names",
-    "aten._debug_has_internal_overlap": "it is of no use outside of torch",
+    "aten._debug_has_internal_overlap": "it is an internal test of torch",
 }
 _NAMESPACES = frozenset(
     (
@@ -50,63 +53,59 @@ _MODULES: dict[str, Any] = {
 
 @functools.cache
 def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
-    """The function behind `aten.add.Tensor`, `_operator.mul`, `torch.sym_max`.
+    """The function behind `aten.add.Tensor`, `_operator.mul` or `torch.sym_max`.
 
-    trusted: for a program in memory, whose operators the user's own code registered.
-    Raises ModelError for what must not run, or what this torch does not have.
+    trusted: True for a program in memory, whose operators the user's own code registered.
+    Raises ModelError for an operator that must not run, or that this torch does not have.
     """
-    base = op.rpartition(".")[0] if op.count(".") > 1 else op
-    for name, reason in _REFUSED.items():
-        if name in (op, base):
-            raise ModelError(f"{shown(op)} is not run: {reason}")
-    module, _, function = op.rpartition(".")
-    if module in _MODULES:
-        if find(op) is None:
-            raise ModelError(f"{shown(op)} is not run: no rule of graphflops knows it")
-        return _of_module(_MODULES[module], function, op)
-    namespace, _, rest = op.partition(".")
-    if not trusted:
-        if find(op) is None:
-            raise ModelError(f"{shown(op)} is not run: no rule of graphflops knows it")
-        if namespace not in _NAMESPACES:
-            raise ModelError(
-                f"{shown(op)} is not run: operators of {shown(namespace)} are not taken from a file"
-            )
-    word, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace, None), word, None)
-    found = (
-        getattr(packet, overload or "default", None)
-        if isinstance(packet, torch._ops.OpOverloadPacket)
-        else None
-    )
-    if not isinstance(found, torch._ops.OpOverload):
+    called = spelled(op)
+    if called.base in _REFUSED:
+        raise ModelError(f"{shown(op)} is not run: {_REFUSED[called.base]}")
+    if (not trusted or called.dialect in _MODULES) and find(op) is None:
+        raise ModelError(f"{shown(op)} is not run: graphflops has no rule for it")
+    if called.dialect in _MODULES:
+        return _of_module(_MODULES[called.dialect], called.word, op)
+    if not trusted and called.dialect not in _NAMESPACES:
+        raise ModelError(
+            f"{shown(op)} is not run: operators of {shown(called.dialect)} are not run from a file"
+        )
+    found = overload_of(called)
+    if found is None:
         version = torch.__version__.partition("+")[0]
         raise ModelError(
             f"torch {version} has no operator {shown(op)}: import the library that registers it, or update torch"
         )
-    chosen: Callable[..., Any] = _HERE.get(op, found)
+    chosen: Callable[..., Any] = _SUBSTITUTES.get(op, found)
     return chosen
+
+
+def overload_of(op: Op) -> torch._ops.OpOverload | None:
+    """The overload of torch.ops behind an operator; None if this torch has none."""
+    packet = getattr(getattr(torch.ops, op.dialect, None), op.word, None)
+    found = getattr(packet, op.variant or "default", None)
+    is_overload = isinstance(packet, torch._ops.OpOverloadPacket) and isinstance(found, torch._ops.OpOverload)
+    return found if is_overload else None
 
 
 def _of_module(module: Any, name: str, op: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise ModelError(f"this torch or Python has no {shown(op)}")
-    # Files of torch before 2.7 name every operand, and functions of Python take theirs by place.
+    # Files of torch before 2.7 name every operand; functions of Python take them by position.
     return lambda *args, **kwargs: function(*args, *kwargs.values())
 
 
 def _reshaped(self: torch.Tensor, size: Any) -> torch.Tensor:
-    """A view where the memory allows: strides may differ from those of the machine that exported the program."""
+    """Reshapes instead of viewing: strides may differ from those of the machine that exported the program."""
     return self.reshape(size)
 
 
 def _split(self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int = 0) -> Any:
-    """Torch wants the places in the machine's own memory, wherever the tensor is."""
+    """Moves the indices to the CPU, where torch requires them wherever the tensor is."""
     return torch.ops.aten.tensor_split.tensor_indices_or_sections(self, tensor_indices_or_sections.cpu(), dim)
 
 
-_HERE: dict[str, Callable[..., Any]] = {
+_SUBSTITUTES: dict[str, Callable[..., Any]] = {
     "aten.view.default": _reshaped,
     "aten._unsafe_view.default": _reshaped,
     "aten.tensor_split.tensor_indices_or_sections": _split,

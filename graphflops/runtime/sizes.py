@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.dims import evaluate, symbol
-from graphflops.runtime.validation import Check
+from graphflops.runtime.validation import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Sizes:
+class RunSizes:
     """What is known of a program's symbols; those that only data tell are added as they are met."""
 
     known: dict[str, int]
@@ -33,7 +33,7 @@ class Sizes:
                 return real
         return value
 
-    def check(self, typed: TensorType, dtype: str, shape: Sequence[int]) -> Check:
+    def check(self, typed: TensorType, dtype: str, shape: Sequence[int]) -> CheckResult:
         """A derived type against that of a tensor: `equal` or `different`."""
         sizes = [self.meet(size, real) for size, real in zip(typed.shape, shape, strict=False)]
         ran = written(dtype, shape)
@@ -41,9 +41,9 @@ class Sizes:
             size is None or size == real for size, real in zip(sizes, shape, strict=True)
         )
         if same and typed.dtype.name == dtype:
-            return Check("type", "equal", ran, ran)
+            return CheckResult("type", "equal", ran, ran)
         missing = [None] * (len(typed.shape) - len(sizes))
-        return Check("type", "different", written(typed.dtype.name, [*sizes, *missing]), ran)
+        return CheckResult("type", "different", written(typed.dtype.name, [*sizes, *missing]), ran)
 
 
 def written(dtype: str, shape: Sequence[int | None]) -> str:

@@ -10,10 +10,10 @@ import torch
 from graphflops.analysis import analyze, as_graph
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.runtime.confront import Confrontation
+from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.execute import Execution
+from graphflops.runtime.flop_counter_reference import FlopCounterReference
 from graphflops.runtime.inputs import checked, inputs_from, random_inputs
-from graphflops.runtime.peer import Peer
 from graphflops.runtime.tensors import Weights
 from graphflops.runtime.timing import Clock, ceilings
 from graphflops.runtime.validation import Validation
@@ -132,13 +132,13 @@ class Run:
         """Run it watched, then for its memory, then for its time."""
         sizes = self.sizes
         execution = Execution(self.graph, self.weights, sizes, self.trusted)
-        with Peer() as peer:
-            watch = Confrontation(execution, self.report, peer, kernel=self.device.type == "cuda")
+        with FlopCounterReference() as reference:
+            watch = RunComparison(execution, self.report, reference, kernel=self.device.type == "cuda")
             execution.around, execution.after = watch.around, watch.after
             self.once(execution)
         execution.kernels.counts = False
         peak = self.memory(execution)
-        clock = Clock(self.device, watch.place)
+        clock = Clock(self.device, watch.row_of)
         execution.around, execution.after = clock.around, lambda step, results: None
         for turn in range(repeats + 1 if repeats else 0):
             if turn == 1:  # the first one warms up

@@ -17,7 +17,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckResult:
     """One number or type of ours against what happened.
 
     what: type: shape and element type of a result. flops: matrix FLOPs against FlopCounterMode's. tiles: those that our
@@ -48,7 +48,7 @@ class NodeResult:
     node: str
     op: str
     module: str
-    checks: tuple[Check, ...]
+    checks: tuple[CheckResult, ...]
     turns: int
     flops: int | None
     bytes: int | None

@@ -14,8 +14,8 @@ from graphflops.cost import Cost
 from graphflops.errors import ModelError
 from graphflops.report import Named, Row
 from graphflops.runtime.counters import (
-    Counted,
     KernelCount,
+    RangeCount,
     Tile,
     available,
     explain,
@@ -195,13 +195,13 @@ def kernel(name="k", tensor=0, fused=0, grid=(1, 1, 1)) -> KernelCount:
     ],
 )
 def test_explanations_without_sizes(model, kernels, more, verdict):
-    found = explain(model, Counted(tuple(kernels)), **more)
+    found = explain(model, RangeCount(tuple(kernels)), **more)
     assert found.verdict == verdict
     assert found.explained == (verdict not in ("different", "unknown"))
 
 
 def test_kernels_that_accompany_a_product_are_not_counted():
-    counted = Counted((kernel(fused=50), kernel(tensor=6400), kernel(tensor=10), kernel(fused=49)))
+    counted = RangeCount((kernel(fused=50), kernel(tensor=6400), kernel(tensor=10), kernel(fused=49)))
     assert counted.flops == 6400 + 10 + 2 * 50  # a share of at least 1 in 64
     assert counted.fma_flops == {"float32": 2 * 99}
     assert counted.tensor_flops == {B: 6410}

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from graphflops.rules import find
 from graphflops.runtime.flex import (
-    Attention,
+    PreparedAttention,
     Tiles,
     counted,
     flex_attention,
@@ -20,7 +20,16 @@ from graphflops.runtime.flex import (
     scaled_dot_product_attention,
     sdpa,
 )
-from tests.runtime.flex_cases import CASES, Case, Sizes, case, operands, reference, reference_gradients, seen
+from tests.runtime.flex_cases import (
+    CASES,
+    Case,
+    Sizes,
+    case,
+    operands,
+    reference,
+    reference_gradients,
+    seen,
+)
 from tests.support import t
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -33,7 +42,7 @@ def tiled(rows: int, columns: int) -> Any:
     return override(forward=tiles, query_gradient=tiles, key_gradient=tiles)
 
 
-def prepared(given: Case, sizes: Sizes, dtype: torch.dtype, block: int) -> tuple[Attention, Any, Any]:
+def prepared(given: Case, sizes: Sizes, dtype: torch.dtype, block: int) -> tuple[PreparedAttention, Any, Any]:
     score, mask = given.make(sizes, DEVICE)
     q, k, _, _ = operands(sizes, dtype, DEVICE)
     blocks = None

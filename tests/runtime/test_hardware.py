@@ -10,14 +10,14 @@ import pytest
 import graphflops
 from graphflops.errors import ModelError
 from graphflops.runtime import hardware
-from graphflops.runtime.counters import Counted, KernelCount, range_name
+from graphflops.runtime.counters import KernelCount, RangeCount, range_name
 
 CONVNET = Path(__file__).parents[2] / "samples" / "convnet.pt2"
 
 
-def kernel(flops: int, name: str = "sm90_gemm_kernel") -> Counted:
+def kernel(flops: int, name: str = "sm90_gemm_kernel") -> RangeCount:
     """One kernel that did so many FLOPs of bfloat16 on the tensor cores, and read and wrote 3 + 4 bytes."""
-    return Counted((KernelCount(name, {"bfloat16": flops}, {}, (1, 1, 1), 3, 4),))
+    return RangeCount((KernelCount(name, {"bfloat16": flops}, {}, (1, 1, 1), 3, 4),))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from graphflops.runtime import validate as validation
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.inputs import random_inputs
 from graphflops.runtime.tensors import Weights
-from graphflops.runtime.validation import Check, NodeResult
+from graphflops.runtime.validation import CheckResult, NodeResult
 from graphflops.view import View
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -357,5 +357,5 @@ def test_onnx_without_its_weights_says_what_to_do() -> None:
     ],
 )
 def test_the_worst_check_decides(verdicts: tuple[Any, ...], whole: str) -> None:
-    checks = tuple(Check("flops", verdict, "1", "2") for verdict in verdicts)
+    checks = tuple(CheckResult("flops", verdict, "1", "2") for verdict in verdicts)
     assert NodeResult(0, "n", "aten.mm.default", "", checks, 1, 2, 3).verdict == whole

@@ -1,21 +1,28 @@
 """What a GPU's own counters say that calls did, read with Nsight Compute, and why that differs from the analysis."""
 
-from graphflops.runtime.counters.counted import Counted, KernelCount
+from graphflops.runtime.counters.counted import KernelCount, RangeCount
 from graphflops.runtime.counters.explain import Explanation, Verdict, explain, explain_row
 from graphflops.runtime.counters.ncu import available, measure, range_name, read_csv
-from graphflops.runtime.counters.problems import Attention, Axis, Job, Product, Products, problem_of
+from graphflops.runtime.counters.problems import (
+    AttentionProblem,
+    KernelJob,
+    MatrixProduct,
+    Products,
+    TiledAxis,
+    problem_of,
+)
 from graphflops.runtime.counters.tiles import Tile, short_name, tile_of
 
 __all__ = [
-    "Attention",
-    "Axis",
-    "Counted",
+    "AttentionProblem",
     "Explanation",
-    "Job",
     "KernelCount",
-    "Product",
+    "KernelJob",
+    "MatrixProduct",
     "Products",
+    "RangeCount",
     "Tile",
+    "TiledAxis",
     "Verdict",
     "available",
     "explain",

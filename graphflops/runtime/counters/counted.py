@@ -51,7 +51,7 @@ class KernelCount:
 
 
 @dataclass(frozen=True)
-class Counted:
+class RangeCount:
     """What the kernels of one range did, in the order of their launches."""
 
     kernels: tuple[KernelCount, ...]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from graphflops.runtime.counters.fits import SEVEN, THRICE, Fit, fitted
 from graphflops.runtime.counters.problems import problem_of
+from graphflops.runtime.counters.tile_quantisation import SEVEN, THRICE, TiledWork, tiled_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphflops.dims import Dim
     from graphflops.report import Row
-    from graphflops.runtime.counters.counted import Counted
+    from graphflops.runtime.counters.counted import RangeCount
     from graphflops.runtime.counters.problems import Problem
 
 Verdict = Literal["equal", "padded", "skipped", "algorithm", "different", "unknown"]
@@ -55,7 +55,7 @@ class Explanation:
 
 def explain_row(
     row: Row,
-    counted: Counted,
+    counted: RangeCount,
     value: Callable[[Dim], int | None],
     backward: bool = False,
     tiles: int | None = None,
@@ -73,7 +73,7 @@ def explain_row(
 
 def explain(
     model_flops: int | None,
-    counted: Counted,
+    counted: RangeCount,
     problem: Problem | None = None,
     masked_flops: int = 0,
     tiles: int | None = None,
@@ -101,7 +101,7 @@ def explain(
         return answer("different", tiles, f"the kernel's own tiles come to {tiles:,}")
     if total == model_flops:
         return answer("equal", total)
-    fit = fitted(problem, counted, model_flops) if problem else None
+    fit = tiled_work(problem, counted, model_flops) if problem else None
     if fit is not None:
         return answer(_verdict(fit, model_flops), fit.flops, *fit.reasons)
     if tiles is not None:
@@ -115,7 +115,7 @@ def explain(
     return answer("different", None, f"{total / model_flops:.3f} of the model")
 
 
-def _verdict(fit: Fit, model_flops: int) -> Verdict:
+def _verdict(fit: TiledWork, model_flops: int) -> Verdict:
     if any(text in fit.reasons for text in (THRICE, SEVEN)):
         return "algorithm"
     if fit.flops < model_flops:
@@ -123,7 +123,7 @@ def _verdict(fit: Fit, model_flops: int) -> Verdict:
     return "padded" if fit.flops > model_flops else "algorithm"
 
 
-def _path(counted: Counted) -> tuple[str, ...]:
+def _path(counted: RangeCount) -> tuple[str, ...]:
     kernels = [kernel for kernel in counted.matrix_kernels if not kernel.on_tensor_cores]
     names = {dtype: f"FP{dtype[5:]} by {word}" for dtype, word in (("float32", "FFMA"), ("float64", "DFMA"))}
     return tuple(

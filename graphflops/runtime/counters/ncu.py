@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphflops.errors import ModelError, shown
-from graphflops.runtime.counters.counted import Counted, KernelCount
+from graphflops.runtime.counters.counted import KernelCount, RangeCount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ def measure(
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
-) -> dict[str, Counted]:
+) -> dict[str, RangeCount]:
     """Run a command under `ncu` and count what the kernels of each range did.
 
     argv: the command; it should run each call once before it opens any range, so that nothing is tuned or compiled inside.
@@ -84,7 +84,7 @@ def measure(
     return read_csv(text)
 
 
-def read_csv(text: str) -> dict[str, Counted]:
+def read_csv(text: str) -> dict[str, RangeCount]:
     """The counters by range, from what `ncu --csv --page raw --nvtx` prints.
 
     A kernel in nested ranges belongs to the innermost. Raises ModelError where a counter is missing or was not read.
@@ -99,7 +99,7 @@ def read_csv(text: str) -> dict[str, Counted]:
         ]
         if ranges:
             kernels.setdefault(max(ranges, key=len), []).append(_kernel(row))
-    return {name: Counted(tuple(found)) for name, found in kernels.items()}
+    return {name: RangeCount(tuple(found)) for name, found in kernels.items()}
 
 
 def _kernel(row: Mapping[str, str]) -> KernelCount:

@@ -1,4 +1,4 @@
-"""The matrix products that a call of a report asks for: sizes that a kernel's tiles are laid over."""
+"""The matrix products that a call of a report computes: the sizes that a kernel divides into tiles."""
 
 from __future__ import annotations
 
@@ -6,71 +6,71 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Union
 
+from graphflops.ops import operator
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphflops.dims import Dim
+    from graphflops.ops import Op
     from graphflops.report import Named, Row
 
     Value = Callable[[Dim], Union[int, None]]
 
-# The place of the first factor, whose last axis is the depth.
-_PRODUCTS = {"mm": 0, "bmm": 0, "matmul": 0, "linear": 0, "mv": 0, "_int_mm": 0, "_scaled_mm": 0}
-_PRODUCTS |= {"addmm": 1, "baddbmm": 1, "addmv": 1}
-_ALIGNED = 128  # bits: a convolution of channels that do not fill so many is given empty ones
+_ALIGNED = 128  # bits: the channels of a convolution are padded to a multiple of this size
 
 
 @dataclass(frozen=True)
-class Axis:
-    """`times` stretches of `size` places: filter taps of channels, images of pixels."""
+class TiledAxis:
+    """An axis of a product: `times` segments of `size` elements, such as filter taps of channels or images of pixels."""
 
     size: int
     times: int = 1
 
     @property
     def length(self) -> int:
-        """All places."""
+        """Elements in all segments."""
         return self.times * self.size
 
     def padded(self, tile: int) -> tuple[int, ...]:
-        """Lengths in whole tiles: laid over all of it, or over each stretch anew."""
+        """Lengths in whole tiles: of the whole axis, or of each segment by itself."""
         return tuple(dict.fromkeys((up(self.length, tile), self.times * up(self.size, tile))))
 
 
 @dataclass(frozen=True)
-class Product:
-    """`batch` products of a (rows, depth) and a (depth, columns) matrix. note: what a kernel must do for it."""
+class MatrixProduct:
+    """`batch` products of a (rows, depth) and a (depth, columns) matrix. note: padding that this layout needs."""
 
-    rows: Axis
-    columns: Axis
-    depth: Axis
+    rows: TiledAxis
+    columns: TiledAxis
+    depth: TiledAxis
     batch: int = 1
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Job:
-    """One product to be done. ways: how it can be laid out. role: of a convolution's, fprop, dgrad or wgrad."""
+class KernelJob:
+    """One product that a kernel computes. ways: its possible layouts. role: fprop, dgrad or wgrad in a convolution."""
 
-    ways: tuple[Product, ...]
+    ways: tuple[MatrixProduct, ...]
     role: str = ""
 
 
 @dataclass(frozen=True)
 class Products:
-    """What a call multiplies.
+    """The products of one call.
 
-    flops: those of one job, a multiply-add is two. jobs: each is done once.
+    flops: of one job, a multiply-add counted as two. jobs: each runs once.
     inside: FLOPs of one job of a convolution without the taps that fall on padding.
     """
 
     flops: int
-    jobs: tuple[Job, ...]
+    jobs: tuple[KernelJob, ...]
     inside: int | None = None
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionProblem:
     """Scaled dot-product attention over `heads` heads of the whole batch; causal from the top left."""
 
     heads: int
@@ -83,33 +83,35 @@ class Attention:
 
     @property
     def flops(self) -> int:
-        """Of two products; backward of five, the scores once more."""
+        """FLOPs of two products; backward of five, because the scores are computed again."""
         times = (3, 2) if self.backward else (1, 1)
         widths = times[0] * self.width + times[1] * self.value_width
         return 2 * self.heads * self.queries * self.keys * widths
 
 
-Problem = Union[Products, Attention]
+Problem = Union[Products, AttentionProblem]
 
 
 def problem_of(row: Row, value: Value, backward: bool = False) -> Problem | None:
-    """What a call multiplies, from its types; None where it is no matrix product, convolution or attention.
+    """The products of a call, from its types; None if it is no matrix product, convolution or attention.
 
-    value: a size's number, `Report.value`. backward: its gradients, where the row prices them.
+    value: the number of a size, `Report.value`. backward: the gradients that the row prices.
     """
-    name = row.op.partition(".")[2].partition(".")[0]
+    op = operator(row.op)
     inputs, outputs = _shapes(row.inputs, value), _shapes(row.outputs, value)
     if inputs is None or not outputs:
         return None
-    if "conv" in name:
+    if op.kind == "convolution":
         whole = max(1, _ALIGNED // row.inputs[0].type.dtype.bits)
-        return _convolution(name, inputs, outputs, whole, backward)
-    if "attention" in name:
-        return _attention(name, inputs, value(row.cost.masked_flops), backward)
-    place = _PRODUCTS.get(name)
-    if place is None or len(inputs) <= place or not outputs[0] or not inputs[place]:
+        return _convolution(op, inputs, outputs, whole, backward)
+    if op.kind == "attention":
+        return _attention(op, inputs, value(row.cost.masked_flops), backward)
+    if op.kind != "product" or "a" not in op.parameters:
         return None
-    return _product(outputs[0], inputs[place][-1], backward)
+    first = op.parameters.index("a")
+    if len(inputs) <= first or not outputs[0] or not inputs[first]:
+        return None
+    return _product(outputs[0], inputs[first][-1], backward)
 
 
 def up(size: int, tile: int) -> int:
@@ -131,11 +133,11 @@ def _product(out: tuple[int, ...], depth: int, backward: bool) -> Products:
     *batch, rows, columns = out if len(out) > 1 else (1, *out)
     count, flops = prod(batch), 2 * prod(out) * depth
 
-    def job(m: int, n: int, k: int, folded: tuple[int, int, int]) -> Job:
-        ways = [Product(Axis(m), Axis(n), Axis(k), count)]
+    def job(m: int, n: int, k: int, folded: tuple[int, int, int]) -> KernelJob:
+        ways = [MatrixProduct(TiledAxis(m), TiledAxis(n), TiledAxis(k), count)]
         if count > 1:
-            ways.append(Product(Axis(folded[0]), Axis(folded[1]), Axis(folded[2])))
-        return Job(tuple(ways))
+            ways.append(MatrixProduct(TiledAxis(folded[0]), TiledAxis(folded[1]), TiledAxis(folded[2])))
+        return KernelJob(tuple(ways))
 
     if not backward:
         return Products(flops, (job(rows, columns, depth, (count * rows, columns, depth)),))
@@ -144,16 +146,16 @@ def _product(out: tuple[int, ...], depth: int, backward: bool) -> Products:
 
 
 def _convolution(
-    name: str, inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], whole: int, backward: bool
+    op: Op, inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], whole: int, backward: bool
 ) -> Products | None:
     """As implicit products: pixels by channels over taps of channels, its transpose, and channels by taps over pixels."""
-    gradients = "backward" in name
+    gradients = op.is_backward
     if len(inputs) < 2 + gradients:
         return None
     y, x, weight = inputs[:3] if gradients else (outputs[0], *inputs[:2])
     if not len(x) == len(y) == len(weight) > 2 or 0 in (*x, *y, *weight):
         return None
-    transposed = "transpose" in name or x[1] % weight[1] != 0 or weight[0] != y[1]
+    transposed = op.name == "conv_transpose" or x[1] % weight[1] != 0 or weight[0] != y[1]
     if transposed:
         x, y = y, x
     if x[1] % weight[1] or weight[0] != y[1]:
@@ -177,36 +179,48 @@ def _jobs(
     groups: int,
     sides: Sequence[tuple[int, int, int]],
     strides: Sequence[int],
-) -> tuple[Job, Job, Job]:
-    """The output, the input's gradient and the filter's.
+) -> tuple[KernelJob, KernelJob, KernelJob]:
+    """The jobs of the output, of the input's gradient and of the filter's gradient.
 
     outputs, inputs: channels of a group; of the inputs, plain and padded.
     sides: sizes of image, result and filter along each axis.
     """
     wide, narrow, count = (prod(sizes) for sizes in zip(*sides, strict=True))
-    pixels, phases = Axis(narrow, images), prod(strides)
+    pixels, phases = TiledAxis(narrow, images), prod(strides)
     output, gradient, weight = [], [], []
     for c in dict.fromkeys(inputs):
         note = f"{inputs[0]} channels padded to {c}" if c > inputs[0] else ""
-        output.append(Product(pixels, Axis(outputs), Axis(c, count), groups, note))
-        weight.append(Product(Axis(outputs), Axis(c, count), pixels, groups, note))
+        output.append(MatrixProduct(pixels, TiledAxis(outputs), TiledAxis(c, count), groups, note))
+        weight.append(MatrixProduct(TiledAxis(outputs), TiledAxis(c, count), pixels, groups, note))
         if phases == 1:
-            gradient.append(Product(Axis(wide, images), Axis(c), Axis(outputs, count), groups, note))
+            gradient.append(
+                MatrixProduct(TiledAxis(wide, images), TiledAxis(c), TiledAxis(outputs, count), groups, note)
+            )
             continue
         if wide % phases == 0 == count % phases:  # each place within a stride has taps of its own
-            own = Axis(wide // phases, images * phases)
-            gradient.append(Product(own, Axis(c), Axis(outputs, count // phases), groups, note))
+            own = TiledAxis(wide // phases, images * phases)
+            gradient.append(
+                MatrixProduct(own, TiledAxis(c), TiledAxis(outputs, count // phases), groups, note)
+            )
         rows, parts = (
             prod(-(-side[place] // stride) for side, stride in zip(sides, strides, strict=True))
             for place in (0, 2)
         )
         together = "; ".join(filter(None, (note, "taps padded to whole strides")))
-        gradient.append(Product(Axis(rows, images), Axis(c, phases), Axis(outputs, parts), groups, together))
-    return Job(tuple(output), "fprop"), Job(tuple(gradient), "dgrad"), Job(tuple(weight), "wgrad")
+        gradient.append(
+            MatrixProduct(
+                TiledAxis(rows, images), TiledAxis(c, phases), TiledAxis(outputs, parts), groups, together
+            )
+        )
+    return (
+        KernelJob(tuple(output), "fprop"),
+        KernelJob(tuple(gradient), "dgrad"),
+        KernelJob(tuple(weight), "wgrad"),
+    )
 
 
 def _inside(size: int, results: int, taps: int, stride: int) -> int:
-    """Taps that fall on the image along one axis, over all results; padding is what the sizes imply, alike at both ends."""
+    """Taps that fall on the image along one axis, over all results; padding follows from the sizes, equal at both ends."""
     padding = max(0, -(-(stride * (results - 1) + taps - size) // 2))
     total = 0
     for tap in range(taps):
@@ -216,17 +230,16 @@ def _inside(size: int, results: int, taps: int, stride: int) -> int:
 
 
 def _attention(
-    name: str, inputs: list[tuple[int, ...]], masked: int | None, backward: bool
-) -> Attention | None:
-    gradients = name.endswith("backward")
-    first = int(gradients and "flex" not in name)  # behind the result's gradient
-    if ("scaled_dot_product" not in name and "flex" not in name) or len(inputs) < 3 + first:
+    op: Op, inputs: list[tuple[int, ...]], masked: int | None, backward: bool
+) -> AttentionProblem | None:
+    first = op.parameters.index("query")  # the gradient of the result may come first
+    if len(inputs) < 3 + first:
         return None
     query, key, value = inputs[first : 3 + first]
     if min(map(len, (query, key, value))) < 2:
         return None
     heads, queries, keys = prod(query[:-2]), query[-2], key[-2]
-    plain = Attention(heads, queries, keys, query[-1], value[-1], backward=gradients)
+    plain = AttentionProblem(heads, queries, keys, query[-1], value[-1], backward=op.is_backward)
     hidden = queries * keys - sum(min(row + 1, keys) for row in range(queries))
     causal = hidden > 0 and (masked or 0) * queries * keys == plain.flops * hidden
-    return replace(plain, causal=causal, backward=backward or gradients)
+    return replace(plain, causal=causal, backward=backward or op.is_backward)

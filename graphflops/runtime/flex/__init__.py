@@ -1,22 +1,22 @@
 """Flexible attention as our own Triton kernels, forward and backward, which count the tiles they multiply."""
 
 from graphflops.runtime.flex.attention import (
-    Attention,
     FlexCounts,
+    PreparedAttention,
     counted,
     flex_attention,
     prepare,
     scaled_dot_product_attention,
     sdpa,
 )
-from graphflops.runtime.flex.blocks import Blocks, Prediction, predicted_tiles
+from graphflops.runtime.flex.blocks import MaskBlocks, Prediction, predicted_tiles
 from graphflops.runtime.flex.configs import Tiles, override
 
 __all__ = [
-    "Attention",
-    "Blocks",
     "FlexCounts",
+    "MaskBlocks",
     "Prediction",
+    "PreparedAttention",
     "Tiles",
     "counted",
     "flex_attention",

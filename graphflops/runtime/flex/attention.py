@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphflops.graph import Graph
-    from graphflops.runtime.flex.blocks import Blocks, Prediction
+    from graphflops.runtime.flex.blocks import MaskBlocks, Prediction
     from graphflops.runtime.flex.configs import Kernel
     from graphflops.runtime.flex.functions import Written
 
@@ -40,14 +40,14 @@ class FlexCounts:
 
 
 @dataclass(frozen=True)
-class Attention:
+class PreparedAttention:
     """One attention, ready to run on operands of the sizes its blocks were made for.
 
     settings: what its kernels take besides operands, the scale and what to count.
     """
 
-    blocks: Blocks
-    settings: launch.Problem
+    blocks: MaskBlocks
+    settings: launch.LaunchSettings
 
     @property
     def source(self) -> str:
@@ -107,7 +107,7 @@ class Attention:
         }
         return 2 * tiles.rows * tiles.columns * per_pair[kernel]
 
-    def problem(self, q: torch.Tensor, scale: float | None = None, count: int = 0) -> launch.Problem:
+    def problem(self, q: torch.Tensor, scale: float | None = None, count: int = 0) -> launch.LaunchSettings:
         """What kernels take besides their operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
@@ -132,7 +132,7 @@ def prepare(
     block_mask: Any = None,
     score_tensors: Sequence[torch.Tensor] = (),
     mask_tensors: Sequence[torch.Tensor] = (),
-) -> Attention:
+) -> PreparedAttention:
     """Trace and translate a score function and a mask's function, and list the mask's blocks.
 
     q, k: operands of the sizes and the element type it will be called with; nothing is computed from them.
@@ -146,7 +146,7 @@ def prepare(
     else:
         mask, blocks = block_mask.mask_mod, block_lists.from_block_mask(block_mask)
     found = written(_function(score_mod), _function(mask), q.dtype, q.device, score_tensors, mask_tensors)
-    return Attention(blocks, _settings(found, blocks))
+    return PreparedAttention(blocks, _settings(found, blocks))
 
 
 def flex_attention(
@@ -193,7 +193,7 @@ def scaled_dot_product_attention(
 
 def sdpa(
     q: torch.Tensor, k: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False
-) -> Attention:
+) -> PreparedAttention:
     """`scaled_dot_product_attention` prepared: dense, causal (from the top left), or with a mask or bias tensor."""
     queries, keys = q.shape[2], k.shape[2]
     rows, columns = _block(queries), _block(keys)
@@ -220,9 +220,9 @@ def counted(counts: torch.Tensor, visible: bool = True) -> FlexCounts:
     return FlexCounts(full, partial, seen if visible else None)
 
 
-def _settings(found: Written, blocks: Blocks) -> launch.Problem:
+def _settings(found: Written, blocks: MaskBlocks) -> launch.LaunchSettings:
     each = (*blocks.by_row, *blocks.by_column)
-    return launch.Problem(
+    return launch.LaunchSettings(
         lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
         buffers=found.buffers,
         functions=found.key,
@@ -235,7 +235,7 @@ def _settings(found: Written, blocks: Blocks) -> launch.Problem:
     )
 
 
-def _dense(q: torch.Tensor, k: torch.Tensor) -> Blocks:
+def _dense(q: torch.Tensor, k: torch.Tensor) -> MaskBlocks:
     queries, keys = q.shape[2], k.shape[2]
     return block_lists.dense(queries, keys, _block(queries), _block(keys), q.device)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lists:
+class BlockLists:
     """Blocks in each line (row or column) of blocks: how many, and which.
 
     counts: int32 [batch, heads, lines]; places: int32 [batch, heads, lines, most], ascending up to the count.
@@ -32,7 +32,7 @@ class Lists:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class MaskBlocks:
     """The blocks of one mask.
 
     rows, columns: sizes of a block in queries and keys. queries, keys: the lengths the mask was made for.
@@ -42,18 +42,18 @@ class Blocks:
     columns: int
     queries: int
     keys: int
-    partial: Lists
-    full: Lists
-    partial_columns: Lists
-    full_columns: Lists
+    partial: BlockLists
+    full: BlockLists
+    partial_columns: BlockLists
+    full_columns: BlockLists
 
     @property
-    def by_row(self) -> tuple[Lists, Lists]:
+    def by_row(self) -> tuple[BlockLists, BlockLists]:
         """Partial and full blocks by row."""
         return self.partial, self.full
 
     @property
-    def by_column(self) -> tuple[Lists, Lists]:
+    def by_column(self) -> tuple[BlockLists, BlockLists]:
         """Partial and full blocks by column."""
         return self.partial_columns, self.full_columns
 
@@ -68,9 +68,9 @@ class Prediction:
 
 def from_sets(
     partial: torch.Tensor, full: torch.Tensor, rows: int, columns: int, queries: int, keys: int
-) -> Blocks:
+) -> MaskBlocks:
     """Blocks from truth values [batch, heads, rows of blocks, columns of blocks]: which are partial, which full."""
-    return Blocks(
+    return MaskBlocks(
         rows,
         columns,
         queries,
@@ -82,24 +82,24 @@ def from_sets(
     )
 
 
-def lists(chosen: torch.Tensor) -> Lists:
+def lists(chosen: torch.Tensor) -> BlockLists:
     """The lists of the true entries of each line."""
     counts = chosen.sum(-1, dtype=torch.int32)
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
     return checked(counts, places)
 
 
-def checked(counts: torch.Tensor, places: torch.Tensor) -> Lists:
+def checked(counts: torch.Tensor, places: torch.Tensor) -> BlockLists:
     """Lists with what is to be known of them; reads them from the device."""
     counts, places = counts.to(torch.int32).contiguous(), places.to(torch.int32).contiguous()
     most = int(counts.max()) if counts.numel() else 0
     places = places[..., : max(most, 1)].contiguous()
     steps = torch.arange(places.shape[-1], device=places.device, dtype=torch.int32)
     follows = (places == places[..., :1] + steps) | (steps >= counts[..., None])
-    return Lists(counts, places, bool(follows.all()), most == 0)
+    return BlockLists(counts, places, bool(follows.all()), most == 0)
 
 
-def dense(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> Blocks:
+def dense(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> MaskBlocks:
     """Every block; where the lengths are no multiples of a block's, those that stick out are partial."""
     last = torch.zeros(1, 1, -(-queries // rows), -(-keys // columns), dtype=torch.bool, device=device)
     if keys % columns:
@@ -107,7 +107,7 @@ def dense(queries: int, keys: int, rows: int, columns: int, device: torch.device
     return from_sets(last, ~last, rows, columns, queries, keys)
 
 
-def causal(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> Blocks:
+def causal(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> MaskBlocks:
     """The blocks of `query >= key`, counted from the top left."""
     first_row = torch.arange(-(-queries // rows), device=device)[:, None] * rows
     first_key = torch.arange(-(-keys // columns), device=device)[None, :] * columns
@@ -116,7 +116,7 @@ def causal(queries: int, keys: int, rows: int, columns: int, device: torch.devic
     return from_sets((seen & ~full)[None, None], full[None, None], rows, columns, queries, keys)
 
 
-def from_mask(mask: torch.Tensor, rows: int, columns: int) -> Blocks:
+def from_mask(mask: torch.Tensor, rows: int, columns: int) -> MaskBlocks:
     """The blocks of a mask given as truth values [batch, heads, queries, keys]."""
     queries, keys = mask.shape[-2:]
     padded = torch.nn.functional.pad(mask.to(torch.int32), (0, -keys % columns, 0, -queries % rows))
@@ -126,7 +126,7 @@ def from_mask(mask: torch.Tensor, rows: int, columns: int) -> Blocks:
     return from_sets((seen > 0) & ~full, full, rows, columns, queries, keys)
 
 
-def from_block_mask(mask: Any) -> Blocks:
+def from_block_mask(mask: Any) -> MaskBlocks:
     """The blocks of torch's `BlockMask`."""
     queries, keys = mask.seq_lengths
     rows, columns = mask.BLOCK_SIZE
@@ -141,7 +141,7 @@ def from_lists(
     full: tuple[torch.Tensor | None, torch.Tensor | None],
     rows: int,
     columns: int,
-) -> Blocks:
+) -> MaskBlocks:
     """The blocks of a mask as torch lists them: of partial and of full ones, counts and places by row of blocks."""
     lines, across = -(-queries // rows), -(-keys // columns)
     some, whole = _given(*partial, lines, across), _given(*full, lines, across)
@@ -168,14 +168,14 @@ def _given(
 
 
 def predicted_tiles(
-    blocks: Blocks | Any, tiles: Tiles, batch: int, heads: int, by_column: bool = False
+    blocks: MaskBlocks | Any, tiles: Tiles, batch: int, heads: int, by_column: bool = False
 ) -> Prediction:
     """What a kernel will multiply for an input of so many batch entries and query heads.
 
     blocks: ours or torch's `BlockMask`. tiles: sizes of the kernel's tiles. by_column: for the gradient of keys and values.
     Each block is split in tiles; tiles of rows (or, by column, of keys) that lie past the end are never started.
     """
-    blocks = blocks if isinstance(blocks, Blocks) else from_block_mask(blocks)
+    blocks = blocks if isinstance(blocks, MaskBlocks) else from_block_mask(blocks)
     partial, full = blocks.by_column if by_column else blocks.by_row
     length, size, tile = (
         (blocks.keys, blocks.columns, tiles.columns)
@@ -186,7 +186,9 @@ def predicted_tiles(
     return Prediction(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
 
 
-def _executed(given: Lists, batch: int, heads: int, length: int, size: int, tile: int, across: int) -> int:
+def _executed(
+    given: BlockLists, batch: int, heads: int, length: int, size: int, tile: int, across: int
+) -> int:
     counts = given.counts.cpu().long()
     if batch % counts.shape[0] or heads % counts.shape[1]:
         raise ModelError(

@@ -23,7 +23,7 @@ _HEAD = '"""Score and mask functions of one attention, generated from its graph.
 
 
 @dataclass(frozen=True)
-class Functions:
+class KernelFunctions:
     """What a kernel calls for each tile of scores; None for a function that is not there.
 
     source: the Python text that `--show-kernel` prints.
@@ -43,7 +43,7 @@ class Written:
     buffers: tuple[torch.Tensor, ...]
 
 
-_known: dict[str, Functions] = {}
+_known: dict[str, KernelFunctions] = {}
 
 
 def written(
@@ -76,7 +76,7 @@ def written(
     return Written(key, tuple(_plain(tensor, device) for tensor in buffers))
 
 
-def functions(key: str) -> Functions:
+def functions(key: str) -> KernelFunctions:
     """The functions registered under a key; raises ModelError where another process registered them."""
     try:
         return _known[key]
@@ -114,11 +114,11 @@ def _plain(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return moved.view(torch.uint8) if moved.dtype == torch.bool else moved
 
 
-def _compiled(source: str, key: str) -> Functions:
+def _compiled(source: str, key: str) -> KernelFunctions:
     name = f"<graphflops attention {key}>"
     helpers = {word: value for word, value in vars(library).items() if not word.startswith("_")}
     space: dict[str, Any] = {**helpers, "triton": triton, "tl": tl, "__name__": f"graphflops_attention_{key}"}
     # Triton and tracebacks read the source of a function by its file's name.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), space)
-    return Functions(source, space.get("score_mod"), space.get("score_grad"), space.get("mask_mod"))
+    return KernelFunctions(source, space.get("score_mod"), space.get("score_grad"), space.get("mask_mod"))

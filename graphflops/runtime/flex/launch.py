@@ -27,7 +27,7 @@ _CACHE_BYTES = (
 
 
 @dataclass(frozen=True)
-class Problem:
+class LaunchSettings:
     """What is the same for every launch of one attention.
 
     lists: counts and places of partial blocks, then of full ones, by row, then the same four by column.
@@ -61,7 +61,7 @@ def tiles_for(
 
 
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: Problem
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: LaunchSettings
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp, and each program's counts [programs, 3] (none where nothing is counted)."""
     check(q, k, v)
@@ -107,7 +107,7 @@ def backward(
     lse: torch.Tensor,
     grad: torch.Tensor,
     grad_lse: torch.Tensor | None,
-    problem: Problem,
+    problem: LaunchSettings,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v, and the counts of the kernel of the query's and of the key's gradient."""
     check(q, k, v)
@@ -129,7 +129,7 @@ def query_gradient(
     grad_lse: torch.Tensor | None,
     delta: torch.Tensor,
     grad_q: torch.Tensor,
-    problem: Problem,
+    problem: LaunchSettings,
 ) -> torch.Tensor:
     """Write the query's gradient, and `delta` for the key's; each program's counts."""
     tiles = tiles_for("query_gradient", q, v, (problem.rows, problem.columns))
@@ -180,7 +180,7 @@ def key_gradient(
     delta: torch.Tensor,
     grad_k: torch.Tensor,
     grad_v: torch.Tensor,
-    problem: Problem,
+    problem: LaunchSettings,
 ) -> torch.Tensor:
     """Write the gradients of key and value; each program's counts."""
     tiles = tiles_for("key_gradient", q, v, (problem.rows, problem.columns))
@@ -273,7 +273,7 @@ def _constants(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    problem: Problem,
+    problem: LaunchSettings,
     tiles: Tiles,
     use: bool,
     by_column: bool = False,
@@ -346,7 +346,7 @@ def _known_constants(
     }
 
 
-def _listing(problem: Problem, by_column: bool) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+def _listing(problem: LaunchSettings, by_column: bool) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
     """The four lists of a kernel; how many places each line of partial and full ones has room for, and the mask's sizes."""
     lists = tuple(problem.lists[4:] if by_column else problem.lists[:4])
     return lists, (lists[1].shape[-1], lists[3].shape[-1], *lists[0].shape)
@@ -389,7 +389,7 @@ def _regular(shape: torch.Size, strides: tuple[int, ...], size: int, device: tor
     return all(length == 1 or (stride > 0 and stride * size % 16 == 0) for length, stride in outer)
 
 
-def _buffers(problem: Problem, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _buffers(problem: LaunchSettings, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(problem.buffers) or (q,)
 
 

@@ -40,7 +40,9 @@ def flex_forward(
     count: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp and each program's counts; `functions` is the key of registered functions."""
-    problem = launch.Problem(lists, buffers, functions, scale, rows, columns, contiguous, present, count)
+    problem = launch.LaunchSettings(
+        lists, buffers, functions, scale, rows, columns, contiguous, present, count
+    )
     return launch.forward(q, k, v, problem)
 
 
@@ -96,7 +98,9 @@ def flex_backward(
     count: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value, and the counts of the two kernels."""
-    problem = launch.Problem(lists, buffers, functions, scale, rows, columns, contiguous, present, count)
+    problem = launch.LaunchSettings(
+        lists, buffers, functions, scale, rows, columns, contiguous, present, count
+    )
     return launch.backward(q, k, v, out, lse, grad, grad_lse, problem)
 
 
@@ -158,7 +162,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.Problem
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.LaunchSettings
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         out, lse, counts = launch.forward(q, k, v, problem)
         ctx.mark_non_differentiable(counts)
@@ -177,7 +181,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
 
 def run_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.Problem
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.LaunchSettings
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp and counts, by the operator where a tracer looks on, else at once."""
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -1,4 +1,4 @@
-"""Score and mask functions as Graphs: traced from Python, or a Graph brought to plain operators; and derivatives."""
+"""Traces score and mask functions, given in Python or as Graphs, to Graphs of plain operators; also their derivatives."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from graphflops.errors import ModelError, shown
 from graphflops.exporters.live import from_graph_module
 from graphflops.graph import Graph, Opaque, Ref
 from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE
+from graphflops.runtime.operators import overload_of
 from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from graphflops.ops import Op
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def trace_score(
 def trace_gradient(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device
 ) -> Traced:
-    """The gradient of what comes into a score function, from the gradient of what comes out."""
+    """The gradient of a score function's input, given the gradient of its output."""
 
     def gradient(score: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         b, h, q, kv, grad, *captured = rest
@@ -61,14 +64,16 @@ def trace_gradient(
 
 
 def function_of(graph: Graph) -> Callable[..., Any]:
-    """A graph of scalars as a function of tensors, for tracing it anew."""
+    """A graph of scalars as a function of tensors, to be traced again."""
 
     def run(*inputs: torch.Tensor) -> Any:
         values: dict[str, Any] = {
             entry.name: value for entry, value in zip(graph.inputs, inputs, strict=True)
         }
         for node in graph.nodes:
-            result = _call(node.op, [_argument(a, values) for a in node.args], dict(node.kwargs), values)
+            result = _call(
+                node.operator, [_argument(a, values) for a in node.args], dict(node.kwargs), values
+            )
             name = next((name for name in node.outputs if name is not None), node.name)
             values[name] = result
         return _argument(graph.outputs[0].value, values)
@@ -76,17 +81,14 @@ def function_of(graph: Graph) -> Callable[..., Any]:
     return run
 
 
-def _call(op: str, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]) -> Any:
-    namespace, _, rest = op.partition(".")
-    word, _, overload = rest.partition(".")
-    if op == "higher_order.flat_apply" and len(args) > 4 and str(args[2]).endswith("ModIndex"):
+def _call(op: Op, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]) -> Any:
+    if op.name == "flat_apply" and len(args) > 4 and str(args[2]).endswith("ModIndex"):
         return torch.ops.aten.index.Tensor(args[3], args[4:])
-    if namespace not in ("aten", "prims"):
-        raise ModelError(f"no translation of {shown(op)} to the attention kernel")
-    try:
-        function = getattr(getattr(getattr(torch.ops, namespace), word), overload or "default")
-    except AttributeError:
-        raise ModelError(f"torch has no operator {shown(op)}") from None
+    if op.dialect not in ("aten", "prims"):
+        raise ModelError(f"no translation of {shown(op.spelling)} to the attention kernel")
+    function = overload_of(op)
+    if function is None:
+        raise ModelError(f"torch has no operator {shown(op.spelling)}")
     named = {key: _argument(value, values) for key, value in kwargs.items()}
     return function(*args, **{key: value for key, value in named.items() if not isinstance(value, Opaque)})
 
@@ -102,7 +104,7 @@ def _argument(argument: Any, values: dict[str, Any]) -> Any:
 
 
 class _Indexing(TorchFunctionMode):  # type: ignore[misc]
-    """Indexing by scalar tensors stays an operation; torch would take their values."""
+    """Keeps indexing by scalar tensors as an operator; torch would read their values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
@@ -162,7 +164,7 @@ def _traced(
 
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
-    """Operators taken apart into those that have a word of their own in Triton."""
+    """Decompositions of operators that Triton does not have into operators that it has."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     aten = torch.ops.aten

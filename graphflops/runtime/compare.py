@@ -1,4 +1,4 @@
-"""Confronts what the analysis says of each call with what happens when it runs."""
+"""Compares the analysis of each call with its execution: types, FLOPs, tiles, unmasked scores."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.ops import operator
 from graphflops.runtime import flex_nodes
+from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.inputs import at_sizes
-from graphflops.runtime.peer import Peer, gap
-from graphflops.runtime.sizes import Sizes
+from graphflops.runtime.sizes import RunSizes
 from graphflops.runtime.tensors import numbers, random_weight
-from graphflops.runtime.validation import Check, NodeResult
+from graphflops.runtime.validation import CheckResult, NodeResult
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -26,26 +27,25 @@ if TYPE_CHECKING:
     from graphflops.runtime.execute import Execution, Step
     from graphflops.runtime.flex_nodes import KernelRun
 
-_MASKED_BY_INPUT = "a mask that the program is given hides scores: which, only its contents tell"
-_FLEX = "higher_order.flex_attention"
-_BOUND = "an upper bound: which branch runs, only data tell"
+_MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"
+_BOUND = "an upper bound: the branch that runs depends on the data"
 
 
 @dataclass
-class _Happened:
-    """What was seen of one row in all its turns."""
+class _Measured:
+    """Measurements of one row, over all its executions."""
 
     turns: int = 0
     counted: int = 0
     attention: int | None = None
     reason: str = ""
-    checks: dict[Check, None] = field(default_factory=dict)
+    checks: dict[CheckResult, None] = field(default_factory=dict)
     kernels: list[KernelRun] = field(default_factory=list)
     nests: bool = False
 
 
-class Places:
-    """Finds the row of a step by its place in the report."""
+class RowFinder:
+    """Finds the index of a step's row in the report."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -54,72 +54,78 @@ class Places:
             self.rows[row.node].append(place)
 
     def __call__(self, step: Step) -> int:
-        """The place; in two branches there may be calls of one name. ModelError where there is none."""
+        """Index of the step's row; matches operator and outputs, because two branches may reuse a node name.
+
+        Raises ModelError if there is none.
+        """
         for place in self.rows.get(step.name, ()):
             row = self.report.rows[place]
             if row.op == step.node.op and all(name in step.node.outputs for name, _ in row.outputs):
                 return place
-        raise ModelError(f"{shown(step.name)}: the report has no such call")
+        raise ModelError(f"{shown(step.name)}: the report has no row for this call")
 
 
-class Confrontation:
-    """Watches one execution, of whose sizes it learns those that only data tell: ask for the `results` after it ran.
+class RunComparison:
+    """Compares one execution with its report; `results` are complete after the execution.
 
-    kernel: whether attention operators run through our own kernel as well, for it to count.
+    It also records the data-dependent sizes that the execution reveals.
+    kernel: True to run attention operators through our own kernel as well, which counts tiles.
     """
 
-    def __init__(self, execution: Execution, report: Report, peer: Peer, kernel: bool) -> None:
+    def __init__(
+        self, execution: Execution, report: Report, reference: FlopCounterReference, kernel: bool
+    ) -> None:
         self.execution = execution
         self.graph = execution.graph
         self.report = report
-        self.sizes = Sizes(execution.sizes)
-        self.peer = peer
+        self.sizes = RunSizes(execution.sizes)
+        self.reference = reference
         self.kernel = kernel
-        self.place = Places(report)
-        self.seen: dict[int, _Happened] = defaultdict(_Happened)
+        self.row_of = RowFinder(report)
+        self.seen: dict[int, _Measured] = defaultdict(_Measured)
         self.depth_of_autocast = 0
 
-    # While it runs
+    # During the execution
 
     def around(self, step: Step) -> Any:
-        """Run a step and count; one that fails is stood in for by random numbers of the type that is derived."""
-        place = self.place(step)
-        happened = self.seen[place]
-        happened.turns += 1
-        happened.nests = happened.nests or step.nests
+        """Run a step and count; random numbers of the derived type replace the results of a step that fails."""
+        place = self.row_of(step)
+        measured = self.seen[place]
+        measured.turns += 1
+        measured.nests = measured.nests or step.nests
         before = len(self.kernels)
-        autocast = step.node.op == "higher_order.wrap_with_autocast"
+        autocast = step.node.operator.name == "wrap_with_autocast"
         self.depth_of_autocast += autocast
         try:
-            returned, counted, ops = self.peer.run(step)
+            returned, counted, ops = self.reference.run(step)
         except (torch.OutOfMemoryError, ModelError):
             raise
-        except Exception as error:  # noqa: BLE001 whatever an operator raises
+        except Exception as error:  # noqa: BLE001 an operator may raise anything
             text = shown(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", 300)
-            happened.checks[Check("type", "not executed", "", "", f"it fails: {text}")] = None
+            measured.checks[CheckResult("type", "not executed", "", "", f"it fails: {text}")] = None
             return self.stand_in(step, self.report.rows[place], error)
         finally:
             self.depth_of_autocast -= autocast
-        happened.counted += counted
-        happened.kernels += self.kernels[before:]
-        spelled = self.peer.attention(step)
+        measured.counted += counted
+        measured.kernels += self.kernels[before:]
+        spelled = self.reference.attention(step)
         if spelled is not None:
-            happened.attention = (happened.attention or 0) + spelled
+            measured.attention = (measured.attention or 0) + spelled
             if self.kernel:
-                happened.kernels += _through_kernel(step)
-        if not happened.reason:
+                measured.kernels += _through_kernel(step)
+        if not measured.reason:
             ours = evaluate(self.report.rows[place].cost.matrix_flops, self.sizes.known)
-            happened.reason = gap(step, ours or 0, counted, ops)
+            measured.reason = gap(step, ours or 0, counted, ops)
         return returned
 
     @property
     def kernels(self) -> list[KernelRun]:
-        """What our own kernels counted so far."""
+        """The counts of our own kernels so far."""
         return self.execution.kernels.runs
 
     def after(self, step: Step, results: tuple[Any, ...]) -> None:
-        """Compare the types of results with those derived."""
-        place = self.place(step)
+        """Compare the types of a step's results with the derived types."""
+        place = self.row_of(step)
         derived = dict(self.report.rows[place].outputs)
         for name, value in zip(step.node.outputs, results, strict=True):
             if name is None:
@@ -131,15 +137,15 @@ class Confrontation:
                 self.sizes.meet(known, value)
 
     def compare(self, place: int, name: str, typed: TensorType, value: torch.Tensor) -> None:
-        """One result's type against ours; sizes that only data tell are learned."""
+        """Compare one result's type with the derived one, and record its data-dependent sizes."""
         if typed.mapped:
-            return  # axes that operators do not see
+            return  # its vmapped axes are hidden from operators
         dtype = str(value.dtype).removeprefix("torch.")
         check = self.sizes.check(typed, dtype, value.shape)
         reason = ""
         if check.verdict == "different":
             if name not in self.graph.used:
-                reason = f"{check.ours}, ran {check.measured}: a result that nobody uses"
+                reason = f"{check.ours}, ran {check.measured}: an unused result"
             elif self.depth_of_autocast and list(value.shape) == [
                 self.sizes.meet(size, -1) for size in typed.shape
             ]:
@@ -149,7 +155,7 @@ class Confrontation:
         self.seen[place].checks.setdefault(check)
 
     def stand_in(self, step: Step, row: Row, error: Exception) -> Any:
-        """Random results of the types derived; the error again where they are not known."""
+        """Random results of the derived types; raises the error again if a type is unknown."""
         device = self.execution.weights.device
         derived = dict(row.outputs)
         made = []
@@ -163,39 +169,41 @@ class Confrontation:
                 raise error from None
         return tuple(made)
 
-    # Afterwards
+    # After the execution
 
     def sources(self) -> dict[str, str]:
-        """Generated functions of the attention kernel, by the first call that ran them."""
+        """Source of the functions generated for our attention kernel, by the first call that ran them."""
         found: dict[str, str] = {}
-        for place, happened in self.seen.items():
-            for run in happened.kernels:
+        for place, measured in self.seen.items():
+            for run in measured.kernels:
                 found.setdefault(run.source, self.report.rows[place].node)
         return {node: source for source, node in found.items() if source}
 
     def results(self, seconds: dict[int, float]) -> Iterator[NodeResult]:
-        """One result for each call of the report, in its order; seconds by place."""
+        """One result for each call of the report, in its order. seconds: by index of the row."""
         rows = self.report.rows
         for place, row in enumerate(rows):
-            happened = self.seen.get(place, _Happened())
+            measured = self.seen.get(place, _Measured())
             if isinstance(row.times, Expr):
-                self.sizes.meet(row.times, happened.turns)
-        flexible = tuple([f"{row.node}/" for row in rows if row.op.startswith(_FLEX)])
+                self.sizes.meet(row.times, measured.turns)
+        flexible = tuple([f"{row.node}/" for row in rows if operator(row.op).has_score_function])
         for place, row in enumerate(rows):
             if row.node.startswith(flexible or ("/",)):
-                continue  # functions that run inside the attention, score by score
-            happened = self.seen.get(place, _Happened())
+                continue  # the score and mask functions of an attention, which the kernel runs
+            measured = self.seen.get(place, _Measured())
             flops = evaluate(row.cost.matrix_flops, self.sizes.known)
             moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, self.sizes.known)
-            checks = [*happened.checks, *self.work(row, happened, flops)] if happened.turns else []
-            tiles = sum(run.flops for run in happened.kernels) if row.op.startswith(_FLEX) else None
+            checks = [*measured.checks, *self.work(row, measured, flops)] if measured.turns else []
+            tiles = (
+                sum(run.flops for run in measured.kernels) if operator(row.op).has_score_function else None
+            )
             yield NodeResult(
                 row=place,
                 node=row.node,
                 op=row.op,
                 module=row.module,
                 checks=tuple(checks),
-                turns=happened.turns,
+                turns=measured.turns,
                 flops=flops,
                 bytes=moved,
                 matrix_dtype=row.matrix_dtype,
@@ -203,29 +211,31 @@ class Confrontation:
                 tile_flops=tiles or None,
             )
 
-    def work(self, row: Row, happened: _Happened, flops: int | None) -> Iterator[Check]:
-        """The FLOPs of one call against those counted."""
+    def work(self, row: Row, measured: _Measured, flops: int | None) -> Iterator[CheckResult]:
+        """Compare the FLOPs of one call with the counted ones."""
         if row.state == "unknown":
-            yield Check("flops", "explained", "unknown", str(happened.counted), "no rule prices it")
-            return
-        if any(check.verdict == "not executed" for check in happened.checks) or flops is None:
-            return
-        for run in happened.kernels:
-            yield from _kernel_checks(
-                row, run, evaluate(row.cost.masked_flops, self.sizes.known), flops, happened
+            yield CheckResult(
+                "flops", "explained", "unknown", str(measured.counted), "no rule gives its cost"
             )
-        if happened.nests:
-            return  # its calls are compared one by one
-        if happened.kernels and happened.attention is None:
-            return  # our kernel ran, which FlopCounterMode does not see
-        counted = happened.counted if happened.attention is None else happened.attention
-        if flops == counted:
-            yield Check("flops", "equal", str(flops), str(counted))
             return
-        reason = happened.reason
-        if row.times != happened.turns and evaluate(row.times, self.sizes.known) != happened.turns:
+        if any(check.verdict == "not executed" for check in measured.checks) or flops is None:
+            return
+        for run in measured.kernels:
+            yield from _kernel_checks(
+                row, run, evaluate(row.cost.masked_flops, self.sizes.known), flops, measured
+            )
+        if measured.nests:
+            return  # its nested calls are compared one by one
+        if measured.kernels and measured.attention is None:
+            return  # FlopCounterMode does not count our kernel
+        counted = measured.counted if measured.attention is None else measured.attention
+        if flops == counted:
+            yield CheckResult("flops", "equal", str(flops), str(counted))
+            return
+        reason = measured.reason
+        if row.times != measured.turns and evaluate(row.times, self.sizes.known) != measured.turns:
             reason = reason or _BOUND
-        yield Check("flops", "explained" if reason else "different", str(flops), str(counted), reason)
+        yield CheckResult("flops", "explained" if reason else "different", str(flops), str(counted), reason)
 
 
 def _sized(typed: TensorType, sizes: dict[str, int]) -> TensorType:
@@ -235,21 +245,21 @@ def _sized(typed: TensorType, sizes: dict[str, int]) -> TensorType:
 
 
 def _kernel_checks(
-    row: Row, run: KernelRun, masked: int | None, flops: int, happened: _Happened
-) -> Iterator[Check]:
-    """Tiles executed against tiles predicted, and scores seen against the analysis."""
+    row: Row, run: KernelRun, masked: int | None, flops: int, measured: _Measured
+) -> Iterator[CheckResult]:
+    """Compare executed with predicted tiles, and unmasked scores with the analysis."""
     executed, predicted = (run.tiles, run.partial_tiles), run.predicted
     same = executed == predicted
-    yield Check("tiles", "equal" if same else "different", _tiles(predicted), _tiles(executed))
+    yield CheckResult("tiles", "equal" if same else "different", _tiles(predicted), _tiles(executed))
     if masked is None:
         return
-    each = happened.turns or 1
+    each = measured.turns or 1
     ours, seen = (flops - masked) // each, run.visible * run.pair_flops
     if ours == seen:
-        yield Check("visible", "equal", str(ours), str(seen))
+        yield CheckResult("visible", "equal", str(ours), str(seen))
     else:
-        given = masked == 0 and seen < ours and happened.attention is not None
-        yield Check(
+        given = masked == 0 and seen < ours and measured.attention is not None
+        yield CheckResult(
             "visible",
             "explained" if given else "different",
             str(ours),
@@ -263,20 +273,18 @@ def _tiles(pair: tuple[int, int]) -> str:
 
 
 def _through_kernel(step: Step) -> list[KernelRun]:
-    """An attention operator through our own kernel, where it takes such operands; its result is thrown away."""
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
-    q, k, v = (given.get(name) for name in names[:3])
-    mask = given.get("attn_mask", given.get("attn_bias"))
-    short = step.node.op.split(".")[1]
-    if short != "scaled_dot_product_attention":  # the others take no mask at that place, or a bias
+    """Run an attention operator through our own kernel too, if the kernel takes its operands; the result is dropped."""
+    op = step.node.operator
+    if op.word != "scaled_dot_product_attention":  # the fused variants of torch may take other masks
         return []
+    given = op.arguments(step.args, tuple(step.kwargs.items()))
+    q, k, v = given.get("query"), given.get("key"), given.get("value")
     if q is None or k is None or v is None or not flex_nodes.takes(q, k, v) or given.get("dropout_p"):
         return []
     from graphflops.runtime.flex import sdpa
 
     kernels = flex_nodes.Kernels()
     with _disable_current_modes():
-        attention = sdpa(q, k, mask, bool(given.get("is_causal")))
+        attention = sdpa(q, k, given.get("mask"), bool(given.get("is_causal")))
         kernels.forward(attention, q, k, v, given.get("scale"))
     return kernels.runs

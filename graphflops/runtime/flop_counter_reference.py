@@ -1,4 +1,4 @@
-"""What torch's own FlopCounterMode counts for each call, with its known gaps by name."""
+"""Counts each call with torch's own FlopCounterMode, and explains its known errors."""
 
 from __future__ import annotations
 
@@ -15,23 +15,12 @@ if TYPE_CHECKING:
 
     from graphflops.runtime.execute import Step
 
-_COMPLEX = "torch counts a complex multiply-add as a real one; it is eight operations"
-_GROUPS = "torch counts the gradient of a grouped convolution's weight as if every channel met every other"
-# Attention operators, which FlopCounterMode counts on some devices and not on others; query, key and value come first.
-_ATTENTION = frozenset(
-    {
-        "aten.scaled_dot_product_attention.default",
-        "aten._scaled_dot_product_flash_attention_for_cpu.default",
-        "aten._scaled_dot_product_flash_attention.default",
-        "aten._scaled_dot_product_efficient_attention.default",
-        "aten._scaled_dot_product_cudnn_attention.default",
-        "aten._scaled_dot_product_fused_attention_overrideable.default",
-    }
-)
+_COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
+_GROUPS = "torch counts the gradient of a grouped convolution's weight as if there were one group"
 
 
 class Dispatched(TorchDispatchMode):  # type: ignore[misc]
-    """Remembers which operators ran."""
+    """Records the operators that ran."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +31,8 @@ class Dispatched(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-class Peer:
-    """FlopCounterMode around a whole run, a context manager, in which `run` runs each step, nested ones included."""
+class FlopCounterReference:
+    """A context manager that runs FlopCounterMode around a whole run; `run` runs each step, nested ones included."""
 
     def __init__(self) -> None:
         self.counter = FlopCounterMode(display=False)
@@ -51,8 +40,8 @@ class Peer:
         self._attributed = 0
         self._known: dict[Any, int | None] = {}
 
-    def __enter__(self) -> Peer:
-        self.seen.__enter__()  # beneath the counter, which takes composite operators apart
+    def __enter__(self) -> FlopCounterReference:
+        self.seen.__enter__()  # entered before the counter, which decomposes composite operators
         self.counter.__enter__()
         return self
 
@@ -61,9 +50,9 @@ class Peer:
         self.seen.__exit__(*error)
 
     def run(self, step: Step) -> tuple[Any, int, list[Any] | None]:
-        """Run a step: what it returns, FLOPs counted in it but not in steps inside, and the operators that ran.
+        """Run a step: its result, the FLOPs counted in it without those of nested steps, and the operators that ran.
 
-        None in their place says that the counter failed on it.
+        The operators are None if the counter itself failed.
         """
         before, attributed, ran = self.counter.get_total_flops(), self._attributed, len(self.seen.ops)
         try:
@@ -71,7 +60,7 @@ class Peer:
         except Exception as error:
             if not _of_the_counter(error):
                 raise
-            with _disable_current_modes():  # its formula fails, not the operator
+            with _disable_current_modes():  # the counter's formula failed, not the operator
                 return step(), 0, None
         inside = self._attributed - attributed
         own = self.counter.get_total_flops() - before - inside
@@ -82,10 +71,15 @@ class Peer:
         return returned, own, ops
 
     def attention(self, step: Step) -> int | None:
-        """Of an attention operator: what is counted where its products are spelled out, on no device; None for others."""
-        if step.node.op not in _ATTENTION:
+        """FLOPs of an attention operator's products, counted on the meta device; None for other operators.
+
+        FlopCounterMode counts the operator itself on some devices only.
+        """
+        op = step.node.operator
+        if op.name != "scaled_dot_product_attention":
             return None
-        q, k, v = step.args[:3] if len(step.args) > 2 else list(step.kwargs.values())[:3]
+        given = op.arguments(step.args, tuple(step.kwargs.items()))
+        q, k, v = given["query"], given["key"], given["value"]
         key = (q.shape, k.shape, v.shape)
         if key not in self._known:
             meta = [torch.empty_like(x, device="meta") for x in (q, k, v)]
@@ -96,7 +90,7 @@ class Peer:
 
 
 def _of_the_counter(error: Exception) -> bool:
-    """Whether FlopCounterMode itself raised it."""
+    """True if FlopCounterMode itself raised the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -104,12 +98,12 @@ def _of_the_counter(error: Exception) -> bool:
 
 
 def has_formula(ops: list[Any]) -> bool:
-    """Whether FlopCounterMode has a formula for any of these operators."""
+    """True if FlopCounterMode has a formula for any of these operators."""
     return any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops)
 
 
 def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
-    """Why FlopCounterMode counts something else than we do, where that is a known error of its; "" where it is not."""
+    """The known error of FlopCounterMode that explains a difference between its count and ours; "" if there is none."""
     if ops is None:
         return "FlopCounterMode fails on it"
     if counted == 0 and not has_formula(ops):
@@ -117,15 +111,15 @@ def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
         return f"FlopCounterMode has no formula for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
     if ours == 4 * counted and any(x.is_complex() for x in _tensors(step)):
         return _COMPLEX
-    if step.node.op == "aten.convolution_backward.default" and counted == _without_groups(step, ours):
+    if step.node.operator.name == "convolution_backward" and counted == _without_groups(step, ours):
         return _GROUPS
     return ""
 
 
 def _without_groups(step: Step, ours: int) -> int:
-    """What a convolution's gradients come to where the weight's is counted once for each group."""
-    given = [*step.args, *step.kwargs.values()]
-    groups, (wants_input, wants_weight, _) = given[9], given[10]
+    """FLOPs of a convolution's gradients if the weight's gradient is counted once for each group."""
+    given = step.node.operator.arguments(step.args, tuple(step.kwargs.items()))
+    groups, (wants_input, wants_weight, _) = given["groups"], given["output_mask"]
     each = ours // (wants_input + wants_weight) if wants_input or wants_weight else 0
     counted: int = each * (wants_input + groups * wants_weight)
     return counted

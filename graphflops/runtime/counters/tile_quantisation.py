@@ -11,13 +11,20 @@ from itertools import permutations, product
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.runtime.counters.problems import Attention, Job, Problem, Product, Products, up
+from graphflops.runtime.counters.problems import (
+    AttentionProblem,
+    KernelJob,
+    MatrixProduct,
+    Problem,
+    Products,
+    up,
+)
 from graphflops.runtime.counters.tiles import Tile, instruction_of, role_of, tile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from graphflops.runtime.counters.counted import Counted, KernelCount
+    from graphflops.runtime.counters.counted import KernelCount, RangeCount
 
 THRICE = "each product three times: FP32 by TF32"
 SEVEN = "seven products: each of two kernels computes the scores"
@@ -31,20 +38,20 @@ _SPLIT = 8  # elements, where a depth is split unevenly
 
 
 @dataclass(frozen=True)
-class Fit:
+class TiledWork:
     """Work in whole tiles that explains what was counted to the last FLOP."""
 
     flops: int
     reasons: tuple[str, ...] = ()
 
 
-def fitted(problem: Problem, counted: Counted, model_flops: int) -> Fit | None:
+def tiled_work(problem: Problem, counted: RangeCount, model_flops: int) -> TiledWork | None:
     """Whole tiles of every matrix kernel that come to its count; None where sizes and model disagree or no tiles do.
 
     A kernel does one job. There are fewer kernels than jobs where only some gradients are wanted, more in a loop.
     """
     kernels = counted.matrix_kernels
-    if isinstance(problem, Attention):
+    if isinstance(problem, AttentionProblem):
         return _attention_fit(problem, kernels) if problem.flops == model_flops else None
     if len(kernels) * problem.flops != model_flops:
         return None
@@ -56,21 +63,21 @@ def fitted(problem: Problem, counted: Counted, model_flops: int) -> Fit | None:
         found = [fit for fit in fits if fit]
         if len(found) == len(fits):
             reasons = dict.fromkeys(text for fit in found for text in fit.reasons)
-            return Fit(sum(fit.flops for fit in found), tuple(reasons))
+            return TiledWork(sum(fit.flops for fit in found), tuple(reasons))
     return None
 
 
-def _any_fit(jobs: Sequence[Job], kernel: KernelCount, problem: Products) -> Fit | None:
+def _any_fit(jobs: Sequence[KernelJob], kernel: KernelCount, problem: Products) -> TiledWork | None:
     return next((fit for job in jobs if (fit := _job_fit(job, kernel, problem))), None)
 
 
-def _job_fit(job: Job, kernel: KernelCount, problem: Products) -> Fit | None:
+def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWork | None:
     if job.role != (role_of(kernel.name) or job.role):
         return None
     if kernel.flops == problem.flops:
-        return Fit(kernel.flops)
+        return TiledWork(kernel.flops)
     if kernel.flops == problem.inside:
-        return Fit(kernel.flops, ("taps on padding skipped",))
+        return TiledWork(kernel.flops, ("taps on padding skipped",))
     tile = tile_of(kernel.name)
     tiles = [tile] if tile else list(_TILES)
     tiles += [small] if (small := instruction_of(kernel.name)) else []
@@ -79,15 +86,15 @@ def _job_fit(job: Job, kernel: KernelCount, problem: Products) -> Fit | None:
             said = f"padded to tiles of {one}" + (words if tile else f" (inferred){words}")
             changed = (said, way.note) if way.note else (said,) if flops != problem.flops else ()
             if kernel.flops == flops:
-                return Fit(flops, changed)
+                return TiledWork(flops, changed)
             if kernel.flops == flops + 2 * results and not kernel.on_tensor_cores:
-                return Fit(flops, (*changed, SCALED))
+                return TiledWork(flops, (*changed, SCALED))
             if kernel.flops == 3 * flops and "tfloat32" in kernel.tensor_flops:
-                return Fit(3 * flops, (*changed, THRICE))
+                return TiledWork(3 * flops, (*changed, THRICE))
     return _grid_fit(job, kernel, tile) if tile else None
 
 
-def _laid_out(way: Product, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:
+def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:
     """FLOPs and results of a product in whole tiles, each way to lay them out, plain ones first, and what is special."""
     up_by, along = tile.cluster
     shapes = dict.fromkeys(((tile.rows, tile.columns, up_by, along), (tile.columns, tile.rows, along, up_by)))
@@ -110,7 +117,7 @@ def _parts(kernel: KernelCount) -> tuple[int, ...]:
     return tuple(size for size in kernel.grid[2:] if size > 1)
 
 
-def _depths(way: Product, tile: Tile, parts: int) -> Iterator[int]:
+def _depths(way: MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
     """The depth in whole steps: over all of it or each stretch, in so many even parts or in aligned ones and a rest."""
     for step in (tile.depth,) if tile.depth else _DEPTHS:
         if parts == 1:
@@ -123,7 +130,7 @@ def _depths(way: Product, tile: Tile, parts: int) -> Iterator[int]:
         yield whole * up(part, step) + up(rest, step)
 
 
-def _grid_fit(job: Job, kernel: KernelCount, tile: Tile) -> Fit | None:
+def _grid_fit(job: KernelJob, kernel: KernelCount, tile: Tile) -> TiledWork | None:
     """Every block of the grid multiplies one tile, those beyond the sizes too; or several blocks share a tile's depth."""
     blocks = prod(kernel.grid)
     shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
@@ -131,11 +138,11 @@ def _grid_fit(job: Job, kernel: KernelCount, tile: Tile) -> Fit | None:
         for depth in way.depth.padded(tile.depth or 1):
             count, rest = divmod(blocks, share)
             if not rest and kernel.flops == 2 * count * tile.rows * tile.columns * depth:
-                return Fit(kernel.flops, (f"{count} tiles of {tile} launched",))
+                return TiledWork(kernel.flops, (f"{count} tiles of {tile} launched",))
     return None
 
 
-def _attention_fit(problem: Attention, kernels: Sequence[KernelCount]) -> Fit | None:
+def _attention_fit(problem: AttentionProblem, kernels: Sequence[KernelCount]) -> TiledWork | None:
     """Products over pairs of queries and keys in whole tiles, head widths padded."""
     total = sum(kernel.flops for kernel in kernels)
     named = [tile for kernel in kernels if (tile := tile_of(kernel.name))][:1]
@@ -158,12 +165,12 @@ def _attention_fit(problem: Attention, kernels: Sequence[KernelCount]) -> Fit | 
                 work += pairs[1] * sum(up(size, wide) for size in columns)
                 if total == 2 * problem.heads * work * factor:
                     said = _attention_words(problem, one, (narrow, wide), one not in named)
-                    return Fit(total, (*said, *words, *((THRICE,) if factor == 3 else ())))
+                    return TiledWork(total, (*said, *words, *((THRICE,) if factor == 3 else ())))
     return None
 
 
 def _attention_words(
-    problem: Attention, tile: Tile, widths: tuple[int, int], inferred: bool
+    problem: AttentionProblem, tile: Tile, widths: tuple[int, int], inferred: bool
 ) -> tuple[str, ...]:
     name = "" if inferred else f"of {tile.rows}x{tile.columns} "
     said = [f"masked tiles {name}skipped"] if problem.causal else []
@@ -177,7 +184,7 @@ def _attention_words(
     return tuple(said)
 
 
-def _pairs(problem: Attention, rows: int, columns: int) -> int:
+def _pairs(problem: AttentionProblem, rows: int, columns: int) -> int:
     """Pairs of a query with a key in tiles that are multiplied."""
     if not problem.causal:
         return up(problem.queries, rows) * up(problem.keys, columns)
