@@ -37,6 +37,36 @@ def test_each_item_is_priced_by_itself(op, operands, keywords, flops, evaluation
     assert estimate.cost.written_bytes == 4 * 14
 
 
+ONE_FLOP = "abs ceil floor neg reciprocal round sign trunc"
+ONE_EVALUATION = """acos asin atan cos cosh erf erfc exp expm1 lgamma log log10 log1p log2 rsqrt sigmoid sin sinh tan tanh"""
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "evaluations"),
+    [
+        *((name, 1, 0) for name in ONE_FLOP.split()),
+        *((name, 0, 1) for name in ONE_EVALUATION.split()),
+        ("frac", 2, 0),  # truncate, subtract
+        ("clone", 0, 0),
+    ],
+)
+def test_functions_of_each_item(name, flops, evaluations) -> None:
+    estimate = price(f"aten._foreach_{name}.default", PAIR)
+    assert estimate.out == PAIR
+    assert (estimate.vector_flops, estimate.transcendentals) == (flops * 14, evaluations * 14)
+
+
+@pytest.mark.parametrize("name", ["sub", "div", "minimum", "clamp_max", "clamp_min"])
+def test_functions_of_two_lists(name) -> None:
+    estimate = price(f"aten._foreach_{name}.List", PAIR, PAIR)
+    assert (estimate.out, estimate.vector_flops) == (PAIR, 14)
+
+
+def test_a_sum_of_powers_of_each_item_is_a_square_and_a_sum_per_element() -> None:
+    estimate = price("aten._foreach_powsum.Scalar", PAIR, 2)
+    assert (estimate.out, estimate.vector_flops) == ((t(), t()), 2 * 14)
+
+
 def test_reductions_of_each_item() -> None:
     assert price("aten._foreach_norm.Scalar", PAIR, 2).out == (t(), t())
     assert price("aten._foreach_norm.Scalar", PAIR, 2).transcendentals == 2

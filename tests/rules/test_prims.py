@@ -72,3 +72,80 @@ def test_tokens_and_items() -> None:
     assert shapes(price("prims._make_token")) == [(0,)]
     assert price("prims.item", t(dtype="int64", value=7)).out == (7,)
     assert price("prims.item", t(dtype="int64")).out == (symbol("item?"),)
+
+
+ONE_FLOP = "neg ceil floor round trunc sign reciprocal"
+ONE_EVALUATION = """acos acosh asin asinh atan atanh cbrt cos cosh sin sinh tan tanh erf erfc erfcx erf_inv ndtri digamma
+lgamma bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 spherical_bessel_j0"""
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "evaluations"),
+    [*((name, 1, 0) for name in ONE_FLOP.split()), *((name, 0, 1) for name in ONE_EVALUATION.split())],
+)
+def test_functions_of_one_operand(name, flops, evaluations) -> None:
+    estimate = price(f"prims.{name}", t(8))
+    assert estimate.out == (t(8),)
+    assert (estimate.vector_flops, estimate.transcendentals) == (flops * 8, evaluations * 8)
+
+
+@pytest.mark.parametrize("name", ["isfinite", "signbit"])
+def test_questions_of_each_element(name) -> None:
+    estimate = price(f"prims.{name}", t(8))
+    assert (estimate.out, estimate.vector_flops) == ((t(8, dtype="bool"),), 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "evaluations"),
+    [
+        ("fmod", 4, 0),  # divide, truncate, multiply, subtract
+        ("remainder", 4, 0),  # divide, floor, multiply, subtract
+        ("hypot", 3, 1),  # two squares and their sum, a root
+        ("atan2", 0, 1),
+        ("igamma", 0, 1),
+        ("igammac", 0, 1),
+        ("pow", 0, 1),
+        ("zeta", 0, 1),
+    ],
+)
+def test_functions_of_two_operands(name, flops, evaluations) -> None:
+    estimate = price(f"prims.{name}", t(8), t(8))
+    assert estimate.out == (t(8),)
+    assert (estimate.vector_flops, estimate.transcendentals) == (flops * 8, evaluations * 8)
+
+
+def test_functions_of_integers() -> None:
+    for name in ("shift_left", "shift_right_arithmetic"):
+        assert price(f"prims.{name}", INTEGERS, INTEGERS).vector_flops == 8
+    assert price("prims.bitwise_not", INTEGERS).vector_flops == 8
+    assert price("prims.gcd", INTEGERS, INTEGERS).transcendentals == 8
+
+
+def test_a_conjugate_of_real_numbers_takes_no_arithmetic() -> None:
+    assert price("prims.conj_physical", t(8)).vector_flops == 0
+    assert price("prims.conj_physical", t(8, dtype="complex64")).vector_flops == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("uniform", {"low": 0.0, "high": 1.0}), ("normal", {"mean": 0.0, "std": 1.0})]
+)
+def test_random_numbers_are_scaled_and_shifted(name, settings) -> None:
+    estimate = price(f"prims.{name}", (2, 4), dtype=t().dtype, **settings)
+    assert (shapes(estimate), estimate.vector_flops) == ([(2, 4)], 2 * 8)
+
+
+def test_one_number_as_a_tensor_is_written() -> None:
+    estimate = price("prims.scalar_tensor", 3.0, dtype=t().dtype)
+    assert (shapes(estimate), estimate.cost.written_bytes) == ([()], 4)
+
+
+def test_tokens_that_are_kept_alive_cost_nothing() -> None:
+    assert not price("prims._sink_tokens", (t(0),)).cost
+
+
+@pytest.mark.parametrize(
+    ("full_matrices", "results"),
+    [(False, [(6, 4), (4,), (4, 4)]), (True, [(6, 6), (4,), (4, 4)])],
+)
+def test_singular_values(full_matrices, results) -> None:
+    assert shapes(price("prims.svd", t(6, 4), full_matrices=full_matrices)) == results

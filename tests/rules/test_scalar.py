@@ -78,6 +78,75 @@ def test_numbers(op: str, operands: tuple[Any, ...], expected: Any) -> None:
     assert estimate.cost == Cost()
 
 
+@pytest.mark.parametrize("module", ["math.", "torch.sym_", "torch._sym_"])
+@pytest.mark.parametrize(
+    "name", ["log", "log2", "exp", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"]
+)
+def test_functions_of_numbers_are_pythons_and_of_sizes_a_formula(module: str, name: str) -> None:
+    assert price(module + name, 0.5).out == (getattr(math, name)(0.5),)
+    assert price(module + name, s).out == (call(name, s),)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        ("builtins.round", (2.6,), 3),
+        ("builtins.round", (s,), call("round", s)),
+        ("_operator.pos", (s,), s),
+        ("_operator.abs", (-3,), 3),
+        ("_operator.abs", (n - s,), dim_max(n - s, s - n)),
+        ("builtins.abs", (s,), s),
+        ("math.fabs", (-2.5,), 2.5),
+        ("_operator.truth", (7,), True),
+        ("builtins.bool", (0,), False),
+        ("builtins.bool", (s - 3,), compare("!=", s - 3, 0)),
+        ("_operator.or_", (6, 3), 7),
+        ("_operator.xor", (6, 3), 5),
+        ("_operator.rshift", (16, 2), 4),
+        ("_operator.gt", (3, 2), True),
+        ("_operator.gt", (s, 5), compare(">", s, 5)),
+    ],
+)
+def test_operators_on_numbers(op: str, operands: tuple[Any, ...], expected: Any) -> None:
+    (value,) = price(op, *operands).out
+    assert (value, type(value)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("is_complex", False),
+        ("is_signed", True),
+        ("storage_offset", data_dependent("storage_offset")),
+        ("sym_is_contiguous", True),
+        ("is_contiguous", True),
+        ("is_conj", False),
+        ("is_neg", False),
+        ("is_inference", False),
+        ("is_pinned", False),
+        ("is_distributed", False),
+        ("is_coalesced", False),
+        ("_is_zerotensor", False),
+        ("retains_grad", False),
+        ("is_leaf", True),
+        ("output_nr", 0),
+        ("_version", 0),
+        ("_debug_has_internal_overlap", 0),
+    ],
+)
+def test_questions_about_a_plain_tensor(name: str, answer: Any) -> None:
+    estimate = price(f"aten.{name}.default", t(4))
+    assert estimate.out == (answer,)
+    assert not estimate.cost
+
+
+def test_answers_follow_the_tensor() -> None:
+    assert price("aten.is_complex.default", t(4, dtype="complex64")).out == (True,)
+    assert price("aten.is_signed.default", t(4, dtype="uint8")).out == (False,)
+    assert price("aten.is_leaf.default", t(4, requires_grad=True)).out == (False,)
+    assert price("aten._debug_has_internal_overlap.default", t(4, stored=1)).out == (1,)
+
+
 def test_all_sizes_and_strides_at_once() -> None:
     assert price("aten.sym_size.default", t(4, "s")).out == (4, s)
     assert price("aten.sym_stride.default", t(4, "s")).out == (s, 1)
@@ -135,3 +204,18 @@ def test_a_fraction_of_sizes_is_truncated_towards_zero(size: int) -> None:
     half = call("truediv", s - 4, 2)
     assert evaluate(price("math.trunc", half).out[0], {"s": size}) == int((size - 4) / 2)
     assert evaluate(price("math.fmod", s - 4, 3).out[0], {"s": size}) == math.fmod(size - 4, 3)
+
+
+def test_handles_and_tokens_are_made_of_nothing() -> None:
+    assert price("profiler._record_function_enter_new.default", "step").out == (None,)
+    assert price("aten._make_dep_token.default").out == (t(),)
+    for made in (
+        price("profiler._record_function_enter.default", "step"),
+        price("aten._make_dep_token.default"),
+    ):
+        assert not made.cost
+
+
+def test_a_checked_condition_is_read() -> None:
+    estimate = price("aten._assert_async.msg", t(dtype="bool"), "positive")
+    assert (estimate.out, estimate.cost.read_bytes) == ((), 1)
