@@ -204,3 +204,63 @@ def test_affine_grids_are_products(op: str, arguments: Any, shape: Any, flops: A
     priced = price(op, *arguments)
     assert shapes(priced) == [shape]
     assert priced.matrix_flops == flops
+
+
+AXES = {1: t(2, 4, 8), 2: t(2, 4, 8, 8), 3: t(2, 4, 8, 8, 8)}
+TWICE = {1: t(2, 4, 16), 2: t(2, 4, 16, 16), 3: t(2, 4, 16, 16, 16)}
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "taps"),
+    [
+        ("upsample_nearest1d", 1, 0),
+        ("upsample_nearest2d", 2, 0),
+        ("upsample_nearest3d", 3, 0),
+        ("_upsample_nearest_exact1d", 1, 0),
+        ("_upsample_nearest_exact2d", 2, 0),
+        ("_upsample_nearest_exact3d", 3, 0),
+        ("upsample_linear1d", 1, 2),
+        ("upsample_bilinear2d", 2, 2 * 2),
+        ("upsample_bicubic2d", 2, 4 * 4),
+        ("upsample_trilinear3d", 3, 2 * 2 * 2),
+        # One axis after the other, the first on half as many rows.
+        ("_upsample_bilinear2d_aa", 2, 2 / 2 + 2),
+        ("_upsample_bicubic2d_aa", 2, 4 / 2 + 4),
+        ("_upsample_lanczos2d_aa", 2, 6 / 2 + 6),
+    ],
+)
+def test_twice_the_size_and_back(name: str, axes: int, taps: float) -> None:
+    """A multiply-add for each tap of each result; of the nearest none, and one sum for its gradient."""
+    small, large = AXES[axes], TWICE[axes]
+    align_corners = () if "nearest" in name else (False,)
+    up = price(f"aten.{name}.default", small, large.shape[2:], *align_corners)
+    assert (up.out, up.vector_flops) == ((large,), 2 * taps * large.numel)
+    back = price(f"aten.{name}_backward.default", large, large.shape[2:], small.shape, *align_corners)
+    assert (back.out, back.vector_flops) == ((small,), (2 * taps or 1) * large.numel)
+
+
+@pytest.mark.parametrize(
+    "name", ["upsample_nearest3d", "_upsample_nearest_exact2d", "_upsample_lanczos2d_aa"]
+)
+def test_a_factor_is_a_size(name: str) -> None:
+    axes = 3 if "3d" in name else 2
+    align_corners = (False,) if "lanczos" in name else ()
+    by_factor = price(f"aten.{name}.vec", AXES[axes], None, *align_corners, (2.0,) * axes)
+    by_size = price(f"aten.{name}.vec", AXES[axes], (16,) * axes, *align_corners, None)
+    assert by_factor.out == by_size.out == (TWICE[axes],)
+    assert by_factor.cost == by_size.cost
+
+
+def test_sampling_at_points_by_cudnn_is_bilinear() -> None:
+    image, grid, sampled = t(2, 4, 8, 8), t(2, 5, 5, 2), t(2, 4, 5, 5)
+    plain = price("aten.grid_sampler.default", image, grid, 0, 0, True)
+    assert price("aten.cudnn_grid_sampler.default", image, grid) == plain
+    gradients = price("aten.grid_sampler_2d_backward.default", sampled, image, grid, 0, 0, True, (True, True))
+    assert shapes(gradients) == [(2, 4, 8, 8), (2, 5, 5, 2)]
+    fallback = price("aten._grid_sampler_2d_cpu_fallback_backward.default", sampled, image, grid, 0, 0, True)
+    assert fallback == price("aten.cudnn_grid_sampler_backward.default", image, grid, sampled) == gradients
+
+
+def test_the_gradient_of_affine_grids_is_a_product_with_all_points() -> None:
+    gradient = price("aten.cudnn_affine_grid_generator_backward.default", t(2, 5, 5, 2), 2, 3, 5, 5)
+    assert (shapes(gradient), gradient.matrix_flops) == ([(2, 2, 3)], 2 * 2 * (5 * 5) * 2 * 3)

@@ -147,3 +147,100 @@ def test_programs_of_torch_are_read(tmp_path: Any) -> None:
         assert report.coverage.unknown == 0
         assert report.diagnostics == ()
         assert report.value(report.total().matrix_flops) == 2 * 16 * 8 + 2 * EDGES * 8
+
+
+SIX = t(4, 5, nonzeros=6)
+ONE_FLOP = "abs neg sgn sign square floor ceil round trunc deg2rad rad2deg"
+ONE_EVALUATION = "sin sinh tan asin asinh atan atanh sqrt expm1 log1p erf"
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "evaluations"),
+    [
+        *((name, 1, 0) for name in ONE_FLOP.split()),
+        *((name, 0, 1) for name in ONE_EVALUATION.split()),
+        ("clone", 0, 0),
+    ],
+)
+def test_functions_that_keep_zero_work_on_what_is_stored(name: str, flops: int, evaluations: int) -> None:
+    estimate = price(f"sparse.aten.{name}.default", SIX)
+    assert estimate.out == (SIX,)
+    assert (estimate.vector_flops, estimate.transcendentals) == (flops * 6, evaluations * 6)
+
+
+def test_dividing_and_converting_what_is_stored() -> None:
+    half = t(4, 5, nonzeros=6, dtype="float16")
+    assert price("sparse.aten.div.Scalar", SIX, 2.0).vector_flops == 6
+    for converted in (
+        price("sparse.aten.to.dtype", SIX, half.dtype),
+        price("sparse.aten.to.device", SIX, "cpu", half.dtype),
+        price("sparse.aten.to.dtype_layout", SIX, dtype=half.dtype),
+        price("sparse.aten._to_copy.default", SIX, dtype=half.dtype),
+    ):
+        assert (converted.out, converted.vector_flops) == ((half,), 6)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "out"),
+    [
+        ("transpose.int", (0, 1), t(5, 4, nonzeros=6)),
+        ("numpy_T.default", (), t(5, 4, nonzeros=6)),
+        ("adjoint.default", (), t(5, 4, nonzeros=6)),
+        ("alias.default", (), SIX),
+        ("sym_numel.default", (), 20),
+        ("is_coalesced.default", (), False),
+        ("col_indices.default", (), t(6, dtype="int64")),
+        ("row_indices.default", (), t(6, dtype="int64")),
+        ("crow_indices.default", (), t(4 + 1, dtype="int64")),
+        ("ccol_indices.default", (), t(5 + 1, dtype="int64")),
+    ],
+)
+def test_views_and_questions_are_free(op: str, arguments: tuple[Any, ...], out: Any) -> None:
+    estimate = price(f"sparse.aten.{op}", SIX, *arguments)
+    assert estimate.out == (out,)
+    assert not estimate.cost
+
+
+def test_promises_about_a_sparse_tensor_cost_nothing() -> None:
+    estimate = price("sparse.aten._assert_tensor_metadata.default", SIX)
+    assert (estimate.out, bool(estimate.cost)) == ((), False)
+
+
+@pytest.mark.parametrize("op", ["sparse_mask", "to_dense_backward"])
+def test_elements_at_the_places_of_another_tensor_are_moved(op: str) -> None:
+    stored = 6 * (4 + 2 * 8)
+    estimate = price(f"sparse.aten.{op}.default", t(4, 5), SIX)
+    assert estimate.out == (SIX,)
+    assert (estimate.cost.read_bytes, estimate.cost.written_bytes) == (2 * stored, stored)
+
+
+@pytest.mark.parametrize(
+    "op", ["aten._sparse_mm_reduce_impl.default", "sparse.aten._sparse_mm_reduce_impl.default"]
+)
+def test_a_product_that_reduces_says_which_element_it_chose(op: str) -> None:
+    estimate = price(op, SIX, t(5, 3), "amax")
+    assert (estimate.matrix_flops, estimate.out) == (2 * 6 * 3, (t(4, 3), t(4, 3, dtype="int64")))
+
+
+def test_tensors_made_of_places_and_values_are_held_as_they_are() -> None:
+    places = (t(5, dtype="int64"), t(6, dtype="int64"))
+    for made in (
+        price("aten.sparse_csr_tensor.crow_col_value_size", *places, t(6), (4, 5)),
+        price("aten._sparse_csr_tensor_unsafe.default", *places, t(6), (4, 5)),
+        price(
+            "aten._sparse_coo_tensor_with_dims_and_tensors.default",
+            2,
+            0,
+            (4, 5),
+            t(2, 6, dtype="int64"),
+            t(6),
+        ),
+    ):
+        assert made.out == (SIX,)
+        assert not made.cost
+
+
+@pytest.mark.parametrize("op", ["to_dense", "_to_dense", "to_mkldnn"])
+def test_another_layout_of_a_dense_tensor_is_a_copy(op: str) -> None:
+    estimate = price(f"aten.{op}.default", t(4, 5))
+    assert (estimate.out, estimate.cost.read_bytes, estimate.cost.written_bytes) == ((t(4, 5),), 80, 80)
