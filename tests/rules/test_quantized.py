@@ -246,3 +246,65 @@ def test_conversions_against_torch() -> None:
         ours = price(f"quantized_decomposed.{op}", t(3, 4), 0, 255, 1e-5, INT8)
         kinds = [f"{str(y.dtype).removeprefix('torch.')}{list(y.shape)}" for y in theirs]
         assert [str(value) for value in ours.out] == kinds
+
+
+def test_products_with_packed_weights_of_single_backends() -> None:
+    """4 rows of 64 and 128 results; a weight is dequantised by a conversion, a subtraction and a product."""
+    product, half = 2 * 4 * 64 * 128, {"dtype": "float16"}
+    four_bits = price(
+        *("aten._weight_int4pack_mm_with_scales_and_zeros.default", t(4, 64)),
+        *(t(128, 32, dtype="uint8"), 32, t(2, 128), t(2, 128)),
+    )
+    assert (four_bits.matrix_flops, four_bits.vector_flops) == (product, 3 * 64 * 128)
+    bias = t(128, **half)
+    mixed = ("aten._mixed_dtypes_linear.default", t(4, 64, **half), t(64, 128, dtype="uint8"), bias)
+    # A conversion for each weight; for each result the scale, the bias and the activation.
+    assert price(*mixed).vector_flops == 64 * 128 + 4 * 128
+    assert price(*mixed, bias=bias, activation="relu").vector_flops == 64 * 128 + 3 * 4 * 128
+    assert price(*mixed).matrix_flops == product
+    for op in ("fbgemm_linear_int8_weight", "fbgemm_linear_int8_weight_fp32_activation"):
+        rows = price(
+            *(f"aten.{op}.default", t(4, 64), t(128, 64, dtype="int8"), t(128 * 64, dtype="int8")),
+            *(t(128, dtype="int32"), 1.0, 0, t(128)),
+        )
+        # The range of a row 2 and its quantisation 6; for each result the scale and the bias.
+        assert (rows.matrix_flops, rows.vector_flops) == (product, (2 + 6) * 4 * 64 + 2 * 4 * 128)
+        assert rows.matrix_dtype == INT8
+
+
+def test_grouped_products_with_several_scales_count_all_rows_once() -> None:
+    eight = {"dtype": "float8_e4m3fn"}
+    scaled = price(
+        *("aten._scaled_grouped_mm_v2.default", t(32, 64, **eight), t(4, 64, 32, **eight)),
+        *((t(32),), (1,), (0,), (t(4, 32),), (1,), (0,), t(4, dtype="int32")),
+    )
+    assert (scaled.matrix_flops, scaled.out) == (2 * 32 * 64 * 32, (t(32, 32, dtype="bfloat16"),))
+
+
+def test_packing_weights_copies_them_with_scales_and_bias() -> None:
+    packed = price(
+        *(
+            "aten._dyn_quant_pack_4bit_weight.default",
+            t(128, 32, dtype="uint8"),
+            t(128, 2),
+            t(128),
+            32,
+            64,
+            128,
+        )
+    )
+    assert shapes(packed) == [(128 * 32 + 128 * 2 + 128,)]
+
+
+def test_groups_of_a_channel_and_rows_of_two_bits() -> None:
+    arguments = (t(3, 2), None, 0, 255, FLOAT32, 2, FLOAT32)
+    assert (
+        price("quantized_decomposed.dequantize_per_channel_group.default", X, *arguments).vector_flops
+        == 2 * 12
+    )
+    table, row = t(10, 4, dtype="uint8"), t(10)
+    looked_up = price(
+        "quantized_decomposed.embedding_2bit.default", table, row, row, 0, 3, t(5, dtype="int64")
+    )
+    # Four weights in a byte: 5 rows of 16, each dequantised by three operations.
+    assert (shapes(looked_up), looked_up.vector_flops) == ([(5, 16)], 3 * 5 * 16)

@@ -72,3 +72,12 @@ def test_gradients(order: float, flops: int, functions: int) -> None:
     priced = gradient(ForwardCall(forward, given, frozenset({"x"})))
     assert shapes(priced) == [(4, 8)]
     assert (priced.vector_flops, priced.transcendentals) == (flops, functions)
+
+
+def test_the_nuclear_norm_along_two_axes_is_that_of_each_matrix() -> None:
+    one, batch = (
+        price("aten.nuclear_norm.dim", t(6, 4), (0, 1)),
+        price("aten.nuclear_norm.dim", t(3, 6, 4), (1, 2)),
+    )
+    assert one.cost == price("aten.nuclear_norm.default", t(6, 4)).cost
+    assert (shapes(batch), batch.vector_flops) == ([(3,)], 3 * one.vector_flops)
