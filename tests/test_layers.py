@@ -75,7 +75,7 @@ def cycles(edges: dict[str, set[str]]) -> list[set[str]]:
 def layers() -> list[list[str]]:
     """The layers that docs/design.md lists, the lowest first: names of modules and folders."""
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    section = re.search(r"^## \d+\. Layers$.*?```\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    section = re.search(r"^## \d+\. Layers$.*?```text\n(.*?)```", text, re.MULTILINE | re.DOTALL)
     assert section is not None, "docs/design.md has a section Layers with a list"
     return [line.partition("  ")[0].split(", ") for line in section[1].splitlines() if line.strip()]
 
