@@ -1,4 +1,4 @@
-"""Triton is prepared for its first import by any test, and every graph that a test analyzes is verified."""
+"""Prepares Triton for its first import, verifies every graph that a test analyzes, and records which rules the tests run."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,17 @@ import pytest
 
 from graphflops import analysis
 from graphflops.verify import verify
+from tests.rules_run import RulesRun
 
 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not Path("/dev/nvidiactl").exists():
     # Triton makes its own functions for its interpreter or for a GPU when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 _as_graph = analysis.as_graph
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RulesRun(), "rules_run")
 
 
 def _verified(model, model_name=None):

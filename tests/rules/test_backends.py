@@ -82,6 +82,7 @@ CHOSEN = t(2, 3, dtype="int64")
 SAVED = (BAG_ROWS, BAG_SIZE, CHOSEN)  # bag of each row, rows of each bag, row of each maximum
 LENGTHS = t(5, dtype="int64")
 LABELS = t(2, 6, dtype="int64")
+LEARNED = "float32[3, 4] float32[1] float32[1]"
 TABLE, MASKED, FOUND = "float32[10, 3]", "float32[3, 4] bool[3, 4]", "Symbol('unique?')"
 
 
@@ -100,6 +101,8 @@ TABLE, MASKED, FOUND = "float32[10, 3]", "float32[3, 4] bool[3, 4]", "Symbol('un
         ("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", (PART, ONE, ONE, ONE, 0, 1), (7 + 3) * 12, 0, MASKED),
         ("_fake_quantize_learnable_per_tensor_affine", (PART, ONE, ONE, 0, 255), 7 * 12, 0, "float32[3, 4]"),
         ("_fake_quantize_learnable_per_channel_affine", (PART, t(4), t(4), 1, 0, 255), 7 * 12, 0, "float32[3, 4]"),
+        # Rounding 4 and mask 3 again; a selection for x, four operations for the scale, three for the zero point.
+        ("_fake_quantize_learnable_per_tensor_affine_backward", (PART, PART, ONE, ONE, 0, 1), 14 * 12, 0, LEARNED),
         ("fused_moving_avg_obs_fake_quant", (PART, *(ONE,) * 6, 0.1, 0, 255, 0), (2 + 7) * 12, 0, "float32[3, 4]"),
         ("_fused_moving_avg_obs_fq_helper", (PART, *(ONE,) * 6, 0.1, 0, 255, 0), (2 + 7 + 3) * 12, 0, MASKED),
         ("dequantize.tensors", ((PART, t(4)),), 3 * (12 + 4), 0, "float32[3, 4] float32[4]"),

@@ -75,7 +75,8 @@ def test_tokens_and_items() -> None:
 
 
 ONE_FLOP = "neg ceil floor round trunc sign reciprocal"
-ONE_EVALUATION = """acos acosh asin asinh atan atanh cbrt cos cosh sin sinh tan tanh erf erfc erfcx erf_inv ndtri digamma
+ONE_EVALUATION = """sqrt rsqrt exp2 expm1 log log10 log1p log2
+acos acosh asin asinh atan atanh cbrt cos cosh sin sinh tan tanh erf erfc erfcx erf_inv ndtri digamma
 lgamma bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1 spherical_bessel_j0"""
 
 
@@ -89,6 +90,12 @@ def test_functions_of_one_operand(name, flops, evaluations) -> None:
     assert (estimate.vector_flops, estimate.transcendentals) == (flops * 8, evaluations * 8)
 
 
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons(name) -> None:
+    estimate = price(f"prims.{name}", t(8), t(8))
+    assert (estimate.out, estimate.vector_flops) == ((t(8, dtype="bool"),), 8)
+
+
 @pytest.mark.parametrize("name", ["isfinite", "signbit"])
 def test_questions_of_each_element(name) -> None:
     estimate = price(f"prims.{name}", t(8))
@@ -98,6 +105,12 @@ def test_questions_of_each_element(name) -> None:
 @pytest.mark.parametrize(
     ("name", "flops", "evaluations"),
     [
+        ("sub", 1, 0),
+        ("maximum", 1, 0),
+        ("minimum", 1, 0),
+        ("fmax", 1, 0),
+        ("fmin", 1, 0),
+        ("nextafter", 1, 0),
         ("fmod", 4, 0),  # divide, truncate, multiply, subtract
         ("remainder", 4, 0),  # divide, floor, multiply, subtract
         ("hypot", 3, 1),  # two squares and their sum, a root
@@ -115,7 +128,7 @@ def test_functions_of_two_operands(name, flops, evaluations) -> None:
 
 
 def test_functions_of_integers() -> None:
-    for name in ("shift_left", "shift_right_arithmetic"):
+    for name in ("shift_left", "shift_right_arithmetic", "bitwise_and", "bitwise_or", "bitwise_xor"):
         assert price(f"prims.{name}", INTEGERS, INTEGERS).vector_flops == 8
     assert price("prims.bitwise_not", INTEGERS).vector_flops == 8
     assert price("prims.gcd", INTEGERS, INTEGERS).transcendentals == 8
