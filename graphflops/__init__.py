@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.version import __version__
-
 __all__ = ["__version__", "analyze", "audit", "capture", "check", "compare", "load", "rule", "validate"]
 
 if TYPE_CHECKING:
@@ -20,8 +18,10 @@ if TYPE_CHECKING:
     from graphflops.onnx_audit.audit import audit
     from graphflops.rules import rule
     from graphflops.runtime.validate import validate
+    from graphflops.version import __version__
 
 _HOME = {
+    "__version__": "graphflops.version",
     "analyze": "graphflops.loading",
     "audit": "graphflops.onnx_audit.audit",
     "capture": "graphflops.exporters.live",
@@ -34,7 +34,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public function when it is first used: `--help` does not wait for the rules, nor a file for torch."""
+    """Imports a public name when it is first used: `--help` does not wait for the rules, nor a file for torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'graphflops' has no attribute {name!r}")
     from importlib import import_module

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Literal
-
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from graphflops.cost import CONVENTIONS
 from graphflops.render import summary
 from graphflops.render.grids import Grid, grids
 from graphflops.render.grids import listing as cells
 from graphflops.render.ledger import Ledger
-from graphflops.render.text import elided, shortened
+from graphflops.render.text import columns, elided, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +20,9 @@ if TYPE_CHECKING:
 _MARGIN = 2
 _GAP = 2
 _NARROWEST = 12  # a column of names or formulas is not made narrower than this
-_UNBOUNDED = 10_000  # what rich may use: a line too long for the terminal is better than a figure cut off
+# Escape sequences of terminals.
+_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "yellow": "\x1b[33m"}
+_RESET = "\x1b[0m"
 
 
 def table(
@@ -90,39 +86,35 @@ class Page:
     def __init__(self, width: int, color: bool) -> None:
         self.width = max(width, 40)
         self.color = color
-        self.file = io.StringIO()
-        self.console = Console(
-            file=self.file,
-            width=_UNBOUNDED,
-            force_terminal=color,
-            color_system="standard" if color else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            legacy_windows=False,
-            _environ={},
-        )
+        self.lines: list[str] = []
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """One line, however long; each part plain or with a style."""
-        self.console.print(Text.assemble(*parts, end=""), soft_wrap=True)
+        styled = [(part, "") if isinstance(part, str) else part for part in parts]
+        self.lines.append("".join(self._styled(text, style) for text, style in styled))
 
     def table(self, grid: Grid) -> None:
         """A table; names are elided where the width does not suffice, figures never."""
         rows = [["  " * entry.level + entry.cells[0], *entry.cells[1:]] for entry in grid.entries]
         widths = _widths(grid, rows, self.width - _MARGIN)
-        drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False)
-        for index, (head, room) in enumerate(zip(grid.heads, widths, strict=True)):
-            side: Literal["left", "right"] = "left" if index < grid.names else "right"
-            drawn.add_column(Text(head), justify=side, no_wrap=True, overflow="ellipsis", width=room)
+        self._row(grid, grid.heads, widths, "bold")
         for entry, row in zip(grid.entries, rows, strict=True):
-            cells = (Text(_fitted(cell, room)) for cell, room in zip(row, widths, strict=True))
-            drawn.add_row(*cells, style="red" if entry.alarming else None)
-        self.console.print(Padding(drawn, (0, 0, 0, _MARGIN), expand=False))
+            cells = [_fitted(cell, room) for cell, room in zip(row, widths, strict=True)]
+            self._row(grid, cells, widths, "red" if entry.alarming else "")
+
+    def _row(self, grid: Grid, cells: Sequence[str], widths: Sequence[int], style: str) -> None:
+        padded = [
+            cell + " " * (room - columns(cell)) if index < grid.names else " " * (room - columns(cell)) + cell
+            for index, (cell, room) in enumerate(zip(cells, widths, strict=True))
+        ]
+        self.lines.append(" " * _MARGIN + self._styled((" " * _GAP).join(padded).rstrip(), style))
+
+    def _styled(self, text: str, style: str) -> str:
+        return f"{_STYLES[style]}{text}{_RESET}" if self.color and style and text else text
 
     def text(self) -> str:
         """Everything so far, without blanks at line ends."""
-        return "\n".join(line.rstrip() for line in self.file.getvalue().splitlines()) + "\n"
+        return "\n".join(line.rstrip() for line in self.lines) + "\n"
 
 
 def _padded(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

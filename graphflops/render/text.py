@@ -36,6 +36,15 @@ def elided(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: two for each wide character, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
 def number(count: int) -> str:
     """Exact below ten thousand, then four digits and an SI prefix: `9,999`, `10.00 k`, `1.412 T`."""
     figure, prefix = _scaled(count)
