@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived fr
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from graphflops.attention.group import AttentionUse  # noqa: TC001
+from graphflops.attention.attention_use import AttentionUse  # noqa: TC001
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.graph import Origin, Phase  # noqa: TC001

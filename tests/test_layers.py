@@ -14,10 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Modules that still import one another, each with the reason.
-KNOWN_CYCLES: list[set[str]] = [
-    {"graphflops.attention.grids", "graphflops.attention.masks"},  # the interpreters of masks are to be one
-    {"graphflops.attention.asked", "graphflops.attention.visible"},
-]
+KNOWN_CYCLES: list[set[str]] = []
 
 
 @cache

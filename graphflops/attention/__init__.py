@@ -1,5 +1,5 @@
 """The attentions of a program, in whatever spelling: `program` finds them. Reports need no more than what one is."""
 
-from graphflops.attention.group import AttentionUse
+from graphflops.attention.attention_use import AttentionUse
 
 __all__ = ["AttentionUse"]

@@ -1,225 +1,215 @@
-"""Score and mask functions as conditions that are affine in the query's place and the key's."""
+"""Conditions on a pair (i, j), the places of a query and of a key: affine terms and where they are not negative."""
 
 from __future__ import annotations
 
 import math
-import operator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from graphflops.attention import pointwise
-from graphflops.attention.functions import Evaluator, Held
-from graphflops.attention.predicates import (
-    COLUMN,
-    HIDING,
-    ROW,
-    TRUE,
-    UNKNOWN,
-    Affine,
-    Choice,
-    Known,
-    Truth,
-    number_of,
-    truth,
-    visible_where,
-    where_not_negative,
-)
-from graphflops.dims import Expr
-from graphflops.errors import DimError, ModelError
-from graphflops.graph import Ref
-from graphflops.tensor import TensorType
+from graphflops.dims import Dim, at_least, dim_max, dim_min, floor_div, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable
 
-    from graphflops.cost import Value
-    from graphflops.graph import Graph, Node
-    from graphflops.tensor import DType
+HIDING = -1e4  # a score is hidden where this or less is added to it, or put in its place
+_MOST_CASES = 8  # of one truth
+
+Direction = tuple[int, int]
 
 
-class Conditions(Evaluator[Known]):
-    """Values are what is known of them for every pair; None, or a truth that may be either, where nothing is."""
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """row * i + column * j + constant."""
 
-    def __init__(self, graph: Graph, captured: Mapping[str, Value], places: int) -> None:
-        """places: how many inputs come before those that are captured; the last two are the query and the key."""
-        super().__init__(graph)
-        names = [entry.name for entry in graph.inputs]
-        self.known: dict[str, Known | Held] = dict.fromkeys(names)
-        self.known.update({name: number(value) for name, value in captured.items()})
-        self.known[names[places - 2]], self.known[names[places - 1]] = ROW, COLUMN
-        for node in self.nodes:
-            name = next(name for name in node.outputs if name is not None)
-            self.known[name] = self.value(node, self.known)
+    row: int
+    column: int
+    constant: Dim
 
-    def where(self) -> Truth:
-        """Where the function, a mask's, is true."""
-        return as_truth(self.operand(self.graph.outputs[0].value, self.known))
+    def __add__(self, other: Affine | Dim) -> Affine:
+        if isinstance(other, Affine):
+            return Affine(self.row + other.row, self.column + other.column, self.constant + other.constant)
+        return Affine(self.row, self.column, self.constant + other)
 
-    def kept(self) -> Truth:
-        """Where the function, of scores, lets a score through: what replaces it, or is added to it, does not hide it."""
-        return self.kept_of(self.graph.outputs[0].value)
+    def __mul__(self, factor: int) -> Affine:
+        return Affine(self.row * factor, self.column * factor, self.constant * factor)
 
-    def kept_of(self, argument: Any) -> Truth:
-        if isinstance(argument, (bool, int, float)):
-            return truth(argument > HIDING)
-        if not isinstance(argument, Ref):
-            return TRUE
-        value = self.known.get(argument.name)
-        if isinstance(value, (Choice, Affine)):
-            return visible_where(value)
-        node = next((node for node in self.nodes if argument.name in node.outputs), None)
-        word = "" if node is None else pointwise.word_of(node.op)
-        if node is None:
-            return TRUE
-        if word in pointwise.SAME:
-            return self.kept_of(node.args[0])
-        if word == "add":
-            return self.kept_of(node.args[0]) & self.kept_of(node.args[1])
-        if word == "where" and len(node.args) == 3:
-            condition, yes, no = node.args
-        elif word == "masked_fill":
-            no, condition, yes = node.args
-        else:
-            return TRUE
-        holds = as_truth(self.operand(condition, self.known))
-        return (holds & self.kept_of(yes)) | (~holds & self.kept_of(no))
+    @property
+    def is_number(self) -> bool:
+        """Whether it is the same for every pair."""
+        return self.row == 0 and self.column == 0
 
-    # How values are made
+    @property
+    def is_never_negative(self) -> bool:
+        """Whether it is at least zero for every pair, for certain."""
+        return self.row >= 0 and self.column >= 0 and at_least(self.constant, 0)
 
-    def literal(self, number: Any) -> Known:
-        return as_known(number)
 
-    def gathered(self, held: Held) -> Known:
+ROW, COLUMN, ZERO = Affine(1, 0, 0), Affine(0, 1, 0), Affine(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SameBlock(Affine):
+    """The condition that i and j are in the same block of `constant` places; not a number."""
+
+
+Case = tuple[Affine, ...]  # conditions `term >= 0` that all hold; each direction once
+Cases = tuple[Case, ...]  # at least one case holds; without cases it never holds
+
+ALWAYS: Cases = ((),)
+NEVER: Cases = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Where something holds: at most in `upper`, at least in `lower`; both are equal where it is known exactly.
+
+    inverse: its negation, kept because some conditions have a negation that is no condition.
+    """
+
+    upper: Cases
+    lower: Cases
+    inverse: Truth | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is known exactly where it holds."""
+        return self.upper == self.lower
+
+    def __invert__(self) -> Truth:
+        if self.inverse is not None:
+            return self.inverse
+        upper, lower = _none_of(self.lower), _none_of(self.upper)
+        return Truth(ALWAYS if upper is None else upper, NEVER if lower is None else lower, self)
+
+    def __and__(self, other: Truth) -> Truth:
+        if TRUE in (self, other) or FALSE in (self, other):
+            return FALSE if FALSE in (self, other) else other if self == TRUE else self
+        upper, lower = _both(self.upper, other.upper), _both(self.lower, other.lower)
+        return Truth(self.upper if upper is None else upper, NEVER if lower is None else lower)
+
+    def __or__(self, other: Truth) -> Truth:
+        if TRUE in (self, other) or FALSE in (self, other):
+            return TRUE if TRUE in (self, other) else other if self == FALSE else self
+        upper, lower = _joined((*self.upper, *other.upper)), _joined((*self.lower, *other.lower))
+        return Truth(ALWAYS if upper is None else upper, self.lower if lower is None else lower)
+
+
+TRUE, FALSE, UNKNOWN = Truth(ALWAYS, ALWAYS), Truth(NEVER, NEVER), Truth(ALWAYS, NEVER)
+
+
+def truth(holds: bool) -> Truth:
+    """The truth that holds everywhere, or nowhere."""
+    return TRUE if holds else FALSE
+
+
+def where_not_negative(*terms: Affine) -> Truth:
+    """Where all terms are at least zero."""
+    case = _case(terms)
+    cases = NEVER if case is None else (case,)
+    return Truth(cases, cases)
+
+
+def where_same_block(size: int) -> Truth:
+    """Where i and j are in the same block of `size` places."""
+    return where_not_negative(SameBlock(0, 0, size))
+
+
+def where_zero(term: Affine) -> Truth:
+    """Where a term is zero."""
+    return where_not_negative(term, term * -1)
+
+
+def _case(terms: Iterable[Affine]) -> Case | None:
+    """All of the conditions, each direction once; None where they contradict one another."""
+    by_direction: dict[Direction, Dim] = {}
+    blocks: dict[Affine, None] = {}
+    for term in terms:
+        if isinstance(term, SameBlock):
+            blocks[term] = None
+            continue
+        divisor = math.gcd(term.row, term.column) or 1
+        direction = term.row // divisor, term.column // divisor
+        constant = floor_div(term.constant, divisor)
+        if direction in by_direction:
+            constant = dim_min(by_direction[direction], constant)
+        by_direction[direction] = constant
+    for (row, column), constant in by_direction.items():
+        against = by_direction.get((-row, -column))
+        if against is not None and at_least(-1, constant + against):
+            return None
+    if (0, 0) in by_direction and at_least(by_direction[0, 0], 0):
+        del by_direction[0, 0]
+    found = [Affine(*direction, by_direction[direction]) for direction in sorted(by_direction)]
+    return (*found, *blocks)
+
+
+def _joined(cases: Iterable[Case]) -> Cases | None:
+    """The cases without those that another one contains, adjacent ones merged; None where they are too many."""
+    kept: list[Case] = []
+    for case in cases:
+        new: Case = case
+        while (other := next((other for other in kept if _merged(new, other) is not None), None)) is not None:
+            kept.remove(other)
+            new = _merged(new, other) or ()
+        kept.append(new)
+    return tuple(kept) if len(kept) <= _MOST_CASES else None
+
+
+def _merged(a: Case, b: Case) -> Case | None:
+    """One case that holds where either does: one contains the other, or they differ in one pair of opposite bounds whose
+    ranges overlap or touch. None where there is none.
+    """
+    if _implies(a, b) or _implies(b, a):
+        return b if _implies(a, b) else a
+    first, second = _bounds(a), _bounds(b)
+    differing = {
+        max(direction, (-direction[0], -direction[1]))
+        for direction in {*first, *second}
+        if direction not in first or direction not in second or not same(first[direction], second[direction])
+    }
+    blocks = [{term for term in case if isinstance(term, SameBlock)} for case in (a, b)]
+    if len(differing) != 1 or blocks[0] != blocks[1]:
         return None
-
-    def value(self, node: Node, known: Mapping[str, Known | Held]) -> Known | Held:
-        try:
-            found = super().value(node, known)
-        except (ArithmeticError, DimError, ModelError, TypeError, ValueError):
-            found = None
-        typed = self.graph.types.get(next(name for name in node.outputs if name is not None))
-        is_truth = isinstance(typed, TensorType) and typed.dtype.kind == "bool"
-        return UNKNOWN if found is None and is_truth else found
-
-    def operand(self, argument: Any, known: Mapping[str, Known | Held]) -> Known | Held:
-        return as_known(argument) if isinstance(argument, Expr) else super().operand(argument, known)
-
-    def call(
-        self,
-        node: Node,
-        word: str,
-        values: Sequence[Known],
-        dtypes: Sequence[DType | None],
-        result: DType | None,
-    ) -> Known:
-        if word in pointwise.SAME:
-            return _cast(values[0], result)
-        function = _FUNCTIONS.get(word)
-        return None if function is None or node.kwargs else function(*values)
+    (up,) = differing
+    down = -up[0], -up[1]
+    # Each case bounds the same term from below by -x[up] and from above by x[down].
+    for one, other in ((first, second), (second, first)):
+        if up in one and down in other and not at_least(one[up] + other[down] + 1, 0):
+            return None
+    merged = [
+        Affine(*way, dim_max(first[way], second[way])) for way in (up, down) if way in first and way in second
+    ]
+    rest = [term for term in a if isinstance(term, SameBlock) or (term.row, term.column) not in (up, down)]
+    return _case([*rest, *merged])
 
 
-def number(value: Value) -> Known:
-    """What is known of a captured value: of a size or of a tensor without axes the number."""
-    return as_known(value.value if isinstance(value, TensorType) and not value.shape else value)
+def _bounds(case: Case) -> dict[Direction, Dim]:
+    return {(term.row, term.column): term.constant for term in case if not isinstance(term, SameBlock)}
 
 
-def as_known(number: object) -> Known:
-    """A number of the program."""
-    if isinstance(number, bool):
-        return truth(number)
-    if isinstance(number, float) and number != int(number if abs(number) < 2**53 else 0):
-        return Choice(TRUE, number, number)
-    if isinstance(number, (int, float)):
-        return Affine(0, 0, int(number))
-    return Affine(0, 0, number) if isinstance(number, Expr) else None
+def _implies(case: Case, other: Case) -> bool:
+    """Whether the second holds wherever the first does, for certain."""
+    given = _bounds(case)
+    return all(
+        term in case
+        if isinstance(term, SameBlock)
+        else (term.row, term.column) in given and at_least(term.constant, given[term.row, term.column])
+        for term in other
+    )
 
 
-def as_truth(value: object) -> Truth:
-    """Where a value is true, or not zero."""
-    if isinstance(value, Truth):
-        return value
-    if isinstance(value, Choice):
-        yes, no = bool(value.yes), bool(value.no)
-        return truth(yes) if yes == no else value.truth if yes else ~value.truth
-    found = number_of(value) if isinstance(value, Affine) else None
-    return UNKNOWN if found is None else truth(bool(found))
+def _both(a: Cases, b: Cases) -> Cases | None:
+    return _joined([case for x in a for y in b if (case := _case((*x, *y))) is not None])
 
 
-def _cast(value: Known, result: DType | None) -> Known:
-    if isinstance(value, Truth) and result is not None and result.kind != "bool":
-        return Choice(value, 1, 0)
-    return as_truth(value) if result is not None and result.kind == "bool" else value
-
-
-def _sum(sign: int) -> Callable[[Known, Known], Known]:
-    def handler(a: Known, b: Known) -> Known:
-        if isinstance(a, Affine) and isinstance(b, Affine):
-            return a + b * sign
-        return _changed(a, b, lambda x, y: x + sign * y)
-
-    return handler
-
-
-def _changed(a: Known, b: Known, change: Callable[[float, float], float]) -> Known:
-    """A truth or a choice of numbers, and one number."""
-    a, b = (Choice(x, 1, 0) if isinstance(x, Truth) else x for x in (a, b))
-    x, y = number_of(a), number_of(b)
-    if isinstance(a, Choice) and y is not None:
-        return Choice(a.truth, change(a.yes, y), change(a.no, y))
-    if isinstance(b, Choice) and x is not None:
-        return Choice(b.truth, change(x, b.yes), change(x, b.no))
-    return None
-
-
-def _product(a: Known, b: Known) -> Known:
-    if isinstance(a, Truth) and isinstance(b, Truth):
-        return a & b
-    for one, other in ((a, b), (b, a)):
-        factor = number_of(other)
-        if isinstance(one, Affine) and factor is not None and math.isfinite(factor) and factor == int(factor):
-            return one * int(factor)
-    return _changed(a, b, operator.mul)
-
-
-def _not_below(a: Known, b: Known, more: int = 0) -> Truth:
-    """`a >= b + more`."""
-    if isinstance(a, Affine) and isinstance(b, Affine):
-        return where_not_negative(a + b * -1 + -more)
-    return UNKNOWN
-
-
-def _equal(a: Known, b: Known) -> Truth:
-    if isinstance(a, Affine) and isinstance(b, Affine):
-        return _not_below(a, b) & _not_below(b, a)
-    if isinstance(a, Truth) and isinstance(b, Truth):
-        return (a & b) | (~a & ~b)
-    return UNKNOWN
-
-
-def _chosen(condition: Known, yes: Known, no: Known) -> Known:
-    holds = as_truth(condition)
-    if isinstance(yes, Truth) and isinstance(no, Truth):
-        return (holds & yes) | (~holds & no)
-    numbers = number_of(yes), number_of(no)
-    if numbers[0] is not None and numbers[1] is not None:
-        return Choice(holds, numbers[0], numbers[1])
-    return None
-
-
-_FUNCTIONS: dict[str, Callable[..., Known]] = {
-    "add": _sum(1),
-    "sub": _sum(-1),
-    "rsub": lambda a, b: _sum(-1)(b, a),
-    "mul": _product,
-    "neg": lambda a: _product(a, Affine(0, 0, -1)),
-    "ge": _not_below,
-    "gt": lambda a, b: _not_below(a, b, 1),
-    "le": lambda a, b: _not_below(b, a),
-    "lt": lambda a, b: _not_below(b, a, 1),
-    "eq": _equal,
-    "ne": lambda a, b: ~_equal(a, b),
-    "where": _chosen,
-    "masked_fill": lambda value, condition, put: _chosen(condition, put, value),
-    **{name: lambda a, b: as_truth(a) & as_truth(b) for name in ("bitwise_and", "logical_and")},
-    **{name: lambda a, b: as_truth(a) | as_truth(b) for name in ("bitwise_or", "logical_or")},
-    **{name: lambda a: ~as_truth(a) for name in ("bitwise_not", "logical_not")},
-}
+def _none_of(cases: Cases) -> Cases | None:
+    """Where none of the cases holds; None where that takes too many, or conditions of another kind."""
+    found: Cases | None = ALWAYS
+    if any(isinstance(term, SameBlock) for case in cases for term in case):
+        return None
+    for case in cases:
+        fails = [_case([term * -1 + -1]) for term in case]
+        found = found and _both(found, tuple([fail for fail in fails if fail is not None]))
+        if found is None:
+            break
+    return found

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention.captured import Captured
-from graphflops.attention.flex_function import Function
+from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain, array_of_value
+from graphflops.attention.flex_function import FAR, Function
 from graphflops.attention.flex_problem import Lists, Problem
+from graphflops.attention.index_propagation import Propagation
+from graphflops.attention.scopes import GraphScopes
+from graphflops.attention.value_numbering import ValueNumbers
+from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError
 from graphflops.graph import Graph, Ref
 from graphflops.rules.flex import LARGEST_BLOCK
@@ -15,14 +20,10 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from graphflops.attention.scopes import Scope
     from graphflops.graph import Node
     from graphflops.rules.flex import Seen
 
-# Places of arguments: score function, block mask, tensors that the score function captures, those of the mask function.
-_ARGUMENTS = {
-    "higher_order.flex_attention": (3, 4, 7, 8),
-    "higher_order.flex_attention_backward": (7, 9, 12, 13),
-}
 # Places in a block mask: how many partial blocks each line has, and which; the same of full ones.
 _LISTS = (2, 3), (4, 5)
 
@@ -31,7 +32,9 @@ class FlexAttentions:
     """The flexible attentions of a program."""
 
     def __init__(self, graph: Graph) -> None:
-        self.captured = Captured(graph)
+        self.scopes = GraphScopes(graph)
+        self.concrete = ConcreteDomain(FAR)
+        self.numbers = ValueNumbers()
         self.known: dict[Any, tuple[Seen | None, str]] = {}
 
     def seen(self, graph: Graph, node: Node, values: Sequence[Any]) -> tuple[Seen | None, str]:
@@ -45,70 +48,78 @@ class FlexAttentions:
             return None, ""  # no call of the operator: its rule says what is wrong
         if problem is None:
             return None, ""
-        identity = problem.identity
+        identity = problem.identity(self.numbers)
         if identity not in self.known:
             self.known[identity] = problem.seen()
         return self.known[identity]
 
     def problem(self, graph: Graph, node: Node, values: Sequence[Any]) -> Problem | None:
         """The call as what is to be counted; None where it is of another form."""
-        score, mask, score_tensors, mask_tensors = _ARGUMENTS[node.op]
-        blocks = node.args[mask] if mask < len(node.args) else None
-        query, key = values[:2]
+        given = node.arguments()
+        known = dict(zip(node.operator.parameters, values, strict=False))
+        query, key, blocks = known["query"], known["key"], given["block_mask"]
         for operand in (query, key):
             if not isinstance(operand, TensorType) or operand.rank != 4:
                 return None
         if not isinstance(blocks, tuple):
             return None
-        of_scores = self.function(graph, node.args[score], 5, node, values, score_tensors)
-        of_mask = self.function(graph, blocks[-1], 4, node, values, mask_tensors)
-        if of_scores is None or of_mask is None:
+        around = self.scopes.of(graph)
+        place = next(step.place for step in around.steps if step.node is node)
+        functions = [
+            self.function(function, places, around, place, given.get(captures, ()), known.get(captures, ()))
+            for function, places, captures in (
+                (given["score_mod"], 5, "score_captures"),
+                (blocks[-1], 4, "mask_captures"),
+            )
+        ]
+        score, mask = functions
+        if score is None or mask is None:
             return None
-        rows, columns = values[mask][-3:-1]
+        rows, columns = known["block_mask"][-3:-1]
         is_whole = rows == columns == LARGEST_BLOCK
-        lists = None if is_whole else self.lists(graph, blocks, values[mask])
-        return Problem(query, key, rows, columns, of_scores, of_mask, lists)
+        lists = None if is_whole else self.lists(around, place, blocks, known["block_mask"])
+        return Problem(query, key, rows, columns, score, mask, lists)
 
     def function(
-        self, graph: Graph, function: Any, places: int, node: Node, values: Sequence[Any], at: int
+        self, function: Any, places: int, around: Scope, place: int, operands: Any, values: Any
     ) -> Function | None:
-        """A function with what it captures: the arguments of the call that are at that place."""
+        """A function of a call with what it captures: operands of the call, and what the analysis knows of them."""
         if not isinstance(function, Graph):
             return None
         names = [entry.name for entry in function.inputs if entry.role == "user"][places:]
-        arguments: Any = node.args[at] if at < len(node.args) else ()
-        given = dict(zip(names, zip(arguments, values[at] if arguments else (), strict=True), strict=True))
-        arrays = {entry.name: self.captured.array(function, entry.name) for entry in function.inputs}
-        for name, (argument, value) in given.items():
-            if isinstance(argument, Ref) and isinstance(value, TensorType):
-                arrays[name] = self.captured.array(graph, argument.name, value)
-        return Function(
-            function,
-            places,
-            {name: value for name, (_, value) in given.items()},
-            {name: array for name, array in arrays.items() if array is not None},
-            {name: argument.name for name, (argument, _) in given.items() if isinstance(argument, Ref)},
-        )
+        scope = replace(self.scopes.of(function), types=dict(function.types), bound={})
+        for name, operand, value in zip(names, operands, values, strict=True):
+            if isinstance(value, (bool, int, float, Expr)):
+                operand = value
+            elif isinstance(value, TensorType):
+                scope.types[name] = value  # type: ignore[index]
+            scope.bind(around, name, operand, place)
+        return Function(scope, places, self.concrete)
 
-    def lists(self, graph: Graph, blocks: Sequence[Any], values: Sequence[Any]) -> Lists | None:
+    def lists(self, around: Scope, place: int, blocks: Sequence[Any], values: Sequence[Any]) -> Lists | None:
         """The blocks that are listed, where the lists are at hand."""
         found: list[tuple[Any, Any] | None] = []
         if not isinstance(blocks[_LISTS[0][0]], Ref):
             return None
         for places in _LISTS:
             given = [blocks[at] for at in places]
-            arrays = [
-                self.captured.array(graph, x.name, values[at]) if isinstance(x, Ref) else None
-                for x, at in zip(given, places, strict=True)
-            ]
+            arrays = [self.array(around, place, blocks[at], values[at]) for at in places]
             if any(isinstance(x, Ref) and array is None for x, array in zip(given, arrays, strict=True)):
                 return None
             number, which = arrays
-            if (
-                number is not None
-                and which is not None
-                and (which.ndim != 4 or number.shape != which.shape[:3])
-            ):
+            is_list = number is not None and which is not None
+            if is_list and (which.ndim != 4 or number.shape != which.shape[:3]):
                 return None
-            found.append(None if number is None or which is None else (number, which))
+            found.append((number, which) if is_list else None)
         return Lists(*found)
+
+    def array(self, around: Scope, place: int, argument: Any, value: Any) -> Any:
+        """The contents of an operand; None where they are not at hand."""
+        if not isinstance(argument, Ref) or not isinstance(value, TensorType):
+            return None
+        found = array_of_value(around, argument.name, value)
+        if found is not None:
+            return found
+        propagation = Propagation(self.concrete, MOST_STEPS)
+        with propagation.seen_at(around, place):
+            return self.concrete.array(propagation, argument.name, MOST_CAPTURED)

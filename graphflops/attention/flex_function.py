@@ -1,151 +1,186 @@
-"""A score or mask function of flexible attention, with what it captures."""
+"""A score or mask function of flexible attention: a graph of scalars with the tensors that it captures."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention import pointwise
-from graphflops.attention.conditions import Conditions
-from graphflops.attention.functions import Held, Points, Ranges
-from graphflops.attention.predicates import HIDING
-from graphflops.attention.ranges import Range
+from graphflops.attention.affine import UNKNOWN_NUMBER, AffineDomain, Number, as_truth, visible_where
+from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain, Known, array_of_value
+from graphflops.attention.conditions import COLUMN, HIDING, NEVER, ROW, TRUE, Truth
+from graphflops.attention.elementwise import converted
+from graphflops.attention.index_propagation import Propagation, is_followed
+from graphflops.attention.interval_functions import Interval
+from graphflops.attention.intervals import IntervalDomain
+from graphflops.attention.scopes import size_of
+from graphflops.errors import shown
 from graphflops.graph import Ref
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from graphflops.attention.scopes import Scope, Step
+    from graphflops.attention.value_numbering import ValueNumbers
 
-    from graphflops.cost import Value
-    from graphflops.graph import Graph
+FAR = -1e8  # a score is hidden where this or less is added to it
+_LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})  # may give minus infinity
+_SCORE = Interval(
+    -1e3, 1e3
+)  # scores before their function; what they are does not tell whether it hides them
+_AFTER_ALL = 2**62  # place of the result in its scope
 
-FAR = -1e8  # a score of this or less is hidden, whatever it was and whatever was added
-_LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})  # which make minus infinity of a number
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Function:
-    """A score or mask function.
+    """A score or mask function. places: how many of its inputs come before those that are captured."""
 
-    places: how many of its inputs come before those that are captured.
-    values: what is known of those, by name. arrays: what they hold, where that is at hand. labels: their names outside.
-    """
-
-    graph: Graph
+    scope: Scope
     places: int
-    values: dict[str, Value]
-    arrays: dict[str, Any]
-    labels: dict[str, str]
-
-    @cached_property
-    def conditions(self) -> Conditions:
-        return Conditions(self.graph, self.values, self.places)
-
-    @cached_property
-    def points(self) -> Points:
-        return Points(self.graph)
-
-    @cached_property
-    def ranges(self) -> Ranges:
-        return Ranges(self.graph)
+    concrete: ConcreteDomain
 
     @cached_property
     def names(self) -> list[str]:
-        return [entry.name for entry in self.graph.inputs]
+        """Names of the inputs."""
+        return [entry.name for entry in self.scope.graph.inputs]
 
-    @property
-    def key(self) -> Any:
+    @cached_property
+    def result(self) -> Any:
+        return self.scope.graph.outputs[0].value
+
+    @cached_property
+    def needed(self) -> tuple[list[Step], set[str]]:
+        """The steps that the result depends on, and the names of all values that it does."""
+        wanted = {self.result.name} if isinstance(self.result, Ref) else set()
+        kept = []
+        for step in reversed(self.scope.steps):
+            if not wanted.isdisjoint(name for name in step.node.outputs if name is not None):
+                kept.append(step)
+                wanted.update(step.uses)
+        return kept[::-1], wanted
+
+    def key(self, numbers: ValueNumbers) -> Any:
         """Equal for functions that do the same."""
-        calls = tuple((node.op, node.args, node.kwargs, node.outputs) for node in self.graph.nodes)
-        values = tuple((name, value) for name, value in self.values.items() if name not in self.arrays)
-        arrays = tuple((name, digest(array)) for name, array in self.arrays.items())
-        return calls, self.graph.outputs, tuple(self.names), values, arrays
+        calls = tuple(
+            (step.node.op, step.node.args, step.node.kwargs, step.node.outputs) for step in self.needed[0]
+        )
+        captured = tuple(
+            (self.scope.types.get(name), numbers.of(self.scope, Ref(name))) for name in self.captured
+        )
+        return calls, self.result, tuple(self.names), captured
 
-    def tells_apart(self, place: int) -> bool:
+    def depends_on(self, place: int) -> bool:
         """Whether the result depends on the batch entry (0) or the head (1)."""
-        return self.names[self.places - 4 + place] in self.points.names
+        return self.names[self.places - 4 + place] in self.needed[1]
 
-    @property
+    @cached_property
+    def captured(self) -> list[str]:
+        """Names of the captured inputs that the result depends on."""
+        return [name for name in self.names[self.places :] if name in self.needed[1]]
+
+    @cached_property
+    def arrays(self) -> dict[str, Any]:
+        """Contents of the captured tensors, where they are at hand."""
+        found = {}
+        for name in self.captured:
+            typed, around = self.scope.type_of(name), self.scope.bound.get(name)
+            array = None if typed is None else array_of_value(self.scope, name, typed)
+            if array is None and around is not None and isinstance(around[1], Ref):
+                propagation = Propagation(self.concrete, MOST_STEPS)
+                with propagation.seen_at(around[0], around[2]):
+                    array = self.concrete.array(propagation, around[1].name, MOST_CAPTURED)
+            if array is not None:
+                found[name] = array
+        return found
+
+    @cached_property
     def missing(self) -> list[str]:
-        """What the result depends on and is not at hand."""
-        wanted = [name for name in self.names[self.places :] if name in self.points.names]
+        """Captured inputs whose contents are not at hand."""
         return [
             name
-            for name in wanted
-            if name not in self.arrays and not isinstance(self.values.get(name), (int, float))
+            for name in self.captured
+            if name not in self.arrays and not isinstance(size_of(self.scope, Ref(name)), (int, float))
         ]
 
-    @property
-    def arrays_used(self) -> list[Any]:
-        """What is at hand of the tensors that the result depends on."""
-        return [array for name, array in self.arrays.items() if name in self.points.names]
+    def labels(self) -> list[str]:
+        """What the missing inputs are called around the function; sizes without a value are none."""
+        handed = [self.scope.bound.get(name) for name in self.missing if self.scope.type_of(name) is not None]
+        return [around[1].name for around in handed if around is not None and isinstance(around[1], Ref)]
+
+    @cached_property
+    def not_followed(self) -> str:
+        """The first operator that values are not propagated through; "" without one."""
+        return next((shown(step.node.op) for step in self.needed[0] if not is_followed(step)), "")
+
+    # What a score function may do
 
     @property
     def may_hide(self) -> bool:
         """Whether what comes of a score may be minus infinity, or a number that stands for it."""
-        return self.replaces or self.may_hide_by_contents or any(map(math.isinf, self.numbers))
+        return self.replaces or self.may_hide_by_contents or any(map(math.isinf, self._numbers))
 
     @property
     def replaces(self) -> bool:
-        """Whether the function knows a number that stands for minus infinity."""
-        return any(number <= HIDING and not math.isinf(number) for number in self.numbers)
+        """Whether the function has a number that stands for minus infinity."""
+        return any(number <= HIDING and not math.isinf(number) for number in self._numbers)
 
     @cached_property
     def may_hide_by_contents(self) -> bool:
         """Whether it may be so because of what a captured tensor holds, or of a logarithm."""
-        floats = [array for array in self.arrays_used if array.dtype.kind == "f"]
-        words = {pointwise.word_of(node.op) for node in self.points.nodes}
-        return not words.isdisjoint(_LOGARITHMS) or any(bool((array <= FAR).any()) for array in floats)
+        floats = [array for array in self.arrays.values() if array.dtype.kind == "f"]
+        names = {step.operator.name for step in self.needed[0]}
+        return not names.isdisjoint(_LOGARITHMS) or any(bool((array <= FAR).any()) for array in floats)
 
-    @property
-    def numbers(self) -> list[float]:
-        """The numbers in its calls."""
-        arguments = [x for node in self.points.nodes for x in (*node.args, *(x for _, x in node.kwargs))]
+    @cached_property
+    def _numbers(self) -> list[float]:
+        nodes = [step.node for step in self.needed[0]]
+        arguments = [x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs))]
         return [x for x in arguments if isinstance(x, (int, float))]
 
-    def inputs(self, evaluator: Points | Ranges, places: Sequence[Any]) -> dict[str, Any]:
-        """The values of the inputs, given those of the places."""
-        known: dict[str, Any] = dict(zip(self.names, places, strict=False))
-        for name in self.names[self.places :]:
-            value = self.values.get(name)
-            if name in self.arrays:
-                known[name] = Held.of(self.arrays[name])
-            elif isinstance(value, (bool, int, float)):
-                known[name] = evaluator.literal(value)
-        return known
+    # Its value in each domain
 
-    def at_points(self, *places: Any) -> Any:
-        """The function of numbers, in arrays that broadcast with one another."""
+    @cached_property
+    def where(self) -> Truth:
+        """Where a mask function is true, as a formula."""
+        return as_truth(self._formula())
+
+    @cached_property
+    def kept(self) -> Truth:
+        """Where a score function does not hide the score, as a formula."""
+        if not self.may_hide:
+            return TRUE
+        kept = visible_where(self._formula(), unknown=TRUE)
+        return Truth(kept.upper, NEVER) if self.may_hide_by_contents else kept
+
+    def _formula(self) -> Any:
+        unknown = [UNKNOWN_NUMBER] * (self.places - 2)
+        places = [Number(((TRUE, index),)) for index in (ROW, COLUMN)]
+        return Propagation(AffineDomain(FAR), MOST_STEPS).evaluate(
+            self.scope, self.result, (), _AFTER_ALL, dict(zip(self.names, (*unknown, *places), strict=False))
+        )
+
+    def at_points(self, *places: Any) -> Known:
+        """The function of batch entry, head, query and key, in arrays that broadcast with one another."""
         import numpy as np
 
-        given = []
-        for name, place in zip(self.names, places, strict=False):
-            dtype = self.points.dtype(Ref(name))
-            given.append(np.asarray(place) if dtype is None else pointwise.converted(place, dtype))
-        return self.points(self.inputs(self.points, given))
+        given: list[Known] = [Known(0.0, False)] * (self.places - 4)
+        for name, place in zip(self.names[self.places - 4 :], places, strict=False):
+            typed = self.scope.type_of(name)
+            given.append(Known(np.asarray(place) if typed is None else converted(place, typed.dtype)))
+        inputs = dict(zip(self.names, given, strict=False))
+        return self._points.evaluate(self.scope, self.result, (), _AFTER_ALL, inputs)
 
-    def in_ranges(self, *places: Range) -> Range:
-        """The function of ranges; what is captured and not at hand may be anything."""
+    def in_intervals(self, *places: Interval) -> Interval:
+        """The function of intervals."""
         import numpy as np
 
-        given = [Range(*(np.asarray(end, np.float64) for end in place)) for place in places]
-        known = self.inputs(self.ranges, given)
-        for name in self.missing:
-            value = self.values.get(name)
-            shape = value.shape if isinstance(value, TensorType) else ()
-            known[name] = Held.of(np.broadcast_to(np.nan, shape))  # type: ignore[arg-type]
-        return self.ranges(known)
+        given = [Interval(*(np.asarray(end, np.float64) for end in place)) for place in places]
+        inputs = dict(zip(self.names, (*[_SCORE] * (self.places - 4), *given), strict=False))
+        return self._intervals.evaluate(self.scope, self.result, (), _AFTER_ALL, inputs)
 
+    @cached_property
+    def _points(self) -> Propagation[Known]:
+        return Propagation(self.concrete, MOST_STEPS)
 
-def digest(array: Any) -> Any:
-    """Equal for arrays that hold the same."""
-    import numpy as np
-
-    return (
-        array.dtype.str,
-        array.shape,
-        hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).digest(),
-    )
+    @cached_property
+    def _intervals(self) -> Propagation[Interval]:
+        return Propagation(IntervalDomain(self.concrete), MOST_STEPS)

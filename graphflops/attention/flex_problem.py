@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention import bands
-from graphflops.attention.blockwise import HIDDEN, MIXED, SEEN, Counted, count, count_listed
-from graphflops.attention.flex_function import FAR, digest
-from graphflops.attention.predicates import ALWAYS, HIDING, NEVER, TRUE, Truth
-from graphflops.attention.ranges import Range
-from graphflops.attention.regions import doubled_visible
-from graphflops.dims import Dim, Expr, dim_min, same
-from graphflops.errors import GraphflopsError, shown
+from graphflops.attention import block_counts
+from graphflops.attention.conditions import ALWAYS, HIDING, TRUE
+from graphflops.attention.flex_function import FAR
+from graphflops.attention.interval_functions import Interval
+from graphflops.attention.pair_counts import doubled_visible
+from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count, count_listed
+from graphflops.attention.value_numbering import digest
+from graphflops.dims import Dim, dim_min, same
+from graphflops.errors import GraphflopsError, ModelError, shown
 from graphflops.rules.flex import LARGEST_BLOCK, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.attention.blockwise import Visible
+    from graphflops.attention.attention_use import Masking
     from graphflops.attention.flex_function import Function
-    from graphflops.attention.group import Masking
+    from graphflops.attention.rectangles import Visible
+    from graphflops.attention.value_numbering import ValueNumbers
     from graphflops.tensor import TensorType
 
 # What numpy and Python make of functions that a file makes up.
 _FAILURES = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
-_SCORE = Range(-1e3, 1e3)  # scores before their function; what they are does not tell whether it hides them
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,10 @@ class Problem:
     mask: Function
     lists: Lists | None
 
-    @property
-    def identity(self) -> Any:
+    def identity(self, numbers: ValueNumbers) -> Any:
         """Equal for attentions of which the same is visible."""
         sizes = self.query.shape[:3], self.keys, self.rows, self.columns
-        return sizes, self.score.key, self.mask.key, self.lists and self.lists.key
+        return sizes, self.score.key(numbers), self.mask.key(numbers), self.lists and self.lists.key
 
     @property
     def batch(self) -> Dim:
@@ -114,19 +113,6 @@ class Problem:
         sizes = (self.queries, self.keys, self.rows, self.columns)
         return all(isinstance(size, int) and size > 0 for size in sizes)
 
-    @cached_property
-    def where(self) -> Truth:
-        """Where the mask function is true."""
-        return self.mask.conditions.where()
-
-    @cached_property
-    def kept(self) -> Truth:
-        """Where the score function does not hide the score."""
-        if not self.score.may_hide:
-            return TRUE
-        kept = self.score.conditions.kept()
-        return Truth(kept.upper, NEVER) if self.score.may_hide_by_contents else kept
-
     def seen(self) -> tuple[Seen | None, str]:
         """What is visible, and why that is not for certain, if it is not."""
         problem = ""
@@ -150,22 +136,21 @@ class Problem:
         return (self.mask, self.score) if self.score.may_hide else (self.mask,)
 
     def reason(self) -> str:
-        missing = [
-            function.labels.get(name, name)
-            for function in self.functions
-            for name in function.missing
-            if not isinstance(function.values.get(name), Expr)
-        ]
+        """Why it is not known for certain what is visible."""
+        missing = [label for function in self.functions for label in function.labels()]
         if missing:
             return f"what {', '.join(map(shown, dict.fromkeys(missing)))} holds is not at hand"
-        return "lengths have no values: give sizes"
+        if not self.has_numbers:
+            return "lengths have no values: give sizes"
+        operator = next((function.not_followed for function in self.functions if function.not_followed), "")
+        return f"{operator} is not followed" if operator else "an index may be out of its axis"
 
     # Closed forms
 
     def closed(self) -> Seen | None:
         """By closed form; None where there is none."""
-        both = self.where & self.kept
-        if not (self.where.exact and both.exact) or self.lists is not None:
+        both = self.mask.where & self.score.kept
+        if not (self.mask.where.exact and both.exact) or self.lists is not None:
             return None
         doubled, exact = doubled_visible(both.upper, self.queries, self.keys)
         blocks = self.blocks()
@@ -173,39 +158,43 @@ class Problem:
             return None
         return self.of(doubled, blocks or self.any_blocks, self.batch * self.heads)
 
-    def blocks(self) -> bands.Blocks | None:
+    def blocks(self) -> block_counts.Blocks | None:
         """The blocks of a head that run at most, if not listed; None where there is no closed form."""
         if self.is_whole:
             everything = self.any_blocks
-            return everything if self.where != TRUE else bands.Blocks(None, None, 0, everything.partial_pairs)
-        if not self.where.upper:
-            return bands.NO_BLOCKS
-        if len(self.where.upper) > 1:
+            return (
+                everything
+                if self.mask.where != TRUE
+                else block_counts.Blocks(None, None, 0, everything.partial_pairs)
+            )
+        if not self.mask.where.upper:
+            return block_counts.NO_BLOCKS
+        if len(self.mask.where.upper) > 1:
             return None
-        (case,) = self.where.upper
+        (case,) = self.mask.where.upper
         if self.has_numbers:
-            return bands.counted(case, self.queries, self.keys, self.rows, self.columns)  # type: ignore[arg-type]
+            return block_counts.counted(case, self.queries, self.keys, self.rows, self.columns)  # type: ignore[arg-type]
         if isinstance(self.rows, int) and self.rows == self.columns and same(self.queries, self.keys):
-            return bands.formulas(case, self.queries, self.rows)
+            return block_counts.formulas(case, self.queries, self.rows)
         return None
 
     @property
-    def any_blocks(self) -> bands.Blocks:
+    def any_blocks(self) -> block_counts.Blocks:
         """All pairs, in blocks of which no more is known."""
-        return bands.Blocks(None, None, self.queries * self.keys, 0)
+        return block_counts.Blocks(None, None, self.queries * self.keys, 0)
 
-    def of(self, doubled: Dim, blocks: bands.Blocks, times: Dim, *, exact: bool = True) -> Seen:
+    def of(self, doubled: Dim, blocks: block_counts.Blocks, times: Dim, *, exact: bool = True) -> Seen:
         """What is visible, given twice the pairs and the blocks of heads that so many others are like."""
         partial, full = (None if x is None else x * times for x in blocks[:2])
         asked, rest = (x * times for x in blocks[2:])
         hides = doubled * times != 2 * self.scores
-        known = "constant" if any(function.arrays_used for function in self.functions) else "structure"
+        known = "constant" if any(function.arrays for function in self.functions) else "structure"
         mask: Masking = "tensor" if not exact else known if hides else "none"  # type: ignore[assignment]
         return Seen(doubled * times, asked + rest, asked, partial, full, mask)
 
     def bounded(self) -> Seen | None:
         """What is certain: no more is visible, and no more blocks run; None where nothing is."""
-        upper = (self.where & self.kept).upper
+        upper = (self.mask.where & self.score.kept).upper
         doubled, _ = doubled_visible(upper, self.queries, self.keys)
         if self.lists is not None and self.has_numbers:
             batch, heads = self.lists.heads
@@ -218,7 +207,7 @@ class Problem:
         if upper == ALWAYS and blocks is None:
             return None
         blocks = blocks or self.any_blocks
-        unsure = bands.Blocks(None, None, blocks.partial_pairs + blocks.full_pairs, 0)
+        unsure = block_counts.Blocks(None, None, blocks.partial_pairs + blocks.full_pairs, 0)
         return self.of(doubled, unsure, self.batch * self.heads, exact=False)
 
     # Asking
@@ -226,12 +215,12 @@ class Problem:
     def asked(self) -> Seen | None:
         """By asking the functions; None where what they capture is not at hand."""
         hides = self.score.may_hide
-        missing = self.mask.missing or (hides and self.score.missing and not self.kept.exact)
+        missing = self.mask.missing or (hides and self.score.missing and not self.score.kept.exact)
         if not self.has_numbers or missing:
             return None
         own = (1, 1) if self.lists is None else self.lists.heads
         batch, heads = (
-            size if some > 1 or any(function.tells_apart(place) for function in self.functions) else 1
+            size if some > 1 or any(function.depends_on(place) for function in self.functions) else 1
             for place, (size, some) in enumerate(zip((self.batch, self.heads), own, strict=True))
         )
         if not isinstance(batch, int) or not isinstance(heads, int):
@@ -265,11 +254,18 @@ class Problem:
         return found & self.lets_through(b, h, rows, columns) if self.score.may_hide else found
 
     def unmasked(self, b: int, h: int, rows: Any, columns: Any) -> Any:
-        return self.mask.at_points(b, h, rows, columns).astype(bool)
+        import numpy as np
+
+        found = self.mask.at_points(b, h, rows, columns)
+        if found.known is not True:
+            raise ModelError(self.reason())
+        return np.asarray(found.value).astype(bool)
 
     def lets_through(self, b: int, h: int, rows: Any, columns: Any) -> Any:
-        places = (Range(place, place) for place in (b, h, rows, columns))
-        return ~_hidden(self.score.in_ranges(_SCORE, *places))
+        import numpy as np
+
+        found = self.score.at_points(b, h, rows, columns)
+        return ~(np.asarray(found.value <= HIDING) & found.known)
 
     def settled(self, b: int, h: int, *edges: Any) -> Any:
         """What is visible of rectangles."""
@@ -278,7 +274,7 @@ class Problem:
         found = self.settled_mask(b, h, *edges)
         if not self.score.may_hide:
             return found
-        score = self.score.in_ranges(_SCORE, *_places(b, h, *edges))
+        score = self.score.in_intervals(*_places(b, h, *edges))
         through = np.where(_hidden(score), HIDDEN, np.where(self.certainly_kept(score), SEEN, MIXED))
         return np.where(
             (found == HIDDEN) | (through == HIDDEN), HIDDEN, np.where(through == SEEN, found, MIXED)
@@ -287,26 +283,26 @@ class Problem:
     def settled_mask(self, b: int, h: int, *edges: Any) -> Any:
         import numpy as np
 
-        low, high = self.mask.in_ranges(*_places(b, h, *edges))
+        low, high = self.mask.in_intervals(*_places(b, h, *edges))
         state = np.where(low > 0, SEEN, np.where(high <= 0, HIDDEN, MIXED))
         return np.broadcast_to(state, edges[0].shape)
 
-    def certainly_kept(self, score: Range) -> Any:
+    def certainly_kept(self, score: Interval) -> Any:
         """Of ranges of scores, whether none of them is hidden."""
         return score.low > (HIDING if self.score.replaces else FAR)
 
 
 def _places(
     b: int, h: int, first_row: Any, last_row: Any, first_column: Any, last_column: Any
-) -> tuple[Range, ...]:
+) -> tuple[Interval, ...]:
     """Rectangles as ranges of the functions' places."""
-    return Range(b, b), Range(h, h), Range(first_row, last_row), Range(first_column, last_column)
+    return Interval(b, b), Interval(h, h), Interval(first_row, last_row), Interval(first_column, last_column)
 
 
-def _hidden(score: Range) -> Any:
+def _hidden(score: Interval) -> Any:
     """Whether scores are hidden whatever they were, or replaced by a number that hides."""
     return (score.high <= FAR) | ((score.low == score.high) & (score.high <= HIDING))
 
 
-def _blocks(found: Counted) -> bands.Blocks:
-    return bands.Blocks(found.partial_blocks, found.full_blocks, found.partial_pairs, found.full_pairs)
+def _blocks(found: Counted) -> block_counts.Blocks:
+    return block_counts.Blocks(found.partial_blocks, found.full_blocks, found.partial_pairs, found.full_pairs)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from graphflops.attention.group import AttentionUse
+from graphflops.attention.attention_use import AttentionUse
+from graphflops.attention.hidden_pairs import Hidden, masked_part
 from graphflops.attention.match import copies
-from graphflops.attention.visible import Hidden, masked_part
 from graphflops.dims import floor_div, prod
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops.attention.visible import Hiding
+    from graphflops.attention.hidden_pairs import Hiding
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
     from graphflops.view import Call

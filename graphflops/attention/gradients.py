@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.attention.hidden_pairs import masked_part
 from graphflops.attention.roles import role_of
-from graphflops.attention.visible import masked_part
 from graphflops.dims import same
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
+    from graphflops.attention.hidden_pairs import Hidden, Hiding
     from graphflops.attention.match import Spelled
-    from graphflops.attention.visible import Hidden, Hiding
     from graphflops.dims import Dim
     from graphflops.view import Call, View
 

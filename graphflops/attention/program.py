@@ -5,20 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.fused import fused, is_fused
 from graphflops.attention.gradients import hidden_in_gradients, hidden_in_operator
-from graphflops.attention.group import AttentionUse
+from graphflops.attention.hidden_pairs import Hidden, Hiding, masked_part
 from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.roles import role
-from graphflops.attention.stated import refuse_unused
-from graphflops.attention.visible import Hidden, Hiding, masked_part
+from graphflops.attention.user_masks import refuse_unused
 from graphflops.dims import floor_div, prod, same
 from graphflops.errors import DimError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from graphflops.attention.stated import Stated
+    from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim
     from graphflops.view import Call, View
 

@@ -74,7 +74,7 @@ class MaskOption(click.ParamType):  # type: ignore[type-arg]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
         """Parse one."""
-        from graphflops.attention.stated import KINDS, parse
+        from graphflops.attention.user_masks import KINDS, parse
         from graphflops.errors import ModelError
 
         name, found, kind = str(value).rpartition("=")

@@ -402,5 +402,5 @@ LAYERS: tuple[Row, ...] = (
         " higher_order.with_effects higher_order.local_map_hop",
     ),
     Row("wrap_with_autocast", "control", "", other="higher_order.wrap_with_autocast"),
-    Row("flat_apply", "control", "function operands", other="higher_order.flat_apply"),
+    Row("flat_apply", "control", "function operands name x *index", other="higher_order.flat_apply"),
 )

@@ -21,6 +21,7 @@ _BROADCASTING = frozenset({"elementwise", "comparison", "logic"})
 _POINTWISE = _BROADCASTING | {"cast", "identity", "dropout", "quantisation"}
 _MOVING = frozenset({"view", "identity", "cast", "movement"})
 _SEVERAL = frozenset({"b", "weight", "mask", "*xs"})  # parameters of operators that take several tensors
+_KEYWORD_ONLY = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator", "out"})
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
 
@@ -61,6 +62,18 @@ class Op:
         """The ONNX version in force; 0 where the variant is not a number."""
         return int(self.variant) if self.variant.isdecimal() else 0
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the result may be a view of the first operand, or that operand itself."""
+        copies = "copy" in self.word or "clone" in self.word
+        return self.kind in ("view", "identity", "cast", "sequence") and not copies
+
+    @property
+    def reads_sizes(self) -> bool:
+        """Whether it uses the size of its first operand and not the contents."""
+        is_like = self.kind == "creation" and "x" in self.parameters and self.name not in ("fill", "copy")
+        return is_like or self.name in ("size", "numel")
+
     def arguments(self, args: Sequence[Any], kwargs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         """Arguments by canonical name; one without a canonical name keeps its own, or `#3` for its position.
 
@@ -74,7 +87,10 @@ class Op:
         found = {names[i] if i < len(names) else f"#{i}": value for i, value in enumerate(args)}
         for place, (key, value) in enumerate(kwargs, start=len(args)):
             name = self.keywords.get(key, key)
-            if name not in names and place < len(names) and names[place] not in found and not self.is_onnx:
+            stands_for_place = (
+                not args and name not in names and key not in _KEYWORD_ONLY and not self.is_onnx
+            )
+            if stands_for_place and place < len(names) and names[place] not in found:
                 name = names[place]
             found[name] = value
         return found

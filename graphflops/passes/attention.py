@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.attention.flex import FlexAttentions
-    from graphflops.attention.stated import Stated
+    from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim
     from graphflops.graph import Graph, Node
     from graphflops.passes.price import FindFact
@@ -27,7 +27,7 @@ def user_masks(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, St
     """What the user says of masks, by input name. Raises ModelError for a name that no input has."""
     if not masks:
         return {}
-    from graphflops.attention.stated import parsed
+    from graphflops.attention.user_masks import parsed
 
     return parsed(masks, graph)
 

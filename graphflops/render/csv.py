@@ -6,7 +6,7 @@ import csv as writer
 import io
 from typing import TYPE_CHECKING
 
-from graphflops.attention.group import BLOCKS, SIZES
+from graphflops.attention.attention_use import BLOCKS, SIZES
 from graphflops.cost import QUANTITIES
 from graphflops.render.ledger import Ledger, macs
 from graphflops.render.text import safe

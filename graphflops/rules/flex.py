@@ -21,7 +21,7 @@ from graphflops.tensor import FLOAT32, INT32, Contents, TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.attention.group import Masking
+    from graphflops.attention.attention_use import Masking
     from graphflops.cost import Estimate, Region, RegionRun, Value
 
 PARTIAL_BLOCKS, FULL_BLOCKS = 2, 4  # places in the block mask: how many blocks each row of blocks sees

@@ -13,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, parser
 
 from graphflops.analysis import analyze
-from graphflops.attention.stored import array_of
+from graphflops.attention.constants import array_of
 from graphflops.errors import FileError
 from graphflops.exporters.live import from_exported_program
 from graphflops.exporters.onnx_graph import Program

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphflops.attention.stored import array_of
+from graphflops.attention.constants import array_of
 from graphflops.errors import FileError
 from graphflops.exporters import load
 from graphflops.exporters.onnx_graph import Program

@@ -129,7 +129,7 @@ def defs_of(domain):
         ("onnx.Sum.13", "is_pointwise broadcasts"),
         ("onnx.PRelu.16", "is_pointwise broadcasts"),
         ("aten.clamp.default", "is_pointwise moves_elements"),
-        ("onnx.Cast.13", "is_pointwise keeps_values moves_elements"),
+        ("onnx.Cast.13", "shares_memory is_pointwise keeps_values moves_elements"),
         ("onnx.Dropout.13", "is_pointwise is_random"),
         ("aten.conv2d.default", "is_of_images"),
         ("com.microsoft.NhwcConv.1", ""),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from graphflops.attention.predicates import SameBlock, where_not_negative
+from graphflops.attention.conditions import SameBlock, where_not_negative
 from graphflops.dims import at_least, dim_max, dim_min, floor_div
 from graphflops.rules.attention import doubled_pairs
 
 if TYPE_CHECKING:
-    from graphflops.attention.predicates import Case, Cases
+    from graphflops.attention.conditions import Case, Cases
     from graphflops.dims import Dim
 
 _MOST_CASES = 4  # whose overlaps are counted: 15 formulas

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from graphflops.attention import bands, blockwise, pointwise
-from graphflops.attention.blockwise import HIDDEN, MIXED, SEEN, Counted, count
-from graphflops.attention.pointwise import words
-from graphflops.attention.predicates import Affine
-from graphflops.attention.ranges import Range, ranged
+from graphflops.attention import block_counts, elementwise, rectangles
+from graphflops.attention.conditions import Affine
+from graphflops.attention.elementwise import Function
+from graphflops.attention.interval_functions import Interval, extended
+from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.dims import evaluate, symbol
 from graphflops.errors import ModelError
-from graphflops.graph import Node
+from graphflops.ops import operator
 from graphflops.tensor import BFLOAT16, BOOL, DTYPES, FLOAT32, INT32, DType
 
 
@@ -38,8 +38,8 @@ def counted(matrix: Any, rows: int, columns: int) -> Counted:
 @pytest.mark.parametrize("at_once", [50, 2**18])
 def test_any_matrix(settles: bool, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a block is asked about in parts."""
-    monkeypatch.setattr(blockwise, "_AT_ONCE", at_once)
-    monkeypatch.setattr(blockwise, "_INNER", 3)
+    monkeypatch.setattr(rectangles, "_AT_ONCE", at_once)
+    monkeypatch.setattr(rectangles, "_INNER", 3)
     drawn = np.random.default_rng(0)
     for density in (0.0, 0.02, 0.5, 0.97, 1.0):
         queries, keys, rows, columns = (int(drawn.integers(1, most)) for most in (70, 70, 20, 20))
@@ -64,7 +64,7 @@ def test_every_batch_entry_and_head_is_asked() -> None:
 
 
 def test_more_pairs_than_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blockwise, "MOST_PAIRS", 999)
+    monkeypatch.setattr(rectangles, "MOST_PAIRS", 999)
     with pytest.raises(ModelError, match="more than 999 pairs"):
         count(lambda b, h, q, k: q >= k, 1, 1, 40, 40)
 
@@ -82,7 +82,7 @@ def test_bands_in_closed_form() -> None:
         q, k = np.ogrid[: sizes[0], : sizes[1]]
         holds = [term.row * q + term.column * k + term.constant >= 0 for term in case]
         want = counted(np.logical_and.reduce(np.broadcast_arrays(q == q, k == k, *holds)), *block)
-        found = bands.counted(case, *sizes, *block)
+        found = block_counts.counted(case, *sizes, *block)
         assert found == (want.partial_blocks, want.full_blocks, want.partial_pairs, want.full_pairs), case
 
 
@@ -92,22 +92,31 @@ def test_bands_of_any_length() -> None:
         length, block = drawn.randint(1, 40), drawn.randint(1, 7)
         chosen = drawn.sample(DIRECTIONS[:2], drawn.randint(0, 2))
         case = tuple(Affine(*direction, drawn.randint(0, 20)) for direction in chosen)
-        found = bands.formulas(case, symbol("s"), block)
+        found = block_counts.formulas(case, symbol("s"), block)
         assert found is not None
         numbers = [evaluate(x, {"s": length}) for x in found if x is not None]
-        assert tuple(numbers) == bands.counted(case, length, length, block, block), (case, length, block)
+        assert tuple(numbers) == block_counts.counted(case, length, length, block, block), (
+            case,
+            length,
+            block,
+        )
 
 
 # Operators
 
+
+def split(text: str) -> list[str]:
+    return text.split()
+
+
 INTEGERS = [-7, -2, -1, 0, 1, 3, 8]
 NUMBERS = [-2.5, -1.0, -0.1, 0.0, 0.3, 1.0, 7.75]
-OF_INTEGERS = words(
+OF_INTEGERS = split(
     "add.Tensor sub.Tensor rsub.Tensor mul.Tensor floor_divide.default remainder.Tensor minimum.default maximum.default"
     " eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor"
     " neg.default abs.default sign.default bitwise_not.default div.Tensor clamp_min.Tensor clamp_max.Tensor"
 )
-OF_NUMBERS = words(
+OF_NUMBERS = split(
     "add.Tensor sub.Tensor mul.Tensor div.Tensor floor_divide.default remainder.Tensor fmod.Tensor minimum.default"
     " maximum.default atan2.default pow.Tensor_Tensor"
     " lt.Tensor ge.Tensor eq.Tensor neg.default abs.default sign.default floor.default ceil.default trunc.default"
@@ -117,7 +126,7 @@ OF_NUMBERS = words(
     " silu.default relu.default softplus.default erf.default isnan.default isinf.default isfinite.default"
 )
 CALLS = [*((op, INT32) for op in OF_INTEGERS), *((op, FLOAT32) for op in OF_NUMBERS)]
-UNARY = words(
+UNARY = split(
     "neg abs sign bitwise_not floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin"
     " cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid silu relu softplus erf isnan isinf isfinite"
 )
@@ -142,10 +151,8 @@ def torch_result(op: str, given: list[torch.Tensor]) -> tuple[torch.Tensor, DTyp
 def test_numbers_are_those_of_torch(op: str, dtype: DType) -> None:
     given = operands(op, dtype)
     expected, result = torch_result(op, given)
-    node = Node("x", f"aten.{op}")
-    found = pointwise.computed(
-        node, pointwise.word_of(node.op), [x.numpy() for x in given], [dtype] * len(given), result
-    )
+    function = Function(operator(f"aten.{op}").name, (dtype,) * len(given), result)
+    found = elementwise.computed(function, [x.numpy() for x in given])
     np.testing.assert_allclose(found.astype(np.float64), expected.double().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -154,15 +161,14 @@ def test_no_number_is_outside_of_its_range(op: str, dtype: DType) -> None:
     """For every pair of ranges between the numbers, what comes of the numbers in them."""
     values = INTEGERS if dtype is INT32 else NUMBERS
     ends = list(itertools.combinations_with_replacement(values, 2))
-    word = pointwise.word_of(f"aten.{op}")
+    name = operator(f"aten.{op}").name
     number = 1 if op.partition(".")[0] in UNARY else 2
-    node = Node("x", f"aten.{op}")
     for chosen in itertools.product(ends, repeat=number):
         inside = [[x for x in values if low <= x <= high] for low, high in chosen]
         pairs = [
             x
             for x in itertools.product(*inside)
-            if not (x[-1] == 0 and word in ("floor_divide", "remainder"))
+            if not (x[-1] == 0 and name in ("floor_divide", "remainder"))
         ]
         if not pairs:
             continue
@@ -170,8 +176,8 @@ def test_no_number_is_outside_of_its_range(op: str, dtype: DType) -> None:
             torch.tensor(column, dtype=getattr(torch, dtype.name)) for column in zip(*pairs, strict=True)
         ]
         expected, result = torch_result(op, given)
-        ranges = [Range(np.float64(low), np.float64(high)) for low, high in chosen]
-        found = ranged(node, word, ranges, [dtype] * number, result)
+        ranges = [Interval(np.float64(low), np.float64(high)) for low, high in chosen]
+        found = extended(Function(name, (dtype,) * number, result), ranges)
         exact = expected.double().numpy()
         exact = exact[~np.isnan(exact)]
         rounds = np.isfinite(exact) & (
@@ -183,26 +189,24 @@ def test_no_number_is_outside_of_its_range(op: str, dtype: DType) -> None:
 
 def test_ranges_of_monotone_conditions_settle() -> None:
     """What lets whole blocks be skipped."""
-    ge, remainder = Node("x", "aten.ge.Tensor"), Node("x", "aten.remainder.Scalar")
     q, k = (
-        Range(np.array([128.0, 0.0]), np.array([255.0, 127.0])),
-        Range(np.array([0.0, 128.0]), np.array([127.0, 255.0])),
+        Interval(np.array([128.0, 0.0]), np.array([255.0, 127.0])),
+        Interval(np.array([0.0, 128.0]), np.array([127.0, 255.0])),
     )
-    found = ranged(ge, "ge", [q, k], [INT32, INT32], BOOL)
+    found = extended(Function("ge", (INT32, INT32), BOOL), [q, k])
     assert found.low.tolist() == found.high.tolist() == [1, 0]
-    place = Range(np.array([130.0, 120.0]), np.array([140.0, 140.0]))
-    found = ranged(
-        remainder, "remainder", [place, Range(np.float64(128), np.float64(128))], [INT32, None], INT32
-    )
+    place = Interval(np.array([130.0, 120.0]), np.array([140.0, 140.0]))
+    divisor = Interval(np.float64(128), np.float64(128))
+    found = extended(Function("remainder", (INT32, None), INT32), [place, divisor])
     assert (found.low.tolist(), found.high.tolist()) == ([2, 0], [12, 127])
 
 
 def test_what_does_not_fit_is_open() -> None:
-    node, large = Node("x", "aten.mul.Tensor"), Range(np.float64(0), np.float64(2**20))
-    found = ranged(node, "mul", [large, large], [INT32, INT32], INT32)
+    large = Interval(np.float64(0), np.float64(2**20))
+    found = extended(Function("mul", (INT32, INT32), INT32), [large, large])
     assert (found.low, found.high) == (-np.inf, np.inf)
 
 
 def test_bfloat16_is_rounded() -> None:
     numbers = torch.tensor([1.0, 1.001, 1.004, 257.0, -3.14159, float("inf")])
-    assert pointwise.converted(numbers.numpy(), BFLOAT16).tolist() == numbers.bfloat16().float().tolist()
+    assert elementwise.converted(numbers.numpy(), BFLOAT16).tolist() == numbers.bfloat16().float().tolist()

@@ -1,23 +1,14 @@
-"""Which pairs of a query and a key masks let through, counted: in closed form, or one by one where all sizes are numbers."""
+"""Counts the (query, key) pairs that masks hide: in closed form, or by evaluating them where all sizes are concrete."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.attention.predicates import (
-    HIDING,
-    TRUE,
-    UNKNOWN,
-    Truth,
-    negative,
-    number_of,
-    visible_where,
-)
-from graphflops.attention.regions import doubled_visible
-from graphflops.attention.roles import base_of, role_of
+from graphflops.attention.conditions import HIDING, TRUE, Truth
+from graphflops.attention.pair_counts import doubled_visible
 from graphflops.dims import dim_max, floor_div
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
@@ -25,48 +16,46 @@ from graphflops.graph import Ref
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphflops.attention.alike import Alike
-    from graphflops.attention.grids import Grids
-    from graphflops.attention.group import Masking as Kind
-    from graphflops.attention.masks import Masks
+    from graphflops.attention.affine import Known
+    from graphflops.attention.attention_use import Masking as Kind
+    from graphflops.attention.concrete import ConcreteDomain
+    from graphflops.attention.conditions import Cases
+    from graphflops.attention.index_propagation import Propagation
     from graphflops.attention.match import Masking, Spelled
-    from graphflops.attention.predicates import Cases
-    from graphflops.attention.stated import Stated
-    from graphflops.attention.stored import Contents
-    from graphflops.attention.writes import Writes
+    from graphflops.attention.pair_enumeration import Restriction, Sense
+    from graphflops.attention.scopes import Scope
+    from graphflops.attention.user_masks import Stated
+    from graphflops.attention.value_numbering import ValueNumbers
     from graphflops.dims import Dim
     from graphflops.view import Call, View
 
+_MOST_STEPS = 400  # looked at for one mask in the affine domain
 _MOST_ANCESTORS = 400
 _NO_MASKS = ("product", "softmax")
-_SIZES_ALONE = frozenset({"sym_size", "size", "sym_numel", "numel", "Shape", "Size", "EyeLike"})
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """A value that hides scores from a call.
-
-    sense: it is added to the scores, or taken from them, or a truth where they are kept, or dropped.
-    shape: of the scores that it broadcasts to; only the last two are always known.
-    """
-
-    call: Call
-    name: str
-    sense: Literal["added", "taken", "kept", "dropped"]
-    shape: tuple[Dim, ...]
 
 
 class Hidden(NamedTuple):
     """What masks hide.
 
-    doubled: twice the hidden pairs of `problems` attentions together, which all others are like.
-    inputs: names of the program's inputs that mask, where what they hide is not told.
+    doubled: 2 x the hidden pairs, summed over `problems` distinct (batch, head) slices; the remaining slices repeat these.
+    inputs: names of the program's inputs that mask, where it is not known what they hide.
     """
 
     doubled: Dim = 0
     problems: int = 1
     mask: Kind = "none"
     inputs: tuple[str, ...] = ()
+
+
+class Formula(NamedTuple):
+    """A mask in the affine domain.
+
+    lost: whether concrete evaluation may tell more of it. open: whether part of it is a value that no evaluation tells.
+    """
+
+    value: Known
+    lost: bool
+    open: bool
 
 
 @dataclass
@@ -76,42 +65,50 @@ class Hiding:
     view: View
     stated: Mapping[str, Stated] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
-    asked: dict[object, tuple[tuple[int, int, bool] | None, frozenset[str]]] = field(default_factory=dict)
+    counted: dict[object, tuple[tuple[int, int, bool] | None, frozenset[str]]] = field(default_factory=dict)
+    formulas: dict[tuple[str, int], Formula] = field(default_factory=dict)
 
     @cached_property
-    def writes(self) -> Writes:
-        """What is written in place."""
-        from graphflops.attention.writes import Writes
+    def scope(self) -> Scope:
+        """The program's values."""
+        from graphflops.attention.scopes import scope_of_view
 
-        return Writes(self.view)
-
-    @cached_property
-    def contents(self) -> Contents:
-        """What is stored."""
-        from graphflops.attention.stored import Contents
-
-        return Contents(self.view, self.writes)
+        return scope_of_view(self.view)
 
     @cached_property
-    def formulas(self) -> Masks:
+    def affine(self) -> Propagation[Known]:
         """Masks as formulas."""
-        from graphflops.attention.masks import Masks
+        from graphflops.attention.affine import AffineDomain
+        from graphflops.attention.index_propagation import Propagation
 
-        return Masks(self.view, self.writes, self.contents)
-
-    @cached_property
-    def alike(self) -> Alike:
-        """Which masks are made alike."""
-        from graphflops.attention.alike import Alike
-
-        return Alike(self.view)
+        return Propagation(AffineDomain(), _MOST_STEPS)
 
     @cached_property
-    def grids(self) -> Grids:
+    def concrete(self) -> ConcreteDomain:
         """Masks as numbers."""
-        from graphflops.attention.grids import Grids
+        from graphflops.attention.concrete import ConcreteDomain
 
-        return Grids(self.view, self.writes, self.contents)
+        return ConcreteDomain()
+
+    @cached_property
+    def numbers(self) -> ValueNumbers:
+        """Which masks are computed alike: each layer of a decomposed program may make the same mask anew."""
+        from graphflops.attention.value_numbering import ValueNumbers
+
+        return ValueNumbers()
+
+    def formula(self, name: str, before: int) -> Formula:
+        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it."""
+        from graphflops.attention.conditions import COLUMN, ROW
+
+        typed = self.view.types.get(name)
+        if typed is None:
+            return Formula(self.affine.domain.unknown(None), False, True)
+        if (name, before) not in self.formulas:
+            at = (*[None] * (typed.rank - 2), ROW, COLUMN)
+            value = self.affine.evaluate(self.scope, Ref(name), at, before)
+            self.formulas[name, before] = Formula(value, self.affine.lost, self.affine.open)
+        return self.formulas[name, before]
 
     def of_spelled(self, group: Spelled) -> Hidden:
         """What the masks of an attention hide that is spelled out."""
@@ -134,38 +131,51 @@ class Hiding:
         ):
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
-        sense: Literal["added", "kept"] = "kept" if typed.dtype.kind == "bool" else "added"
-        return self.hidden([Restriction(call, name, sense, shape)], queries, keys)
+        sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
+        return self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
+
+    def restriction(self, call: Call, name: str, sense: Sense, shape: tuple[Dim, ...]) -> Restriction:
+        """A mask as a call applies it."""
+        from graphflops.attention.pair_enumeration import Restriction
+
+        return Restriction(self.scope, name, call.place, sense, shape)
 
     def restrictions(self, masking: Masking, shape: tuple[Dim, ...]) -> list[Restriction]:
         """What in a call may hide scores."""
-        call, base = masking.call, base_of(masking.call)
-        if base in ("add", "Add") and call.attribute("alpha", 1) == 1:
-            return [Restriction(call, masking.others[0], "added", shape)]
-        is_first = call.operand(0) == masking.scores
-        if base in ("sub", "Sub") and is_first and call.attribute("alpha", 1) == 1:
-            return [Restriction(call, masking.others[0], "taken", shape)]
-        if base in ("where", "Where", "masked_fill") and len(call.given) >= 3:
-            fill = base == "masked_fill"
-            first, second, third = call.given[:3]
-            condition = second if fill else first
-            keeps = not fill and isinstance(second, Ref) and second.name == masking.scores
-            number = self.number(third if keeps or fill else second, call)
-            if number is not None and number <= HIDING and isinstance(condition, Ref):
-                return [Restriction(call, condition.name, "kept" if keeps else "dropped", shape)]
-        return []
+        call, name, scores = masking.call, masking.call.operator.name, masking.scores
+        is_sum = name == "add" or (name == "sub" and call.value("a") == scores)
+        if is_sum and call.argument("alpha", 1) == 1:
+            sense: Sense = "added" if name == "add" else "subtracted"
+            return [self.restriction(call, masking.others[0], sense, shape)]
+        condition, number = call.value("condition"), call.argument("b")
+        keeps = name == "where" and call.value("a") == scores
+        if name == "masked_fill":
+            condition, number = call.value("mask"), call.argument("value")
+        elif not keeps:
+            number = call.argument("a")
+        if (
+            name not in ("where", "masked_fill")
+            or not condition
+            or (hides := self.number(number, call)) is None
+        ):
+            return []
+        return (
+            [self.restriction(call, condition, "keep" if keeps else "drop", shape)] if hides <= HIDING else []
+        )
 
     def number(self, argument: object, call: Call) -> float | None:
         """The number that an argument is for every pair."""
+        from graphflops.attention.affine import number_of
+
         if isinstance(argument, Ref):
-            return number_of(self.formulas.at_pair(argument.name, call).value)
+            return number_of(self.formula(argument.name, call.place).value)
         return argument if isinstance(argument, (int, float)) else None
 
     def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """What several masks hide together."""
         if not restrictions:
             return Hidden()
-        self.contents.met.clear()
+        self.scope.constants.used.clear()
         truth = TRUE
         for each in restrictions:
             truth = truth & self.seen(each)
@@ -186,7 +196,7 @@ class Hiding:
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
             doubled = dim_max(doubled, statement.doubled_hidden(queries, keys) * problems)
-        kind: Kind = "constant" if self.contents.met else "structure"
+        kind: Kind = "constant" if self.scope.constants.used else "structure"
         if stated:
             kind = "stated"
         elif not exact and doubled == 0:
@@ -195,11 +205,12 @@ class Hiding:
 
     def seen(self, each: Restriction) -> Truth:
         """Where a mask lets scores through, as a formula."""
-        value = self.formulas.at_pair(each.name, each.call).value
-        if each.sense in ("added", "taken"):
-            return visible_where(negative(value) if each.sense == "taken" else value)
-        found = value if isinstance(value, Truth) else UNKNOWN
-        return found if each.sense == "kept" else ~found
+        from graphflops.attention.affine import as_truth, negative, visible_where
+
+        value = self.formula(each.name, each.before).value
+        if each.sense in ("added", "subtracted"):
+            return visible_where(negative(value) if each.sense == "subtracted" else value)
+        return as_truth(value) if each.sense == "keep" else ~as_truth(value)
 
     def of_numbers(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim
@@ -210,29 +221,26 @@ class Hiding:
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
-        masks = [(self.alike.number(r.name), r.sense, r.shape) for r in restrictions]
-        key = (*masks, upper, queries, keys) if not self.writes.by_owner else object()
-        if key not in self.asked:
-            from graphflops.attention.asked import doubled_hidden
+        masks = [
+            (self.numbers.of(each.scope, Ref(each.name)), each.sense, each.shape) for each in restrictions
+        ]
+        key = (*masks, upper, queries, keys) if not self.scope.mutations.by_owner else object()
+        if key not in self.counted:
+            from graphflops.attention.pair_enumeration import doubled_hidden
 
             found = None
             # Whatever a file holds, not to follow a mask is never wrong.
             with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
-                found = doubled_hidden(self.grids, restrictions, upper, queries, keys)
-            self.asked[key] = found, frozenset(self.contents.met)
-        found, met = self.asked[key]
-        self.contents.met |= met
+                found = doubled_hidden(self.concrete, restrictions, upper, queries, keys)
+            self.counted[key] = found, frozenset(self.scope.constants.used)
+        found, met = self.counted[key]
+        self.scope.constants.used |= met
         return found
 
     def are_numbers_needed(self, restrictions: Sequence[Restriction], told: bool) -> bool:
         """Whether numbers tell more of masks than formulas do."""
-        found = [self.formulas.at_pair(each.name, each.call) for each in restrictions]
+        found = [self.formula(each.name, each.before) for each in restrictions]
         return not told or any(each.lost for each in found) or not any(each.open for each in found)
-
-    def reads_sizes(self, call: Call) -> bool:
-        """Whether a call asks of a tensor how large it is, not what is in it."""
-        base = base_of(call)
-        return base in _SIZES_ALONE or base.endswith("_like") or base.startswith("new_")
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
         """The program's inputs whose contents values are made of; what comes out of a product or a softmax is no mask."""
@@ -244,7 +252,9 @@ class Hiding:
             maker = self.view.makers.get(name)
             if name in users:
                 found[name] = None
-            elif maker is not None and not self.reads_sizes(maker) and role_of(maker) not in _NO_MASKS:
+            elif (
+                maker is not None and not maker.operator.reads_sizes and maker.operator.kind not in _NO_MASKS
+            ):
                 new = [other for other in maker.uses if other not in seen]
                 seen.update(new)
                 waiting += new

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from graphflops.attention.predicates import TRUE, Affine, where_not_negative
+from graphflops.attention.conditions import TRUE, Affine, where_not_negative
 from graphflops.dims import at_least, floor_div
 from graphflops.errors import ModelError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from graphflops.attention.predicates import Truth
+    from graphflops.attention.conditions import Truth
     from graphflops.dims import Dim
     from graphflops.graph import Graph
     from graphflops.tensor import TensorType

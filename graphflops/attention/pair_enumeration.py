@@ -1,43 +1,67 @@
-"""What masks hide where all sizes are numbers: asked pair by pair."""
+"""Counts the (query, key) pairs that masks hide where all sizes are concrete, by evaluating the masks.
+
+Rectangles of pairs are evaluated first, in intervals; what that does not settle is evaluated on every pair.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from graphflops.attention.blockwise import HIDDEN, MIXED, SEEN, count
-from graphflops.attention.predicates import ALWAYS, HIDING, SameBlock
-from graphflops.attention.spans import Span, Spans
+from graphflops.attention.concrete import MOST_STEPS, ConcreteDomain
+from graphflops.attention.conditions import ALWAYS, HIDING, SameBlock
+from graphflops.attention.index_propagation import Propagation
+from graphflops.attention.intervals import MOST_STEPS as MOST_INTERVAL_STEPS
+from graphflops.attention.intervals import IntervalDomain, Span
+from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, count
+from graphflops.graph import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.attention.grids import Grids
-    from graphflops.attention.predicates import Cases
-    from graphflops.attention.visible import Restriction
+    from graphflops.attention.conditions import Cases
+    from graphflops.attention.scopes import Scope
+    from graphflops.dims import Dim
 
 _MOST_PROBLEMS = 2**16  # batch entries and heads that a mask tells apart
+Sense = Literal["added", "subtracted", "keep", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A mask as a call applies it to scores.
+
+    before: place of that call in its scope. sense: how the mask is applied: added, subtracted, boolean keep, boolean drop.
+    shape: of the scores that it broadcasts to; only the last two axes are always known.
+    """
+
+    scope: Scope
+    name: str
+    before: int
+    sense: Sense
+    shape: tuple[Dim, ...]
 
 
 def doubled_hidden(
-    grids: Grids, restrictions: Sequence[Restriction], upper: Cases, queries: int, keys: int
+    concrete: ConcreteDomain, restrictions: Sequence[Restriction], upper: Cases, queries: int, keys: int
 ) -> tuple[int, int, bool]:
-    """Twice the pairs that are hidden in so many problems together, and whether it is certain that no more are.
+    """2 x the hidden pairs, summed over `problems` distinct (batch, head) slices, that number, and whether it is exact.
 
-    upper: outside of these cases nothing is visible. A problem is one batch entry and head; all others are like these.
-    Raises ModelError where too many pairs had to be asked about.
+    The remaining slices repeat these. upper: nothing is visible outside of these cases.
+    Raises ModelError where too many pairs would have to be evaluated.
     """
     import numpy as np
 
-    asking = _Asking(grids, restrictions, upper)
+    masks = _Masks(concrete, restrictions, upper)
     lead = _lead(restrictions)
-    # Two queries and two keys of all problems at once: the axes that the answer has are those it depends on.
+    # Two queries and two keys of all slices at once: the axes of the answer are those that it depends on.
     axes = [
         None if size is None else np.arange(size).reshape(size, *[1] * (len(lead) - axis + 1))
         for axis, size in enumerate(lead)
     ]
     two = np.arange(2)
-    shape = np.shape(asking.visible(axes, np.minimum(two, queries - 1)[:, None], np.minimum(two, keys - 1)))
+    shape = np.shape(masks.visible(axes, np.minimum(two, queries - 1)[:, None], np.minimum(two, keys - 1)))
     shape = (*[1] * (len(lead) + 2 - len(shape)), *shape)
     varying = {axis: size for axis, size in enumerate(shape[:-2]) if size > 1}
     rows, columns = (size if shape[axis] > 1 else 1 for axis, size in ((-2, queries), (-1, keys)))
@@ -50,19 +74,16 @@ def doubled_hidden(
         return places
 
     def visible(problem: int, _: int, i: Any, j: Any) -> Any:
-        return asking.visible(places_of(problem), i, j)
+        return masks.visible(places_of(problem), i, j)
 
     def settled(problem: int, _: int, *edges: Any) -> Any:
-        return asking.settled(places_of(problem), Span(*edges[:2]), Span(*edges[2:]))
+        return masks.settled(places_of(problem), Span(*edges[:2]), Span(*edges[2:]))
 
-    asking.told = True
+    masks.exact = True
     problems = math.prod(varying.values())
-    pairs = (
-        count(visible, problems, 1, rows, columns, settled=settled).pairs
-        * (queries // rows)
-        * (keys // columns)
-    )
-    return 2 * (queries * keys * problems - pairs), problems, asking.told
+    found = count(visible, problems, 1, rows, columns, settled=settled)
+    pairs = found.pairs * (queries // rows) * (keys // columns)
+    return 2 * (queries * keys * problems - pairs), problems, masks.exact
 
 
 def _lead(restrictions: Sequence[Restriction]) -> list[int | None]:
@@ -73,38 +94,36 @@ def _lead(restrictions: Sequence[Restriction]) -> list[int | None]:
     return lead if math.prod(size or 1 for size in lead) <= _MOST_PROBLEMS else [None] * len(lead)
 
 
-class _Asking:
-    """Masks asked about pairs. told: whether all that was asked by now is known."""
+class _Masks:
+    """Masks, evaluated. exact: whether everything evaluated so far was known."""
 
-    def __init__(self, grids: Grids, restrictions: Sequence[Restriction], upper: Cases) -> None:
-        self.grids = grids
+    def __init__(self, concrete: ConcreteDomain, restrictions: Sequence[Restriction], upper: Cases) -> None:
         self.restrictions = restrictions
         self.upper = upper
-        self.spans = Spans(grids)
-        self.told = True
+        self.points = Propagation(concrete, MOST_STEPS)
+        self.spans = Propagation(IntervalDomain(concrete), MOST_INTERVAL_STEPS)
+        self.exact = True
 
-    def visible(self, places: Sequence[Any], rows: Any, columns: Any) -> Any:
+    def visible(self, lead: Sequence[Any], rows: Any, columns: Any) -> Any:
         """Where all masks let through, or may."""
         found = _holds(self.upper, rows, columns)
         for each in self.restrictions:
-            found = found & self.passes(each, (*places, rows, columns))
+            found = found & self.passes(each, (*lead, rows, columns))
         return found
 
-    def settled(self, places: Sequence[Any], rows: Span, columns: Span) -> Any:
+    def settled(self, lead: Sequence[Any], rows: Span, columns: Span) -> Any:
         """Of rectangles: whether all masks let all pairs through, or one of them none."""
         import numpy as np
 
         always, ever = _held_throughout(self.upper, rows, columns)
-        leading = [None if place is None else Span(place, place) for place in places]
+        at = (*[None if place is None else Span(place, place) for place in lead], rows, columns)
         for each in self.restrictions:
-            typed = self.spans.view.types[each.name]
-            at = (*leading, rows, columns)
-            found = self.spans.look(each.name, at[len(at) - typed.rank :], each.call.place)
+            found = self.spans.evaluate(each.scope, Ref(each.name), at, each.before)
             low, high = (np.asarray(end) for end in found)
-            if each.sense in ("added", "taken"):
-                low, high = (-high, -low) if each.sense == "taken" else (low, high)
+            if each.sense in ("added", "subtracted"):
+                low, high = (-high, -low) if each.sense == "subtracted" else (low, high)
                 passes, may_pass = low > HIDING, high > HIDING
-            elif each.sense == "kept":
+            elif each.sense == "keep":
                 passes, may_pass = (low > 0) | (high < 0), (low != 0) | (high != 0)
             else:
                 passes, may_pass = (low == 0) & (high == 0), (low <= 0) & (high >= 0)
@@ -116,14 +135,13 @@ class _Asking:
         """Where one mask lets through, or may."""
         import numpy as np
 
-        typed = self.grids.view.types[each.name]
-        found = self.grids.look(each.name, at[len(at) - typed.rank :], each.call.place)
+        found = self.points.evaluate(each.scope, Ref(each.name), at, each.before)
         value = np.asarray(found.value)
-        if each.sense in ("added", "taken"):
-            hides = (-value if each.sense == "taken" else value) <= HIDING
+        if each.sense in ("added", "subtracted"):
+            hides = (-value if each.sense == "subtracted" else value) <= HIDING
         else:
-            hides = value.astype(bool) == (each.sense == "dropped")
-        self.told = self.told and bool(np.all(found.known))
+            hides = value.astype(bool) == (each.sense == "drop")
+        self.exact = self.exact and bool(np.all(found.known))
         return ~(hides & found.known)
 
 
@@ -136,8 +154,7 @@ def _held_throughout(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]
         all_hold = may_hold = np.asarray(True)
         for term in case:
             if isinstance(term, SameBlock):
-                first, last = (x // term.constant for x in rows), (x // term.constant for x in columns)
-                (a, b), (c, d) = first, last
+                (a, b), (c, d) = ([x // term.constant for x in span] for span in (rows, columns))
                 all_hold, may_hold = all_hold & (a == b) & (c == d) & (a == c), may_hold & (a <= d) & (c <= b)
             elif isinstance(term.constant, int):
                 low, high = rows * term.row + columns * term.column + term.constant

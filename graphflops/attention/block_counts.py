@@ -8,7 +8,7 @@ from graphflops.dims import Dim, ceil_div, dim_min, floor_div
 from graphflops.rules.attention import doubled_pairs
 
 if TYPE_CHECKING:
-    from graphflops.attention.predicates import Case
+    from graphflops.attention.conditions import Case
 
 _MOST_LINES = 2**20  # of blocks, one after the other
 

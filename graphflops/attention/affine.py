@@ -1,0 +1,505 @@
+"""The affine domain: values as formulas in the places i and j of a query and a key, for symbolic lengths too.
+
+A truth is made of affine conditions (`conditions`). A number is given by cases: a few pieces, each with the truth where it
+holds, so that `abs`, `min`, `where` and `clamp` of affine numbers need no representation of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, Union
+
+from graphflops.attention.conditions import (
+    FALSE,
+    HIDING,
+    TRUE,
+    UNKNOWN,
+    ZERO,
+    Affine,
+    Truth,
+    truth,
+    where_not_negative,
+    where_same_block,
+    where_zero,
+)
+from graphflops.attention.constant_forms import Even, known_element, stored_form
+from graphflops.attention.domain import Domain, Indices
+from graphflops.attention.elementwise import Function, computed, is_known
+from graphflops.dims import Expr, at_least, floor_div, mod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.attention.domain import Asked
+    from graphflops.attention.scopes import Scope, Step
+    from graphflops.dims import Dim
+    from graphflops.tensor import DType, TensorType
+
+_MOST_PIECES = 8  # of one number
+_EXACT = 2**53  # whole numbers up to this are exact in float64
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """A number divided by a positive one, rounded down."""
+
+    term: Affine
+    divisor: int
+
+    def __add__(self, number: Dim) -> Quotient:
+        return Quotient(self.term + number * self.divisor, self.divisor)
+
+
+Piece = Union[Affine, Quotient, float, None]  # None: not known, but no more than an ordinary score
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number by cases: the first piece whose truth holds; together the truths hold everywhere."""
+
+    pieces: tuple[tuple[Truth, Piece], ...]
+
+
+Known = Union[Truth, Number]
+UNKNOWN_NUMBER = Number(((TRUE, None),))
+
+
+def number(value: object) -> Number:
+    """A number that is the same for every pair; a whole one is affine."""
+    if isinstance(value, float) and abs(value) < _EXACT and value == int(value):
+        value = int(value)
+    return Number(((TRUE, Affine(0, 0, value) if isinstance(value, (int, Expr)) else value),))  # type: ignore[arg-type]
+
+
+def constant_of(piece: Piece) -> float | None:
+    """The number that a piece is for every pair; None where it is none."""
+    if isinstance(piece, Affine):
+        return piece.constant if piece.is_number and isinstance(piece.constant, int) else None
+    return piece if isinstance(piece, (int, float)) else None
+
+
+def number_of(value: Known) -> float | None:
+    """The number that a value is for every pair; None where it is none."""
+    return constant_of(value.pieces[0][1]) if isinstance(value, Number) and len(value.pieces) == 1 else None
+
+
+def as_number(value: Known) -> Number:
+    """A truth as 1 where it holds and 0 elsewhere; a number as it is."""
+    if isinstance(value, Number):
+        return value
+    return _number([(value, Affine(0, 0, 1)), (~value, ZERO)])
+
+
+def as_truth(value: Known) -> Truth:
+    """Where a number is not zero; a truth as it is."""
+    return value if isinstance(value, Truth) else _where(value, lambda piece: ~_equal(piece, ZERO))
+
+
+def negative(value: Known) -> Number:
+    """Minus a number."""
+    return _combined(lambda piece: _times(piece, Affine(0, 0, -1)), value)
+
+
+def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
+    """Where a mask lets scores through: a truth where it holds, a number to be added where it is not a hiding one.
+
+    unknown: where a number that is not known lets through.
+    """
+    if isinstance(value, Truth):
+        return value
+
+    def visible(piece: Piece) -> Truth:
+        return unknown if piece is None else ~_at_least(number(HIDING).pieces[0][1], piece)
+
+    return _where(value, visible)
+
+
+def _where(value: Number, test: Callable[[Piece], Truth]) -> Truth:
+    """Where a test of the pieces holds; by the pieces of which it does not hold where that alone is exact."""
+    tested = [(holds, test(piece)) for holds, piece in value.pieces]
+    found = FALSE
+    for holds, passes in tested:
+        found = found | (holds & passes)
+    if found.exact:
+        return found
+    fails = FALSE
+    for holds, passes in tested:
+        fails = fails | (holds & ~passes)
+    return ~fails if fails.exact else found & ~Truth(fails.lower, fails.lower)
+
+
+def _number(pieces: Sequence[tuple[Truth, Piece]]) -> Number:
+    """A number of those pieces, equal ones joined; not known where they are too many."""
+    found: dict[Piece, Truth] = {}
+    for holds, piece in pieces:
+        if holds.upper:
+            found[piece] = found[piece] | holds if piece in found else holds
+    if len(found) == 1:
+        return Number(((TRUE, *found),))  # type: ignore[arg-type]
+    if not found or len(found) > _MOST_PIECES:
+        return UNKNOWN_NUMBER
+    return Number(tuple((holds, piece) for piece, holds in found.items()))
+
+
+def _combined(function: Callable[..., Piece], *values: Known) -> Number:
+    """A function of numbers, piece by piece."""
+    return _number([(holds, function(*pieces)) for holds, pieces in _cases(values)])
+
+
+def _tested(function: Callable[..., Truth], *values: Known) -> Truth:
+    """A condition on numbers, piece by piece."""
+    found = FALSE
+    for holds, pieces in _cases(values):
+        found = found | (holds & function(*pieces))
+    return found
+
+
+def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
+    """Pieces of several numbers together, and where each combination holds."""
+    numbers = [as_number(value).pieces for value in values]
+    if math.prod(map(len, numbers)) > _MOST_PIECES**2:
+        return [(TRUE, (None,) * len(values))]
+    found = []
+    for chosen in product(*numbers):
+        holds = TRUE
+        for each, _ in chosen:
+            holds = holds & each
+        if holds.upper:
+            found.append((holds, tuple(piece for _, piece in chosen)))
+    return found
+
+
+# Pieces
+
+
+def _times(a: Piece, b: Piece) -> Piece:
+    x, y = constant_of(a), constant_of(b)
+    if x is not None and y is not None:
+        return _constant(x * y)
+    for one, factor in ((a, y), (b, x)):
+        if isinstance(one, Affine) and factor is not None and math.isfinite(factor) and factor == int(factor):
+            return one * int(factor)
+        if isinstance(one, Quotient) and factor == 1:
+            return one
+    return None
+
+
+def _constant(value: float) -> Piece:
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return number(value).pieces[0][1]
+
+
+def _at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
+    """`a >= b + more`; `more` is for whole numbers, 1 for a strict comparison."""
+    x, y = constant_of(a), constant_of(b)
+    if x is not None and y is not None:
+        return truth(x > y if more else x >= y)
+    if isinstance(a, Affine) and isinstance(b, Affine):
+        return where_not_negative(a + b * -1 + -more)
+    if isinstance(a, (Affine, Quotient)) and y is not None:
+        if math.isinf(y):
+            return truth(y < 0)
+        limit = math.floor(y) + 1 if more or y != int(y) else int(y)
+        return _whole_at_least(a, limit)
+    if isinstance(b, (Affine, Quotient)) and x is not None:
+        if math.isinf(x):
+            return truth(x > 0)
+        limit = math.ceil(x) - 1 if more or x != int(x) else int(x)
+        return ~_whole_at_least(b, limit + 1)
+    if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
+        difference = a.term + b.term * -1
+        if difference.is_number and isinstance(difference.constant, int) and not difference.constant:
+            return truth(not more)
+    return UNKNOWN
+
+
+def _whole_at_least(value: Affine | Quotient, limit: int) -> Truth:
+    """`value >= limit`."""
+    if isinstance(value, Quotient):
+        return where_not_negative(value.term + -limit * value.divisor)
+    return where_not_negative(value + -limit)
+
+
+def _equal(a: Piece, b: Piece) -> Truth:
+    x, y = constant_of(a), constant_of(b)
+    if x is not None and y is not None:
+        return truth(x == y)
+    if isinstance(a, Affine) and isinstance(b, Affine):
+        return where_zero(a + b * -1)
+    for one, whole in ((a, y), (b, x)):
+        if whole is not None and isinstance(one, (Affine, Quotient)):
+            if math.isinf(whole) or whole != int(whole):
+                return FALSE
+            return _whole_at_least(one, int(whole)) & ~_whole_at_least(one, int(whole) + 1)
+    if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
+        return _same_block(a.term, b.term, a.divisor)
+    return UNKNOWN
+
+
+def _same_block(a: Affine, b: Affine, size: int) -> Truth:
+    """Where two places are in the same block, counted from the first place."""
+    if a == b:
+        return TRUE
+    directions = {(a.row, a.column), (b.row, b.column)}
+    if directions != {(1, 0), (0, 1)} or a.constant != b.constant or mod(a.constant, size) != 0:
+        return UNKNOWN
+    return where_same_block(size)
+
+
+# Functions
+
+
+class AffineDomain(Domain[Known]):
+    """Values as formulas. overwhelming: an addend of this or less hides a score, whatever the other addend is."""
+
+    zero = ZERO
+
+    def __init__(self, overwhelming: float = HIDING) -> None:
+        self.overwhelming = overwhelming
+
+    def unknown(self, dtype: DType | None) -> Known:
+        return UNKNOWN if dtype is not None and dtype.kind == "bool" else UNKNOWN_NUMBER
+
+    def is_unknown(self, value: Known) -> bool:
+        if isinstance(value, Truth):
+            return not value.exact
+        return any(piece is None for _, piece in value.pieces)
+
+    def literal(self, value: Any) -> Known:
+        if isinstance(value, bool):
+            return truth(value)
+        return Number(((TRUE, _constant(value)),)) if isinstance(value, float) else number(value)
+
+    def as_index(self, value: Known) -> Affine | None:
+        piece = value.pieces[0][1] if isinstance(value, Number) and len(value.pieces) == 1 else None
+        return piece if isinstance(piece, Affine) else None
+
+    def from_index(self, index: Any, dtype: DType) -> Known:
+        if not all(isinstance(part, (int, Expr)) for part in (index.row, index.column, index.constant)):
+            return UNKNOWN_NUMBER
+        return self.rounded(Number(((TRUE, index),)), dtype)
+
+    def wrapped(self, index: Affine | None, size: Dim) -> Affine | None:
+        if index is None or index.is_never_negative:
+            return index
+        return index + size if index.is_number and at_least(-1, index.constant) else None
+
+    def between(self, index: Affine, begin: Dim, end: Dim | None) -> Truth:
+        inside = where_not_negative(index + -begin)
+        return inside if end is None else inside & where_not_negative(index * -1 + (end - 1))
+
+    def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> None:
+        return None
+
+    def choose(self, condition: Known, yes: Known, no: Known) -> Known:
+        holds = as_truth(condition)
+        if holds in (TRUE, FALSE):
+            return yes if holds == TRUE else no
+        if isinstance(yes, Truth) and isinstance(no, Truth):
+            return (holds & yes) | (~holds & no)
+        pieces = [(holds & each, piece) for each, piece in as_number(yes).pieces]
+        return _number([*pieces, *((~holds & each, piece) for each, piece in as_number(no).pieces)])
+
+    def stored(self, scope: Scope, name: str, typed: TensorType, at: Indices) -> Known | None:
+        known = known_element(typed, at)
+        if known is not None:
+            return self.literal(known)
+        found = stored_form(scope.constants, name, typed, at)
+        if found is None:
+            return None
+        form, row, column = found
+        if isinstance(form, Even):
+            return Number(((TRUE, column * form.step + form.first),))
+        where = form.truth(row, column)
+        return where if form.numbers is None else self.choose(where, *map(self.literal, form.numbers))
+
+    def whole(self, asked: Asked[Known], step: Step, at: Indices) -> Known | None:
+        """Of operators along axes only the running sum of one number, which is the index times that number."""
+        axis, source = step.argument("axis"), asked.type_of(step.argument("x"))
+        if step.operator.name != "cumsum" or not isinstance(axis, int) or source is None:
+            return None
+        if step.argument("exclusive", 0) or step.argument("reverse", 0):
+            return None
+        each = number_of(as_number(asked.operand(step.argument("x"), at)))
+        place: Affine | None = at[axis % source.rank]
+        if each is None or place is None or each != int(each):
+            return None
+        return Number(((TRUE, (place + 1) * int(each)),))
+
+    def apply(self, function: Function, values: Sequence[Known | None]) -> Known | None:
+        given = [value for value in values if value is not None]
+        if len(given) < len(values) and function.name != "clamp":
+            return None
+        special = _FUNCTIONS.get(function.name)
+        is_truth = function.result is not None and function.result.kind == "bool"
+        if is_truth and function.name in _OF_TRUTHS:
+            found: Known | None = _OF_TRUTHS[function.name](*map(as_truth, given))
+        elif special is None:
+            found = _of_constants(function, given)
+        else:
+            found = special(self, function, *values)
+        if found is None or function.result is None:
+            return found
+        return as_truth(found) if is_truth else self.rounded(as_number(found), function.result)
+
+    def rounded(self, value: Number, dtype: DType) -> Number:
+        """A number in an element type: one that differs from pair to pair is not followed where half precision rounds it."""
+        if dtype.kind != "float" or dtype.bits >= 32:
+            return value
+        return _combined(lambda piece: piece if constant_of(piece) is not None else None, value)
+
+    def plus(self, a: Piece, b: Piece) -> Piece:
+        """A sum; an addend that hides a score does so whatever the other one is."""
+        x, y = constant_of(a), constant_of(b)
+        if x is not None and y is not None:
+            return _constant(x + y)
+        if isinstance(a, Affine) and isinstance(b, Affine):
+            return a + b
+        for one, more in ((a, b), (b, a)):
+            if isinstance(one, Quotient) and isinstance(more, Affine) and more.is_number:
+                return one + more.constant
+        return next((z for z in (x, y) if z is not None and z <= self.overwhelming), None)
+
+
+def _of_constants(function: Function, values: Sequence[Known]) -> Known | None:
+    """Any other function, where each piece is one number for every pair."""
+    if not is_known(function.name):
+        return None
+
+    def of_pieces(*pieces: Piece) -> Piece:
+        numbers = [constant_of(piece) for piece in pieces]
+        if any(x is None for x in numbers):
+            return None
+        return _constant(computed(function, numbers).item())
+
+    return _combined(of_pieces, *values)
+
+
+def _add(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
+    return _combined(domain.plus, a, _scaled(b, function.options.get("alpha", 1)))
+
+
+def _sub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
+    return _combined(domain.plus, a, _scaled(b, -function.options.get("alpha", 1)))
+
+
+def _rsub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
+    return _sub(domain, function, b, a)
+
+
+def _scaled(value: Known, factor: Any) -> Known:
+    return value if factor == 1 else _combined(lambda piece: _times(piece, _constant(factor)), value)
+
+
+def _minimum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
+    return domain.choose(_tested(_at_least, b, a), a, b)
+
+
+def _maximum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
+    return domain.choose(_tested(_at_least, a, b), a, b)
+
+
+def _clamp(domain: AffineDomain, function: Function, x: Known, low: Any = None, high: Any = None) -> Known:
+    x = x if low is None else _maximum(domain, function, x, low)
+    return x if high is None else _minimum(domain, function, x, high)
+
+
+def _abs(domain: AffineDomain, function: Function, x: Known) -> Known:
+    return domain.choose(_tested(lambda piece: _at_least(piece, ZERO), x), x, negative(x))
+
+
+def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known | None:
+    """Whole numbers divided and rounded down; rounded to zero where that is the same."""
+    rounding = "floor" if function.name == "floor_divide" else function.options.get("rounding_mode")
+    if function.result is not None and function.result.kind in ("int", "uint") and rounding is None:
+        rounding = "trunc"
+    size = number_of(as_number(b))
+
+    if rounding not in ("floor", "trunc") or not size or size < 0 or size != int(size):
+        return _of_constants(function, [a, b])
+    divisor = int(size)
+
+    def quotient(piece: Piece) -> Piece:
+        if not isinstance(piece, Affine) or (rounding == "trunc" and not piece.is_never_negative):
+            return None
+        if constant_of(piece) is not None:
+            return Affine(0, 0, floor_div(piece.constant, divisor))
+        return piece if divisor == 1 else Quotient(piece, divisor)
+
+    return _combined(quotient, a)
+
+
+def _cast(domain: AffineDomain, function: Function, x: Known) -> Known:
+    if function.result is None or function.result.kind not in ("int", "uint") or isinstance(x, Truth):
+        return x
+
+    def truncated(piece: Piece) -> Piece:
+        if isinstance(piece, float):
+            return None if math.isinf(piece) else Affine(0, 0, int(piece))
+        return piece
+
+    return _combined(truncated, x)
+
+
+def _whole(domain: AffineDomain, function: Function, x: Known) -> Known | None:
+    """Rounding: what is a whole number stays as it is."""
+    wholes = all(isinstance(piece, (Affine, Quotient)) for _, piece in as_number(x).pieces)
+    return x if wholes else _of_constants(function, [x])
+
+
+def _comparison(
+    test: Callable[[Piece, Piece], Truth],
+) -> Callable[[AffineDomain, Function, Known, Known], Known]:
+    return lambda domain, function, a, b: _tested(test, a, b)
+
+
+def _equality(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
+    both = isinstance(a, Truth) and isinstance(b, Truth)
+    found = (a & b) | (~a & ~b) if both else _tested(_equal, a, b)  # type: ignore[operator]
+    return found if function.name == "eq" else ~found
+
+
+_FUNCTIONS: dict[str, Callable[..., Known | None]] = {
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "mul": lambda domain, function, a, b: _combined(_times, a, b),
+    "neg": lambda domain, function, x: negative(x),
+    "abs": _abs,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": lambda domain, function, x, high: _clamp(domain, function, x, None, high),
+    "relu": lambda domain, function, x: _maximum(domain, function, x, number(0)),
+    "div": _divided,
+    "floor_divide": _divided,
+    "floor": _whole,
+    "ceil": _whole,
+    "trunc": _whole,
+    "round": _whole,
+    "cast": _cast,
+    "where": lambda domain, function, condition, yes, no: domain.choose(condition, yes, no),
+    "masked_fill": lambda domain, function, x, mask, value: domain.choose(mask, value, x),
+    "ge": _comparison(_at_least),
+    "gt": _comparison(lambda a, b: _at_least(a, b, 1)),
+    "le": _comparison(lambda a, b: _at_least(b, a)),
+    "lt": _comparison(lambda a, b: _at_least(b, a, 1)),
+    "eq": _equality,
+    "ne": _equality,
+}
+_OF_TRUTHS: dict[str, Callable[..., Truth]] = {
+    "add": lambda a, b: a | b,
+    "mul": lambda a, b: a & b,
+    "logical_and": lambda a, b: a & b,
+    "bitwise_and": lambda a, b: a & b,
+    "logical_or": lambda a, b: a | b,
+    "bitwise_or": lambda a, b: a | b,
+    "logical_xor": lambda a, b: (a & ~b) | (~a & b),
+    "bitwise_xor": lambda a, b: (a & ~b) | (~a & b),
+    "logical_not": lambda a: ~a,
+    "bitwise_not": lambda a: ~a,
+}

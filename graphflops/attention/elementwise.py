@@ -1,0 +1,208 @@
+"""Elementwise functions by canonical name, in numpy: the one table that masks and score functions are computed with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import ModelError
+from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+_KINDS = ("bool", "uint", "int", "float", "complex")
+# Computed in the type that the operands have together, not in the result's.
+_BY_OPERANDS = frozenset(
+    {
+        *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "sign", "sgn", "signbit"),
+        *("logical_and", "logical_or", "logical_xor", "logical_not"),
+    }
+)
+_CONDITIONS = {"where": 0, "masked_fill": 1}  # which operand is a truth whatever the others are
+OPTIONS = frozenset({"alpha", "rounding_mode", "fmod", "approximate", "direction"})
+
+
+@dataclass(frozen=True)
+class Function:
+    """An elementwise function: its canonical name, and options such as `alpha` or `rounding_mode`.
+
+    operands: element type of each operand, None for a number of the program. result: element type of the result.
+    """
+
+    name: str
+    operands: tuple[DType | None, ...]
+    result: DType | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def array_type(dtype: DType) -> Any:
+    """The numpy type for an element type; bfloat16 is held in float32. Raises ModelError where there is none."""
+    import numpy as np
+
+    if dtype is BFLOAT16:
+        return np.dtype(np.float32)
+    try:
+        return np.dtype(dtype.name)
+    except TypeError:
+        raise ModelError(f"numbers of type {dtype.name} are not computed with") from None
+
+
+def converted(value: Any, dtype: DType) -> Any:
+    """An array in an element type."""
+    import numpy as np
+
+    kind = array_type(dtype)
+    if not isinstance(value, np.ndarray):
+        value = np.asarray(value)
+    with np.errstate(all="ignore"):
+        value = value.astype(kind, copy=False)
+    return _to_bfloat16(value) if dtype is BFLOAT16 else value
+
+
+def _to_bfloat16(value: Any) -> Any:
+    """Single precision rounded to bfloat16, ties to even."""
+    import numpy as np
+
+    bits = value.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isfinite(value), rounded.view(np.float32), value)
+
+
+def _common_type(dtypes: Sequence[DType | None], literals: Sequence[Any]) -> DType | None:
+    """The type that operands are compared in, None where they are numbers of the program and not tensors."""
+    known = [dtype for dtype in dtypes if dtype is not None and dtype.kind in _KINDS]
+    if not known:
+        return None
+    best = max(known, key=lambda dtype: (_KINDS.index(dtype.kind), dtype.bits))
+    if best.kind in ("bool", "uint", "int") and any(type(x) is float for x in literals):
+        return FLOAT32
+    return None if best is BOOL and any(type(x) is int for x in literals) else best
+
+
+def inner_type(function: Function, literals: Sequence[Any]) -> DType | None:
+    """The type that a function computes in; None where its operands stay as they are."""
+    return _common_type(function.operands, literals) if function.name in _BY_OPERANDS else function.result
+
+
+def computed(function: Function, values: Sequence[Any]) -> Any:
+    """A function of arrays and numbers, None for an operand left out. Raises ModelError where it is not in the table."""
+    import numpy as np
+
+    if not is_known(function.name):
+        raise ModelError(f"{function.name} is not followed")
+    literals = [value for value, dtype in zip(values, function.operands, strict=True) if dtype is None]
+    inner = inner_type(function, literals)
+    condition = _CONDITIONS.get(function.name)
+    if inner is not None and function.name != "cast":
+        values = [
+            None if value is None else converted(value, BOOL if place == condition else inner)
+            for place, value in enumerate(values)
+        ]
+    with np.errstate(all="ignore"):
+        found = _function(function.name)(*values, **function.options)
+    return np.asarray(found) if function.result is None else converted(found, function.result)
+
+
+def is_known(name: str) -> bool:
+    """Whether a function is in the table."""
+    return name in _OF_NUMPY or name in _OWN
+
+
+@lru_cache(maxsize=256)
+def _function(name: str) -> Callable[..., Any]:
+    import numpy as np
+
+    own = _OWN.get(name)
+    found: Callable[..., Any] = getattr(np, _OF_NUMPY[name]) if own is None else own
+    return np.vectorize(found, otypes=[float]) if found is math.erf else found
+
+
+def _divided(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+    import numpy as np
+
+    if rounding_mode == "floor":
+        return np.floor_divide(a, b)
+    if rounding_mode != "trunc":
+        return np.true_divide(a, b)
+    if a.dtype.kind == "f":
+        return np.trunc(np.true_divide(a, b))
+    whole = np.floor_divide(np.abs(a), np.abs(b))
+    return np.where((a < 0) ^ (b < 0), -whole, whole)
+
+
+def _sigmoid(x: Any) -> Any:
+    import numpy as np
+
+    return 1 / (1 + np.exp(-x))
+
+
+def _remainder(a: Any, b: Any, fmod: int = 0) -> Any:
+    import numpy as np
+
+    return np.fmod(a, b) if fmod else np.remainder(a, b)
+
+
+def _softplus(x: Any) -> Any:
+    import numpy as np
+
+    return np.logaddexp(x, 0)
+
+
+def _chosen(condition: Any, yes: Any, no: Any) -> Any:
+    import numpy as np
+
+    return np.where(condition, yes, no)
+
+
+def _clamped(x: Any, low: Any = None, high: Any = None) -> Any:
+    import numpy as np
+
+    x = x if low is None else np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
+_SAME = (
+    "floor ceil trunc exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh minimum maximum round hypot"
+    " copysign fmod isnan isinf isfinite isposinf isneginf signbit square reciprocal sign fmax fmin floor_divide where"
+    " heaviside logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor"
+)
+_OF_NUMPY = {
+    **{name: name for name in _SAME.split()},
+    **{name: f"arc{name[1:]}" for name in ["asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2"]},
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "mul": "multiply",
+    "pow": "power",
+    "neg": "negative",
+    "abs": "abs",
+    "sgn": "sign",
+    "bitwise_not": "invert",
+    "bitwise_left_shift": "left_shift",
+    "bitwise_right_shift": "right_shift",
+}
+_OWN: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b, alpha=1: a + alpha * b,
+    "sub": lambda a, b, alpha=1: a - alpha * b,
+    "rsub": lambda a, b, alpha=1: b - alpha * a,
+    "div": _divided,
+    "remainder": _remainder,
+    "rsqrt": lambda x: 1 / x**0.5,
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "relu": lambda x: _clamped(x, 0),
+    "softplus": _softplus,
+    "erf": math.erf,
+    "clamp": _clamped,
+    "clamp_min": _clamped,
+    "clamp_max": lambda x, high: _clamped(x, None, high),
+    "masked_fill": lambda x, mask, value: _chosen(mask, value, x),
+    "cast": lambda x: x,
+}

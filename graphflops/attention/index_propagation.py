@@ -1,0 +1,254 @@
+"""Index propagation: the value of a tensor at one index, from the values of what it is made of at the indices that follow.
+
+`x.transpose(0, 1)` at (a, b) is `x` at (b, a); `x + y` is the sum of both at the same index. What indices and values are is
+for the domain to say: formulas (`affine`), arrays of numbers (`concrete`), or intervals over rectangles (`intervals`).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Generic
+
+from graphflops.attention import structure
+from graphflops.attention.domain import Domain, Indices, V
+from graphflops.attention.elementwise import OPTIONS, Function, is_known
+from graphflops.attention.scopes import Scope, Step, size_of
+from graphflops.attention.whole_tensors import WHOLE
+from graphflops.dims import Dim, Expr
+from graphflops.errors import GraphflopsError
+from graphflops.graph import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphflops.tensor import DType, TensorType
+
+# Whatever a file holds, not to follow a value is never wrong.
+NOT_FOLLOWED = (ArithmeticError, AttributeError, GraphflopsError, LookupError, TypeError, ValueError)
+_DEEPEST = 80  # steps between a mask and what it is made of
+_NO_END = 2**62  # past the end of any axis
+_ELEMENTWISE = ("elementwise", "comparison", "logic", "cast")
+
+
+def is_followed(step: Step) -> bool:
+    """Whether values are propagated through a step."""
+    op = step.operator
+    computed = op.name in WHOLE or (op.kind in _ELEMENTWISE and is_known(op.name))
+    return step.priced and (computed or op.name in structure.FUNCTIONS or op.kind == "identity")
+
+
+class Propagation(Generic[V]):
+    """Index propagation over one domain.
+
+    limit: steps looked at for one value. inputs: values of the inputs of a function, by name.
+    lost: whether a value is not known that concrete evaluation may tell. open: whether one is not known that no evaluation
+    tells, because the caller gives it or its operator is not followed.
+    """
+
+    def __init__(self, domain: Domain[V], limit: int) -> None:
+        self.domain = domain
+        self.limit = limit
+        self.left = self.depth = self.before = 0
+        self.scope: Any = None
+        self.function: Scope | None = None
+        self.inputs: Mapping[str, V] = {}
+        self.memo: dict[tuple[Any, ...], tuple[V, Indices]] = {}
+        self.lost = self.open = self.missing = False
+
+    def evaluate(
+        self, scope: Scope, argument: Any, at: Indices, before: int, inputs: Mapping[str, V] | None = None
+    ) -> V:
+        """A value of a scope as the call at `before` finds it; inputs: those of the scope, where it is a function."""
+        self.memo.clear()
+        self.scope, self.before, self.left, self.depth = scope, before, self.limit, 0
+        self.function, self.inputs = (None, {}) if inputs is None else (scope, inputs)
+        self.lost = self.open = self.missing = False
+        return self.operand(argument, at)
+
+    def value(self, name: str, at: Indices) -> V:
+        """The value of that name at an index, computed once for each index."""
+        written = self.before if self.scope.mutations.by_owner else 0
+        key = (id(self.scope), name, written, *map(id, at))
+        if key not in self.memo:
+            around, self.missing = self.missing, False
+            found = self._value(name, at)
+            is_unknown = self.domain.is_unknown(found)
+            if is_unknown and not self.missing:
+                is_open = self.is_open(name)
+                self.open, self.lost = self.open or is_open, self.lost or not is_open
+            self.missing = around or is_unknown
+            self.memo[key] = found, at  # the indices are kept so that their ids stay theirs
+        elif self.domain.is_unknown(self.memo[key][0]):
+            self.missing = True
+        return self.memo[key][0]
+
+    def _value(self, name: str, at: Indices) -> V:
+        self.left -= 1
+        typed = self.scope.type_of(name)
+        dtype = None if typed is None else typed.dtype
+        if self.scope is self.function and name in self.inputs:
+            return self.inputs[name]
+        if self.left < 0 or self.depth > _DEEPEST or typed is None or len(at) != typed.rank:
+            return self.domain.unknown(dtype)
+        self.depth += 1
+        try:
+            found = self._made(name, typed, at)
+        finally:
+            self.depth -= 1
+        return self.domain.unknown(dtype) if found is None else found
+
+    def _made(self, name: str, typed: TensorType, at: Indices) -> V | None:
+        mutations, maker = self.scope.mutations, self.scope.makers.get(name)
+        write = mutations.last(name, self.before)
+        found: V | None = None
+        if write is None:
+            found = self.domain.stored(self.scope, name, typed, at)
+            if found is None and maker is None:
+                return self._bound(name, typed, at)
+        elif maker is None or not mutations.is_view(name):
+            with suppress(*NOT_FOLLOWED):
+                return self._written(name, write, at)
+            return None
+        if found is None and maker is not None and name in maker.node.outputs[:1]:
+            with self.seen_at(self.scope, self.before if write is not None else maker.place):
+                return self.value(maker.uses[0], at) if maker.writes else self.step(maker, at)
+        return found
+
+    def _bound(self, name: str, typed: TensorType, at: Indices) -> V | None:
+        """The input of a nested graph: the operand that is handed to it."""
+        handed = self.scope.bound.get(name)
+        if handed is None:
+            return None
+        scope, argument, place = handed
+        around = scope.type_of(argument.name) if isinstance(argument, Ref) else None
+        if isinstance(argument, Ref) and (around is None or around.rank != typed.rank):
+            return None
+        captures = self.scope is self.function
+        with self.seen_at(scope, place):
+            if captures and isinstance(argument, Ref) and typed.rank:
+                found = self.domain.captured(self, argument.name, at)
+                if found is not None:
+                    return found
+            return self.operand(argument, at)
+
+    @contextmanager
+    def seen_at(self, scope: Scope, before: int) -> Iterator[None]:
+        """Values of a scope as they are before a place of it."""
+        saved = self.scope, self.before
+        self.scope, self.before = scope, before
+        try:
+            yield
+        finally:
+            self.scope, self.before = saved
+
+    def step(self, step: Step, at: Indices) -> V | None:
+        """The first result of a step; None where it is not followed."""
+        if not is_followed(step):
+            return None
+        with suppress(*NOT_FOLLOWED):
+            function = structure.FUNCTIONS.get(step.operator.name)
+            if function is not None:
+                found: V | None = function(self, step, at)
+                return found
+            if step.operator.kind == "identity":
+                return self.operand(step.argument("x"), at)
+            if step.operator.kind in _ELEMENTWISE:
+                return self.elementwise(step, at)
+            return self.domain.whole(self, step, at)
+        return None
+
+    def elementwise(self, step: Step, at: Indices) -> V | None:
+        """A function of the elements of all operands at the same index."""
+        arguments = step.arguments
+        if any(name.startswith("#") for name in arguments):
+            return None
+        given = [arguments.get(name) for name in step.operator.parameters if name not in OPTIONS]
+        if step.operator.kind == "cast":
+            given = given[:1]
+        function = Function(
+            step.operator.name,
+            tuple(map(self.dtype_of, given)),
+            self.result_type(step),
+            {name: arguments[name] for name in arguments if name in OPTIONS and arguments[name] is not None},
+        )
+        return self.domain.apply(function, [None if x is None else self.operand(x, at) for x in given])
+
+    def cast(self, step: Step, value: V) -> V | None:
+        """A value in the element type of a step's result."""
+        return self.domain.apply(Function("cast", (None,), self.result_type(step)), [value])
+
+    def _written(self, name: str, write: Step, at: Indices) -> V | None:
+        """The value of that name after a step wrote in place to it, or to a part of it."""
+        with self.seen_at(self.scope, write.place):
+            place: Indices | None = at
+            conditions: list[V] = []
+            for view in self.scope.mutations.path(name, write):
+                place = None if place is None else structure.inside(self, view, place, conditions)
+            if place is None:
+                return None
+            typed = self.scope.type_of(name)
+            nothing = self.domain.unknown(None if typed is None else typed.dtype)
+            found = self.step(write, place)
+            for condition in conditions:
+                found = self.domain.choose(
+                    condition, nothing if found is None else found, self.value(name, at)
+                )
+            return found
+
+    # Operands
+
+    def operand(self, argument: Any, at: Indices) -> V:
+        """An operand that broadcasts to the result's index, or a number."""
+        if isinstance(argument, Ref):
+            typed = self.scope.type_of(argument.name)
+            if typed is not None:
+                return self.value(argument.name, self.clipped(at[len(at) - typed.rank :], typed.shape))
+            if self.scope is self.function and argument.name in self.inputs:
+                return self.inputs[argument.name]
+            argument = size_of(self.scope, argument)
+        if isinstance(argument, (bool, int, float, Expr)):
+            return self.domain.literal(argument)
+        return self.domain.unknown(None)
+
+    def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices:
+        """Indices with that of an axis of size one replaced by 0: it broadcasts."""
+        return tuple(
+            [self.domain.zero if size == 1 else index for size, index in zip(shape, at, strict=True)]
+        )
+
+    def number(self, argument: Any) -> Any:
+        """An argument that is a number or list of numbers, in the call or in a small tensor."""
+        return size_of(self.scope, argument)
+
+    def type_of(self, argument: Any) -> TensorType | None:
+        """Type of an operand that is a tensor."""
+        found: TensorType | None = self.scope.type_of(argument.name) if isinstance(argument, Ref) else None
+        return found
+
+    def dtype_of(self, argument: Any) -> DType | None:
+        """Element type of an operand; None for a number."""
+        typed = self.type_of(argument)
+        return None if typed is None else typed.dtype
+
+    def result_type(self, step: Step) -> DType | None:
+        """Element type of the result."""
+        return self.dtype_of(Ref(step.result))
+
+    def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]:
+        """First index of a slice and the one past its last, None for the end of the axis. TypeError where not known."""
+        begin, last = (0 if start is None else self.number(start)), self.number(end)
+        if not isinstance(begin, (int, Expr)) or (end is not None and not isinstance(last, (int, Expr))):
+            raise TypeError
+        begin, last = (self.from_end(n, size) if isinstance(n, int) and n < 0 else n for n in (begin, last))
+        return begin, None if isinstance(last, int) and last >= _NO_END else last
+
+    def from_end(self, place: int, size: Dim) -> Dim:
+        """A negative index of an axis, counted from the start; one before the first is the first."""
+        return 0 if place <= -_NO_END or (isinstance(size, int) and size + place < 0) else size + place
+
+    def is_open(self, name: str) -> bool:
+        """True if concrete evaluation would not help either: the value is an input, or its operator is not followed."""
+        maker, typed = self.scope.makers.get(name), self.scope.type_of(name)
+        if maker is None:
+            return typed is None or self.scope.constants.array(name, typed) is None
+        return not is_followed(maker) or maker.result != name

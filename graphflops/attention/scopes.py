@@ -1,0 +1,187 @@
+"""The values that masks are made of, by scope: a whole program with the graphs nested in it, or one graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from graphflops.attention.constants import Constants
+from graphflops.attention.mutations import Mutations
+from graphflops.dims import Expr
+from graphflops.graph import Graph, Ref
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphflops.graph import Node
+    from graphflops.ops import Op
+    from graphflops.view import View
+
+_WITH_OPERANDS = frozenset({"wrap", "wrap_with_autocast", "invoke_subgraph", "cond"})
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One call of a scope, in program order.
+
+    uses: names of the values it uses. priced: whether it has a rule. shares: whether its result may share memory with its
+    first operand.
+    """
+
+    node: Node
+    uses: tuple[str, ...]
+    place: int
+    priced: bool
+    shares: bool
+    _arguments: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def operator(self) -> Op:
+        return self.node.operator
+
+    @property
+    def result(self) -> str:
+        """Name of the first result; "" where nobody wants it."""
+        return (self.node.outputs and self.node.outputs[0]) or ""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes to its first operand."""
+        op = self.node.operator
+        return op.mutates and bool(self.uses) and op.kind not in ("view", "identity")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        if self._arguments is None:
+            self._arguments = self.node.arguments()
+        return self._arguments
+
+    def argument(self, name: str, otherwise: Any = None) -> Any:
+        """An argument by its canonical name; `otherwise` where it is left out."""
+        found = self.arguments.get(name)
+        return otherwise if found is None else found
+
+
+@dataclass(eq=False)
+class Scope:
+    """Values by name, each made by a step, stored, or an input.
+
+    types: types of tensors. size: the number that a value is which is no tensor.
+    bound: for an input of a nested graph, the scope, the operand and the place of the call that hands it in.
+    """
+
+    graph: Graph
+    steps: list[Step]
+    types: Mapping[str, Any]
+    size: Callable[[str], Any]
+    bound: dict[str, tuple[Scope, Any, int] | None] = field(default_factory=dict)
+
+    @cached_property
+    def makers(self) -> dict[str, Step]:
+        """The step that makes a value, by the value's name."""
+        return {name: step for step in self.steps for name in step.node.outputs if name}
+
+    @cached_property
+    def mutations(self) -> Mutations:
+        """The steps that write in place."""
+        return Mutations(self.steps, self.makers)
+
+    @cached_property
+    def constants(self) -> Constants:
+        """The tensors that the file stores."""
+        return Constants(self.graph, lambda name: name in self.mutations.by_owner)
+
+    def type_of(self, name: str) -> TensorType | None:
+        """Type of a tensor; None of what is none."""
+        found = self.types.get(name)
+        return found if isinstance(found, TensorType) else None
+
+    def bind(self, other: Scope, name: str, argument: Any, place: int) -> None:
+        """Bind the input of a nested graph; one that is handed several operands is not followed."""
+        found = (other, argument, place)
+        known = self.bound.setdefault(name, found)
+        if known is not None and known[:2] != found[:2]:
+            self.bound[name] = None
+
+
+def scope_of_view(view: View) -> Scope:
+    """The scope of a priced program, nested graphs included: their values have names of their own."""
+    steps = [
+        Step(call.node, call.uses, call.place, call.row.state != "unknown", call.row.state == "free")
+        for call in view.calls
+    ]
+    scope = Scope(view.graph, steps, view.types, view.size)
+    for step in steps:
+        for _, operands in _handed(step.node):
+            for name, operand in operands:
+                scope.bind(scope, name, operand, step.place)
+    return scope
+
+
+class GraphScopes:
+    """The scopes of a graph and of the graphs nested in it, before anything is priced."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.known: dict[Graph, Scope] = {}
+        waiting = [graph]
+        self.of(graph)
+        while waiting:
+            around = self.of(waiting.pop())
+            for step in around.steps:
+                for inner, operands in _handed(step.node):
+                    if inner not in self.known:
+                        waiting.append(inner)
+                    for name, operand in operands:
+                        self.of(inner).bind(around, name, operand, step.place)
+
+    def of(self, graph: Graph) -> Scope:
+        """The scope of one graph."""
+        if graph not in self.known:
+            steps = [
+                Step(node, uses, place, priced=True, shares=True)
+                for place, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True))
+            ]
+            self.known[graph] = Scope(graph, steps, graph.types, lambda name: _recorded_size(graph, name))
+        return self.known[graph]
+
+
+def _recorded_size(graph: Graph, name: str) -> Any:
+    found = graph.types.get(name)
+    return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
+
+
+def _handed(node: Node) -> Iterator[tuple[Graph, list[tuple[str, Any]]]]:
+    """Graphs that a call runs, each with its inputs and the operands they are; without them where the call changes them."""
+    for place, argument in enumerate(node.args):
+        if not isinstance(argument, Graph):
+            continue
+        names = [entry.name for entry in argument.inputs if entry.role == "user"]
+        operands = [x for x in _flat(node.args[place + 1 :]) if not isinstance(x, Graph)]
+        if node.operator.name == "invoke_subgraph":
+            operands = operands[1:]  # the graph's own name
+        follows = node.operator.name in _WITH_OPERANDS and len(names) == len(operands)
+        yield argument, [(name, x) for name, x in zip(names, operands, strict=False) if follows]
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def size_of(scope: Scope, argument: Any) -> Any:
+    """An argument that is a number or a list of numbers, in the call or in a small tensor."""
+    if isinstance(argument, Ref):
+        typed = scope.type_of(argument.name)
+        if typed is not None:
+            return typed.value
+        known = scope.size(argument.name)
+        around = scope.bound.get(argument.name)
+        return size_of(around[0], around[1]) if known is None and around is not None else known
+    if isinstance(argument, tuple):
+        return tuple([size_of(scope, item) for item in argument])
+    return argument

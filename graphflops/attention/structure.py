@@ -1,0 +1,406 @@
+"""Operators that lay elements out anew, pick some of them, join tensors or make them: what they do to an index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import Expr
+from graphflops.graph import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphflops.attention.domain import Asked, Indices
+    from graphflops.attention.scopes import Step
+    from graphflops.dims import Dim
+    from graphflops.tensor import TensorType
+
+    Follow = Callable[[Asked[Any], Step, Indices], Any]
+
+
+def _source(p: Asked[Any], step: Step, name: str = "x") -> TensorType:
+    """Type of an operand; TypeError where it is no tensor."""
+    typed = p.type_of(step.argument(name))
+    if typed is None:
+        raise TypeError
+    return typed
+
+
+def _of(p: Asked[Any], step: Step, at: Any, name: str = "x") -> Any:
+    """An operand at an index of its own."""
+    argument = step.argument(name)
+    return p.value(argument.name, tuple(at)) if isinstance(argument, Ref) else None
+
+
+def _axis(p: Asked[Any], step: Step, rank: int, otherwise: Any = 0) -> int:
+    """The axis that a step goes along, counted from the front; TypeError where it is not known."""
+    axis = p.number(step.argument("axis", otherwise))
+    if not isinstance(axis, int) or not rank:
+        raise TypeError
+    return axis % rank
+
+
+def _axes(p: Asked[Any], step: Step, rank: int) -> set[int] | None:
+    given = p.number(step.argument("axes"))
+    given = (given,) if isinstance(given, int) else given
+    if not isinstance(given, tuple) or not all(isinstance(axis, int) for axis in given):
+        return None
+    return {axis % rank for axis in given if rank}
+
+
+# The same elements in another layout
+
+
+def unsqueeze(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Inserts axes of size 1."""
+    axes = _axes(p, step, len(at))
+    return None if axes is None else _of(p, step, [i for axis, i in enumerate(at) if axis not in axes])
+
+
+def squeeze(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Removes axes of size 1."""
+    typed = _source(p, step)
+    axes = _axes(p, step, typed.rank)
+    ones = {axis for axis, size in enumerate(typed.shape) if size == 1}
+    axes = ones if axes is None else axes & ones
+    rest = iter(at)
+    return _of(p, step, [p.domain.zero if axis in axes else next(rest) for axis in range(typed.rank)])
+
+
+def reshape(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Inserts and removes axes of size 1; other axes merge or split where the domain can tell how."""
+    source, result = _source(p, step), p.type_of(Ref(step.result))
+    if result is None:
+        return None
+    wide = [axis for axis, size in enumerate(result.shape) if size != 1]
+    if [result.shape[axis] for axis in wide] != [size for size in source.shape if size != 1]:
+        place = p.domain.reshaped(at, result.shape, source.shape)
+        return None if place is None else _of(p, step, place)
+    rest = iter([at[axis] for axis in wide])
+    return _of(p, step, [p.domain.zero if size == 1 else next(rest) for size in source.shape])
+
+
+def permute(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Reorders axes."""
+    rank = len(at)
+    order = p.number(step.argument("order")) or tuple(reversed(range(rank)))
+    inner: list[Any] = [None] * rank
+    for place, axis in enumerate(order):
+        inner[axis % rank] = at[place]
+    return _of(p, step, inner)
+
+
+def transpose(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Swaps two axes."""
+    inner, a, b = list(at), step.argument("axis0", 0), step.argument("axis1", 0)
+    inner[a], inner[b] = inner[b], inner[a]
+    return _of(p, step, inner)
+
+
+def matrix_transpose(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Swaps the last two axes, or leaves a vector as it is."""
+    return _of(p, step, at if len(at) < 2 else (*at[:-2], at[-1], at[-2]))
+
+
+def same_element(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """The same element of the first operand, which may broadcast."""
+    return p.operand(step.argument("x"), at)
+
+
+def broadcast_in_dim(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Broadcasts; the operand's axes are named."""
+    axes = p.number(step.argument("axes"))
+    return _of(p, step, p.clipped(tuple(at[axis] for axis in axes), _source(p, step).shape))
+
+
+# Parts
+
+
+def part(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """A range of some axes, or every so many of it."""
+    shape, inner = _source(p, step).shape, list(at)
+    starts, axes, steps = (p.number(step.argument(name)) for name in ("start", "axes", "step"))
+    if not isinstance(starts, tuple):  # ATen's, of one axis
+        starts, axes = (starts or 0,), (step.argument("axis", 0),)
+    axes = tuple(range(len(starts))) if axes is None else axes
+    steps = steps if isinstance(steps, tuple) else (steps or 1,) * len(starts)
+    for start, axis, each in zip(starts, axes, steps, strict=True):
+        index = inner[axis]
+        if isinstance(start, int) and start < 0:
+            start = p.from_end(start, shape[axis])
+        if index is None or not isinstance(each, int) or each <= 0 or not isinstance(start, (int, Expr)):
+            return None
+        inner[axis] = index * each + start
+    return _of(p, step, inner)
+
+
+def select(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """One index of an axis."""
+    source = _source(p, step)
+    axis = _axis(p, step, source.rank)
+    place = p.domain.wrapped(p.domain.as_index(p.operand(step.argument("index"), ())), source.shape[axis])
+    return _of(p, step, (*at[:axis], place, *at[axis:]))
+
+
+def flip(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Reverses axes."""
+    shape, axes = _source(p, step).shape, _axes(p, step, len(at))
+    if axes is None or any(at[axis] is None for axis in axes):
+        return None
+    return _of(p, step, [i * -1 + (shape[axis] - 1) if axis in axes else i for axis, i in enumerate(at)])
+
+
+def tiled(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Repeats a tensor along each axis; an axis that is not repeated keeps its index."""
+    shape = _source(p, step).shape
+    repeats, inner = p.number(step.argument("repeats")), at[len(at) - len(shape) :]
+    times = repeats[len(repeats) - len(shape) :]
+    wanted = [size for size, each in zip(shape, times, strict=True) if size != 1 and each != 1]
+    if any(isinstance(size, Expr) for size in wanted):
+        return None
+    pairs = zip(shape, times, inner, strict=True)
+    return _of(
+        p,
+        step,
+        [p.domain.zero if n == 1 else i if each == 1 or i is None else _modulo(i, n) for n, each, i in pairs],
+    )
+
+
+def _modulo(index: Any, size: Dim) -> Any:
+    return index % size if hasattr(index, "__mod__") else None
+
+
+# Elements by indices
+
+
+def _index(p: Asked[Any], argument: Any, at: Indices, size: Dim) -> Any:
+    """An element of an index tensor as an index of an axis of that size."""
+    return p.domain.wrapped(p.domain.as_index(p.operand(argument, at)), size)
+
+
+def index(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """x[i, :, j, ...] by index tensors, which broadcast with one another."""
+    source, given = _source(p, step), step.argument("index")
+    if not isinstance(given, tuple):
+        return None
+    axes = [axis for axis, item in enumerate(given) if item is not None]
+    if any((typed := p.type_of(given[axis])) is not None and typed.dtype.kind == "bool" for axis in axes):
+        return None
+    wide = len(at) - (source.rank - len(axes))
+    first = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+    found = {axis: _index(p, given[axis], at[first : first + wide], source.shape[axis]) for axis in axes}
+    rest = iter((*at[:first], *at[first + wide :]))
+    return _of(p, step, [found[axis] if axis in found else next(rest) for axis in range(source.rank)])
+
+
+def index_select(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """The axes of an index tensor in place of one axis."""
+    source, chosen = _source(p, step), p.type_of(step.argument("index"))
+    axis, rank = _axis(p, step, source.rank), 0 if chosen is None else chosen.rank
+    place = _index(p, step.argument("index"), at[axis : axis + rank], source.shape[axis])
+    return _of(p, step, (*at[:axis], place, *at[axis + rank :]))
+
+
+def embedding(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Rows of a table by an index tensor."""
+    rows = _source(p, step, "weight").shape[0]
+    return _of(p, step, (_index(p, step.argument("index"), at[:-1], rows), at[-1]), "weight")
+
+
+def gather(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """One axis by an index tensor of the result's shape."""
+    axis = _axis(p, step, len(at))
+    place = _index(p, step.argument("index"), at, _source(p, step).shape[axis])
+    return _of(p, step, (*at[:axis], place, *at[axis + 1 :]))
+
+
+def gather_nd(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """x[i, j, ...] with the indices side by side in the last axis of one tensor."""
+    source, chosen = _source(p, step), _source(p, step, "index")
+    number = chosen.shape[-1]
+    if step.argument("batch_dims", 0) or not isinstance(number, int):
+        return None
+    outer = p.clipped(at[: chosen.rank - 1], chosen.shape[:-1])
+    columns = [p.domain.as_index(p.domain.literal(k)) for k in range(number)]
+    values = [_of(p, step, (*outer, column), "index") for column in columns]
+    places = [
+        p.domain.wrapped(p.domain.as_index(value), size)
+        for value, size in zip(values, source.shape, strict=False)
+    ]
+    return _of(p, step, (*places, *at[chosen.rank - 1 :]))
+
+
+def flat_apply(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Indexing by numbers, as score and mask functions spell it."""
+    if not str(step.argument("name")).endswith("ModIndex"):
+        return None
+    source = _source(p, step)
+    given = step.argument("index", ())
+    places = [_index(p, each, (), size) for each, size in zip(given, source.shape, strict=False)]
+    return _of(p, step, (*places, *at))
+
+
+# Several tensors
+
+
+def join(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Several tensors one after another along an axis."""
+    axis = _axis(p, step, len(at))
+    if at[axis] is None:
+        return None
+    begin: Dim = 0
+    found: Any = None
+    for item in step.argument("xs"):
+        typed = p.type_of(item)
+        if typed is None:
+            return None
+        inner = p.clipped((*at[:axis], at[axis] + -begin, *at[axis + 1 :]), typed.shape)
+        value = p.value(item.name, inner)
+        found = (
+            value if begin == 0 else p.domain.choose(p.domain.between(at[axis], begin, None), value, found)
+        )
+        begin = begin + typed.shape[axis]
+    return found
+
+
+def stack(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Several tensors side by side along a new axis."""
+    axis = _axis(p, step, len(at))
+    if at[axis] is None:
+        return None
+    parts = [p.value(item.name, (*at[:axis], *at[axis + 1 :])) for item in step.argument("xs")]
+    found = parts[0]
+    for place, value in enumerate(parts[1:], 1):
+        found = p.domain.choose(p.domain.between(at[axis], place, None), value, found)
+    return found
+
+
+def slice_scatter(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """One tensor with another in the place of a range of it."""
+    if step.argument("step", 1) != 1:
+        return None
+    axis = _axis(p, step, len(at))
+    begin, end = p.span(step.argument("start"), step.argument("end"), _source(p, step).shape[axis])
+    inner = (*at[:axis], at[axis] + -begin, *at[axis + 1 :])
+    return _replaced(p, step, at, inner, p.domain.between(at[axis], begin, end))
+
+
+def select_scatter(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """One tensor with another at one index of an axis."""
+    axis = _axis(p, step, len(at))
+    begin, _ = p.span(step.argument("index"), None, _source(p, step).shape[axis])
+    inside = p.domain.between(at[axis], begin, begin + 1)
+    return _replaced(p, step, at, (*at[:axis], *at[axis + 1 :]), inside)
+
+
+def _replaced(p: Asked[Any], step: Step, at: Indices, inner: Indices, inside: Any) -> Any:
+    value = p.operand(step.argument("source"), inner)
+    return p.domain.choose(inside, value, _of(p, step, at))
+
+
+# New tensors, and triangles
+
+
+def arange(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Numbers at equal distances."""
+    start, each = p.number(step.argument("start", 0)), p.number(step.argument("step", 1))
+    dtype = p.result_type(step)
+    if at[0] is None or dtype is None or not isinstance(each, (int, float)):
+        return None
+    if isinstance(each, float) and each.is_integer():
+        each = int(each)
+    if isinstance(start, float) and start.is_integer():
+        start = int(start)
+    return p.domain.from_index(at[0] * each + start, dtype)
+
+
+def filled(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """One number everywhere."""
+    return p.cast(step, p.operand(step.argument("value"), ()))
+
+
+def number_filled(number: int) -> Follow:
+    """One number everywhere that the operator's name says."""
+    return lambda p, step, at: p.cast(step, p.domain.literal(number))
+
+
+def copy(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """Another tensor, which may broadcast."""
+    return p.cast(step, p.operand(step.argument("source"), at))
+
+
+def eye(p: Asked[Any], step: Step, at: Indices) -> Any:
+    """1 on the diagonal, 0 elsewhere."""
+    if at[-1] is None or at[-2] is None:
+        return None
+    over = at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0))
+    on = p.domain.between(over, 0, 1)
+    return p.cast(step, p.domain.choose(on, p.domain.literal(1), p.domain.literal(0)))
+
+
+def triangle(upper: bool | None) -> Follow:
+    """The operand on one side of a diagonal, zero on the other."""
+
+    def follow(p: Asked[Any], step: Step, at: Indices) -> Any:
+        is_upper = bool(step.argument("upper", 1)) if upper is None else upper
+        diagonal = p.number(step.argument("diagonal", 0))
+        if len(at) < 2 or at[-1] is None or at[-2] is None or not isinstance(diagonal, (int, Expr)):
+            return None
+        over = at[-1] + at[-2] * -1 + -diagonal
+        inside = p.domain.between(over if is_upper else over * -1, 0, None)
+        zero = p.cast(step, p.domain.literal(0))
+        return p.domain.choose(inside, p.operand(step.argument("x"), at), zero)
+
+    return follow
+
+
+def inside(p: Asked[Any], step: Step, at: Indices, conditions: list[Any]) -> Indices | None:
+    """The index in a view of the element at an index of its operand, under conditions that are added; None: not followed."""
+    typed, name = _source(p, step), step.operator.name
+    if name in ("slice", "select"):
+        axis = _axis(p, step, typed.rank)
+        start = step.argument("start" if name == "slice" else "index")
+        begin, end = p.span(start, step.argument("end"), typed.shape[axis])
+        if at[axis] is None or step.argument("step", 1) != 1:
+            return None
+        conditions.append(p.domain.between(at[axis], begin, end if name == "slice" else begin + 1))
+        return (*at[:axis], *((at[axis] + -begin,) if name == "slice" else ()), *at[axis + 1 :])
+    result = p.type_of(Ref(step.result))
+    same = result is not None and result.shape == typed.shape
+    return at if (step.operator.kind == "identity" or name == "reshape") and same else None
+
+
+FUNCTIONS: dict[str, Follow] = {
+    "expand": same_element,
+    "broadcast_in_dim": broadcast_in_dim,
+    "unsqueeze": unsqueeze,
+    "squeeze": squeeze,
+    **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape),
+    "permute": permute,
+    "transpose": transpose,
+    "t": matrix_transpose,
+    "slice": part,
+    "narrow": part,
+    "select": select,
+    "flip": flip,
+    "repeat": tiled,
+    "index": index,
+    "index_select": index_select,
+    "embedding": embedding,
+    "gather": gather,
+    "gather_nd": gather_nd,
+    "flat_apply": flat_apply,
+    "cat": join,
+    "stack": stack,
+    "slice_scatter": slice_scatter,
+    "select_scatter": select_scatter,
+    "arange": arange,
+    **dict.fromkeys(("full", "full_like", "new_full", "scalar_tensor", "fill"), filled),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), number_filled(0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), number_filled(1)),
+    "copy": copy,
+    "eye": eye,
+    "triu": triangle(True),
+    "tril": triangle(False),
+    "trilu": triangle(None),
+}
