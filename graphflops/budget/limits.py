@@ -11,6 +11,7 @@ import msgspec
 
 from graphflops.budget.amounts import Growth, Unit, amount, growth, percent
 from graphflops.budget.patterns import matches_file
+from graphflops.cost import REPORTED
 from graphflops.errors import FileError, shown
 
 if sys.version_info >= (3, 11):
@@ -22,21 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from fractions import Fraction
 
-# What can be limited, in which unit. The first seven also of one module, and `parameters`.
+_WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
+# What can be limited, in which unit; `OF_MODULES` also of one module.
 UNITS: dict[str, Unit] = {
-    "matrix_flops": "FLOP",
-    "macs": "MAC",
-    "vector_flops": "FLOP",
-    "transcendentals": "",
-    "masked_flops": "FLOP",
-    "read_bytes": "B",
-    "written_bytes": "B",
+    **_WORK,
     "peak_bytes": "B",
     "parameters": "",
     "parameter_bytes": "B",
     "buffer_bytes": "B",
 }
-OF_MODULES = (*tuple(UNITS)[:7], "parameters")
+OF_MODULES = (*_WORK, "parameters")
 _LARGEST_FILE = 2**20  # bytes of a budget
 _Amounts = Union[str, int, float, list[Union[str, int, float]]]
 
@@ -160,15 +156,17 @@ class BudgetFile:
         return relative.replace(os.sep, "/")
 
 
-class _Quantities(msgspec.Struct, forbid_unknown_fields=True):
-    matrix_flops: _Amounts | None = None
-    macs: _Amounts | None = None
-    vector_flops: _Amounts | None = None
-    transcendentals: _Amounts | None = None
-    masked_flops: _Amounts | None = None
-    read_bytes: _Amounts | None = None
-    written_bytes: _Amounts | None = None
-    parameters: _Amounts | None = None
+if TYPE_CHECKING:
+
+    class _Quantities(msgspec.Struct):
+        """The limits of one module: amounts by the name of the quantity."""
+
+else:
+    _Quantities = msgspec.defstruct(
+        "_Quantities",
+        [(name, Union[_Amounts, None], None) for name in OF_MODULES],
+        forbid_unknown_fields=True,
+    )
 
 
 class _Entry(_Quantities, forbid_unknown_fields=True):
@@ -176,13 +174,13 @@ class _Entry(_Quantities, forbid_unknown_fields=True):
     parameter_bytes: _Amounts | None = None
     buffer_bytes: _Amounts | None = None
     models: str | list[str] = "**"
-    dims: dict[str, int] = {}
-    inputs: dict[str, list[int]] = {}
+    dims: dict[str, int] = msgspec.field(default_factory=dict)
+    inputs: dict[str, list[int]] = msgspec.field(default_factory=dict)
     training: bool = False
     coverage: str | None = None
-    forbid: str | list[str] = []
-    unknown: str | list[str] = []
-    modules: dict[str, _Quantities] = {}
+    forbid: str | list[str] = msgspec.field(default_factory=list)
+    unknown: str | list[str] = msgspec.field(default_factory=list)
+    modules: dict[str, _Quantities] = msgspec.field(default_factory=dict)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from graphflops.comparison.result import (
 )
 from graphflops.comparison.sizes import different_inputs, join
 from graphflops.comparison.tree import grown
+from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ _KEPT = (
     "matrix_flops",
     "parameters",
 )  # by an export: what else a total holds depends on how operators are spelled
+_PARTS = tuple(q.name for q in REPORTED if q.part_of)
+_TRAFFIC = tuple(q.name for q in REPORTED if q.unit == "B")
+_OTHER = tuple(q.name for q in REPORTED[2:] if q.name not in (*_PARTS, *_TRAFFIC))
 _RANKED_AT = 1024  # what a size without a value counts as where entries are ranked
 
 
@@ -176,13 +180,7 @@ def _rank(joined: Joined) -> Callable[[Mapping[str, Figure], Mapping[str, Figure
         def both(*names: str) -> int:
             return -abs(sum(change(part.get(name)) for part in (figures, backward) for name in names))
 
-        return (
-            both("matrix_flops"),
-            both("masked_flops"),
-            both("read_bytes", "written_bytes"),
-            both("vector_flops", "transcendentals"),
-            both("parameters"),
-        )
+        return (both("matrix_flops"), both(*_PARTS), both(*_TRAFFIC), both(*_OTHER), both("parameters"))
 
     return rank
 

@@ -6,9 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphflops.comparison.result import Figure
-from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import floor_div
+from graphflops.comparison.result import WORK, Figure
+from graphflops.cost import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -93,9 +92,7 @@ class Kinds:
 
     def compared(self, before: Cost, after: Cost) -> Mapping[str, Figure]:
         """The work of two costs in joint sizes, side by side."""
-        figures = {name: self.figure(getattr(before, name), getattr(after, name)) for name in QUANTITIES}
-        macs = self.figure(floor_div(before.matrix_flops, 2), floor_div(after.matrix_flops, 2))
-        return {QUANTITIES[0]: figures.pop(QUANTITIES[0]), "macs": macs, **figures}
+        return {name: self.figure(getattr(before, name), getattr(after, name)) for name in WORK}
 
     def figure(self, before: Dim, after: Dim) -> Figure:
         """One quantity, in joint sizes, side by side."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.cost import REPORTED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,15 +36,7 @@ FactKind = Literal[
     "work",
     "order",
 ]
-WORK: tuple[str, ...] = (
-    "matrix_flops",
-    "macs",
-    "vector_flops",
-    "transcendentals",
-    "masked_flops",
-    "read_bytes",
-    "written_bytes",
-)
+WORK: tuple[str, ...] = tuple(quantity.name for quantity in REPORTED)
 HELD: tuple[str, ...] = ("parameters", "parameter_bytes", "buffer_bytes")
 PHASES: tuple[str, ...] = ("forward", "backward", "optimizer", "step")
 

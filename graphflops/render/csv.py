@@ -7,8 +7,8 @@ import io
 from typing import TYPE_CHECKING
 
 from graphflops.attention.attention_use import BLOCKS, SIZES
-from graphflops.cost import QUANTITIES
-from graphflops.render.ledger import Ledger, macs
+from graphflops.cost import REPORTED
+from graphflops.render.ledger import Ledger
 from graphflops.render.text import safe
 from graphflops.render.tree import Tree
 
@@ -89,12 +89,11 @@ def _quantity(quantity: Dim, ledger: Ledger) -> str | int:
 
 
 def _costs(cost: Cost, ledger: Ledger) -> list[str | int]:
-    quantities = (cost.matrix_flops, macs(cost), *(getattr(cost, name) for name in QUANTITIES[1:]))
-    return [_quantity(quantity, ledger) for quantity in quantities]
+    return [_quantity(getattr(cost, quantity.name), ledger) for quantity in REPORTED]
 
 
 def _heads(ledger: Ledger) -> list[str]:
-    names = [QUANTITIES[0], "macs", *QUANTITIES[1:]]
+    names = [quantity.name for quantity in REPORTED]
     return [*names, *(f"backward_{name}" for name in names)] if ledger.phases else names
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.render.ledger import Group, Ledger, macs, traffic
+from graphflops.cost import REPORTED
+from graphflops.render.ledger import Group, Ledger, traffic
 from graphflops.render.text import number, safe, short_type
 from graphflops.render.tree import Tree
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from graphflops.report import Cut, Report, Totals
 
 _OPERATORS = 8  # lines of the table of operators under the tree
+_WHOLE = [quantity for quantity in REPORTED if not quantity.part_of]
 _LINES = 25  # lines of a table that was asked for
 
 
@@ -84,7 +86,7 @@ def _phases(report: Report, numbers: Numbers) -> Grid:
         "step": report.step(),
     }
     return Grid(
-        ("phase", "FLOPs", "MACs", "vector", "transcendental", "read", "written", "peak memory"),
+        ("phase", *(quantity.head for quantity in _WHOLE), "peak memory"),
         [
             Entry([name, *_phase(totals, numbers)], path=name)
             for name, totals in parts.items()
@@ -94,13 +96,9 @@ def _phases(report: Report, numbers: Numbers) -> Grid:
 
 
 def _phase(totals: Totals, numbers: Numbers) -> list[str]:
-    cost = totals.cost
-    counted = (cost.matrix_flops, macs(cost), cost.vector_flops, cost.transcendentals)
-    moved = (cost.read_bytes, cost.written_bytes)
     held = numbers.memory(totals.peak_bytes) if totals.peak_bytes != 0 else ""
     return [
-        *(numbers.count(quantity) for quantity in counted),
-        *(numbers.memory(quantity) for quantity in moved),
+        *(numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in _WHOLE),
         held,
     ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import evaluate, floor_div
+from graphflops.dims import evaluate
 from graphflops.render.text import Numbers
 
 if TYPE_CHECKING:
@@ -145,11 +145,6 @@ class Ledger:
                 symbolic = symbolic + getattr(cost, quantity) * n
             sums.append(symbolic * times)
         return Cost(*sums)
-
-
-def macs(cost: Cost) -> Dim:
-    """Multiply-adds of the matrix work of a cost."""
-    return floor_div(cost.matrix_flops, 2)
 
 
 def traffic(cost: Cost) -> Dim:

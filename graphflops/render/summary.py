@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.render.ledger import Ledger, macs, traffic
+from graphflops.cost import REPORTED
+from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import (
     Numbers,
     count_of,
@@ -20,6 +21,7 @@ from graphflops.render.text import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.report import Report, SymbolInfo
 
@@ -27,6 +29,9 @@ _SIZES = 8  # sizes listed
 _PER_CODE = 8  # diagnostics listed of one code
 _BRANCHES = 8  # calls listed that choose between graphs
 _FORMULA = 60  # characters of a formula in the middle of a line
+_NAMED = frozenset(  # quantities that a line of their own names
+    ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
+)
 
 
 class Fact(NamedTuple):
@@ -89,49 +94,61 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     """The totals, line by line."""
     numbers, cost = Numbers(report.value, _FORMULA), report.totals.cost
     least = ">= " if report.coverage.unknown else ""
-    missing = f"   ({count_of(report.coverage.unknown, 'node')} unknown)" if least else ""
+    yield from _matrix_facts(report, ledger, numbers)
+    if cost.masked_flops != 0:
+        seen = numbers.count(cost.matrix_flops - cost.masked_flops)
+        yield Fact("of these", f"{numbers.count(cost.masked_flops)} hidden by masks     visible {seen}")
+    yield from _other_facts(cost, numbers, least)
+    moved = f"{least}{numbers.memory(cost.read_bytes)} read, {numbers.memory(cost.written_bytes)} written"
+    ratio = "" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))
+    yield Fact("bytes", moved + ratio, "", bool(least))
+    yield Fact("peak memory", _peak(report, numbers))
+    for choice in _choices(report, numbers):
+        yield Fact("branches", choice)
+    yield from _coverage_facts(report)
+
+
+def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[Fact]:
+    """FLOPs and MACs: in total, by element type where there are several, and by phase."""
+    cost, unknown = report.totals.cost, report.coverage.unknown
+    least = ">= " if unknown else ""
+    missing = f"   ({count_of(unknown, 'node')} unknown)" if unknown else ""
     types = {name: group for name, group in ledger.groups(lambda row: row.matrix_dtype).items() if name}
     only = f", {safe(next(iter(types)), 20)}" if len(types) == 1 else ""
     flops = numbers.value(cost.matrix_flops)
     label = "forward FLOPs" if report.backward is not None else "FLOPs"
-    alarm = bool(least)
     if flops is not None:
-        together = f"{least}{number(flops)}   ({numbers.count(macs(cost))} MACs{only}){missing}"
-        yield Fact(label, together, _symbolic(cost.matrix_flops), alarm)
+        together = f"{least}{number(flops)}   ({numbers.count(cost.macs)} MACs{only}){missing}"
+        yield Fact(label, together, _symbolic(cost.matrix_flops), bool(least))
     else:
-        yield Fact(label, f"{least}{missing.strip()}".strip(), formula(cost.matrix_flops), alarm)
-        yield Fact("MACs", least.strip(), formula(macs(cost)), alarm)
+        text = f"{least}{missing.strip()}".strip()
+        yield Fact(label, text, formula(cost.matrix_flops), bool(least))
+        yield Fact("MACs", least.strip(), formula(cost.macs), bool(least))
     if len(types) > 1:
-        parts = (
-            f"{numbers.count(group.cost.matrix_flops)} {safe(name, 20)}" for name, group in types.items()
-        )
+        parts = (f"{numbers.count(g.cost.matrix_flops)} {safe(name, 20)}" for name, g in types.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
         yield Fact("by phase", ", ".join(_by_phase(ledger)))
-    if cost.masked_flops != 0:
-        seen = numbers.count(cost.matrix_flops - cost.masked_flops)
-        yield Fact("of these", f"{numbers.count(cost.masked_flops)} hidden by masks     visible {seen}")
+
+
+def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
+    """Work beside the matrix products, then every quantity that no other line names."""
     if cost.vector_flops != 0 or cost.transcendentals != 0:
-        work = [
-            f"{numbers.count(cost.vector_flops)} vector",
-            f"{numbers.count(cost.transcendentals)} transcendental",
-        ]
-        yield Fact("other work", least + ", ".join(work[: 1 if cost.transcendentals == 0 else 2]), "", alarm)
-    moved = f"{least}{numbers.memory(cost.read_bytes)} read, {numbers.memory(cost.written_bytes)} written"
-    yield Fact(
-        "bytes", moved + ("" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))), "", alarm
-    )
-    yield Fact("peak memory", _peak(report, numbers))
-    for choice in _choices(report, numbers):
-        yield Fact("branches", choice)
+        work = [f"{numbers.count(cost.vector_flops)} vector"]
+        if cost.transcendentals != 0:
+            work.append(f"{numbers.count(cost.transcendentals)} transcendental")
+        yield Fact("other work", least + ", ".join(work), "", bool(least))
+    for quantity in REPORTED:
+        amount = getattr(cost, quantity.name)
+        if quantity.name not in _NAMED and amount != 0:
+            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
+
+
+def _coverage_facts(report: Report) -> Iterator[Fact]:
     cover = report.coverage
-    yield Fact(
-        "coverage",
-        f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}: "
-        f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown",
-        "",
-        alarm,
-    )
+    known = f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}"
+    states = f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
+    yield Fact("coverage", f"{known}: {states}", "", bool(cover.unknown))
     if cover.unknown:
         hint = "their cost is in no total; price them with --rules FILE.py"
         yield Fact("unknown", f"{occurrences(cover.unknown_ops)}   ({hint})", "", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.cost import REPORTED
 from graphflops.render import csv as csv_
 from graphflops.render import json as json_
 from graphflops.render import markdown as markdown_
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphflops.sweep import Point, Sweep
+
+_NAMED = frozenset(  # quantities that have columns of their own, or a part in one
+    ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
+)
+_OTHERS = [quantity for quantity in REPORTED if quantity.name not in _NAMED]
 
 
 def table(sweep: Sweep, *, width: int = 120, color: bool = False) -> str:
@@ -52,6 +58,7 @@ def cells(points: Sequence[Point], *, exact: bool) -> Listing:
         row: list[str | int] = [size if exact else f"{size:,}" for size in point.sizes.values()]
         row += [_cell(flops, count), *([_cell(visible, count)] if has_masks else [])]
         row += [_cell(point.cost["vector_flops"], count), _cell(point.cost["transcendentals"], count)]
+        row += [_cell(point.cost[q.name], held if q.unit == "B" else count) for q in _OTHERS]
         row += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
         rows.append(row)
     return Listing(heads, rows, figures=True)
@@ -59,18 +66,10 @@ def cells(points: Sequence[Point], *, exact: bool) -> Listing:
 
 def _heads(exact: bool, has_masks: bool) -> list[str]:
     if exact:
-        visible = ["visible_flops"] if has_masks else []
-        return [
-            "matrix_flops",
-            *visible,
-            "vector_flops",
-            "transcendentals",
-            "bytes",
-            "flops_per_byte",
-            "peak_bytes",
-        ]
-    visible = ["visible"] if has_masks else []
-    return ["FLOPs", *visible, "vector", "transcendental", "bytes", "FLOP/B", "peak memory"]
+        work = ["matrix_flops", *(["visible_flops"] if has_masks else []), "vector_flops", "transcendentals"]
+        return [*work, *(q.name for q in _OTHERS), "bytes", "flops_per_byte", "peak_bytes"]
+    work = ["FLOPs", *(["visible"] if has_masks else []), "vector", "transcendental"]
+    return [*work, *(q.head for q in _OTHERS), "bytes", "FLOP/B", "peak memory"]
 
 
 def _cell(value: int | None, shown: Callable[[int], str | int]) -> str | int:

@@ -11,6 +11,8 @@ from graphflops.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from graphflops.cost import Unit
+
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 _EXACT_BELOW = 10_000
 _HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
@@ -171,6 +173,10 @@ class Numbers:
             return memory(value)
         text = shortened(formula(quantity), self._width)
         return f"({text}) B" if " + " in text or " - " in text else f"{text} B"
+
+    def amount(self, quantity: Dim, unit: Unit) -> str:
+        """A number of what the unit says."""
+        return self.memory(quantity) if unit == "B" else self.count(quantity)
 
     def share(self, part: Dim, whole: Dim) -> str:
         """The part in percent of the whole; "" where that depends on a size without a value."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.budget.measure import TOP, Measures
-from graphflops.cost import QUANTITIES
+from graphflops.cost import QUANTITIES, REPORTED
 from graphflops.render.text import count_of, safe
 
 if TYPE_CHECKING:
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from graphflops.render.ledger import Group
     from graphflops.report import Report
 
-_UNITS = dict(
-    zip(
-        QUANTITIES,
-        ("FLOPs", "vector", "transcendental", "masked FLOPs", "B read", "B written"),
-        strict=True,
-    )
-)
+# What stands behind the number of each quantity: `vector`, `masked FLOPs`, `B read`.
+_UNITS = {
+    quantity.name: f"{'B ' if quantity.unit == 'B' else ''}{quantity.head}{' FLOPs' if quantity.part_of else ''}"
+    for quantity in REPORTED
+    if quantity.name in QUANTITIES
+}
 _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 

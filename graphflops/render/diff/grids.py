@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.comparison.result import WORK, Figure
+from graphflops.cost import REPORTED
 from graphflops.render.diff.words import (
     NAMES,
     amount,
@@ -27,21 +28,14 @@ if TYPE_CHECKING:
 
 LINES = 25  # lines of a table where no number is asked for
 _FORMULA = 60
-_LEADS = (
-    "matrix_flops",
-    "vector_flops",
-    "transcendentals",
-    "read_bytes",
-    "written_bytes",
-    "parameters",
-    "masked_flops",
-)
+_PARTS = {quantity.name: quantity.head for quantity in REPORTED if quantity.part_of}
+_LEADS = (*(q.name for q in REPORTED if not q.part_of and q.name != "macs"), "parameters", *_PARTS)
 _BRIEF = {
     "matrix_flops": "FLOPs",
     "vector_flops": "vector",
     "traffic": "bytes",
     "parameters": "params",
-    "masked_flops": "masked",
+    **_PARTS,
 }
 
 

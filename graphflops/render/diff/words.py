@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from graphflops.cost import REPORTED
 from graphflops.ops import operator
 from graphflops.render.text import count_of, formula, listed, memory, number, safe, short_type, shortened
 
@@ -15,22 +16,17 @@ if TYPE_CHECKING:
     from graphflops.report import Report
 
 NAMES = {
-    "matrix_flops": "FLOPs",
-    "macs": "MACs",
-    "vector_flops": "vector FLOPs",
-    "transcendentals": "transcendentals",
-    "masked_flops": "FLOPs hidden by masks",
-    "read_bytes": "bytes read",
-    "written_bytes": "bytes written",
+    **{quantity.name: quantity.label for quantity in REPORTED},
     "peak_bytes": "peak memory",
     "parameters": "parameters",
     "parameter_bytes": "parameter memory",
     "buffer_bytes": "buffer memory",
 }
-_BRIEF = {"read_bytes": "read", "written_bytes": "written"}  # where the unit stands before it
+_BRIEF = {q.name: q.head for q in REPORTED if q.unit == "B"}  # where the unit stands before it
 _IN_BYTES = frozenset(name for name in NAMES if name.endswith("_bytes"))
-_LEADING = ("matrix_flops", "vector_flops", "transcendentals", "read_bytes", "written_bytes")
-_SAID = ("matrix_flops", "parameters", "parameter_bytes", "masked_flops", "vector_flops", "transcendentals")
+_PARTS = tuple(q.name for q in REPORTED if q.part_of)
+_LEADING = tuple(q.name for q in REPORTED if not q.part_of and q.name != "macs")
+_SAID = ("matrix_flops", "parameters", "parameter_bytes", *_PARTS, *_LEADING[1:], "peak_bytes")
 _DEGREES = ("independent", "linear", "quadratic", "cubic")
 _FORMULA = 80  # characters of a formula in a sentence
 _FACTS = 3  # things said of one module in a line
@@ -100,7 +96,7 @@ def notes(comparison: Comparison) -> list[str]:
         lines.append(f"compared at {listed(at, 8)}")
     if unset:
         lines.append(f"without one value for both: {listed(unset, 8)}")
-    other = [name for name in NAMES if name not in ("matrix_flops", "macs", "masked_flops")]
+    other = [name for name in NAMES if name not in ("matrix_flops", "macs", *_PARTS)]
     lines += growths(comparison, other)
     lines += _crossings(comparison)
     if comparison.renumbered:
@@ -172,7 +168,7 @@ def _whole(comparison: Comparison) -> str:
     if held[1] and (not held[0] or comparison.dtypes):
         parts.append(_changed("parameter_bytes", forward["parameter_bytes"], NAMES["parameter_bytes"]))
     if len(parts) == 1 and not flops.differs:
-        rest = [name for name in (*_SAID, "read_bytes", "written_bytes", "peak_bytes") if figures.get(name)]
+        rest = [name for name in _SAID if figures.get(name)]
         other = next((name for name in rest if figures[name].differs), None)
         if other is not None and not comparison.export:
             parts.append(_changed(other, figures[other], NAMES[other], least))

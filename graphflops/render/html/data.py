@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops.cost import CONVENTIONS, Cost
+from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
 from graphflops.render import summary
 from graphflops.render.html.tree import laid_out
 from graphflops.render.json import inert as plain
-from graphflops.render.ledger import Ledger, macs
+from graphflops.render.ledger import Ledger
 from graphflops.render.text import formula, safe, short_type, shortened
 from graphflops.render.tree import Tree
 
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from graphflops.render.html.tree import Layout
     from graphflops.report import Report, SymbolInfo, Totals
 
-# Quantities of a cost, in the order in which model.js and summary.js read them.
-_SHOWN = (
-    "matrix_flops",
-    "vector_flops",
-    "transcendentals",
-    "masked_flops",
-    "read_bytes",
-    "written_bytes",
-)
 LARGEST = 1_800_000  # bytes of data in a page
 _OTHERS = "(other operators)"
 _PRETTY = 300  # characters of a formula shown
@@ -146,6 +137,7 @@ def page_data(
             ],
             "more_changes": max(len(changes) - most_changes, 0),
             "sizes": [size.wire(parts.symbols) for size in sizes],
+            "quantities": [[q.name, q.label, q.unit] for q in REPORTED if q.name in QUANTITIES],
             "conventions": CONVENTIONS,
             "names": parts.names,
             "formulas": parts.formulas,
@@ -261,13 +253,7 @@ def _side(
 
 
 def _totals(totals: Totals, report: Report, parts: _Parts) -> list[int]:
-    cost = totals.cost
-    quantities = (
-        cost.matrix_flops,
-        macs(cost),
-        *(getattr(cost, q) for q in _SHOWN[1:]),
-        totals.peak_bytes,
-    )
+    quantities = (*(getattr(totals.cost, quantity.name) for quantity in REPORTED), totals.peak_bytes)
     return [parts.formula(quantity, report, pretty=True) for quantity in quantities]
 
 
@@ -355,7 +341,9 @@ class _Calls:
 
     def _cost(self, state: str, forward: Cost, backward: Cost) -> int:
         costs = [
-            [self.parts.formula(getattr(cost, quantity), self.report) for quantity in _SHOWN] if cost else 0
+            [self.parts.formula(getattr(cost, quantity), self.report) for quantity in QUANTITIES]
+            if cost
+            else 0
             for cost in (forward, backward)
         ]
         self.kinds.append([state, *costs])

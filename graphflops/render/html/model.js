@@ -57,10 +57,15 @@ const valueOf = (side, index) => {
 };
 
 // What a call of a kind costs. "flops" and the like are of both phases, "forward" and "backward" matrix FLOPs of one.
-const QUANTITIES = ["flops", "vector", "transcendentals", "masked", "read", "written"];
+// Quantities that parts of the page are about have a short name here; any other has a tile under its own name.
+const SHORT = {
+  matrix_flops: "flops", vector_flops: "vector", transcendentals: "transcendentals", masked_flops: "masked",
+  read_bytes: "read", written_bytes: "written",
+};
+const QUANTITIES = DATA.quantities.map(([name]) => SHORT[name] || name);
+const OTHERS = DATA.quantities.filter(([name]) => !SHORT[name]);
 const NOTHING = Object.freeze({
-  calls: 0, unknown: 0, forward: 0n, backward: 0n, flops: 0n, vector: 0n, transcendentals: 0n, masked: 0n, read: 0n,
-  written: 0n, bytes: 0n,
+  calls: 0, unknown: 0, forward: 0n, backward: 0n, ...Object.fromEntries(QUANTITIES.map((name) => [name, 0n])), bytes: 0n,
 });
 let costs = BOTH.map(() => []);
 

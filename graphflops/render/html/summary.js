@@ -1,6 +1,6 @@
 // Totals: one tile for each thing that a program costs.
 
-const TOTALS = ["flops", "macs", "vector", "transcendentals", "masked", "read", "written", "peak"];
+const TOTALS = [QUANTITIES[0], "macs", ...QUANTITIES.slice(1), "peak"];
 
 const phaseOf = (side, phase) => {
   const found = SIDES[side].totals.find(([name]) => name === phase);
@@ -74,6 +74,8 @@ const tiles = () => {
       `${memory(now.read)} read, ${memory(now.written)} written`,
       ratio ? `${ratio} FLOP/B` : "",
     ),
+    OTHERS.map(([name, label, unit]) =>
+      tile(label, phases.map((phase) => phase[name]), bounded(unit === "B" ? memory : number), formulaNote(now.formulas[name]))),
     tile(
       steps[last] ? "peak memory of a training step" : "peak memory",
       peaks,
