@@ -5,6 +5,7 @@
     ├── ModelError     the model contradicts itself or what was asked of it
     ├── OptionError    an option does not go with the input or with another option
     ├── DimError       a size expression is malformed, unsafe or too large
+    │   └── NoValueError   it divides by zero at the sizes put in
     ├── ShapeError     a rule proved that operands cannot meet
     ├── RunError       a call of a program that is being run cannot run
     ├── ReaderError    a reader or its row in the table of readers is wrong
@@ -42,6 +43,10 @@ class OptionError(GraphflopsError, ValueError):
 
 class DimError(GraphflopsError, ValueError):
     """A size expression is malformed, unsafe or too large."""
+
+
+class NoValueError(DimError, ZeroDivisionError):
+    """A size expression divides by zero at the sizes put in."""
 
 
 class ShapeError(GraphflopsError):

@@ -177,8 +177,9 @@ class Report:
         return {name: info.value for name, info in self.symbols.items() if info.value is not None}
 
     def value(self, quantity: Dim) -> int | None:
-        """A quantity at the known sizes; None where a size is not known."""
-        return evaluate(quantity, self.values)
+        """A quantity at the known sizes; None where a size is not known, or where it would be negative."""
+        value = evaluate(quantity, self.values)
+        return None if value is not None and value < 0 else value
 
     def total(self) -> Cost:
         """Cost of the whole program (forward; a joint graph: all of it)."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.possible import refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +63,8 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
 
     sizes: values by symbol (`s27`) or input axis (`ids[1]`), in the order in which they vary, the last the fastest; several
     that are always equal by all of their names (`keys[2]=values[2]`).
-    Raises ModelError for a name that no open size of the report has or that is given twice, and for more than 10,000 points.
+    Raises ModelError for a name that no open size of the report has or that is given twice, where a size of a result is
+    negative, and for more than 10,000 points.
     """
     names = {name: _symbols(report, name) for name in sizes}
     given = [symbol for symbols in names.values() for symbol in symbols]
@@ -137,5 +139,6 @@ def _point(
     report: Report, chosen: Mapping[str, int], names: Mapping[str, Sequence[str]], cost: Cost, peak: Dim
 ) -> Point:
     values = {**report.values, **{symbol: value for name, value in chosen.items() for symbol in names[name]}}
+    refuse_negative(report.rows, values)
     at = {name: evaluate(getattr(cost, name), values) for name in QUANTITIES}
     return Point(chosen, at, evaluate(peak, values))

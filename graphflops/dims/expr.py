@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom
 from graphflops.dims.evaluation import Range, evaluate, interval, interval_in
 from graphflops.dims.terms import MAX_EXPONENT, check_size, is_reduced, multiply, reduce_even
-from graphflops.errors import DimError
+from graphflops.errors import DimError, NoValueError, shown
 
 if TYPE_CHECKING:
     import sympy
@@ -119,11 +119,17 @@ class Expr(Polynomial):
     def substitute(self, mapping: Mapping[str, Dim]) -> Dim:
         """Replace sizes by dims, all at once, and simplify again; what no size is left in becomes a plain int.
 
-        Raises ZeroDivisionError where a divisor becomes zero and DimError where the result grows too large.
+        Raises NoValueError where a divisor becomes zero and DimError where the result grows too large.
         """
         if self.symbols.isdisjoint(mapping):
             return self
-        result = _substituted(self, mapping, {})
+        try:
+            result = _substituted(self, mapping, {})
+        except ZeroDivisionError:
+            given = ", ".join(
+                f"{shown(name)} = {mapping[name]}" for name in sorted(self.symbols & mapping.keys())
+            )
+            raise NoValueError(f"at {given} the size {self} divides by zero") from None
         if isinstance(result, int) or result.symbols:
             return result
         value = evaluate(result, {})  # of a function that is not exact, such as log2(1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, parse_dim, prod, symbol
+from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.graph import Symbol
 from graphflops.tensor import DType, TensorType
 
@@ -149,8 +149,8 @@ def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
 
 
 def _solved(size: Expr, name: str, hint: int) -> int | None:
-    zero, one = size.substitute({name: 0}), size.substitute({name: 1})
-    if not isinstance(zero, int) or not isinstance(one, int) or one == zero or (hint - zero) % (one - zero):
+    zero, one = evaluate(size, {name: 0}), evaluate(size, {name: 1})
+    if zero is None or one is None or one == zero or (hint - zero) % (one - zero):
         return None
     solution = (hint - zero) // (one - zero)
-    return solution if size.substitute({name: solution}) == hint else None
+    return solution if evaluate(size, {name: solution}) == hint else None

@@ -194,7 +194,12 @@ def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
     ]
     if wanting and call.estimate.unknown:
         _want(written, values)
-    elif call.in_place and any(wants(values[name]) for name in written) and not wants(values[operands[0]]):
+    elif (
+        call.in_place
+        and operands
+        and any(wants(values[name]) for name in written)
+        and not wants(values[operands[0]])
+    ):
         owner = owners(calls, values)
         shared = owner.get(operands[0], operands[0])
         _want([name for name in values if owner.get(name, name) == shared], values)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.diagnostics import diagnostic
 from graphflops.passes.gradients import adamw
+from graphflops.possible import refuse_negative, with_lower_bounds
 from graphflops.report import Coverage, Named, Report, Totals
 from graphflops.tensor import TensorType
 
@@ -33,9 +34,12 @@ def report(program: PricedProgram, memory: MemoryUse) -> Report:
     if program.training:
         _say_untrained(program, bool(trainable))
     peak = memory.training
+    symbols = with_lower_bounds(binding.describe(graph, (main.cost, main.backward)), main.rows)
+    values = {name: info.value for name, info in symbols.items() if info.value is not None}
+    refuse_negative(main.rows, values)
     return Report(
         origin=graph.origin,
-        symbols=binding.describe(graph, (main.cost, main.backward)),
+        symbols=symbols,
         totals=Totals(main.cost, memory.forward.bytes, memory.forward.node),
         parameters=sum(by_module.values()),
         parameter_bytes=sum(by_dtype.values()),
