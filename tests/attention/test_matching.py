@@ -237,9 +237,9 @@ def test_an_attention_in_a_loop_moves_its_scores_and_reads_its_keys_every_time()
     """Five turns of one head of 16 rows, 32 keys and width 4: scores are written, read and written, and read."""
     text = (
         "g (float[16,4] q, float[32,4] k) => (y) <int64 five = {5}, bool on = {1}> {"
-        f" y = Loop (five, on, q) <body = turn (int64 i, bool c, float[16,4] x) => (c2, z) {{ c2 = Identity(c)"
-        " \n t = Transpose <perm = [1,0]> (k) \n s = MatMul(x, t) \n p = Softmax(s) \n z = MatMul(p, k) }}> }}"
-    ).replace("}}", "}")
+        " y = Loop (five, on, q) <body = turn (int64 i, bool c, float[16,4] x) => (c2, z) { c2 = Identity(c)"
+        " \n t = Transpose <perm = [1,0]> (k) \n s = MatMul(x, t) \n p = Softmax(s) \n z = MatMul(p, k) }> }"
+    )
     (use,) = attentions(text)
     assert use.times == 5
     assert use.score_bytes == 5 * 4 * (16 * 32 * 4)

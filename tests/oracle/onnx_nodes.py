@@ -185,7 +185,9 @@ def stripped(case: Case) -> onnx.ModelProto:
                 stored.name = value.name
             elif proto is not None:
                 _fix_sizes(model, value.name, proto.dims)
-    inputs = _user_inputs(model)  # a stored tensor that is an input too would be a default, whose contents are open
+    inputs = _user_inputs(
+        model
+    )  # a stored tensor that is an input too would be a default, whose contents are open
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     return model
