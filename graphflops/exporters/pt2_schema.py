@@ -22,7 +22,8 @@ NEWEST_MAJOR = 8
 
 Decoded = TypeVar("Decoded")
 
-_BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN', re.DOTALL)
+# A string that does not end reaches to the end of the text: its end is looked for once.
+_BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?Infinity|NaN', re.DOTALL)
 
 Float = Union[float, str]  # newer releases write infinities and NaN as strings, JSON having none
 

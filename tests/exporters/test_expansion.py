@@ -123,6 +123,13 @@ def test_a_program_of_many_calls_of_a_function_is_read(write):
     assert report.coverage.counted == 1000
 
 
+def test_a_program_of_quotes_and_bare_numbers(tmp_path):
+    """Bare NaN is looked for outside strings; one that does not end is a single string, not one from each quote on."""
+    for text in (b'{"a": NaN, "' + b'\\"' * LONG, b'{"a": NaN, ' + b'"\\' * LONG):
+        with pytest.raises(FileError, match="is not JSON"):
+            load(save(tmp_path / "a.pt2", text))
+
+
 def test_twenty_thousand_tied_weights():
     """All of one type: comparing each unused weight with each used one takes 4 * 10**8 comparisons."""
     many = range(20_000)
