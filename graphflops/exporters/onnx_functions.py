@@ -75,6 +75,9 @@ class Functions:
         self._known = {(domain_of(f.domain), f.name, f.overload): Function(f) for f in protos}
         self._calls = self._operands = 0
 
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
     def find(self, domain: str, kind: str, overload: str) -> Function | None:
         """The function that defines an operator, if the file has one."""
         return self._known.get((domain, kind, overload))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_functions import Functions, domain_of, opsets_of
 from graphflops.exporters.onnx_places import Places, original_names
-from graphflops.exporters.onnx_scope import Body, Names, Scope, ordered
+from graphflops.exporters.onnx_scope import Body, Call, Names, Scope, ordered
 from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
 from graphflops.exporters.onnx_values import (
     GRAPH,
@@ -66,6 +66,7 @@ class Program:
         self._calls: dict[
             Graph, int
         ] = {}  # by nested graph: the calls in it, those of its own nested graphs too
+        self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}
 
     def graph(self, origin: Origin) -> Graph:
@@ -162,13 +163,14 @@ class Program:
         self.types[unique] = typed
         return unique
 
-    def constant(self, proto: Any, scope: Scope) -> bool:
+    def constant(self, call: Call, scope: Scope) -> bool:
         """Make what a Constant node holds an input of the program; False where it does not say what it holds."""
-        held = {a.name: a for a in proto.attribute[:] if not a.ref_attr_name}
-        if len(proto.output) != 1:
+        outputs = call.node.output[:]
+        if len(outputs) != 1:
             return False
-        (name,) = proto.output
-        typed = constant_of(held, name, lambda message: self.note("GF114", proto.name, message))
+        name = outputs[0]
+        held = {a.name: a for a in call.attributes if not a.ref_attr_name}
+        typed = self.constant_type(held, name, call.node.name)
         if typed is None:
             return False
         role = "constant" if number_of_elements(typed) <= SMALL else role_of(typed, name, False)
@@ -178,12 +180,22 @@ class Program:
             self._protos[unique] = held["value"].t, name if in_program else ""
         return True
 
+    def constant_type(self, held: Mapping[str, Any], name: str, node: str) -> TensorType | None:
+        """What a Constant node's attributes hold; equal small ones are one object."""
+        key = b"".join([attribute.SerializeToString() for attribute in held.values()])
+        typed = self._constants.get(key)
+        if typed is None:
+            typed = constant_of(held, name, lambda message: self.note("GF114", node, message))
+            if typed is not None and typed.value is not None:
+                self._constants[key] = typed
+        return typed
+
     # Graphs
 
     def body(self, proto: Any, scope: Scope) -> tuple[Output, ...]:
         """Read the calls of a graph; what it returns."""
-        for node in ordered(proto.node, scope.sees):
-            self.call(node, scope)
+        for call in ordered(proto.node, scope.sees):
+            self.call(call, scope)
         outputs = [
             Output(self.names.resolve(value.name, scope, f"output {checked(value.name)}"))
             for value in proto.output
@@ -194,9 +206,9 @@ class Program:
     def declare(self, values: Iterable[Any], scope: Scope) -> None:
         """Keep the types that the file states of values."""
         for value in values:
-            unique = scope.names.get(value.name)
-            if unique is not None:
-                scope.body.declared.setdefault(unique, value)
+            known = scope.names.get(value.name)
+            if known is not None:
+                scope.body.declared.setdefault(known.name, value)
 
     def nested(self, proto: Any, scope: Scope, name: str) -> Graph:
         """A graph in an attribute of a call."""
@@ -231,25 +243,23 @@ class Program:
 
     # Calls
 
-    def call(self, proto: Any, scope: Scope) -> None:
+    def call(self, call: Call, scope: Scope) -> None:
         """Read a call: a Constant is a stored tensor, a function is written out, any other is one node."""
+        proto, names = call.node, self.names
         domain, kind = domain_of(proto.domain), proto.op_type
-        if kind == "Constant" and not domain and self.constant(proto, scope):
+        if kind == "Constant" and not domain and self.constant(call, scope):
             return
-        names = self.names
         name = names.of_call(proto.name or kind, scope)
-        operands = [names.resolve(used, scope, name) if used else None for used in proto.input[:]]
-        while operands and operands[-1] is None:
-            operands.pop()
+        operands = names.operands(call.inputs, scope, name)
         place = self.places.of(proto)
         if scope.call:
             place = (place[0] or scope.place[0], place[1] or scope.place[1], place[2] or scope.place[2])
         op = self.operator(domain, kind, scope)
-        function = self.functions.find(domain, kind, proto.overload)
+        function = self.functions.find(domain, kind, proto.overload) if self.functions else None
         if function is not None:
-            self.write_out(function, proto, operands, scope, name, place)
+            self.write_out(function, call, operands, scope, name, place)
             return
-        attributes = tuple(self.attributes(proto.attribute[:], scope, name).items())
+        attributes = tuple(self.attributes(call.attributes, scope, name).items())
         outputs = [names.define(result, scope, name) if result else None for result in proto.output[:]]
         scope.body.nodes.append(Node(name, op, tuple(operands), attributes, tuple(outputs), *place))
 
@@ -267,7 +277,7 @@ class Program:
     def write_out(
         self,
         function: Function,
-        call: Any,
+        call: Call,
         operands: list[Ref | None],
         scope: Scope,
         name: str,
@@ -275,8 +285,8 @@ class Program:
     ) -> None:
         """Put a function's calls in the place of a call of it."""
         self.functions.enter(function, len(operands), scope, name)
-        given = self.attributes(call.attribute, scope, name)
-        results = [pair for pair in zip(function.outputs, call.output[:], strict=False) if pair[1]]
+        given = self.attributes(call.attributes, scope, name)
+        results = [pair for pair in zip(function.outputs, call.node.output[:], strict=False) if pair[1]]
         inner = Scope(
             scope.body,
             {**scope.opsets, **function.opsets},
@@ -288,10 +298,10 @@ class Program:
             functions=(*scope.functions, function.name),
         )
         for formal, operand in zip(function.inputs, operands, strict=False):
-            inner.names[formal] = None if operand is None else operand.name
+            inner.names[formal] = operand
         inner.attributes = {**self.attributes(function.proto.attribute_proto, inner, name), **given}
-        for node in ordered(function.proto.node, inner.sees):
-            self.call(node, inner)
+        for inside in ordered(function.proto.node, inner.sees):
+            self.call(inside, inner)
         self.declare(function.proto.value_info, inner)
         for formal, result in results:
             ref = self.names.resolve(formal, inner, f"output {formal} of {function.name}")

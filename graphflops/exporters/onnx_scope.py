@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_values import checked
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.graph import Argument, Node
 
@@ -41,7 +41,7 @@ class Body:
 class Scope:
     """What names mean at one place of the file.
 
-    names: the unique name of each value defined here; None for an optional operand that a function's caller left out.
+    names: each value defined here, under its unique name; None for an optional operand that a function's caller left out.
     around: the scope that other names are looked up in; None for the whole program and for a function.
     wanted: by result of a function, the name that its caller gives it.
     call, place: the call that a function is written out for; its module, module type and source line.
@@ -50,7 +50,7 @@ class Scope:
 
     body: Body
     opsets: Mapping[str, int]
-    names: dict[str, str | None] = field(default_factory=dict)
+    names: dict[str, Ref | None] = field(default_factory=dict)
     around: Scope | None = None
     wanted: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Argument] = field(default_factory=dict)
@@ -90,37 +90,54 @@ class Names:
 
         Raises FileError where the scope has a value of that name: ONNX is in single static assignment form.
         """
-        if name in scope.names:
-            raise FileError(f"{shown(maker)} makes the value {shown(name)}, which exists already")
-        wanted = scope.wanted.get(name) or self._within(name, scope)
-        unique = scope.names[name] = _unique(wanted, self._values)
+        wanted = name
+        if scope.call:
+            wanted = scope.wanted.get(name) or self._within(name, scope)
+        unique = _unique(wanted, self._values)
+        self.alias(name, Ref(unique), scope, maker)
         self.owners[unique] = body or scope.body
         return unique
 
     def alias(self, name: str, value: Ref, scope: Scope, maker: str) -> None:
-        """Let a name mean a value that exists already: the result of a function that has been written out."""
+        """Let a name mean a value: one just defined, or the result of a function that has been written out."""
         if name in scope.names:
             raise FileError(f"{shown(maker)} makes the value {shown(name)}, which exists already")
-        scope.names[name] = value.name
+        scope.names[name] = value
+
+    def operands(self, names: Iterable[str], scope: Scope, user: str) -> list[Ref | None]:
+        """The values that names mean here; None for an operand that is left out."""
+        here, used, owners, body = scope.names, self.used, self.owners, scope.body
+        found: list[Ref | None] = []
+        for name in names:
+            value = here.get(name)
+            if value is not None and owners[value.name] is body:  # nearly all
+                used.add(value.name)
+            else:
+                value = self.resolve(name, scope, user) if name else None
+            found.append(value)
+        while found and found[-1] is None:
+            found.pop()
+        return found
 
     def resolve(self, name: str, scope: Scope, user: str) -> Ref | None:
         """The value that a name means here; None for an operand that is left out."""
         at: Scope | None = scope
         while at is not None:
             if name in at.names:
-                unique = at.names[name]
-                return None if unique is None else self.use(unique, scope.body)
+                value = at.names[name]
+                if value is not None:
+                    self.use(value.name, scope.body)
+                return value
             at = at.around
         raise FileError(f"{shown(user)} uses the value {shown(checked(name))}, which nothing defines")
 
-    def use(self, unique: str, body: Body) -> Ref:
-        """A use of a value by a call in a graph; every graph between the two captures the value."""
+    def use(self, unique: str, body: Body) -> None:
+        """Note that a call in a graph uses a value; every graph between the two captures the value."""
         self.used.add(unique)
         owner, at = self.owners[unique], body
         while at is not owner and at.around is not None:
             at.captures[unique] = None
             at = at.around
-        return Ref(unique)
 
     def _within(self, name: str, scope: Scope) -> str:
         if not scope.call:
@@ -145,26 +162,36 @@ def _unique(name: str, taken: dict[str, int]) -> str:
             return candidate
 
 
-def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Any]:
+class Call(NamedTuple):
+    """A NodeProto with copies of its lists: iterating protobuf's own takes twice as long."""
+
+    node: Any
+    inputs: list[str]
+    attributes: list[Any]
+
+
+def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Call]:
     """The calls, each after the calls whose results it uses, otherwise as in the file.
 
     visible: whether a name has a meaning by now: the results of every call given out so far must have one.
     Raises FileError where calls use one another in a circle.
     """
     for index, node in enumerate(nodes):
-        if not all(map(visible, _used(node))):
-            yield from _sorted(nodes[index:], visible)
+        call = _call(node)
+        if not all(map(visible, _used(call))):
+            yield from _sorted([_call(node) for node in nodes[index:]], visible)
             return
-        yield node
+        yield call
 
 
-def _used(node: Any) -> list[str]:
-    """Names that a call uses, those that the graphs in its attributes take from outside among them.
+def _call(node: Any) -> Call:
+    return Call(node, node.input[:], node.attribute[:])
 
-    Protobuf's own lists are copied (`[:]`) here and elsewhere: iterating them takes twice as long.
-    """
-    used = [name for name in node.input[:] if name]
-    for attribute in node.attribute[:]:
+
+def _used(call: Call) -> list[str]:
+    """Names that a call uses, those that the graphs in its attributes take from outside among them."""
+    used = [name for name in call.inputs if name]
+    for attribute in call.attributes:
         if attribute.type not in _MAY_HOLD_GRAPHS:
             continue
         if attribute.HasField("g"):
@@ -180,17 +207,17 @@ def _free(graph: Any) -> Iterator[str]:
     own.update(tensor.values.name for tensor in graph.sparse_initializer)
     own.update(name for node in graph.node for name in node.output)
     for node in graph.node:
-        for name in _used(node):
+        for name in _used(_call(node)):
             if name not in own:
                 yield name
 
 
-def _sorted(nodes: Sequence[Any], visible: Callable[[str], bool]) -> list[Any]:
+def _sorted(calls: Sequence[Call], visible: Callable[[str], bool]) -> list[Call]:
     makers: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        for name in node.output[:]:
+    for index, call in enumerate(calls):
+        for name in call.node.output[:]:
             makers.setdefault(name, index)
-    waits = [{makers[name] for name in _used(node) if name in makers and not visible(name)} for node in nodes]
+    waits = [{makers[name] for name in _used(call) if name in makers and not visible(name)} for call in calls]
     followers: dict[int, list[int]] = {}
     for index, awaited in enumerate(waits):
         for maker in awaited:
@@ -201,13 +228,13 @@ def _sorted(nodes: Sequence[Any], visible: Callable[[str], bool]) -> list[Any]:
     order = []
     while ready:
         index = heappop(ready)
-        order.append(nodes[index])
+        order.append(calls[index])
         for follower in followers.get(index, ()):
             missing[follower] -= 1
             if not missing[follower]:
                 heappush(ready, follower)
-    if len(order) < len(nodes):
+    if len(order) < len(calls):
         stuck = next(index for index, count in enumerate(missing) if count)
-        name = checked(nodes[stuck].name or nodes[stuck].op_type)
+        name = checked(calls[stuck].node.name or calls[stuck].node.op_type)
         raise FileError(f"{shown(name)} uses what is made of its own results: the graph has a circle")
     return order
