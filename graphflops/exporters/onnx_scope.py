@@ -150,9 +150,9 @@ class Names:
 
 def _unique(name: str, taken: dict[str, int]) -> str:
     """The name, with a number behind it if it is taken."""
-    number = taken.get(checked(name))
+    number = taken.get(name)
     if number is None:
-        taken[name] = 1
+        taken[name if type(name) is str else checked(name)] = 1
         return name
     while True:
         candidate = f"{name}_{number}"
