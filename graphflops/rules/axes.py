@@ -1,4 +1,4 @@
-"""Axis numbers as ATen reads them: negative ones count from the end, a tensor without axes has the axis 0."""
+"""Axis numbers as in ATen: negative ones count from the end, and a 0-d tensor has the axis 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def axis(dim: int, rank: int) -> int:
-    """The axis counted from the front; raises ShapeError where a tensor of that rank has none such."""
+    """The axis counted from the front; raises ShapeError if a tensor of that rank has no such axis."""
     span = max(rank, 1)
     require(isinstance(dim, int), f"{dim!r} is no number of an axis")
     require(-span <= dim < span, f"axis {dim} does not exist in a tensor of {rank} axes")
@@ -21,14 +21,14 @@ def axis(dim: int, rank: int) -> int:
 
 
 def axes(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Each axis counted from the front, in the order given; None means all of them."""
+    """Each axis counted from the front, in the given order; None means all axes."""
     if dims is None:
         return tuple(range(rank))
     return tuple(axis(dim, rank) for dim in ((dims,) if isinstance(dims, int) else dims))
 
 
 def reduced(shape: Sequence[Dim], dims: int | Sequence[int] | None, keepdim: bool = False) -> tuple[Dim, ...]:
-    """The sizes left when axes are reduced away, each to 1 with `keepdim`; none named means all of them."""
+    """The shape after reducing axes; with `keepdim` a reduced axis has size 1; no named axes means all axes."""
     gone = frozenset(axes(None if dims == () else dims, len(shape)))
     if keepdim:
         return tuple(1 if place in gone else size for place, size in enumerate(shape))

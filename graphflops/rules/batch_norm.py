@@ -1,4 +1,4 @@
-"""Batch normalisation: by the batch's own statistics in training, by running ones in inference.
+"""Batch normalisation: by the batch's own statistics in training, by the running ones in inference.
 
 Work per element in training: mean 1, centre 1, square 1, sum 1; normalise 1; weight 1 and bias 1 where there
 are any; per channel a reciprocal square root and 3 for each running statistic that is updated. In inference
@@ -24,7 +24,7 @@ UPDATE = 3  # two products and an addition mix a new statistic into a running on
 
 
 def channels_of(x: TensorType) -> TensorType:
-    """A tensor with an element per channel."""
+    """A tensor with one element for each channel."""
     require(x.rank >= 1, f"batch_norm needs a channel axis, got {x}")
     return x.like(x.shape[min(1, x.rank - 1) :][:1])
 
@@ -44,7 +44,7 @@ def scaled(
 
 
 def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
-    """The same with running statistics mixed with the batch's and written back."""
+    """The estimate with the work of updating the running statistics, which are read and written."""
     statistics = tuple(statistic for statistic in running if statistic is not None)
     return replace(
         estimate,
@@ -84,7 +84,7 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Estimate:
-    """Each channel of each sample is its own group; with running statistics as batch_norm's inference."""
+    """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
     if not use_input_stats:
         return scaled(x, weight, bias, running_mean, running_var)
     estimate = normalised(x, prod(x.shape[:2]), weight, bias)
@@ -102,7 +102,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> Estimate:
-    """As `batch_norm`; in training mean and reciprocal deviation are kept, in the type CPUs give them."""
+    """As `batch_norm`; training also returns the mean and the reciprocal deviation, in the type used on a CPU."""
     estimate = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     if not training:
         kept = channels_of(x).like((data_dependent("kept_statistics"),))
@@ -120,7 +120,7 @@ def native_batch_norm_without_running(
     momentum: float,
     eps: float,
 ) -> Estimate:
-    """By the batch's own statistics, which are kept."""
+    """Normalises by the batch's own statistics, which are also results."""
     return native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
 
 
@@ -212,7 +212,7 @@ def batch_norm_impl_index(
     eps: float,
     cudnn_enabled: bool,
 ) -> Estimate:
-    """As `native_batch_norm`; the number of the implementation that runs is taken to be ATen's own, 0."""
+    """As `native_batch_norm`; the index of the implementation is assumed to be 0, ATen's own."""
     estimate = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return replace(estimate, out=(*estimate.out, reserved(x), 0))
 
@@ -228,7 +228,7 @@ def miopen_batch_norm(
     exponential_average_factor: float,
     epsilon: float,
 ) -> Estimate:
-    """As `native_batch_norm`; in inference no statistics are kept."""
+    """As `native_batch_norm`; in inference no statistics are returned."""
     estimate = native_batch_norm(
         *(x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon)
     )
@@ -237,7 +237,7 @@ def miopen_batch_norm(
 
 
 def with_reserved(estimate: Estimate) -> Estimate:
-    """Also memory of cuDNN's own for the backward pass."""
+    """The estimate with the memory that cuDNN reserves for the backward pass as another result."""
     (x, *_) = tensors_of(estimate.out)
     return replace(estimate, out=(*estimate.out, reserved(x)))
 
@@ -287,7 +287,7 @@ def batch_norm_gather_stats(
     eps: float,
     counts: TensorType | int,
 ) -> Estimate:
-    """Statistics of several batches merged one after another: eight operations for each channel."""
+    """Merges the statistics of several batches one after another: eight operations per channel."""
     merged = mean.like(mean.shape[-1:])
     work = Estimate(
         (merged, merged), vector_flops=8 * mean.numel, transcendentals=merged.numel, reads=(mean, invstd)

@@ -1,4 +1,4 @@
-"""What devices exchange in a program that runs on several: one device's arithmetic and memory; nothing of the network.
+"""Collectives of a program that runs on several devices: arithmetic and memory of one device; no network traffic.
 
 Of a reduction over n devices each has its share of n - 1 operations per element of the result. Where a call does not say how
 many devices there are, one operation per element is counted, of which n - 1 in n are done.
@@ -24,7 +24,7 @@ FUNCTIONAL, DIFFERENTIABLE = "_c10d_functional", "_c10d_functional_autograd"
 
 
 def averaged(reduce_op: object) -> int:
-    """One division per result of an average."""
+    """One division per element of an averaged result."""
     return int(reduce_op == "avg")
 
 
@@ -57,7 +57,7 @@ def reduce_scatter_coalesced(inputs: Tensors, reduce_op: str, group_size: int, g
 
 @rule(f"{FUNCTIONAL}.all_gather_into_tensor", f"{DIFFERENTIABLE}.all_gather_into_tensor")
 def all_gather(x: TensorType, group_size: int, group_name: Group) -> Estimate:
-    """The tensors of all devices one after the other along the first axis."""
+    """Concatenates the tensors of all devices along the first axis."""
     return all_gather_coalesced((x,), group_size, group_name)
 
 
@@ -71,7 +71,7 @@ def all_gather_coalesced(inputs: Tensors, group_size: int, group_name: Group) ->
 def all_to_all(
     x: TensorType, output_split_sizes: Sequence[Dim], input_split_sizes: Sequence[Dim], group_name: Group
 ) -> Estimate:
-    """Slices of the first axis exchanged."""
+    """Each device sends slices of the first axis to the others."""
     rows = total(output_split_sizes) if output_split_sizes else x.shape[0]
     return Estimate((x.like((rows, *x.shape[1:])),), reads=(x,))
 
@@ -84,11 +84,11 @@ def broadcast(x: TensorType, src: int, group_name: Group) -> Estimate:
 
 @rule(f"{FUNCTIONAL}.wait_tensor")
 def wait_tensor(x: TensorType) -> Estimate:
-    """The result of an exchange, once it is there."""
+    """Waits for the result of a collective."""
     return free(x)
 
 
 @rule(f"{FUNCTIONAL}.wait_tensors")
 def wait_tensors(tensors: Tensors) -> Estimate:
-    """The results of exchanges, once they are there."""
+    """Waits for the results of collectives."""
     return free(*tensors)

@@ -1,4 +1,4 @@
-"""Following the contents of small integer tensors, such as shapes that a program computes with."""
+"""Propagates the known contents of small integer tensors, such as shapes that a program computes with."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Cont
 
 
 def _is_whole(value: object) -> bool:
-    """Whether contents are known and all integers."""
+    """True if the contents are known and all integers."""
     return all(map(_is_whole, value)) if isinstance(value, tuple) else isinstance(value, (int, Expr))
 
 
 def aligned(
     fold: Callable[..., Dim | float], shape: Sequence[Dim], operands: list[tuple[int, Contents]]
 ) -> Contents:
-    """The function of every element of contents broadcast to a shape of numbers; each operand with its rank."""
+    """Applies a function elementwise to known contents, broadcast to a concrete shape; operands are (rank, contents)."""
     if not shape:
         return fold(*(value for _, value in operands))
     rows = []

@@ -39,7 +39,7 @@ class Contraction:
     gradient: Dim = 0
 
     def add_sum(self, operand: Sizes, summed: Iterable[str]) -> Sizes:
-        """The operand summed along some labels."""
+        """Sums the operand along some labels."""
         gone = operand.keys() & set(summed)
         if not gone:
             return operand
@@ -64,14 +64,14 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An einsum equation read against its operands: labels of each and of the result, size of every label."""
+    """A parsed einsum equation: the labels of each operand and of the result, and the size of every label."""
 
     inputs: list[list[str]]
     output: list[str]
     sizes: Sizes = field(default_factory=dict)
 
     def contract(self, tensors: Tensors, path: Sequence[int] | None) -> Contraction:
-        """Pairs in the path's order, else left to right; a label is summed once no later operand has it."""
+        """Contracts pairs along the path, else from left to right; a label is summed when no later operand has it."""
         work = Contraction()
         pairs = zip(self.inputs, tensors, strict=True)
         operands = [(_sizes(labels, tensor.shape), tensor.requires_grad) for labels, tensor in pairs]
@@ -92,7 +92,7 @@ class Equation:
 
 
 def read_equation(equation: str, tensors: Tensors) -> Equation:
-    """The equation's labels; an ellipsis stands for axes named by their place from the right."""
+    """Parses the equation; axes under an ellipsis get labels by their place from the right."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     letters = (left.replace(",", "") + right).replace("...", "")
     require(not letters or letters.isalpha(), f"{equation!r} is no equation")
@@ -127,7 +127,7 @@ def _labels(term: str, ellipsis: int) -> list[str]:
 
 @rule("aten.einsum")
 def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = None) -> Estimate:
-    """Matrix products of the pairwise contractions as executed: along the path, else left to right.
+    """The pairwise contractions in execution order: along the given path, else from left to right.
 
     Pairs without a summed label are elementwise products. Other counters assume the cheapest order.
     """
@@ -143,7 +143,7 @@ def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = No
 
 
 def _cheaper_order(read: Equation, tensors: Tensors, executed: Dim) -> str:
-    """Says so where another order of pairs, among those of few operands, needs less than the executed one."""
+    """A hint if another contraction order needs fewer FLOPs than the executed one; only few operands are tried."""
     if not (2 < len(tensors) <= _ORDERS_TRIED and isinstance(executed, int)):
         return ""
     costs = {path: read.contract(tensors, path).multiply_adds for path in _paths(len(tensors))}
@@ -156,7 +156,7 @@ def _cheaper_order(read: Equation, tensors: Tensors, executed: Dim) -> str:
 
 
 def _paths(count: int) -> Iterator[tuple[int, ...]]:
-    """Every order in which so many operands can be contracted in pairs, as places in the list that shrinks meanwhile."""
+    """Every order of contracting `count` operands in pairs, as positions in the shrinking list of operands."""
     if count == 1:
         yield ()
         return
@@ -167,13 +167,13 @@ def _paths(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _diagonal(x: TensorType, labels: list[str]) -> TensorType:
-    """The part of an operand that is read: of axes with the same label only the diagonal."""
+    """The part of an operand that is read: only the diagonal of axes that share a label."""
     return x if len(set(labels)) == len(labels) else x.like(dict(zip(labels, x.shape, strict=True)).values())
 
 
 @backward("aten.einsum")
 def einsum_backward(call: ForwardCall) -> Estimate:
-    """A pair's product once more for each side that wants a gradient or leads to an operand that does."""
+    """Repeats each pair's product for every side that leads to an operand with a gradient."""
     tensors: Tensors = call.arguments["tensors"]
     read = read_equation(call.arguments["equation"], tensors)
     work = read.contract(tensors, call.arguments.get("path"))
@@ -189,7 +189,7 @@ def einsum_backward(call: ForwardCall) -> Estimate:
 
 @rule("aten.tensordot", product=("a", "b"))
 def tensordot(a: TensorType, b: TensorType, dims_a: tuple[int, ...], dims_b: tuple[int, ...]) -> Estimate:
-    """One matrix product over the listed axes; where one side has size 1 the other is summed first."""
+    """One matrix product over the listed axes; an axis of size 1 on one side is summed on the other first."""
     axes_a, axes_b = axes(dims_a, a.rank), axes(dims_b, b.rank)
     inner_size: Dim = 1
     vector: Dim = 0
@@ -211,7 +211,7 @@ def tensordot(a: TensorType, b: TensorType, dims_a: tuple[int, ...], dims_b: tup
 
 @rule("aten.inner", product=("a", "b"))
 def inner(a: TensorType, b: TensorType) -> Estimate:
-    """A dot product for every pair of rows; a number only scales."""
+    """A dot product for every pair of rows; a 0-d operand only scales."""
     return tensordot(a, b, (-1,), (-1,)) if a.rank and b.rank else outer_product(a, b, (*a.shape, *b.shape))
 
 
@@ -247,7 +247,7 @@ def trilinear(
     sumdim: tuple[int, ...],
     unroll_dim: int = 1,
 ) -> Estimate:
-    """The first two contracted along axes that the third lacks, then that with the third, slice by slice."""
+    """Contracts the first two operands along the axes that the third lacks, then the result with the third."""
     padded = [_unsqueeze(x, expand) for x, expand in ((a, expand1), (b, expand2), (c, expand3))]
     full = broadcast(*padded)
     one, two, three = ({str(i): size for i, size in enumerate(shape) if size != 1} for shape in padded)
@@ -274,7 +274,7 @@ def trilinear_gradients(
     places: Sequence[tuple[int, ...]],
     summed: tuple[int, ...],
 ) -> list[Estimate]:
-    """For each factor the same contraction, with the result's gradient in its place."""
+    """For each factor the same contraction, with the factor replaced by the result's gradient."""
     a, b, c = factors
     of_a, of_b, of_c = places
     return [
@@ -285,7 +285,7 @@ def trilinear_gradients(
 
 
 def wanted_of_three(call: ForwardCall, names: Sequence[str], each: list[Estimate]) -> Estimate:
-    """Those of three factors' gradients that are wanted; a factor is read for the gradients of the other two."""
+    """The wanted gradients of three factors; each factor is read for the gradients of the other two."""
     (out,) = call.estimate.out
     assert isinstance(out, TensorType)
     given = call.arguments
@@ -313,7 +313,7 @@ def trilinear_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.bilinear")
 def bilinear_backward(call: ForwardCall) -> Estimate:
-    """As that of `_trilinear`, for rows and weight; the bias's gradient is a sum."""
+    """As the gradient of `_trilinear`, for rows and weight; the gradient of the bias is a sum."""
     given = call.arguments
     (out,) = call.estimate.out
     assert isinstance(out, TensorType)

@@ -1,4 +1,4 @@
-"""Higher-order operators: graphs that run inside a call, once, as often as a loop turns, or one of two."""
+"""Higher-order operators: nested graphs that run once, once per loop iteration, or as one of several branches."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown in full whe
 
 @rule("higher_order.cond")
 def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, ...] = ()) -> Estimate:
-    """The dearer branch, as an upper bound; the call itself bears what the other branch may exceed it by."""
+    """Upper bound: the more expensive branch, plus, per quantity, any excess of the other branch."""
     return either(true(*operands), false(*operands))
 
 
 @rule("higher_order.switch")
 def switch(index: Value, branches: tuple[Region, ...], operands: tuple[Value, ...] = ()) -> Estimate:
-    """The dearest branch, as an upper bound; the call itself bears what another may exceed it by."""
+    """Upper bound: the most expensive branch, plus, per quantity, any excess of the other branches."""
     require(bool(branches), "switch needs branches to choose from")
     return either(*(branch(*operands) for branch in branches))
 
 
 def either(*runs: RegionRun) -> Estimate:
-    """One of several graphs runs: the dearest by matrix work, then vector work, then bytes, is the one that is counted."""
+    """One of several graphs runs: the most expensive one counts, by matrix FLOPs, then vector FLOPs, then bytes."""
     taken = max(runs, key=lambda run: _weight(run.cost))
     others = [run for run in runs if run is not taken]
     more = taken.cost.exceeded_by([other.cost for other in others])
@@ -46,7 +46,7 @@ def either(*runs: RegionRun) -> Estimate:
 def while_loop(
     condition: Region, body: Region, carried: tuple[Value, ...], additional_inputs: tuple[Value, ...] = ()
 ) -> Estimate:
-    """The body once per turn, a number that only data can tell; the condition once more than that."""
+    """The body once per iteration, a data-dependent number; the condition once more than the body."""
     operands = (*carried, *additional_inputs)
     trips = data_dependent("while_loop_trips")
     turn = body(*operands)
@@ -60,7 +60,7 @@ def scan(
     xs: tuple[TensorType, ...],
     additional_inputs: tuple[Value, ...] = (),
 ) -> Estimate:
-    """The body once per slice of the first axis; results of each turn are stacked."""
+    """The body once per slice of the first axis; the results of all iterations are stacked."""
     require(bool(xs) and xs[0].rank > 0, "scan needs something to scan over")
     length = xs[0].shape[0]
     turn = combine(*init, *(_first(x) for x in xs), *additional_inputs)
@@ -74,7 +74,7 @@ def scan(
 def associative_scan(
     combine: Region, xs: tuple[TensorType, ...], additional_inputs: tuple[Value, ...] = ()
 ) -> Estimate:
-    """One combination per slice but the first: the work of a sequential scan, whichever tree a device runs."""
+    """One combination for every slice except the first: the work of a sequential scan, whatever tree a device runs."""
     require(bool(xs) and xs[0].rank > 0, "associative_scan needs something to scan over")
     slices = tuple(_first(x) for x in xs)
     turn = combine(*slices, *slices, *additional_inputs)
@@ -94,7 +94,7 @@ def map_impl(body: Region, xs: tuple[TensorType, ...], operands: tuple[Value, ..
 
 @rule("higher_order.wrap_with_set_grad_enabled")
 def wrap_with_set_grad_enabled(enabled: bool, region: Region, *operands: Value) -> Estimate:
-    """The graph once; nothing in it wants a gradient where they are switched off."""
+    """The graph once; nothing in it has a gradient if gradients are switched off."""
     return once(region(*operands, gradients=bool(enabled)))
 
 
@@ -102,7 +102,7 @@ def wrap_with_set_grad_enabled(enabled: bool, region: Region, *operands: Value) 
 def wrap_with_autocast(
     device_type: str, dtype: Value, enabled: bool, cache_enabled: Value, region: Region, *operands: Value
 ) -> Estimate:
-    """The graph once; the file records the element types that autocasting gave its calls."""
+    """The graph once; its calls already have the element types that autocasting chose."""
     return once(region(*operands, autocast=True))
 
 
@@ -119,7 +119,7 @@ def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywo
     "higher_order.local_map_hop",
 )
 def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
-    """The graph once; what a checkpoint runs again belongs to the backward."""
+    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
     return once(region(*operands))
 
 
@@ -139,13 +139,13 @@ def strict_mode(region: Region, operands: tuple[Value, ...]) -> Estimate:
 
 @rule("higher_order.with_effects")
 def with_effects(token: Value, operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
-    """The operator it orders; the token is the first result."""
+    """The cost of the wrapped operator; the token is the first result."""
     return _with_results(_operator(operator)(*operands, **keywords), lambda own: (None, *own))
 
 
 @rule("higher_order.auto_functionalized_v2")
 def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
-    """The operator; the tensors that it writes into are results after its own."""
+    """The cost of the wrapped operator; the tensors that it mutates are further results."""
     bases = keywords["_all_bases"]
     inner = _operator(operator)(**_arguments(keywords, bases))
     return _with_results(inner, lambda own: (*own, *(base.like() for base in bases)))
@@ -153,7 +153,7 @@ def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
 
 @rule("higher_order.out_dtype")
 def out_dtype(operator: Opaque, dtype: DType, *operands: Any) -> Estimate:
-    """The operator, its results in another element type than it would give."""
+    """The cost of the wrapped operator, with results of another element type."""
     inner: Estimate = _operator(operator)(*operands)
     return replace(
         inner, out=tuple(x.like(dtype=dtype) if isinstance(x, TensorType) else x for x in inner.out)
@@ -162,17 +162,17 @@ def out_dtype(operator: Opaque, dtype: DType, *operands: Any) -> Estimate:
 
 @rule("higher_order.print", "higher_order._export_tracepoint")
 def effect_only(*operands: Value, **keywords: Value) -> Estimate:
-    """Nothing is computed."""
+    """No work."""
     return Estimate(tuple(operands), writes=())
 
 
 def once(run: RegionRun) -> Estimate:
-    """A graph that runs exactly once, its results handed on."""
+    """A graph that runs exactly once; its results are the results of the call."""
     return Estimate(run.out, writes=(), regions=((run, 1),))
 
 
 def _with_results(inner: Estimate, results: Callable[[tuple[Value, ...]], tuple[Value, ...]]) -> Estimate:
-    """What a wrapped operator costs, with the results of the wrapper; one that returns nothing counts as one None."""
+    """The cost of a wrapped operator with the results of the wrapper; an operator without results returns one None."""
     writes = (
         tuple(value for value in inner.out if isinstance(value, TensorType))
         if inner.writes is None
@@ -193,7 +193,7 @@ _MOST_WRITTEN = 100_000
 
 
 def _arguments(keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> dict[str, Any]:
-    """Arguments of an operator that writes some: `_x_base_index` says of which base it is a view, `_x_length` how many."""
+    """Arguments of a mutating operator: `_x_base_index` names the base of x, `_x_length` the number of its views."""
     arguments = {name: value for name, value in keywords.items() if not name.startswith("_")}
     single = [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]
     for name in [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]:
@@ -206,7 +206,7 @@ def _arguments(keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> dict
 
 
 def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> TensorType | None:
-    """The view of a base that an operator writes into; None where it is given no tensor."""
+    """The view of a base that an operator mutates; None if it is given no tensor."""
     index: int | None = keywords[f"_{name}_base_index"]
     if index is None:
         return None
@@ -237,7 +237,7 @@ def _plausible(quantity: Dim) -> int:
 
 
 def _either_type(a: Value, b: Value) -> Value:
-    """Branches may return different sizes along an axis: then only data can tell."""
+    """The type of a result of several branches; a size on which the branches differ is data-dependent."""
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank == b.rank:
         return a.like(
             x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape, strict=True)

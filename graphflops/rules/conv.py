@@ -1,6 +1,6 @@
 """Convolutions and transposed convolutions.
 
-Multiply-adds are dense: taps that fall on padding count like the others.
+Multiply-adds are dense: taps on padding count too.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def convolved(
 
 
 def multiply_adds(x: TensorType, out: TensorType, weight: TensorType, transposed: bool) -> Dim:
-    """What one element of the result, transposed one element of the input, meets is a row of the weight."""
+    """Multiply-adds per output position (transposed: per input position): the elements of one row of the weight."""
     return (x if transposed else out).numel * prod(weight.shape[1:])
 
 
 def downsampled(
     sizes: Shape, kernel: Shape, stride: Shape, dilation: Shape, padding: Shape | str
 ) -> list[Dim]:
-    """Positions at which the spread-out kernel fits into the padded input; "same" keeps the input's size."""
+    """Output sizes: positions of the dilated kernel in the padded input; "same" keeps the input's size."""
     if padding == "same":
         return list(sizes)
     ends = (0,) * len(sizes) if isinstance(padding, str) else padding
@@ -92,7 +92,7 @@ def downsampled(
 
 
 def positions(size: Dim, kernel: Dim, stride: Dim, dilation: Dim) -> Dim:
-    """At how many positions a spread-out kernel fits into a padded size."""
+    """The number of positions of a dilated kernel in a padded axis."""
     window = dilation * (kernel - 1) + 1
     require(not at_least(-1, size - window), f"kernel {window} exceeds input {size}")
     return floor_div(size - window, stride) + 1
@@ -101,7 +101,7 @@ def positions(size: Dim, kernel: Dim, stride: Dim, dilation: Dim) -> Dim:
 def upsampled(
     sizes: Shape, kernel: Shape, stride: Shape, dilation: Shape, padding: Shape, extra: Shape
 ) -> list[Dim]:
-    """The size whose convolution has the given one, plus the extra size asked for."""
+    """The output size of a transposed convolution: the input size of the matching convolution, plus the output padding."""
     axes = zip(sizes, kernel, stride, dilation, padding, extra, strict=True)
     return [(size - 1) * s - 2 * end + d * (k - 1) + more + 1 for size, k, s, d, end, more in axes]
 
@@ -141,7 +141,7 @@ def conv_transpose(
     groups: Dim = 1,
     dilation: PerAxis = 1,
 ) -> Estimate:
-    """Every input position times the whole kernel, per group. Counting output positions would be too much."""
+    """Every input position times the whole kernel, per group; counting output positions would count too much."""
     geometry = (stride, padding, dilation, groups)
     return convolve(x, weight, bias, *geometry, transposed=True, output_padding=output_padding)
 
@@ -162,7 +162,7 @@ def convolution(
     cudnn_enabled: bool = True,
     allow_tf32: bool = True,
 ) -> Estimate:
-    """Either kind of convolution."""
+    """A convolution or a transposed convolution."""
     geometry = (stride, padding, dilation, groups)
     return convolve(x, weight, bias, *geometry, transposed=transposed, output_padding=output_padding)
 
@@ -268,7 +268,7 @@ def conv_add_relu(
 
 
 def _followed(product: Estimate, operations: int, *more: TensorType) -> Estimate:
-    """The convolution with so many operations on each result, which read more."""
+    """The convolution followed by `operations` per result that read `more`."""
     vector = product.vector_flops + operations * only_result(product).numel
     return replace(product, vector_flops=vector, reads=(*product.reads, *more))
 

@@ -1,4 +1,4 @@
-"""Gradients of convolutions as operators of their own, as graphs of a whole training step hold them."""
+"""Backward operators of convolutions, as graphs of a training step contain them."""
 
 from __future__ import annotations
 

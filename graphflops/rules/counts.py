@@ -1,4 +1,4 @@
-"""Counts with a logarithm in them, which both whole and symbolic sizes can be put into."""
+"""Counts that contain a logarithm, for concrete and symbolic sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors made from nothing: written once, read from nowhere.
+"""Creation of tensors: every element is written, nothing is read.
 
 A fill and a progression of whole numbers are no arithmetic; a progression of real numbers is a multiplication
 and an addition per element.
@@ -29,7 +29,7 @@ SMALL = 64  # elements up to which the contents of an integer tensor are followe
 
 
 def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
-    """A tensor of one value everywhere, its contents known where it is small and holds whole numbers."""
+    """A tensor filled with one value; the contents are known if it is small and holds integers."""
     out = TensorType(tuple(shape), dtype)
     if not isinstance(fill, (int, Expr)) or dtype.is_floating or few(out.shape, SMALL) is None:
         return out
@@ -56,19 +56,19 @@ def ones(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
 
 @rule("aten.full")
 def full(size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None) -> Estimate:
-    """One value written everywhere, whose own type decides where none is given."""
+    """Every element written; without a dtype the value's type decides."""
     return Estimate((filled(size, dtype or result_type(fill_value), fill_value),))
 
 
 @rule("aten.scalar_tensor")
 def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
-    """One element written, of the default type where none is given."""
+    """One element written, in the default type if none is given."""
     return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
 
 
 @rule("aten.empty", "aten.empty_strided", "aten.empty_permuted")
 def empty(size: Sequence[Dim], layout: object = None, *, dtype: DType | None = None) -> Estimate:
-    """Memory set aside, nothing written; a second argument orders it and changes no size."""
+    """Allocates without writing; a second argument sets the memory order and changes no size."""
     return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT), alias=False)
 
 
@@ -92,7 +92,7 @@ def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -
 
 @rule("aten.empty_like")
 def empty_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """Memory set aside, nothing written."""
+    """Allocates without writing."""
     return free(x.like(dtype=dtype), alias=False)
 
 
@@ -126,7 +126,7 @@ def new_full(
 def new_empty(
     x: TensorType, size: Sequence[Dim], stride: Sequence[Dim] = (), *, dtype: DType | None = None
 ) -> Estimate:
-    """Memory set aside, nothing written."""
+    """Allocates without writing."""
     return free(x.like(size, dtype), alias=False)
 
 
@@ -149,7 +149,7 @@ def eye(n: Dim, m: Dim | None = None, *, dtype: DType | None = None) -> Estimate
 def from_file(
     filename: str, shared: bool | None = None, size: Dim = 0, *, dtype: DType | None = None
 ) -> Estimate:
-    """A file read into memory, or mapped there."""
+    """Reads or maps a file."""
     return Estimate((TensorType((size,), dtype or DEFAULT_FLOAT),))
 
 
@@ -157,13 +157,13 @@ def from_file(
 
 
 def progression(n: Dim, dtype: DType, flops: int = 2, transcendentals: int = 0) -> Estimate:
-    """So many elements in a row; whole numbers count up without arithmetic."""
+    """An arithmetic progression; one of integers counts as no arithmetic."""
     work = flops if dtype.is_floating else 0
     return Estimate((TensorType((n,), dtype),), vector_flops=work * n, transcendentals=transcendentals * n)
 
 
 def steps_between(start: Value, end: Value, step: Value) -> Dim:
-    """How many steps fit into [start, end)."""
+    """The number of steps in [start, end)."""
     first, last, by = map(_whole, (start, end, step))
     require(by != 0, "a progression needs a step that is not zero")
     if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
@@ -252,7 +252,7 @@ def linalg_vander(x: TensorType, *, N: Dim | None = None) -> Estimate:
 
 @rule("aten._shape_as_tensor")
 def shape_as_tensor(x: TensorType) -> Estimate:
-    """The sizes of a tensor, written as numbers."""
+    """Writes the sizes of a tensor as numbers."""
     return Estimate((TensorType((x.rank,), INT64, value=x.shape),))
 
 

@@ -20,7 +20,7 @@ Lengths = TensorType | tuple[Dim, ...]
 
 
 def states(log_probs: TensorType, targets: TensorType, inputs: Lengths, labels: Lengths) -> Dim:
-    """States of the whole batch; lengths that only data can tell are bounded by the padded sizes."""
+    """States of the whole batch; unknown lengths are bounded by the padded sizes."""
     steps, batch = log_probs.shape[0], samples(log_probs)
     if isinstance(inputs, tuple) and isinstance(labels, tuple):
         return total(step * (2 * label + 1) for step, label in zip(inputs, labels, strict=True))
@@ -65,7 +65,7 @@ def ctc_loss_forward(
     blank: int = 0,
     zero_infinity: bool = False,
 ) -> Estimate:
-    """Nine operations and four functions per state, all of which are kept."""
+    """Nine operations and four functions per state; all states are kept."""
     visited, batch = states(log_probs, targets, input_lengths, target_lengths), samples(log_probs)
     kept = log_probs.like((batch, log_probs.shape[0], 2 * longest_label(target_lengths) + 1))
     return Estimate(
@@ -108,7 +108,7 @@ def cudnn_ctc_loss(
     deterministic: bool,
     zero_infinity: bool,
 ) -> Estimate:
-    """Both recursions at once: the loss and its gradient."""
+    """Both recursions: the loss and its gradient."""
     forward = ctc_loss_forward(log_probs, targets, input_lengths, target_lengths)
     loss = log_probs.like((samples(log_probs),))
     gradient = ctc_loss_backward(
@@ -126,7 +126,7 @@ def cudnn_ctc_loss(
 def use_cudnn_ctc_loss(
     log_probs: TensorType, targets: TensorType, input_lengths: Lengths, target_lengths: Lengths, blank: int
 ) -> Estimate:
-    """Which implementation would run: free, and not known here."""
+    """Free: a query which implementation runs, whose answer is not known here."""
     return free(None, alias=False)
 
 

@@ -24,7 +24,7 @@ from graphflops.tensor import DType, TensorType
 
 
 def running(x: TensorType, dim: int, dtype: DType | None = None, each: int = 1) -> Estimate:
-    """One result per element, at so many operations on real numbers."""
+    """One result per element, with `flops` real operations each."""
     axis(dim, x.rank)
     return Estimate((x.like(dtype=dtype),), vector_flops=each * x.numel, reads=(x,))
 
@@ -55,7 +55,7 @@ def cummax(x: TensorType, dim: int) -> Estimate:
 
 @rule("aten._cummax_helper", "aten._cummin_helper")
 def cummax_helper(x: TensorType, values: TensorType, indices: TensorType, dim: int) -> Estimate:
-    """One comparison per element, written into the two tensors given."""
+    """One comparison per element; both results are written into the given tensors."""
     return Estimate(vector_flops=x.numel, reads=(x,), writes=(values, indices))
 
 

@@ -43,7 +43,7 @@ def euclidean_dist(x1: TensorType, x2: TensorType) -> Estimate:
 
 
 def direct_distances(x1: TensorType, x2: TensorType, p: float) -> Estimate:
-    """Every pair of rows by the defining formula, which is vector work."""
+    """Distances of all pairs of rows by the defining formula: vector FLOPs."""
     batch = broadcast(x1.shape[:-2], x2.shape[:-2])
     out, norm = x1.like((*batch, x1.shape[-2], x2.shape[-2])), norm_of(p)
     components = out.numel * x1.shape[-1]
@@ -53,7 +53,7 @@ def direct_distances(x1: TensorType, x2: TensorType, p: float) -> Estimate:
 
 @rule("aten.cdist", "aten._cdist_forward")
 def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | None = None) -> Estimate:
-    """Euclidean distances by a product of matrices past 25 rows or on demand, as ATen; others directly."""
+    """As ATen: Euclidean distances by a matrix product beyond 25 rows or on request; others by the formula."""
     require(
         not differ(x1.shape[-1], x2.shape[-1]),
         f"rows of {x1.shape[-1]} and {x2.shape[-1]} components have no distance",
@@ -87,7 +87,7 @@ def cdist_backward(
 
 @rule("aten.pdist", "aten._pdist_forward")
 def pdist(x: TensorType, p: float = 2.0) -> Estimate:
-    """Every unordered pair of rows, directly."""
+    """Distances of every unordered pair of rows by the formula."""
     rows, size = x.shape
     pairs, norm = floor_div(rows * (rows - 1), 2), norm_of(p)
     functions = norm.functions * pairs * size + norm.roots * pairs

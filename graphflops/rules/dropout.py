@@ -1,4 +1,4 @@
-"""Dropout: in training elements are zeroed at random and the others scaled up; in inference nothing happens.
+"""Dropout: training zeroes elements at random and scales the others; inference does nothing.
 
 Work per element: the draw compared with the rate 1, the selection 1, the scale 1. Drawing itself is not
 counted.
@@ -24,14 +24,14 @@ AFFINE = 2  # multiply 1, add 1
 
 
 def drop(x: TensorType, p: float, train: bool, flops: Dim, aside: Dim) -> Estimate:
-    """`x` with random decisions applied to it, for which bytes are set `aside`, or `x` itself where none is taken."""
+    """`x` with random decisions applied, which need `aside` bytes of workspace; `x` itself if nothing is dropped."""
     if not train or p == 0 or x.numel == 0:
         return free(x.view(x.shape))
     return Estimate((x.like(),), vector_flops=flops, reads=(x,), workspace=aside)
 
 
 def channels(x: TensorType) -> TensorType:
-    """A number for each feature map of a batch."""
+    """One number for each feature map of a batch."""
     return x.like(x.shape[:2])
 
 
@@ -77,7 +77,7 @@ def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
 
 @rule("aten._fused_dropout")
 def fused_dropout(x: TensorType, p: float, generator: None = None) -> Estimate:
-    """Three operations per element and a stored mask; `p` is the share kept."""
+    """Three operations per element and a stored mask; `p` is the probability of keeping."""
     return masked(x, UINT8, train=True)
 
 
@@ -89,7 +89,7 @@ def native_dropout_backward(grad_output: TensorType, mask: TensorType, scale: fl
 
 @backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")
 def dropout_backward(call: ForwardCall) -> Estimate:
-    """The gradient selected by the kept mask and scaled; where nothing was dropped, the gradient itself."""
+    """The gradient selected by the stored mask and scaled; the gradient itself if nothing was dropped."""
     grad = result_of(call)
     if call.estimate.alias:
         return free(grad)
@@ -98,18 +98,18 @@ def dropout_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.feature_dropout", "aten.feature_alpha_dropout")
 def feature_dropout_backward(call: ForwardCall) -> Estimate:
-    """The gradient times what its channel was multiplied with."""
+    """The gradient times the noise of its channel."""
     return scaled_back(call, channels(result_of(call)).nbytes)
 
 
 @backward("aten.alpha_dropout")
 def alpha_dropout_backward(call: ForwardCall) -> Estimate:
-    """The gradient times what each element was multiplied with."""
+    """The gradient times the noise of each element."""
     return scaled_back(call, result_of(call).like().nbytes)
 
 
 def scaled_back(call: ForwardCall, noise: Dim) -> Estimate:
-    """The gradient times so many bytes of numbers that forward drew; where none were drawn, the gradient itself."""
+    """The gradient times the stored noise, `noise` bytes of it; the gradient itself if nothing was drawn."""
     grad = result_of(call)
     if call.estimate.alias:
         return free(grad)

@@ -29,12 +29,12 @@ def to_bool(*_: Value) -> DType:
 
 
 def to_real(*operands: Value) -> DType:
-    """The promoted type, of which only the real part's type remains."""
+    """The promoted type; for complex operands the type of their real part."""
     return real_of(result_type(*operands))
 
 
 def to_real_float(*operands: Value) -> DType:
-    """The real part's type, and the default float for integers."""
+    """As `to_real`, with the default float for integers."""
     return real_of(float_result(*operands))
 
 
@@ -122,7 +122,7 @@ def differentiate(gradients: Mapping[str, Gradient | None]) -> Callable[[Forward
 
 
 def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) -> Estimate:
-    """The wanted operands' gradients; one that was broadcast is summed over its repeats."""
+    """The wanted operands' gradients; the gradient of a broadcast operand is also summed over its repeats."""
     out = result_of(call)
     parts = 2 if out.dtype.kind == "complex" else 1
     flops = transcendentals = 0
@@ -149,14 +149,14 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
 
 
 def result_of(call: ForwardCall) -> TensorType:
-    """The forward call's first result, of whose type its gradient is too."""
+    """The forward call's first result; its gradient has the same type."""
     out = call.estimate.out[0]
     assert isinstance(out, TensorType)
     return out
 
 
 def wanted(call: ForwardCall) -> list[tuple[str, TensorType]]:
-    """The operands that want a gradient, by name, in the order of the parameters."""
+    """Names and types of the operands that want a gradient, in the order of the parameters."""
     return [
         (name, x) for name, x in call.arguments.items() if name in call.wants and isinstance(x, TensorType)
     ]

@@ -1,4 +1,4 @@
-"""Rows looked up in a table: the rows that are returned are read, never the whole table."""
+"""Embedding lookups: only the returned rows are read, not the whole table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Estimate:
-    """One row of the table per index, without any arithmetic."""
+    """One row of the table per index; no arithmetic."""
     require(weight.rank == 2, f"a table of rows has two axes, not {shown(weight.shape)}")
     return picked(weight.like((*indices.shape, weight.shape[1])), indices)
 
@@ -34,7 +34,7 @@ def embedding(
 def embedding_dense_backward(
     grad_output: TensorType, indices: TensorType, num_weights: Dim, padding_idx: Dim, scale_grad_by_freq: bool
 ) -> Estimate:
-    """The gradients of every use of a row, summed, and divided by their number where asked."""
+    """Sums the gradients of every use of a row; `scale_grad_by_freq` also divides by the number of uses."""
     out = grad_output.like((num_weights, grad_output.shape[-1]))
     work = grad_output.numel * (2 if scale_grad_by_freq else 1)
     return Estimate((out,), vector_flops=work, reads=(grad_output, indices))
@@ -49,7 +49,7 @@ def embedding_backward(
     scale_grad_by_freq: bool,
     sparse: bool,
 ) -> Estimate:
-    """As `embedding_dense_backward`, or the rows kept apart."""
+    """As `embedding_dense_backward`, or as `embedding_sparse_backward`."""
     backward_of = embedding_sparse_backward if sparse else embedding_dense_backward
     return backward_of(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
 
@@ -58,7 +58,7 @@ def embedding_backward(
 def embedding_sparse_backward(
     grad: TensorType, indices: TensorType, num_weights: Dim, padding_idx: Dim, scale_grad_by_freq: bool
 ) -> Estimate:
-    """The gradients of the rows and which rows they are, kept as they are."""
+    """Keeps the gradients of the rows and their indices as a sparse tensor."""
     return Estimate(
         (grad.like((num_weights, grad.shape[-1])),), reads=(grad, indices), writes=(grad, indices)
     )
@@ -73,13 +73,13 @@ def embedding_gradient(call: ForwardCall) -> Estimate:
 
 @rule("aten.embedding_renorm")
 def embedding_renorm(weight: TensorType, indices: TensorType, max_norm: float, norm_type: float) -> Estimate:
-    """A copy of the table, looked-up rows scaled down to a norm: a power, a sum and a product each."""
+    """A copy of the table whose looked-up rows are scaled down to a norm: a power, a sum and a product per element."""
     return _renormed(weight, indices, reads=(weight, indices), writes=(weight.like(),))
 
 
 @rule("aten.embedding_renorm_")
 def embedding_renorm_(weight: TensorType, indices: TensorType, max_norm: float, norm_type: float) -> Estimate:
-    """The looked-up rows scaled down to a norm, as if no index occurred twice."""
+    """Scales the looked-up rows down to a norm; every index is assumed to occur once."""
     rows = weight.like((indices.numel, weight.shape[1]))
     return _renormed(weight, indices, reads=(rows, indices), writes=(rows,))
 
@@ -135,7 +135,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Estimate:
-    """Rows looked up and added up, averaged or compared."""
+    """Looks rows up and reduces each bag by sum, mean or maximum."""
     shape, padded = (per_sample_weights, include_last_offset), padding_idx >= 0
     return bagged(weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0])
 
@@ -152,7 +152,7 @@ def embedding_bag_saving(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Estimate:
-    """Rows looked up and added up, averaged or compared."""
+    """Looks rows up and reduces each bag by sum, mean or maximum."""
     shape, padded = (per_sample_weights, include_last_offset), padding_idx >= 0
     return bagged(
         weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0] - include_last_offset
@@ -171,7 +171,7 @@ def embedding_bag_padded(
     include_last_offset: bool,
     padding_idx: int | None,
 ) -> Estimate:
-    """Rows looked up and added up, averaged or compared; a negative padding row counts from the end."""
+    """As `embedding_bag`; a negative padding row counts from the end."""
     shape, padded = (per_sample_weights, include_last_offset), padding_idx is not None
     return bagged(weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0])
 
@@ -236,7 +236,7 @@ def embedding_bag_sparse_backward(
     per_sample_weights: TensorType | None,
     padding_idx: int = -1,
 ) -> Estimate:
-    """Each bag's gradient copied for every row of it, and scaled where it was."""
+    """Each bag's gradient copied for each of its rows, and scaled if the forward pass scaled."""
     rows = grad.like((indices.numel, grad.shape[1]))
     scaled = mode == MEAN or per_sample_weights is not None
     return Estimate(
@@ -288,6 +288,6 @@ def embedding_bag_gradient(call: ForwardCall) -> Estimate:
 
 @rule("aten.one_hot")
 def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
-    """Zeros with a one for each index; how many classes there are the data says where the call does not."""
+    """Zeros with a one for each index; the number of classes is data-dependent unless given."""
     known = not (isinstance(num_classes, int) and num_classes < 0)
     return arrangement.one_hot(x, x.rank, num_classes if known else None, INT64)

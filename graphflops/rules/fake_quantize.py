@@ -1,4 +1,4 @@
-"""Quantization rehearsed: quantized and dequantized at once, so that training meets the rounding errors."""
+"""Fake quantization: quantize and dequantize in one operator, so that training sees the rounding errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ backward(
 
 
 def with_mask(rehearsed: Estimate) -> Estimate:
-    """Also which elements were within the range, for the backward pass."""
+    """The estimate with a mask of the elements within the range as a second result."""
     (out,) = rehearsed.out
     assert isinstance(out, TensorType)
     vector = rehearsed.vector_flops + MASK * out.numel
@@ -120,7 +120,7 @@ def fake_quantize_learnable_backward(
     quant_max: Dim,
     grad_factor: float = 1.0,
 ) -> Estimate:
-    """Rounding and mask again; a selection for x, four operations for the scale, three for the zero point."""
+    """Recomputes rounding and mask; then a selection for x, four operations for the scale, three for the zero point."""
     vector = (ROUND + MASK + 1 + 4 + 3) * x.numel
     return Estimate(
         (x.like(), scale.like(), zero_point.like()), 0, vector, reads=(grad, x, scale, zero_point)
@@ -138,7 +138,7 @@ def fake_quantize_learnable_per_channel_backward(
     quant_max: Dim,
     grad_factor: float = 1.0,
 ) -> Estimate:
-    """As for one scale."""
+    """As `fake_quantize_learnable_backward`."""
     return fake_quantize_learnable_backward(grad, x, scale, zero_point, quant_min, quant_max, grad_factor)
 
 
@@ -161,13 +161,13 @@ def observe_and_rehearse(
     per_row_fake_quant: bool = False,
     symmetric_quant: bool = False,
 ) -> Estimate:
-    """Both switches taken to be on: the range of the elements, then seven operations on each."""
+    """Observes the range, then seven operations per element; both switches are assumed to be on."""
     switches, averages = (observer_on, fake_quant_on), (running_min, running_max, scale, zero_point)
     return convert(x, x.dtype, MIN_MAX + REHEARSE, *switches, *averages)
 
 
 def with_state(masked: Estimate) -> Estimate:
-    """Also the updated range, scale and zero point, which are read last."""
+    """The estimate with the updated range, scale and zero point, its last four reads, as further results."""
     state = tensors_of(masked.reads[-4:])
     return Estimate(
         (*masked.out, *(value.like() for value in state)), 0, masked.vector_flops, reads=masked.reads

@@ -1,4 +1,4 @@
-"""Lists of tensors at once: `_foreach_` operators apply the single operator's rule to each; optimizers."""
+"""Operators on lists of tensors: `_foreach_` operators price each item by the single operator's rule; optimizers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ add sub mul div pow maximum minimum clamp_max clamp_min lerp max clone zero mm""
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
-    """Several calls as one: results side by side, work and traffic added up."""
+    """Several calls as one: all results, summed work and traffic."""
     return Estimate(
         tuple(x for part in estimates for x in part.out),
         matrix_flops=total(part.matrix_flops for part in estimates),
@@ -40,7 +40,7 @@ def _written(estimate: Estimate) -> tuple[TensorType | Dim | None, ...]:
 
 
 def for_each(single: str, *operands: Item, **named: Item) -> Estimate:
-    """The single operator's rule applied to each item of the operands that are lists."""
+    """Applies the single operator's rule to each item of the list operands."""
     found = find(single)
     if found is None:
         raise RuleError(f"operator {single} has no rule to apply to each item")
@@ -74,7 +74,7 @@ for name in ITEMWISE.split():
 
 @rule("aten._foreach_copy")
 def foreach_copy(targets: Tensors, sources: Tensors, non_blocking: bool = False) -> Estimate:
-    """Each source read, each target written."""
+    """Reads each source and writes each target."""
     converted = total(x.numel for x, y in zip(targets, sources, strict=True) if x.dtype != y.dtype)
     return Estimate(
         tuple(x.like() for x in targets), vector_flops=converted, reads=tuple(sources), writes=tuple(targets)
@@ -124,7 +124,7 @@ def update_scale(
     scale_backoff_factor: float,
     growth_interval: int,
 ) -> Estimate:
-    """One product and the count of steps without overflow."""
+    """One product and one count of steps without overflow."""
     operands = (scale, growth_tracker)
     out = tuple(x.like() for x in operands)
     return Estimate(out, vector_flops=2, reads=(*operands, found_inf), writes=out)
@@ -238,7 +238,7 @@ def fused_adagrad(
 def fused_adagrad_functional(
     parameters: Tensors, grads: Tensors, state_sums: Tensors, state_steps: Tensors, **options: Any
 ) -> Estimate:
-    """As above, with the step counts among the results."""
+    """As `fused_adagrad`; the step counts are further results."""
     estimate = fused_adagrad(parameters, grads, state_sums, state_steps, **options)
     return replace(estimate, out=(*estimate.out, *(x.like() for x in state_steps)))
 

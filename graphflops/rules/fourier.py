@@ -1,6 +1,6 @@
 """Discrete Fourier transforms: 5*n*log2(n) real operations per complex transform, half for a real one.
 
-So FFT libraries count to report their speed (https://www.fftw.org/speed/method.html), whatever the algorithm
+FFT libraries use this count to report their speed (https://www.fftw.org/speed/method.html), whatever the algorithm
 does and scaling included; rounded down where n is no power of two. No matrix is multiplied.
 """
 
@@ -35,7 +35,7 @@ def real_transform(n: Dim) -> Dim:
 
 
 def without(shape: Sizes, place: int) -> Dim:
-    """Elements across an axis: how many transforms run along it."""
+    """The number of transforms along an axis: elements divided by its length."""
     return prod(replaced(shape, place))
 
 
@@ -49,14 +49,14 @@ def complex_work(shape: Sizes, dims: Iterable[int]) -> Dim:
 
 @rule("aten._fft_c2c")
 def fft_c2c(x: TensorType, dim: Sequence[int], normalization: int, forward: bool) -> Estimate:
-    """A complex transform of every lane along every axis named."""
+    """A complex transform of every lane along each named axis."""
     out = x.like(dtype=complex_of(x.dtype))
     return Estimate((out,), vector_flops=complex_work(x.shape, axes(dim, x.rank)), reads=(x,))
 
 
 @rule("aten._fft_r2c")
 def fft_r2c(x: TensorType, dim: Sequence[int], normalization: int, onesided: bool) -> Estimate:
-    """Real lanes along the last axis named, giving half the frequencies; complex ones along the others."""
+    """Real transforms along the last named axis, which give half the frequencies; complex ones along the others."""
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
     half = replaced(x.shape, last, floor_div(x.shape[last], 2) + 1)
@@ -67,7 +67,7 @@ def fft_r2c(x: TensorType, dim: Sequence[int], normalization: int, onesided: boo
 
 @rule("aten._fft_c2r")
 def fft_c2r(x: TensorType, dim: Sequence[int], normalization: int, last_dim_size: Dim) -> Estimate:
-    """Complex lanes along all axes but the last named, then half the frequencies to real lanes along that."""
+    """Complex transforms along all named axes except the last, then complex-to-real transforms along the last."""
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
     out = x.like(replaced(x.shape, last, last_dim_size), real_of(x.dtype))
@@ -114,7 +114,7 @@ def padded(
 
 
 def transformed(x: TensorType, kind: str, sizes: Sizes | None, dim: int | tuple[int, ...] | None) -> Estimate:
-    """Complex ("c2c"), real to half the frequencies ("r2c") or those back to real ("c2r")."""
+    """Complex ("c2c"), real to half the frequencies ("r2c") or half the frequencies to real ("c2r")."""
     if dim is None and sizes is not None:
         dim = tuple(range(-len(sizes), 0))
     places = axes(dim, x.rank)
@@ -151,7 +151,7 @@ def along_two(kind: str) -> Callable[..., Estimate]:
 
 
 def along_many(kind: str) -> Callable[..., Estimate]:
-    """A transform along any axes, all where none are named."""
+    """A transform along the named axes, or along all axes."""
 
     def fftn(
         x: TensorType, s: Sizes | None = None, dim: tuple[int, ...] | None = None, norm: str | None = None
@@ -171,7 +171,7 @@ for _names, _kind in ((("fft", "ifft"), "c2c"), (("rfft", "ihfft"), "r2c"), (("i
 
 @rule("aten.fft_fftshift", "aten.fft_ifftshift")
 def fftshift(x: TensorType, dim: int | tuple[int, ...] | None = None) -> Estimate:
-    """A rotated copy: no arithmetic."""
+    """A copy with rotated axes; no arithmetic."""
     axes(dim, x.rank)
     return Estimate((x.like(),), reads=(x,))
 

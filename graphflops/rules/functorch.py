@@ -1,4 +1,4 @@
-"""vmap as programs record it: between two marks, operators see tensors without the axis that is mapped over.
+"""vmap as programs record it: between two marks, operators see tensors without the mapped batch axis.
 
 Such a tensor carries the size of each hidden axis in `TensorType.mapped`. The loop asks a rule about what the operator sees
 and hands the answer to `over_hidden_axes`: work is done once per hidden element, and memory is that of all of them, while
@@ -24,7 +24,7 @@ MARKS = "torch._functorch.predispatch."
 
 @rule(f"{MARKS}_add_batch_dim")
 def add_batch_dim(x: TensorType, batch_dim: int, level: int) -> Estimate:
-    """Hides an axis: a view."""
+    """Hides a batch axis from the operators that follow: a view."""
     at = axis(batch_dim, x.rank)
     seen = x.view((*x.shape[:at], *x.shape[at + 1 :]))
     return free(replace(seen, mapped=(*x.mapped, (level, x.shape[at]))))
@@ -32,7 +32,7 @@ def add_batch_dim(x: TensorType, batch_dim: int, level: int) -> Estimate:
 
 @rule(f"{MARKS}_remove_batch_dim")
 def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -> Estimate:
-    """Shows a hidden axis again, a view; what was the same for all of them is repeated without a copy."""
+    """Shows a hidden batch axis again: a view; a value without that axis is expanded without a copy."""
     at = axis(out_dim, x.rank + 1)
     shape = (*x.shape[:at], batch_size, *x.shape[at:])
     left = tuple(entry for entry in x.mapped if entry[0] != level)
@@ -58,7 +58,7 @@ def unwrap_for_grad(x: TensorType, level: int) -> Estimate:
 def over_hidden_axes(
     estimate: Estimate, operands: Sequence[TensorType], gradients_of: Sequence[TensorType] = ()
 ) -> Estimate:
-    """The answer to a call on what operators see, as it is for every element of the hidden axes together.
+    """Scales a vmapped call's Estimate by the product of its hidden batch axes.
 
     gradients_of: of a backward, the operand behind each result: the gradient of a weight is summed over hidden axes.
     """

@@ -1,4 +1,4 @@
-"""Elements read and written by index: reading touches the elements returned and the indices, nothing else."""
+"""Reading and writing by index: a read touches only the returned elements and the indices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _is_mask(index: TensorType) -> bool:
 
 
 def _slots(index: TensorType | None) -> list[Shape | None]:
-    """The index of every axis that one index tensor stands for; a mask stands for as many as it has."""
+    """The index shape for each axis that one index tensor covers; a mask covers as many axes as it has."""
     if index is None:
         return [None]
     return [(data_dependent("nonzero"),)] * index.rank if _is_mask(index) else [index.shape]
@@ -65,14 +65,14 @@ def _check_masks(x: TensorType, indices: Indices) -> None:
 
 @rule("aten.index", "aten._unsafe_index")
 def index(x: TensorType, indices: Indices) -> Estimate:
-    """The elements at the indices."""
+    """Reads the elements at the indices."""
     out = x.like(indexed_shape(x, indices))
     return picked(out, *tensors_of(indices))
 
 
 @rule("aten._unsafe_masked_index")
 def masked_index(x: TensorType, mask: TensorType, indices: Indices, fill: Value) -> Estimate:
-    """The elements at the indices, one selection each between them and a fill."""
+    """Reads the elements at the indices; one selection each between element and fill value."""
     out = x.like(broadcast(indexed_shape(x, indices), mask.shape))
     return Estimate((out,), vector_flops=out.numel, reads=(out, mask, *tensors_of(indices)))
 
@@ -81,7 +81,7 @@ def masked_index(x: TensorType, mask: TensorType, indices: Indices, fill: Value)
 def index_put(
     x: TensorType, indices: Indices, values: TensorType, accumulate: bool = False, unsafe: bool = False
 ) -> Update:
-    """Values written at the indices; one addition each where they accumulate."""
+    """Writes values at the indices; with `accumulate` one addition each."""
     part = x.like(indexed_shape(x, indices))
     expanded(values, part.shape)
     where = tensors_of(indices)
@@ -93,7 +93,7 @@ rule("aten._unsafe_index_put")(Derived(index_put, functional))
 
 @rule("aten._unsafe_masked_index_put_accumulate")
 def masked_index_put(x: TensorType, mask: TensorType, indices: Indices, values: TensorType) -> Estimate:
-    """Values under a mask added at the indices: a selection and an addition each."""
+    """Adds masked values at the indices: a selection and an addition each."""
     work = 2 * x.like(broadcast(indexed_shape(x, indices), mask.shape)).numel
     return Estimate((x.like(),), vector_flops=work, reads=(x, mask, *tensors_of(indices), values))
 
@@ -102,14 +102,14 @@ def masked_index_put(x: TensorType, mask: TensorType, indices: Indices, values: 
 
 
 def rows(x: TensorType, dim: int, index: TensorType) -> TensorType:
-    """The part of a tensor that a vector of positions along an axis picks."""
+    """The part of a tensor that a vector of indices selects along an axis."""
     require(index.rank < 2, f"positions along an axis are a vector, not {shown(index.shape)}")
     return x.like(replaced(x.shape, axis(dim, x.rank), index.numel) if x.rank else ())
 
 
 @rule("aten.index_select")
 def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
-    """Chosen positions of an axis."""
+    """Reads the selected positions of an axis."""
     return picked(rows(x, dim, index), index)
 
 
@@ -117,7 +117,7 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
 def index_select_backward(
     grad: TensorType, self_sizes: Sequence[Dim], dim: int, index: TensorType
 ) -> Estimate:
-    """The gradients of every use of a position, summed."""
+    """Sums the gradients of every use of a position."""
     return Estimate((grad.like(self_sizes),), vector_flops=grad.numel, reads=(grad, index))
 
 
@@ -130,13 +130,13 @@ def index_add(x: TensorType, dim: int, index: TensorType, source: TensorType, *,
 
 @update("index_copy")
 def index_copy(x: TensorType, dim: int, index: TensorType, source: TensorType) -> Update:
-    """Chosen positions of an axis replaced."""
+    """Replaces the selected positions of an axis."""
     return Update(x, rows(x, dim, index), (index, source))
 
 
 @update("index_fill")
 def index_fill(x: TensorType, dim: int, index: TensorType, value: Value) -> Update:
-    """Chosen positions of an axis filled with one value."""
+    """Fills the selected positions of an axis with one value."""
     return Update(x, rows(x, dim, index), (index, *tensors_of((value,))))
 
 
@@ -144,7 +144,7 @@ def index_fill(x: TensorType, dim: int, index: TensorType, value: Value) -> Upda
 def index_reduce(
     x: TensorType, dim: int, index: TensorType, source: TensorType, reduce: str, *, include_self: bool = True
 ) -> Update:
-    """One operation per element of the source; a mean counts them too and divides."""
+    """One operation per element of the source; a mean also counts the elements and divides."""
     return Update(x, rows(x, dim, index), (index, source), reduction(reduce, source, x), combines=True)
 
 
@@ -166,13 +166,13 @@ def gather(x: TensorType, dim: int, index: TensorType, *, sparse_grad: bool = Fa
 def gather_backward(
     grad: TensorType, x: TensorType, dim: int, index: TensorType, sparse_grad: bool
 ) -> Estimate:
-    """The gradients of every use of an element, summed."""
+    """Sums the gradients of every use of an element."""
     return Estimate((x.like(),), vector_flops=grad.numel, reads=(grad, index))
 
 
 @rule("aten._gather_sparse_backward")
 def gather_sparse_backward(x: TensorType, dim: int, index: TensorType, grad: TensorType) -> Estimate:
-    """The gradients and where they belong, kept as they are."""
+    """Keeps the gradients and their indices as a sparse tensor."""
     return Estimate((x.like(),), reads=(grad, index), writes=(grad, index))
 
 
@@ -196,13 +196,13 @@ def take_along_dim(x: TensorType, indices: TensorType, dim: int | None = None) -
 
 @update("put")
 def put(x: TensorType, index: TensorType, source: TensorType, accumulate: bool = False) -> Update:
-    """Values written into the flattened tensor; one addition each where they accumulate."""
+    """Writes values into the flattened tensor; with `accumulate` one addition each."""
     return Update(x, x.like(index.shape), (index, source), index.numel if accumulate else 0, accumulate)
 
 
 @update("scatter")
 def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: str | None = None) -> Update:
-    """One element written per index, combined with what is there where a reduction is named."""
+    """Writes one element per index; a reduction combines it with the old value, one operation each."""
     axis(dim, x.rank)
     source = (src.like(index.shape),) if isinstance(src, TensorType) else ()
     return combined(x, x.like(index.shape), (index, *source), reduce)
@@ -218,7 +218,7 @@ def scatter_add(x: TensorType, dim: int, index: TensorType, src: TensorType) -> 
 def scatter_reduce(
     x: TensorType, dim: int, index: TensorType, src: TensorType, reduce: str, *, include_self: bool = True
 ) -> Update:
-    """One operation per index; a mean counts them too and divides."""
+    """One operation per index; a mean also counts the elements and divides."""
     return scatter(x, dim, index, src, reduce=reduce)
 
 
@@ -229,14 +229,14 @@ def scatter_reduce(
     "aten.index", "aten._unsafe_index", "aten.index_select", "aten.gather", "aten.take", "aten.take_along_dim"
 )
 def gather_gradient(call: ForwardCall) -> Estimate:
-    """The gradients of every use of an element, summed into zeros."""
+    """Sums the gradients of every use of an element into zeros."""
     (out,) = tensors_of(call.estimate.out)
     grad = out.like()
     return Estimate((call.arguments["x"].like(),), vector_flops=grad.numel, reads=(grad, *_where(call)))
 
 
 def gathered(call: ForwardCall, kept: bool) -> Estimate:
-    """The source's is read from the result's where it went; the tensor's is that, zero where not kept."""
+    """Gathers the source's gradient from the result's; the tensor's gradient is the result's, zero at replaced elements."""
     wanted = {name: call.arguments[name].like() for name in call.arguments if name in call.wants}
     written = tuple(grad for name, grad in wanted.items() if name != "x" or not kept)
     reads = (*written, *_where(call)) if written else ()
@@ -251,7 +251,7 @@ def _where(call: ForwardCall) -> tuple[TensorType, ...]:
 
 @backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")
 def addition_gradient(call: ForwardCall) -> Estimate:
-    """The tensor's gradient is the result's; the source's is read from it."""
+    """The tensor's gradient is the result's gradient; the source's gradient is gathered from it."""
     return gathered(call, kept=True)
 
 
@@ -264,5 +264,5 @@ def addition_gradient(call: ForwardCall) -> Estimate:
 @backward(*(f"aten.{name}" for name in ("index_put", "index_put_", "_unsafe_index_put", "put", "put_")))
 @backward("aten._index_put_impl", "aten._index_put_impl_")
 def replacement_gradient(call: ForwardCall) -> Estimate:
-    """The tensor's gradient is the result's without what was replaced; the source's is read from there."""
+    """The tensor's gradient is the result's, zero at replaced elements; the source's is gathered from the result's."""
     return gathered(call, kept=bool(call.arguments.get("accumulate") or call.arguments.get("reduce")))

@@ -1,4 +1,4 @@
-"""Several tensors joined into one: each read once, the result written once."""
+"""Joining of several tensors: each is read once, the result is written once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
-    """A result of that shape in the type they promote to: one operation per element that changes its type."""
+    """A result of that shape in the promoted type: one operation per converted element."""
     dtype = result_type(*tensors)
     work = total(x.numel for x in tensors if x.dtype != dtype)
     return Estimate((TensorType(shape, dtype),), vector_flops=work, reads=tuple(tensors))
 
 
 def _is_legacy_empty(x: TensorType) -> bool:
-    """A vector of nothing, which `cat` skips whatever the shape of the others."""
+    """An empty vector, which `cat` skips whatever the shape of the others."""
     return x.shape == (0,)
 
 
@@ -89,7 +89,7 @@ def block_diag(tensors: Sequence[TensorType]) -> Estimate:
 
 @rule("aten._chunk_cat")
 def chunk_cat(tensors: Sequence[TensorType], dim: int, num_chunks: int) -> Estimate:
-    """Each tensor cut into equal chunks along an axis, padded with zeros; chunks of one number joined."""
+    """Cuts each tensor into equal, zero-padded chunks along an axis and joins chunks of the same index."""
     place = axis(dim, tensors[0].rank)
     rows = (ceil_div(x.shape[place], num_chunks) * prod(x.shape[place + 1 :]) for x in tensors)
     return joined(tensors, (*tensors[0].shape[:place], num_chunks, total(rows)))
@@ -110,7 +110,7 @@ def pad_sequence(
 
 @rule("aten._pack_padded_sequence")
 def pack_padded_sequence(x: TensorType, lengths: TensorType, batch_first: bool) -> Estimate:
-    """Padded sequences joined step by step without their padding, as many rows as the data says."""
+    """Packs padded sequences step by step without the padding; the number of rows is data-dependent."""
     packed = x.like((data_dependent("packed"), *x.shape[2:]))
     steps = lengths.like((data_dependent("longest"),), INT64)
     return Estimate((packed, steps), reads=(packed, lengths))
@@ -128,7 +128,7 @@ def pack_padded_sequence_backward(
 def pad_packed_sequence(
     data: TensorType, batch_sizes: TensorType, batch_first: bool, padding_value: Value, total_length: Dim
 ) -> Estimate:
-    """Packed rows spread out and padded, and how long each sequence is; the data says how many there are."""
+    """Pads packed rows and returns the length of each sequence; the number of sequences is data-dependent."""
     steps = total_length if at_least(total_length, 1) else batch_sizes.shape[0]
     batch = data_dependent("batch")
     lead = (batch, steps) if batch_first else (steps, batch)
@@ -144,7 +144,7 @@ def flatten_dense_tensors(tensors: Sequence[TensorType]) -> Estimate:
 
 @rule("aten.cartesian_prod")
 def cartesian_prod(tensors: Sequence[TensorType]) -> Estimate:
-    """Every choice of one element from each vector, a row each."""
+    """Every combination of one element from each vector, as rows."""
     if len(tensors) == 1:
         return free(*tensors)
     return joined(tensors, (prod(x.numel for x in tensors), len(tensors)))
@@ -155,7 +155,7 @@ _MOST_CHOSEN = 64  # elements of a combination
 
 @rule("aten.combinations")
 def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> Estimate:
-    """Every choice of `r` elements of a vector, a row each."""
+    """Every combination of `r` elements of a vector, as rows."""
     require(r <= _MOST_CHOSEN, f"combinations of {r} elements")
     n = x.numel + (r - 1 if with_replacement else 0)
     if r == 0:
@@ -197,7 +197,7 @@ def join_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.cartesian_prod", "aten.combinations")
 def choices_backward(call: ForwardCall) -> Estimate:
-    """The gradients of every row an element appears in, summed."""
+    """Sums the gradients of every row in which an element appears."""
     tensors = tensors_of(call.arguments.get("tensors") or (call.arguments["x"],))
     (out,) = tensors_of(call.estimate.out)
     return Estimate(

@@ -1,4 +1,4 @@
-"""Factorizations of dense matrices and what is read off them: determinants, eigenvalues, singular values.
+"""Factorizations of dense matrices and what follows from them: determinants, eigenvalues, singular values.
 
 Their arithmetic counts as vector FLOPs, by the formulas of `lapack`; a complex operation counts as four.
 """
@@ -32,12 +32,12 @@ def squares(x: TensorType) -> tuple[Sizes, Dim]:
 
 
 def each(x: TensorType, flops: Dim) -> Dim:
-    """So many operations for every matrix of the batch."""
+    """`flops` operations for every matrix of the batch."""
     return (4 if x.dtype.kind == "complex" else 1) * prod(x.shape[:-2]) * flops
 
 
 def nothing(x: TensorType) -> TensorType:
-    """What stands in for a result that was not asked for."""
+    """An empty tensor in place of a result that was not requested."""
     return x.like((0,))
 
 
@@ -74,7 +74,7 @@ def ldl_factor(x: TensorType, *, hermitian: bool = False) -> Estimate:
 
 
 def first(estimate: Estimate, count: int) -> Estimate:
-    """The same with its first results only."""
+    """The estimate with only its first results."""
     return replace(estimate, out=estimate.out[:count])
 
 
@@ -255,7 +255,7 @@ def eigvals(x: TensorType) -> Estimate:
 def svd_factors(
     A: TensorType, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> Estimate:
-    """By how much of the singular vectors is wanted."""
+    """FLOPs depend on which singular vectors are requested."""
     batch, m, n = matrices(A)
     k = dim_min(m, n)
     values = A.like((*batch, k), real_of(A.dtype))
@@ -269,7 +269,7 @@ def svd_factors(
 
 @rule("aten.linalg_svd")
 def linalg_svd(A: TensorType, full_matrices: bool = True, *, driver: str | None = None) -> Estimate:
-    """By how much of the singular vectors is wanted."""
+    """FLOPs depend on which singular vectors are requested."""
     return svd_factors(A, full_matrices)
 
 
@@ -282,7 +282,7 @@ def svdvals(A: TensorType, *, driver: str | None = None) -> Estimate:
 
 @rule("aten.svd")
 def svd(x: TensorType, some: bool = True, compute_uv: bool = True) -> Estimate:
-    """As `linalg_svd`, with V rather than its transpose; vectors not asked for are square and zero."""
+    """As `linalg_svd`, with V instead of its transpose; vectors that are not requested are square and zero."""
     batch, m, n = matrices(x)
     full = not some or not compute_uv
     factors = svd_factors(x, full, compute_uv)
@@ -293,13 +293,13 @@ def svd(x: TensorType, some: bool = True, compute_uv: bool = True) -> Estimate:
 
 @rule("prims.svd")
 def prims_svd(A: TensorType, *, full_matrices: bool) -> Estimate:
-    """By how much of the singular vectors is wanted."""
+    """FLOPs depend on which singular vectors are requested."""
     return svd_factors(A, full_matrices)
 
 
 @rule("aten.linalg_matrix_sqrth")
 def matrix_sqrth(x: TensorType) -> Estimate:
-    """Eigenvectors, their columns scaled by the roots of the eigenvalues, and the product with their transpose."""
+    """Eigenvectors, scaled by the roots of the eigenvalues, and their product with their transpose."""
     batch, n = squares(x)
     factors, (product, _) = eigh_factors(x), _scaled_product(x, batch, n, n)
     work = factors.vector_flops + x.numel
@@ -308,7 +308,7 @@ def matrix_sqrth(x: TensorType) -> Estimate:
 
 @rule("aten.linalg_polar")
 def polar(A: TensorType) -> Estimate:
-    """Reduced SVD; the product of its vectors, and that of V, the singular values and V's transpose."""
+    """Reduced SVD, the product of its vectors, and the product of V, the singular values and V's transpose."""
     batch, m, n = matrices(A)
     (unitary, u), (hermitian, h) = _scaled_product(A, batch, m, n), _scaled_product(A, batch, n, n)
     work = svd_factors(A).vector_flops + h.numel

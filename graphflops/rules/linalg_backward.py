@@ -1,8 +1,8 @@
 """Gradients of factorizations, in the steps of torch's autograd (torch/csrc/autograd/FunctionsManual.cpp).
 
-Products of matrices are matrix FLOPs; solves are vector FLOPs by the formulas of `lapack`, as forward. Every result is taken
-to have a gradient. What training makes the forward compute beyond what it returns (eigenvectors beside eigenvalues) counts
-here, and what it keeps for the gradient beside its operands and results is read here.
+Products of matrices are matrix FLOPs; solves are vector FLOPs by the formulas of `lapack`, as in the forward pass. Every
+result is assumed to have a gradient. What the forward pass computes only for training (eigenvectors besides eigenvalues) is
+counted here, and what it keeps for the gradient besides operands and results is read here.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 
 @backward("aten.linalg_matrix_sqrth")
 def matrix_sqrth(call: ForwardCall) -> Estimate:
-    """The root's eigenvectors, and four products with them."""
+    """The eigenvectors of the root, and four products with them."""
     root = result_of(call)
     n = root.shape[-1]
     return gradients(call, root, 4 * n * n * n, lapack.eigh(n) + 5 * n * n, root)

@@ -66,7 +66,7 @@ STIRLING = Loss(8, 2)  # t*log(t) - t + log(2*pi*t)/2 where t > 1: compare, sele
 def total_of(
     full: TensorType, reduction: int, flops: Dim, functions: Dim, reads: tuple[TensorType | None, ...]
 ) -> Estimate:
-    """A loss of that full shape, `flops` and `functions` of work, reduced as asked."""
+    """A loss of that full shape with `flops` and `functions` of work, then the reduction."""
     if reduction == 0:
         return Estimate((full,), vector_flops=flops, transcendentals=functions, reads=reads)
     work = flops + full.numel + (reduction == MEAN)

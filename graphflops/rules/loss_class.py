@@ -31,7 +31,7 @@ def without_classes(x: TensorType) -> tuple[Dim, ...]:
 
 
 def per_element(x: TensorType, target: TensorType) -> TensorType:
-    """Loss per target element; raises ShapeError for a target unlike the scores without their classes."""
+    """The loss per target element; raises ShapeError if the target's shape is not that of the scores without classes."""
     kept = without_classes(x)
     fits = target.rank == len(kept) and not any(map(differ, target.shape, kept))
     require(fits or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
@@ -49,7 +49,7 @@ def likelihood(x: TensorType, target: TensorType, weight: TensorType | None, red
 def likelihood_gradient(
     grad: TensorType, x: TensorType, target: TensorType, weight: TensorType | None
 ) -> Estimate:
-    """Zeros but for the picked scores, which get the scaled gradient."""
+    """Zeros except at the picked scores, which get the scaled gradient."""
     flops = (PICK + (weight is not None)) * target.numel
     weights = weight.like(target.shape) if weight is not None else None
     return Estimate((x.like(),), vector_flops=flops, reads=(grad, target, weights))
@@ -86,7 +86,7 @@ def nll_loss_backward(
     ignore_index: Dim,
     total_weight: TensorType,
 ) -> Estimate:
-    """Zeros but for the picked scores, which get the scaled gradient."""
+    """Zeros except at the picked scores, which get the scaled gradient."""
     return likelihood_gradient(grad_output, x, target, weight)
 
 
@@ -94,13 +94,13 @@ def nll_loss_backward(
     "aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd", "aten.nll_loss_forward", "aten.nll_loss2d_forward"
 )
 def nll_loss_gradient(call: ForwardCall) -> Estimate:
-    """Zeros but for the picked scores, which get the scaled gradient."""
+    """Zeros except at the picked scores, which get the scaled gradient."""
     given = call.arguments
     return likelihood_gradient(result_of(call).like(), given["x"], given["target"], given.get("weight"))
 
 
 def probabilities_given(x: TensorType, target: TensorType) -> bool:
-    """Whether the target is a distribution over the classes instead of naming one."""
+    """True if the target is a distribution over the classes, not a class index."""
     return target.dtype.is_floating and target.rank == x.rank
 
 
@@ -138,7 +138,7 @@ def cross_entropy_loss(
 
 @backward("aten.cross_entropy_loss")
 def cross_entropy_gradient(call: ForwardCall) -> Estimate:
-    """The gradient of the log of the softmax, given that of the picked or given probabilities."""
+    """The gradient of the log-softmax, after that of the picked or given probabilities."""
     given = call.arguments
     x, target, weight = given["x"], given["target"], given.get("weight")
     dense = 1 + (weight is not None) if probabilities_given(x, target) else 0
@@ -155,7 +155,7 @@ def cross_entropy_gradient(call: ForwardCall) -> Estimate:
 
 
 def rows_of(x: TensorType) -> TensorType:
-    """A tensor with an element per row of scores; a lone row is a batch of one."""
+    """A tensor with one element per row of scores; a single row is a batch of one."""
     return x.like((x.shape[0] if x.rank > 1 else 1,))
 
 
@@ -249,7 +249,7 @@ def linear_cross_entropy_rows(
     acc_policy: str,
     acc_dtype: object,
 ) -> Estimate:
-    """The product with the weights and the cross entropy of its rows, whose scores are never stored whole."""
+    """The product with the weights and the cross entropy of its rows; the full scores are never stored."""
     _, estimate = classified(x, linear_weight, target, linear_bias, weight)
     return replace(estimate, out=(x.like(x.shape[:1]),))
 
@@ -272,7 +272,7 @@ def linear_cross_entropy(
     compute_linear_weight_grad: bool,
     compute_linear_bias_grad: bool,
 ) -> Estimate:
-    """The product, its cross entropy, and the gradients asked for in the same pass: a product for two."""
+    """The product, its cross entropy, and in the same pass the requested gradients: one product for each."""
     scores, estimate = classified(x, linear_weight, target, linear_bias, weight)
     products = 1 + compute_input_grad + compute_linear_weight_grad
     wanted = compute_input_grad or compute_linear_weight_grad or compute_linear_bias_grad
@@ -292,7 +292,7 @@ def linear_cross_entropy(
 
 @backward("torch_nn._linear_cross_entropy_batch_chunked")
 def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
-    """The gradients that the forward found, scaled."""
+    """The gradients that the forward pass computed, scaled."""
     given = call.arguments
     gradients = tuple(
         given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants
@@ -303,7 +303,7 @@ def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
 
 @backward("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
 def linear_cross_entropy_rows_gradient(call: ForwardCall) -> Estimate:
-    """The scores again, and a product for each of input and weights."""
+    """Recomputes the scores; one product for the input and one for the weights."""
     given, forward = call.arguments, call.estimate
     gradients = tuple(
         given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants

@@ -128,7 +128,7 @@ def _scaled(
     bias: TensorType | None,
     scale_result: TensorType | None,
 ) -> Estimate:
-    """The product, and one operation per result for each operand's scale, the bias and its own scale.
+    """The product, and one operation per result for each of: operand scales, bias, result scale.
 
     An operand of pairs of numbers shows half as many columns as are multiplied.
     """
@@ -143,7 +143,7 @@ def _scaled(
 
 
 def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorType | None) -> Estimate:
-    """Rows times a packed weight for so many features, each weight first brought into the rows' type."""
+    """Rows times a packed weight with so many output features; each weight is first converted to the rows' type."""
     inner = x.shape[-1]
     out = x.like((*x.shape[:-1], features))
     flops = flops_of(out.numel * inner, x.dtype)
@@ -340,7 +340,7 @@ def cslt_sparse_mm(
 
 
 def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:
-    """So many operations on each result, and an activation."""
+    """The product followed by `operations` per result and an activation."""
     work, n = activation_named(activation or "none"), only_result(product).numel
     vector = product.vector_flops + (operations + work.flops) * n
     return replace(product, vector_flops=vector, transcendentals=work.transcendentals * n)

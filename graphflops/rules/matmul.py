@@ -26,7 +26,7 @@ def flops_of(multiply_adds: Dim, dtype: DType) -> Dim:
 
 
 def additions(out: TensorType) -> Dim:
-    """Vector work of adding something to every element: one operation each, two for complex numbers."""
+    """Vector FLOPs of adding one value to every element: one operation each, two for complex numbers."""
     return (2 if out.dtype.kind == "complex" else 1) * out.numel
 
 
@@ -79,7 +79,7 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
 
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
 def addmm(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
-    """The product, and vector work for what is left of beta * base + alpha * (a @ b)."""
+    """The product, and vector FLOPs for the remaining operations of beta * base + alpha * (a @ b)."""
     return add_product(base, matmul(a, b), beta, alpha)
 
 

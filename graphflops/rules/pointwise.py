@@ -64,7 +64,7 @@ def add_relu(a: Value, b: Value, alpha: Value = 1) -> Estimate:
 
 
 def _scaled(name: str, alpha: Value) -> Work:
-    """A sum or a difference, and the product with alpha where that is not one."""
+    """A sum or a difference, and the product with alpha if it is not one."""
     return WORK[name].more(0 if alpha == 1 else WORK["mul"].flops)
 
 
@@ -96,7 +96,7 @@ ROUNDING = [f"aten.{name}.{overload}_mode" for name in ("div", "divide") for ove
 
 @rule(*ROUNDING)
 def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None) -> Estimate:
-    """A division, and its rounding where there is a mode."""
+    """A division, and a rounding if a mode is given."""
     if rounding_mode is None:
         return elementwise(WORK["div"], a, b, result=float_result)
     return elementwise(WORK["floor_divide"], a, b, fold=floor_div)
@@ -104,7 +104,7 @@ def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None
 
 @backward(*ROUNDING)
 def divide_rounding_backward(call: ForwardCall) -> Estimate:
-    """Zero behind a rounding, otherwise that of a division."""
+    """Zero for a rounded division, else the gradient of a division."""
     rounded = call.arguments.get("rounding_mode") is not None
     return gradients_of(call, by_operand(WORK["floor_divide" if rounded else "div"]))
 
@@ -153,7 +153,7 @@ def clamp_max(a: TensorType, max: Value) -> Estimate:
 
 @backward("aten.clamp", "aten.clip", "aten.clamp_min", "aten.clamp_max")
 def clamp_backward(call: ForwardCall) -> Estimate:
-    """The gradient goes to the operand that was chosen, which the same comparisons find again."""
+    """Repeats the comparisons: the gradient goes to the operand that was chosen."""
     bounds = [name for name in ("min", "max") if call.arguments.get(name) is not None]
     chosen = Gradient(WORK["clamp"].times(len(bounds)).flops, reads=" ".join(("a", *bounds)))
     return gradients_of(call, dict.fromkeys(("a", "min", "max"), chosen))
@@ -172,7 +172,7 @@ backward("aten.where")(differentiate(by_operand(WORK["where"], "condition", "a",
 
 @rule("aten.where.default")
 def where_indices(condition: TensorType) -> Estimate:
-    """The positions of what is true, one vector per axis: a comparison per element."""
+    """The positions of true elements, one vector per axis: a comparison per element."""
     positions = data_dependent("nonzero")
     axes = tuple(condition.like((positions,), INT64) for _ in range(max(condition.rank, 1)))
     return Estimate(axes, vector_flops=condition.numel, reads=(condition,))
@@ -248,7 +248,7 @@ def _complex(*parts: Value) -> DType:
 
 @rule("aten.angle")
 def angle(a: TensorType) -> Estimate:
-    """An arc tangent per complex element; a real one's angle is read off its sign."""
+    """An arc tangent per complex element; one operation per real element, whose sign gives the angle."""
     return elementwise(WORK["angle"], a, result=to_real_float)
 
 
@@ -263,13 +263,13 @@ def conj_physical(a: TensorType) -> Estimate:
     *("prims.conj", "prims.view_of"),
 )
 def same_memory(a: TensorType) -> Estimate:
-    """Nothing: the result is a view with a mark on it."""
+    """Free: the result is a view with a flag set."""
     return free(a)
 
 
 @rule("aten.equal")
 def equal(a: TensorType, b: TensorType) -> Estimate:
-    """One comparison per element, of which one answer is left."""
+    """One comparison per element, reduced to one answer."""
     return Estimate((data_dependent("equal"),), vector_flops=WORK["eq"].flops * a.numel, reads=(a, b))
 
 
@@ -277,6 +277,6 @@ def equal(a: TensorType, b: TensorType) -> Estimate:
 def allclose(
     a: TensorType, b: TensorType, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Estimate:
-    """|a - b| <= atol + rtol * |b| per element, of which one answer is left."""
+    """|a - b| <= atol + rtol * |b| per element, reduced to one answer."""
     n = prod(broadcast(a.shape, b.shape))
     return Estimate((data_dependent("allclose"),), vector_flops=WORK["isclose"].flops * n, reads=(a, b))

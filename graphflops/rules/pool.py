@@ -31,7 +31,7 @@ def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Sizes:
 def outputs(
     size: Dim, kernel: Dim, stride: Dim, padding: Dim | tuple[Dim, Dim], dilation: Dim, ceil_mode: bool
 ) -> Dim:
-    """Positions of a window; rounding up keeps a last one only if it starts before the padding at the end.
+    """Output size of a window; with `ceil_mode` a last position counts only if it starts before the end padding.
 
     padding: at either end, or at both.
     """
@@ -78,7 +78,7 @@ def windowed(x: TensorType, kernel: Sizes, counts: Sizes, each: int = 1, final: 
 
 
 def max_pooling(spatial: int, with_indices: bool) -> Callable[..., Estimate]:
-    """Max pooling over so many axes, and with where each maximum was found."""
+    """Max pooling over `spatial` axes, with or without the indices of the maxima."""
 
     def max_pool(
         x: TensorType,
@@ -96,7 +96,7 @@ def max_pooling(spatial: int, with_indices: bool) -> Callable[..., Estimate]:
 
 
 def avg_pooling(spatial: int) -> Callable[..., Estimate]:
-    """Average pooling over so many axes."""
+    """Average pooling over `spatial` axes."""
 
     def avg_pool(
         x: TensorType,
@@ -134,7 +134,7 @@ def max_pool_with_indices_backward(
     ceil_mode: bool,
     indices: TensorType,
 ) -> Estimate:
-    """Each output's gradient is added where its maximum came from."""
+    """Adds each output's gradient at the position of its maximum."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, indices))
 
 
@@ -148,7 +148,7 @@ def max_pool2d_backward(
     dilation: PerAxis = 1,
     ceil_mode: bool = False,
 ) -> Estimate:
-    """The maxima found again, as none were kept, then one addition per output."""
+    """Recomputes the positions of the maxima, then one addition per output."""
     window = prod(spread(kernel_size, 2))
     return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output, x))
 
@@ -164,7 +164,7 @@ def mkldnn_max_pool_backward(
     dilation: PerAxis = 1,
     ceil_mode: bool = False,
 ) -> Estimate:
-    """Each output's gradient is added where its maximum came from."""
+    """Adds each output's gradient at the position of its maximum."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, output, x))
 
 
@@ -173,7 +173,7 @@ def mkldnn_max_pool_backward(
 @backward("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
 @backward("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
 def max_pool_gradient(call: ForwardCall) -> Estimate:
-    """Each output's gradient is added where its maximum came from; a training step keeps the indices."""
+    """Adds each output's gradient at the position of its maximum; a training step keeps the indices."""
     pooled_values = call.estimate.out[0]
     assert isinstance(pooled_values, TensorType)
     kept = operand_gradient(call, saved=(pooled_values.like(dtype=INT64),))
@@ -181,7 +181,7 @@ def max_pool_gradient(call: ForwardCall) -> Estimate:
 
 
 def avg_pooling_backward(spatial: int) -> Callable[..., Estimate]:
-    """The gradient of average pooling over so many axes."""
+    """The gradient of average pooling over `spatial` axes."""
 
     def avg_pool_backward(
         grad_output: TensorType,
@@ -260,7 +260,7 @@ def adaptive(x: TensorType, counts: Sizes, final: int) -> Estimate:
 
 
 def adaptive_pooling(spatial: int, average: bool) -> Callable[..., Estimate]:
-    """Adaptive pooling over so many axes: averages, or maxima with where they were found."""
+    """Adaptive pooling over `spatial` axes: averages, or maxima with their indices."""
 
     def adaptive_pool(x: TensorType, output_size: PerAxis) -> Estimate:
         """One operation per window element, and a division per average."""
@@ -279,12 +279,12 @@ rule("aten._adaptive_avg_pool3d")(adaptive_pooling(3, average=True))
 
 @rule("aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(grad_output: TensorType, x: TensorType, indices: TensorType) -> Estimate:
-    """Each output's gradient is added where its maximum came from."""
+    """Adds each output's gradient at the position of its maximum."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, indices))
 
 
 def adaptive_avg_pooling_backward(spatial: int) -> Callable[..., Estimate]:
-    """The gradient of adaptive average pooling over so many axes."""
+    """The gradient of adaptive average pooling over `spatial` axes."""
 
     def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType) -> Estimate:
         """Each output's gradient divided once and added to every element of its window."""
@@ -320,13 +320,13 @@ def fractional_max_pool(
 def fractional_max_pool_backward(
     grad_output: TensorType, x: TensorType, kernel_size: Sizes, output_size: Sizes, indices: TensorType
 ) -> Estimate:
-    """Each output's gradient is added where its maximum came from."""
+    """Adds each output's gradient at the position of its maximum."""
     return adaptive_max_pool_backward(grad_output, x, indices)
 
 
 @rule("aten.max_unpool2d")
 def max_unpool2d(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
-    """Values put back where they came from, zeros elsewhere: no arithmetic."""
+    """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     out = x.like((*x.shape[: -len(output_size)], *output_size))
     return Estimate((out,), reads=(x, indices))
 
@@ -335,12 +335,12 @@ def max_unpool2d(x: TensorType, indices: TensorType, output_size: Sizes) -> Esti
 def max_unpool3d(
     x: TensorType, indices: TensorType, output_size: Sizes, stride: PerAxis, padding: PerAxis
 ) -> Estimate:
-    """Values put back where they came from, zeros elsewhere: no arithmetic."""
+    """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     return max_unpool2d(x, indices, output_size)
 
 
 @backward("aten.max_unpool2d", "aten.max_unpool3d")
 def max_unpool_gradient(call: ForwardCall) -> Estimate:
-    """The gradients picked up where the values were put."""
+    """Gathers the gradients from the positions of the values."""
     x, indices = call.arguments["x"], call.arguments["indices"]
     return Estimate((x.like(),), reads=(x, indices))

@@ -1,4 +1,4 @@
-"""Primitives that decomposed programs are left with: nothing is promoted, and shapes are explicit."""
+"""Primitive operators of decomposed programs: no type promotion, explicit shapes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ rule("prims.view_of_dtype")(views.view_dtype)
 
 @rule("prims.convert_element_type")
 def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
-    """One conversion per element; a copy where the type stays."""
+    """One conversion per element; a copy if the type stays."""
     return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
 
 
@@ -62,21 +62,21 @@ def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
 
 @rule("prims.broadcast_in_dim")
 def broadcast_in_dim(a: TensorType, shape: Sequence[Dim], broadcast_dimensions: Sequence[int]) -> Estimate:
-    """Repeats without storing them."""
+    """A view that repeats elements without storing them."""
     out, stored = a.like(shape), a.numel if a.stored is None else a.stored
     return free(out if same(stored, out.numel) else replace(out, stored=stored))
 
 
 @rule("prims.split_dim")
 def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
-    """One axis seen as two."""
+    """A view with one axis split in two."""
     inner = floor_div(a.shape[dim], outer_length)
     return free(a.view((*a.shape[:dim], outer_length, inner, *a.shape[dim + 1 :])))
 
 
 @rule("prims.collapse", "prims.collapse_view")
 def collapse(a: TensorType, start: int, end: int) -> Estimate:
-    """Neighbouring axes, the last one included, seen as one."""
+    """A view with the axes from `start` to `end`, both included, merged."""
     return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
 
 
@@ -85,7 +85,7 @@ def collapse(a: TensorType, start: int, end: int) -> Estimate:
 
 @rule("prims.empty", "prims.empty_strided", "prims.empty_permuted")
 def empty(shape: Sequence[Dim], *order: Value, dtype: DType, requires_grad: bool = False) -> Estimate:
-    """Memory that nobody writes yet."""
+    """Allocates without writing."""
     return free(TensorType(tuple(shape), dtype), alias=False)
 
 
@@ -115,7 +115,7 @@ def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
 
 @rule("prims.uniform", "prims.normal")
 def drawn(shape: Sequence[Dim], *, dtype: DType, **distribution: Value) -> Estimate:
-    """Every element written; scaled and shifted from what was drawn."""
+    """Random numbers, scaled and shifted."""
     out = TensorType(tuple(shape), dtype)
     return Estimate((out,), vector_flops=2 * out.numel)
 
@@ -125,17 +125,17 @@ def drawn(shape: Sequence[Dim], *, dtype: DType, **distribution: Value) -> Estim
 
 @rule("prims._make_token")
 def make_token() -> Estimate:
-    """An empty tensor that puts effects in order."""
+    """An empty tensor that orders side effects."""
     return free(TensorType((0,), FLOAT32), alias=False)
 
 
 @rule("prims._sink_tokens")
 def sink_tokens(tokens: Sequence[TensorType]) -> Estimate:
-    """Nothing: keeps the effects alive."""
+    """Free: keeps side effects alive."""
     return free()
 
 
 @rule("prims.item")
 def item(a: TensorType) -> Estimate:
-    """A number read from the only element, whatever it holds."""
+    """Reads the only element as a number."""
     return Estimate((a.value if isinstance(a.value, (int, Expr)) else data_dependent("item"),), reads=(a,))

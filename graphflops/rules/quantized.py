@@ -132,7 +132,7 @@ def convert_element_type(x: TensorType, dtype: DType) -> Estimate:
 
 @rule("quantized_decomposed.choose_qparams", "quantized_decomposed.choose_qparams_symmetric")
 def choose_qparams(x: TensorType, quant_min: Dim, quant_max: Dim, eps: float, dtype: DType) -> Estimate:
-    """The smallest and the largest element; what is done with the two of them is not counted."""
+    """Minimum and maximum; computing the parameters from them is not counted."""
     return _range(x, (1,))
 
 
@@ -142,7 +142,7 @@ def choose_qparams(x: TensorType, quant_min: Dim, quant_max: Dim, eps: float, dt
     "quantized_decomposed._choose_qparams_per_token_asymmetric_impl",
 )
 def choose_qparams_per_token(x: TensorType, dtype: DType) -> Estimate:
-    """Two operations per element: smallest and largest, or absolute value and largest."""
+    """Two operations per element: minimum and maximum, or absolute value and maximum."""
     return _range(x, (*x.shape[:-1], 1))
 
 

@@ -1,4 +1,4 @@
-"""Questions about tensors and promises about sizes: what programs ask and assert beside their arithmetic."""
+"""Queries of sizes and types, and assertions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _ANSWERS: dict[str, Callable[[TensorType], Value]] = {
 def _register_answer(name: str, answer: Callable[[TensorType], Value]) -> None:
     @rule(f"aten.{name}")
     def ask(x: TensorType, *unused: Value) -> Estimate:
-        """What the tensor's type answers."""
+        """Free: the answer follows from the tensor's type."""
         return number(answer(x))
 
 
@@ -85,7 +85,7 @@ for _name, _answer in _ANSWERS.items():
 
 @rule("aten.is_same_size")
 def is_same_size(a: TensorType, b: TensorType) -> Estimate:
-    """Whether two shapes are one; no answer where that hangs on sizes that are not known."""
+    """True if two shapes are equal; no value if that depends on unknown sizes."""
     if a.rank != b.rank or any(map(differ, a.shape, b.shape)):
         return number(False)
     return number(True if all(map(same, a.shape, b.shape)) else None)
@@ -96,7 +96,7 @@ def is_same_size(a: TensorType, b: TensorType) -> Estimate:
 
 @rule("aten.item", "aten._local_scalar_dense")
 def item(x: TensorType) -> Estimate:
-    """The one element read, unless it is known from the program."""
+    """Reads the only element, unless its value is known."""
     if isinstance(x.value, (int, Expr)):
         return number(x.value)
     return Estimate((data_dependent("item"),), reads=(x,), writes=())
@@ -104,7 +104,7 @@ def item(x: TensorType) -> Estimate:
 
 @rule("aten.is_nonzero")
 def is_nonzero(x: TensorType) -> Estimate:
-    """The one element read and compared, unless it is known from the program."""
+    """Reads and compares the only element, unless its value is known."""
     if isinstance(x.value, int):
         return number(x.value != 0)
     return Estimate((data_dependent("is_nonzero"),), vector_flops=1, reads=(x,), writes=())
@@ -144,13 +144,13 @@ def assert_tensor_metadata(
 
 @rule("aten._assert_async")
 def assert_async(x: TensorType, assert_msg: str = "") -> Estimate:
-    """The one element read."""
+    """Reads the only element."""
     return Estimate(reads=(x,))
 
 
 @rule("aten._functional_assert_async")
 def functional_assert_async(x: TensorType, assert_msg: str, dep_token: TensorType) -> Estimate:
-    """The one element read."""
+    """Reads the only element."""
     return Estimate((dep_token,), reads=(x,), writes=())
 
 
@@ -165,7 +165,7 @@ def make_dep_token(*, dtype: object = None) -> Estimate:
 
 @rule("profiler._record_function_enter", "profiler._record_function_enter_new")
 def record_function_enter(name: str, args: str | None = None) -> Estimate:
-    """Nothing; the result is a handle."""
+    """Free: the result is a handle."""
     return free(None, alias=False)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers. Drawing bits is not arithmetic; what turns them into a distribution is.
+"""Random numbers. Drawing bits is not counted; turning them into a distribution is.
 
 A normal number costs two function evaluations and a product (Box and Muller: a logarithm, a root, a sine and
 a cosine make two of them); a distribution drawn by rejection counts as one evaluation per element.
@@ -26,7 +26,7 @@ SCALED = 2  # the product and sum that move a standard distribution
 
 
 def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType) -> Estimate:
-    """A result of that type, each element drawn independently."""
+    """A tensor of that type with every element drawn independently."""
     n = out.numel
     return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=reads)
 
@@ -73,7 +73,7 @@ def randn_like(a: TensorType, *, dtype: DType | None = None) -> Estimate:
 
 @rule("aten.randperm")
 def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
-    """Positions in random order, written."""
+    """Writes a random permutation."""
     return Estimate((TensorType((n,), dtype or INT64),))
 
 
@@ -88,7 +88,7 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
     "aten._fill_mem_eff_dropout_mask_",
 )
 def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
-    """Uniform numbers or integers; moving them to bounds is not counted apart."""
+    """Uniform numbers or integers; scaling to bounds is not counted."""
     return drawn(a.like(), *UNIFORM, *_tensors(*bounds))
 
 
@@ -194,19 +194,19 @@ def philox_rand(
     device: Value = None,
     dtype: DType | None = None,
 ) -> Estimate:
-    """Uniform numbers, and the offset that the next draw begins at."""
+    """Uniform numbers, and the offset of the next draw."""
     return Estimate((_sized(size, dtype), offset.like((), INT64)), reads=(seed, offset))
 
 
 @rule("aten._philox_key_split")
 def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
-    """That many keys from one."""
+    """Splits one key into several."""
     return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
 
 
 @rule("aten._philox_key_fold_in")
 def philox_key_fold_in(key: TensorType, data: Value) -> Estimate:
-    """Another key from one and a number."""
+    """Derives a key from a key and a number."""
     return Estimate((key.like(),), reads=(key,))
 
 
@@ -219,14 +219,14 @@ def sobol_engine_draw(
     num_generated: Value,
     dtype: DType | None,
 ) -> Estimate:
-    """A mixing of bits and a scaling per element, and the state that the next draw begins at."""
+    """Bit mixing and a scaling per element, and the state of the next draw."""
     out = _sized((n, dimension), dtype)
     return Estimate((out, quasi.like()), vector_flops=2 * out.numel, reads=(quasi, sobolstate))
 
 
 @rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")
 def sobol_engine_state(state: TensorType, *arguments: Value) -> Estimate:
-    """A mixing of bits per element of the state."""
+    """Bit mixing per element of the state."""
     return Estimate((state,), vector_flops=state.numel, reads=(state, *_tensors(*arguments)), alias=True)
 
 

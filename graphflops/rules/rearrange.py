@@ -1,4 +1,4 @@
-"""One tensor copied into another arrangement: repeated, rolled, turned, shuffled, put on a diagonal."""
+"""Copies of one tensor in another arrangement: repeated, rolled, rotated, shuffled, placed on a diagonal."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @rule("aten.repeat")
 def repeat(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
-    """Every repeat written out."""
+    """Writes every repeat."""
     return repeated(x, repeats)
 
 
 @rule("aten.tile")
 def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
-    """Every repeat written out; axes that are not named are not repeated."""
+    """Writes every repeat; axes without an entry are not repeated."""
     return repeat(x, (*(1,) * (x.rank - len(dims)), *dims))
 
 
@@ -63,7 +63,7 @@ def repeat_interleave_positions(repeats: TensorType, *, output_size: Dim | None 
 
 
 def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
-    """How many elements the repeats add up to: as stated, as known contents say, or as the data will."""
+    """The total number of elements: as given, from known contents, or data-dependent."""
     if output_size is not None:
         return output_size
     value = repeats.value
@@ -78,27 +78,27 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
 
 @rule("aten.roll")
 def roll(x: TensorType, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> Estimate:
-    """Elements moved along axes, those that leave at one end coming in at the other."""
+    """Rolls elements along axes; those shifted out at one end come back at the other."""
     axes(dims, x.rank)
     return copied(x)
 
 
 @rule("aten.flip")
 def flip(x: TensorType, dims: Sequence[int]) -> Estimate:
-    """Axes read backwards."""
+    """A copy with axes reversed."""
     axes(dims, x.rank)
     return copied(x)
 
 
 @rule("aten.flipud", "aten.fliplr")
 def flip_matrix(x: TensorType) -> Estimate:
-    """A matrix read backwards along its rows or columns."""
+    """A copy of a matrix with its rows or columns reversed."""
     return copied(x)
 
 
 @rule("aten.rot90")
 def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
-    """A plane turned by quarters; after an odd number of them its two axes have changed places."""
+    """A copy rotated by quarter turns; an odd number of them swaps the two axes."""
     a, b = axes(dims, x.rank)
     shape = list(x.shape)
     if k % 2:
@@ -120,7 +120,7 @@ def pixel_unshuffle(x: TensorType, downscale_factor: int) -> Estimate:
 
 @rule("aten.channel_shuffle", "aten.native_channel_shuffle")
 def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
-    """Channels of each group dealt out in turn."""
+    """A copy with the channels of all groups interleaved."""
     require(not differ(mod(x.shape[1], groups), 0), f"{x.shape[1]} channels are no {groups} equal groups")
     return copied(x)
 
@@ -136,7 +136,7 @@ def tril(x: TensorType, diagonal: Dim = 0) -> Estimate:
 
 @rule("aten.diag_embed")
 def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Estimate:
-    """The last axis laid out on the diagonal of two new ones, zero elsewhere."""
+    """The last axis on the diagonal of two new axes, zeros elsewhere."""
     *batch, length = x.shape
     side = length + abs(offset)
     shape: list[Dim] = list(batch)
@@ -147,13 +147,13 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 @rule("aten.diagflat")
 def diagflat(x: TensorType, offset: int = 0) -> Estimate:
-    """All elements laid out on the diagonal of a matrix."""
+    """A matrix with all elements on its diagonal."""
     return diag_embed(x.view((x.numel,)), offset)
 
 
 @rule("aten.diag")
 def diag(x: TensorType, diagonal: int = 0) -> Estimate:
-    """A vector laid out on a diagonal, or the diagonal of a matrix copied out."""
+    """A matrix with a vector on its diagonal, or a copy of the diagonal of a matrix."""
     return diag_embed(x, diagonal) if x.rank == 1 else copied(*tensors_of(parts.diagonal(x, diagonal).out))
 
 
@@ -161,7 +161,7 @@ def diag(x: TensorType, diagonal: int = 0) -> Estimate:
 
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
-    """A copy of the tensor with a part of it replaced by a source of the part's shape."""
+    """A copy of the tensor with a part replaced by a source of the part's shape."""
     fits = src.rank == part.rank and not any(map(differ, src.shape, part.shape))
     require(fits, f"{shown(src.shape)} does not fit a part of shape {shown(part.shape)}")
     return Estimate((x.like(),), reads=(x, src))
@@ -176,7 +176,7 @@ def slice_scatter(
     end: Dim | None = None,
     step: Dim = 1,
 ) -> Estimate:
-    """A range of an axis replaced in a copy."""
+    """A copy with a range of an axis replaced."""
     place = axis(dim, x.rank)
     return overwritten(
         x, src, x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
@@ -185,7 +185,7 @@ def slice_scatter(
 
 @rule("aten.select_scatter")
 def select_scatter(x: TensorType, src: TensorType, dim: int, index: Dim) -> Estimate:
-    """One position of an axis replaced in a copy."""
+    """A copy with one position of an axis replaced."""
     return overwritten(x, src, *tensors_of(parts.select(x, dim, index).out))
 
 
@@ -193,7 +193,7 @@ def select_scatter(x: TensorType, src: TensorType, dim: int, index: Dim) -> Esti
 def diagonal_scatter(
     x: TensorType, src: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Estimate:
-    """A diagonal replaced in a copy."""
+    """A copy with a diagonal replaced."""
     return overwritten(x, src, *tensors_of(parts.diagonal(x, offset, dim1, dim2).out))
 
 
@@ -205,13 +205,13 @@ def as_strided_scatter(
     stride: Sequence[Dim],
     storage_offset: Dim | None = None,
 ) -> Estimate:
-    """A pattern over the memory replaced in a copy."""
+    """A copy with a strided pattern of its memory replaced."""
     return overwritten(x, src, x.view(size))
 
 
 @backward("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter")
 def overwritten_backward(call: ForwardCall) -> Estimate:
-    """A view of the result's gradient for the source; for the tensor a copy, zero where it was replaced."""
+    """For the source a view of the result's gradient; for the tensor a copy of it, zero at replaced elements."""
     x: TensorType = call.arguments["x"]
     results = tuple(call.arguments[name].like() for name in ("x", "src") if name in call.wants)
     copy = (x.like(),) if "x" in call.wants else ()
@@ -231,7 +231,7 @@ def part_backward(grad_output: TensorType, input_sizes: Sequence[Dim], *where: D
 def unfold_backward(
     grad_in: TensorType, input_sizes: Sequence[Dim], dim: int, size: Dim, step: Dim
 ) -> Estimate:
-    """The gradients of every window an element is in, summed."""
+    """Sums the gradients of every window that contains an element."""
     return Estimate((grad_in.like(input_sizes),), vector_flops=grad_in.numel, reads=(grad_in,))
 
 
@@ -242,6 +242,6 @@ backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
 
 @backward("aten.repeat", "aten.tile", "aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor")
 def repeats_backward(call: ForwardCall) -> Estimate:
-    """The gradients of the repeats of each element, summed."""
+    """Sums the gradients of the repeats of each element."""
     (out,) = tensors_of(call.estimate.out)
     return Estimate((call.arguments["x"].like(),), vector_flops=out.numel, reads=(out.like(),))

@@ -1,7 +1,7 @@
 """Recurrent layers: plain, LSTM and GRU, whole sequences, packed sequences and single cells.
 
-Matrix work of a step is every weight matrix once per row of the batch. Vector work per row and hidden unit is
-that of the cell's formula, two bias additions per gate included where there are biases.
+A step multiplies every weight matrix once per row of the batch. Vector FLOPs per row and hidden unit are those
+of the cell's formula, including two bias additions per gate if there are biases.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ KINDS = {"rnn_relu": RELU, "rnn_tanh": TANH, "lstm": LSTM, "gru": GRU}
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer in one direction: matrices from the input, from the hidden state, of the projection."""
+    """One layer in one direction: weights of the input, of the hidden state and of the projection, and biases."""
 
     from_input: TensorType
     from_hidden: TensorType
@@ -91,7 +91,7 @@ class Layer:
 
 
 def layers_of(params: Tensors, count: int, has_biases: bool) -> list[Layer]:
-    """The flat list of parameters cut into layers: two matrices, two biases, one projection."""
+    """Groups the flat list of parameters by layer: two matrices, two biases, one projection."""
     require(count > 0 and len(params) % count == 0, f"{len(params)} parameters do not make {count} layers")
     each = len(params) // count
     biases = 2 if has_biases else 0
@@ -101,7 +101,7 @@ def layers_of(params: Tensors, count: int, has_biases: bool) -> list[Layer]:
 
 
 def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: TensorType) -> Estimate:
-    """Every layer over all rows of the input: steps times batch, or the packed rows."""
+    """All layers over all rows of the input: steps times batch, or the packed rows."""
     features, expected = x.shape[-1], layers[0].from_input.shape[-1]
     require(not differ(features, expected), f"{features} features meet a layer for {expected}")
     rows, units = prod(x.shape[:-1]), total(layer.hidden(cell) for layer in layers)
@@ -123,11 +123,11 @@ def recur_back(
     directions: int,
     wants: frozenset[str],
 ) -> Estimate:
-    """Work of back-propagation through time, without its results, for the wanted of "x", "hx" and "params".
+    """Work of back-propagation through time for the wanted operands among "x", "hx" and "params", without results.
 
-    The products with the hidden state's matrices run backward in any case, save the first step's where nobody
-    wants the initial state's gradient; those with the input's wherever something below wants its gradient.
-    Each matrix's own gradient is its product once more.
+    The products with the hidden state's matrices always run backward, except in the first step if the initial state
+    has no gradient; those with the input's matrices run if the input, or a layer below, has a gradient. The gradient
+    of each matrix is its product once more.
     """
     rows, units = prod(x.shape[:-1]), total(layer.hidden(cell) for layer in layers)
     below = layers if "x" in wants else layers[directions:]
@@ -168,10 +168,10 @@ def sequence(
     dropout: float,
     bidirectional: bool,
 ) -> Estimate:
-    """A stack of layers, with dropout on what each hands to the next.
+    """A stack of layers, with dropout between them.
 
-    Meanwhile there are in memory what one layer's gates take from its input in all steps, what each step returns before
-    it is put into one tensor (of two directions each on its own too), and the results of the layer before.
+    Workspace: the input products of one layer's gates in all steps, the result of each step before they are joined
+    (for two directions also separately), and the results of the layer before.
     """
     states, directions = states_of(hx), 2 if bidirectional else 1
     layers = layers_of(params, num_layers * directions, has_biases)
@@ -188,7 +188,7 @@ def sequence(
 
 
 def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
-    """Gradients of a stack of layers; every step's gates and states are read, and what layers hand on."""
+    """Gradients of a stack of layers; reads the gates and states of every step and the outputs of every layer."""
     given, directions = call.arguments, 2 if call.arguments["bidirectional"] else 1
     layers = layers_of(given["params"], given["num_layers"] * directions, given["has_biases"])
     x, state = given["x"], states_of(given["hx"])[0]

@@ -1,4 +1,4 @@
-"""Recurrent layers as single libraries spell them: fused gates, cuDNN, MIOpen, oneDNN, quantized cells."""
+"""Recurrent layers as operators of particular libraries: fused gates, cuDNN, MIOpen, oneDNN, quantized cells."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fused_lstm_cell(
     input_bias: TensorType | None = None,
     hidden_bias: TensorType | None = None,
 ) -> Estimate:
-    """An LSTM step once both products are there; the gates are kept for the backward pass."""
+    """An LSTM step after both matrix products; the gates are kept for the backward pass."""
     reads = (input_gates, hidden_gates, cx, input_bias, hidden_bias)
     return replace(gates(LSTM, cx, input_bias), out=(cx.like(), cx.like(), input_gates.like()), reads=reads)
 
@@ -66,7 +66,7 @@ def fused_gru_cell(
     input_bias: TensorType | None = None,
     hidden_bias: TensorType | None = None,
 ) -> Estimate:
-    """A GRU step once both products are there; what the backward pass needs is kept."""
+    """A GRU step after both matrix products; values for the backward pass are kept."""
     kept = hx.like((*hx.shape[:-1], GRU_SAVED * hx.shape[-1]))
     reads = (input_gates, hidden_gates, hx, input_bias, hidden_bias)
     return replace(gates(GRU, hx, input_bias), out=(hx.like(), kept), reads=reads)
@@ -96,7 +96,7 @@ def fused_lstm_cell_backward(
     workspace: TensorType,
     has_bias: bool,
 ) -> Estimate:
-    """As above, with the same tensor as the gradient of both products, and another for both biases."""
+    """As the `_impl` operator; both products share one gradient, and both biases share another."""
     grads = fused_lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_bias)
     gate, state, bias = grads.out
     written = tuple(value for value in grads.out if isinstance(value, TensorType))
@@ -157,7 +157,7 @@ def _recomputed(grads: Estimate, forward: Estimate, *more: TensorType | None) ->
 
 
 def cut(weights: Tensors, each: int) -> list[Layer]:
-    """Layers from weights listed so many per layer and direction; an odd one out is the projection."""
+    """Layers from a list of `each` weights per layer and direction; an odd number includes a projection."""
     require(each in (2, 3, 4, 5), f"a layer cannot have {each} weights")
     return layers_of(weights, len(weights) // each, has_biases=each > 3)
 
@@ -181,7 +181,7 @@ def cudnn_rnn(
     batch_sizes: tuple[Dim, ...],
     dropout_state: TensorType | None,
 ) -> Estimate:
-    """As the layer of that mode; what cuDNN reserves for the backward pass has a size of its own choice."""
+    """As the layer of that mode; the size of cuDNN's reserved memory is not known."""
     out = x.like((*x.shape[:-1], (2 if bidirectional else 1) * hx.shape[-1]))
     states = (hx,) if cx is None else (hx, cx)
     estimate = recur(MODES[mode], x, states, cut(weight, weight_stride0), out)
@@ -270,7 +270,7 @@ def cudnn_rnn_flatten_weight(
 
 @rule("aten._use_cudnn_rnn_flatten_weight")
 def use_cudnn_rnn_flatten_weight() -> Estimate:
-    """A question about the library."""
+    """Free: a query of the library."""
     return free(False, alias=False)
 
 
@@ -325,7 +325,7 @@ def mkldnn_rnn_layer_backward(
     batch_first: bool,
     workspace: TensorType,
 ) -> Estimate:
-    """Back-propagation through time for everything."""
+    """Back-propagation through time for all operands."""
     layer = Layer(weight1, weight2, None, (weight3, weight4) if has_biases else ())
     operands = (x, weight1, weight2, weight3, weight4, hx_, cx_tmp)
     work = recur_back(MODES[mode], x, hx_, [layer], 1, frozenset(("x", "hx", "params")))

@@ -19,12 +19,12 @@ Axes = int | tuple[int, ...] | None
 
 
 def accumulated(dtype: DType) -> DType:
-    """The type that ATen adds and multiplies up in: every integer type becomes int64."""
+    """The type in which ATen accumulates sums and products: every integer type becomes int64."""
     return dtype if dtype.kind in ("float", "complex", "other") else INT64
 
 
 def parts(x: TensorType) -> int:
-    """Real numbers per element: complex arithmetic counts both."""
+    """Real numbers per element: 2 for complex types."""
     return 2 if x.dtype.kind == "complex" else 1
 
 
@@ -49,14 +49,14 @@ def reduction(
 
 
 def indexed(estimate: Estimate) -> Estimate:
-    """The same with where each result was found as a second result."""
+    """The estimate with the index of each result as a second result."""
     (values,) = estimate.out
     assert isinstance(values, TensorType)
     return replace(estimate, out=(values, values.like(dtype=INT64)))
 
 
 def with_contents(estimate: Estimate, x: TensorType, fold: Callable[[Iterable[Dim]], Dim]) -> Estimate:
-    """The same, its contents known where those of the one reduced axis are."""
+    """The estimate with known contents, if those of the reduced vector are known."""
     (out,) = estimate.out
     assert isinstance(out, TensorType)
     if not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
@@ -213,7 +213,7 @@ def logsumexp(x: TensorType, dim: Axes, keepdim: bool = False) -> Estimate:
 
 @rule("aten.sum_to_size")
 def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
-    """One addition per element; where nothing is left to add up, the tensor itself."""
+    """One addition per element; the tensor itself if no axis is reduced."""
     require(len(size) <= x.rank, f"{x.rank} axes do not sum to {len(size)}")
     if len(size) == x.rank and all(same(a, b) for a, b in zip(x.shape, size, strict=True)):
         return free(x.view(size))
@@ -224,7 +224,7 @@ def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
 def value_selecting_reduction_backward(
     grad: TensorType, dim: int, indices: TensorType, sizes: tuple[Dim, ...], keepdim: bool
 ) -> Estimate:
-    """Gradients put where the values came from, zeros elsewhere: no arithmetic."""
+    """Scatters the gradients to the positions of the values, zeros elsewhere; no arithmetic."""
     return Estimate((grad.like(sizes),), reads=(grad, indices))
 
 
@@ -246,7 +246,7 @@ def prims_var(
 def operand_gradient(
     call: ForwardCall, each: int = 0, evaluated: int = 0, saved: tuple[TensorType, ...] = ()
 ) -> Estimate:
-    """The gradient for `x` from the first result's, at so many operations and functions per element."""
+    """The gradient of `x` from the first result's, with `flops` and functions per element."""
     x, result = x_and_result(call)
     return Estimate(
         (x.like(),),
@@ -257,7 +257,7 @@ def operand_gradient(
 
 
 def x_and_result(call: ForwardCall) -> tuple[TensorType, TensorType]:
-    """The operand and the first result, of whose type its gradient is too; many gradients read them again."""
+    """The operand and the first result, which many gradients read again; the gradient has the result's type."""
     x, result = call.arguments["x"], call.estimate.out[0]
     assert isinstance(x, TensorType)
     assert isinstance(result, TensorType)
@@ -285,19 +285,19 @@ def prod_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.amax", "aten.amin", "aten.max", "aten.min")
 def amax_backward(call: ForwardCall) -> Estimate:
-    """Along one axis a scatter; else equal extremes are found, counted and given their share."""
+    """Along one axis a scatter; else the gradient is shared among equal extremes, which are found and counted."""
     if len(call.estimate.out) == 2:
         return selected_backward(call)
     return operand_gradient(call, each=3, saved=x_and_result(call))
 
 
 def selected_backward(call: ForwardCall) -> Estimate:
-    """Gradients put where the values came from: no arithmetic."""
+    """Scatters the gradients to the positions of the values; no arithmetic."""
     return operand_gradient(call, saved=selected_indices(call))
 
 
 def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
-    """Where the forward call found its results."""
+    """The index tensor of the forward call."""
     indices = call.estimate.out[1]
     assert isinstance(indices, TensorType)
     return (indices,)
@@ -305,7 +305,7 @@ def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
 
 @backward("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
 def var_backward(call: ForwardCall) -> Estimate:
-    """The mean again, the difference from it and its product with the scaled gradient."""
+    """Recomputes the mean; a difference and a product with the scaled gradient per element."""
     return operand_gradient(call, each=3, saved=x_and_result(call)[:1])
 
 

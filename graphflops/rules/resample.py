@@ -30,17 +30,17 @@ def scaled(size: Dim, factor: float) -> Dim:
 
 
 def tapped(taps: int) -> Work:
-    """So many taps per output."""
+    """`taps` taps per output."""
     return lambda sizes, counts: 2 * taps * prod(counts)
 
 
 def antialiased(taps: int) -> Work:
-    """So many taps per output, and as many more as the picture shrinks."""
+    """`taps` taps per output, times the factor by which the image shrinks."""
     return lambda sizes, counts: separated(sizes, counts, range(len(sizes)), taps)
 
 
 def separated(sizes: Sizes, counts: Sizes, axes: Sequence[int], taps: int) -> Dim:
-    """One axis after another, the last first, each with as many taps more as it shrinks."""
+    """One axis after another, the last one first; an axis that shrinks has proportionally more taps."""
     work: list[Dim] = []
     now = list(sizes)
     for place in reversed(axes):
@@ -51,7 +51,7 @@ def separated(sizes: Sizes, counts: Sizes, axes: Sequence[int], taps: int) -> Di
 
 
 def resampled(x: TensorType, counts: Sizes, work: Work) -> Estimate:
-    """The last axes brought to these sizes."""
+    """Resamples the last axes to these sizes."""
     spatial = len(counts)
     require(x.rank == spatial + 2, f"{spatial} resampled axes do not fit a tensor of {x.rank}")
     flops = prod(x.shape[:-spatial]) * work(x.shape[-spatial:], counts)
@@ -59,14 +59,14 @@ def resampled(x: TensorType, counts: Sizes, work: Work) -> Estimate:
 
 
 def resized(x: TensorType, shape: Sizes, flops: Dim) -> Estimate:
-    """A result of that shape; without arithmetic, inputs between the nearest ones are not read."""
+    """A result of that shape; without arithmetic only the nearest inputs are read."""
     out = x.like(shape)
     read = dim_min(x.nbytes, out.nbytes) if flops == 0 else x
     return Estimate((out,), vector_flops=flops, reads=(read,))
 
 
 def upsampling(work: Work) -> Callable[..., Estimate]:
-    """To a size given first."""
+    """Resampling to a given output size."""
 
     def upsample(
         x: TensorType, output_size: Sizes, *settings: float | None, **scales: float | None
@@ -78,7 +78,7 @@ def upsampling(work: Work) -> Callable[..., Estimate]:
 
 
 def vec_upsampling(work: Work, aligned: bool) -> Callable[..., Estimate]:
-    """To a size, or by factors where none is given; interpolation has a corner setting between the two."""
+    """Resampling to a size, or by factors if no size is given; `aligned` adds an align_corners argument."""
 
     def by_factors(
         x: TensorType, output_size: Sizes | None, scale_factors: tuple[float, ...] | None
@@ -104,7 +104,7 @@ def vec_upsampling(work: Work, aligned: bool) -> Callable[..., Estimate]:
 
 
 def upsampling_backward(work: Work) -> Callable[..., Estimate]:
-    """Gradients spread over the taps they came from."""
+    """Adds each output's gradient to the taps of that output."""
 
     def upsample_backward(
         grad_output: TensorType,
@@ -143,7 +143,7 @@ for _name, _work, _aligned in (
     *(f"aten.{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
 )
 def nearest_gradient(call: ForwardCall) -> Estimate:
-    """Each output's gradient is added to the input it was picked from."""
+    """Adds each output's gradient to the input that it was copied from."""
     out = call.estimate.out[0]
     assert isinstance(out, TensorType)
     return replace(operand_gradient(call), vector_flops=out.numel)
@@ -156,7 +156,7 @@ UNNORMALISE = 4  # operations that turn a coordinate in -1..1 into a position
 
 
 def taps_of(interpolation_mode: int, spatial: int) -> int:
-    """Inputs weighted and added per output; none for the nearest."""
+    """Taps per output: inputs that are weighted and added; none for the nearest mode."""
     if interpolation_mode == NEAREST:
         return 0
     taps: int = (2 if interpolation_mode == BILINEAR else 4) ** spatial
@@ -235,7 +235,7 @@ def cudnn_grid_sampler_backward(x: TensorType, grid: TensorType, grad_output: Te
 
 @backward("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
 def grid_sampler_gradient(call: ForwardCall) -> Estimate:
-    """What the operator of the backward pass does for the gradients wanted."""
+    """As the backward operator, for the wanted gradients."""
     (out,) = call.estimate.out
     assert isinstance(out, TensorType)
     given = call.arguments

@@ -1,4 +1,4 @@
-"""Arithmetic on sizes and other numbers beside the tensors: free, and exact where the numbers are known."""
+"""Arithmetic on sizes and other Python numbers: free, and exact if the numbers are known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def number(*values: Value) -> Estimate:
-    """Results that are no tensors."""
+    """An estimate whose results are numbers."""
     return free(*values, alias=False)
 
 
@@ -40,7 +40,7 @@ def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
 
 
 def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
-    """The operands as sizes; None where one of them is no whole number."""
+    """The operands as sizes; None if one of them is not an integer."""
     whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
     return (
         [x for x in whole if isinstance(x, (int, Expr))]

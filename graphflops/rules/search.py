@@ -1,4 +1,4 @@
-"""Elements found by what they are: results as long as the data says."""
+"""Searches by value: result sizes are data-dependent."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def unique(x: TensorType, sorted: bool = True, return_inverse: bool = False) -> 
 def unique_dim(
     x: TensorType, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Estimate:
-    """The distinct slices along an axis; where they went and how many there were is written in any case."""
+    """The distinct slices along an axis; inverse indices and counts are always written."""
     out, work = distinct(x, dim, True, True, sorting=True)
     return Estimate(out, vector_flops=work, reads=(x,))
 

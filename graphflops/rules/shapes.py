@@ -1,4 +1,4 @@
-"""How shapes change: sizes worked out, axes replaced, slices measured, repeats unstored, contents kept."""
+"""Shape arithmetic: -1 sizes, replaced axes, slice lengths, expanded tensors, contents of reshaped tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shown(shape: Iterable[Dim]) -> str:
 
 
 def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
-    """The sizes asked for, with a -1 worked out; raises ShapeError where the elements provably do not fit."""
+    """The requested shape with a -1 resolved; raises ShapeError if the number of elements provably differs."""
     holes = [place for place, wanted in enumerate(size) if isinstance(wanted, int) and wanted == -1]
     require(len(holes) <= 1, f"only one size can be -1 in {shown(size)}")
     known = prod(wanted for place, wanted in enumerate(size) if place not in holes)
@@ -102,7 +102,7 @@ def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
 
 
 def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
-    """The tensor under other sizes, in the same row-major order; known contents go along."""
+    """The tensor with another shape in the same row-major order, with its known contents."""
     out = x.view(shape)
     if x.value is None or few(out.shape) is None:
         return out
@@ -110,7 +110,7 @@ def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
 
 
 def flat(contents: Contents) -> Iterator[Dim | float]:
-    """Contents one after another in row-major order."""
+    """Nested contents flattened in row-major order."""
     if isinstance(contents, tuple):
         for part in contents:
             yield from flat(part)
@@ -119,14 +119,14 @@ def flat(contents: Contents) -> Iterator[Dim | float]:
 
 
 def nested(elements: Iterator[Dim | float], shape: Shape) -> Contents:
-    """The next elements as contents of that shape, all of whose sizes are numbers."""
+    """The next elements as nested contents of a concrete shape."""
     if not shape:
         return next(elements)
     return tuple(nested(elements, shape[1:]) for _ in range(shape[0]))  # type: ignore[arg-type]
 
 
 def overlapping(x: TensorType, shape: Sequence[Dim]) -> TensorType:
-    """A view that may show elements more than once: never more memory than the tensor it looks at."""
+    """A view that may show elements more than once; it never counts more memory than its base."""
     whole = replace(x, stored=x.numel) if x.stored is None else x
     seen = whole.view(shape)
     return seen if seen.stored is None or not same(seen.stored, seen.numel) else replace(seen, stored=None)

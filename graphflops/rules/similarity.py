@@ -1,6 +1,6 @@
 """Operators made of vector norms: cosine similarity, weight normalisation, renormalisation.
 
-A norm costs what `vector_norm` says: two operations per element, a power where the order needs one, a root
+A norm costs as in `vector_norm`: two operations per element, a power where the order needs one, a root
 per vector.
 """
 

@@ -1,8 +1,8 @@
 """The softmax family, and its gradients.
 
 Work per element: softmax takes the maximum 1, subtracts it 1, sums 1 and divides 1, and evaluates one
-exponential; log_softmax sums 1 and subtracts twice 2 after the maximum 1, with a logarithm per row. A change
-of element type on the way is one more.
+exponential; log_softmax sums 1 and subtracts twice 2 after the maximum 1, with a logarithm per row. A conversion
+of the element type is one more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def softmax_along(
 
 
 def rows(x: TensorType, dim: int) -> Dim:
-    """How many rows of that axis a tensor has."""
+    """The number of rows along that axis."""
     return x.like(reduced(x.shape, dim)).numel
 
 
@@ -49,7 +49,7 @@ def softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
 
 @rule("aten._safe_softmax")
 def safe_softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
-    """Softmax, of which rows without any finite element are found and zeroed."""
+    """Softmax, with rows that have no finite element set to zero."""
     return softmax_along(x, dim, dtype, SOFTMAX + SAFE)
 
 
@@ -89,7 +89,7 @@ def core_log_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 def softmax_backward_data(
     grad_output: TensorType, output: TensorType, dim: int, input_dtype: DType
 ) -> Estimate:
-    """The product with the result, its row sum taken off: four operations per element."""
+    """The product with the result, minus its row sum: four operations per element."""
     return _gradient(grad_output, output, input_dtype, SOFTMAX_GRADIENT)
 
 
@@ -97,7 +97,7 @@ def softmax_backward_data(
 def log_softmax_backward_data(
     grad_output: TensorType, output: TensorType, dim: int, input_dtype: DType
 ) -> Estimate:
-    """The gradient less its row sum times the probability: three operations and an exponential."""
+    """The gradient minus its row sum times the probability: three operations and an exponential."""
     return _gradient(grad_output, output, input_dtype, LOG_SOFTMAX_GRADIENT, exponentials=1)
 
 
@@ -127,13 +127,13 @@ def _gradient(
     "aten.softmax", "aten.special_softmax", "aten._softmax", "aten._safe_softmax", "aten._masked_softmax"
 )
 def softmax_gradient(call: ForwardCall) -> Estimate:
-    """The product with the result, its row sum taken off: four operations per element."""
+    """The product with the result, minus its row sum: four operations per element."""
     out = result_of(call)
     return _gradient(out.like(), out, call.arguments["x"].dtype, SOFTMAX_GRADIENT)
 
 
 @backward("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")
 def log_softmax_gradient(call: ForwardCall) -> Estimate:
-    """The gradient less its row sum times the probability: three operations and an exponential."""
+    """The gradient minus its row sum times the probability: three operations and an exponential."""
     out = result_of(call)
     return _gradient(out.like(), out, call.arguments["x"].dtype, LOG_SOFTMAX_GRADIENT, exponentials=1)

@@ -58,7 +58,7 @@ def solve(A: TensorType, B: TensorType, *, left: bool = True) -> Estimate:
 
 @rule("aten.linalg_tensorsolve")
 def tensorsolve(A: TensorType, B: TensorType, dims: tuple[int, ...] | None = None) -> Estimate:
-    """The system whose matrix has one row per element of the right-hand side."""
+    """The matrix system of `tensorsolve`: one row per element of the right-hand side."""
     moved = axes(dims or (), A.rank)
     shape = [size for place, size in enumerate(A.shape) if place not in moved] + [A.shape[at] for at in moved]
     n = B.numel

@@ -65,7 +65,7 @@ def topk(x: TensorType, k: Dim, dim: int = -1, largest: bool = True, sorted: boo
 
 @backward("aten.sort", "aten.topk")
 def sort_backward(call: ForwardCall) -> Estimate:
-    """Gradients put where the values came from: no arithmetic."""
+    """Scatters the gradients to the positions of the values; no arithmetic."""
     return operand_gradient(call, saved=selected_indices(call))
 
 

@@ -1,8 +1,8 @@
-"""Tensors that store only some of their elements, and what is computed with them.
+"""Sparse tensors.
 
-How many elements are stored is part of a tensor's type: told where it is made of them, a name where only data can tell. An
-operator with such an operand is looked up as `sparse.NAME`; one without a rule of that name is unknown, for a dense rule
-would price elements that nobody stores.
+The number of stored elements is part of a tensor's type: known from how the tensor is made, else a symbol. An operator
+with a sparse operand is looked up as `sparse.NAME`; without such a rule it is unknown, because a dense rule would count
+elements that are not stored.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def stored(x: TensorType) -> Dim:
 
 
 def storing(x: TensorType, nonzeros: Dim) -> TensorType:
-    """The type with so many of its elements stored."""
+    """The type with that number of stored elements."""
     return replace(x, nonzeros=nonzeros)
 
 
 def both(*operators: str) -> tuple[str, ...]:
-    """The names of operators that are about sparse tensors, for operands known to be such and for others."""
+    """The keys of an operator for operands that are known to be sparse and for others."""
     return (*operators, *(f"sparse.{name}" for name in operators))
 
 
@@ -70,7 +70,7 @@ def sparse_coo_tensor(
     dtype: DType | None = None,
     is_coalesced: bool | None = None,
 ) -> Estimate:
-    """Holds the places and the values as they are."""
+    """Free: holds the given indices and values."""
     return free(storing(values.like(size, dtype), values.numel))
 
 
@@ -81,7 +81,7 @@ _MOST_AXES = 64  # as many as torch allows
 def sparse_coo_tensor_as_large_as_needed(
     indices: TensorType, values: TensorType, *, dtype: DType | None = None, is_coalesced: bool | None = None
 ) -> Estimate:
-    """Holds the places and the values as they are; the largest places, looked for, tell the sizes."""
+    """Holds the given indices and values; sizes come from a maximum over the indices."""
     rank = indices.shape[0]
     if not isinstance(rank, int) or rank > _MOST_AXES:
         raise ShapeError(f"a tensor cannot have {rank} axes")
@@ -92,7 +92,7 @@ def sparse_coo_tensor_as_large_as_needed(
 
 @rule("aten.sparse_coo_tensor.size")
 def empty_sparse_tensor(size: Sizes, *, dtype: DType | None = None) -> Estimate:
-    """No element."""
+    """A sparse tensor without elements."""
     return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT, nonzeros=0), alias=False)
 
 
@@ -107,7 +107,7 @@ def sparse_coo_tensor_of_parts(
     dtype: DType | None = None,
     is_coalesced: bool | None = None,
 ) -> Estimate:
-    """Holds the places and the values as they are."""
+    """Free: holds the given indices and values."""
     return sparse_coo_tensor(indices, values, size, dtype=dtype)
 
 
@@ -127,7 +127,7 @@ COMPRESSED = {
 def sparse_compressed_tensor(
     compressed: TensorType, plain: TensorType, values: TensorType, size: Sizes, *, dtype: DType | None = None
 ) -> Estimate:
-    """Holds the places and the values as they are."""
+    """Free: holds the given indices and values."""
     return free(storing(values.like(size, dtype), values.numel))
 
 
@@ -136,7 +136,7 @@ def sparse_compressed_tensor(
     *(f"aten.{under}to_sparse_{kind}" for under in ("", "_") for kind in ("csr", "csc", "bsr", "bsc")),
 )
 def to_sparse(x: TensorType, *layout: object, **options: object) -> Estimate:
-    """Reads everything, writes what is not zero and where it is: a number that only data can tell."""
+    """Reads all elements, writes the nonzero ones and their indices; their number is data-dependent."""
     return Estimate((storing(x.like(), data_dependent("nnz")),), reads=(x,))
 
 
@@ -149,13 +149,13 @@ def to_dense(x: TensorType, dtype: DType | None = None, masked_grad: bool | None
 
 @rule("aten.to_dense", "aten._to_dense", "aten.to_mkldnn")
 def reordered(x: TensorType, dtype: DType | None = None, masked_grad: bool | None = None) -> Estimate:
-    """A copy from one order of memory into another."""
+    """A copy in another sparse layout."""
     return Estimate((x.like(dtype=dtype),), reads=(x,))
 
 
 @rule(*both("aten.coalesce", "aten._coalesce"))
 def coalesce(x: TensorType) -> Estimate:
-    """Elements of one place added up; there may be as many as before."""
+    """Sums the elements of equal indices; their number is at most the number before."""
     return Estimate((storing(x.like(), stored(x)),), vector_flops=stored(x), reads=(x,))
 
 
@@ -191,20 +191,20 @@ def column_starts(x: TensorType) -> Estimate:
 
 @rule("sparse.aten.sparse_mask")
 def sparse_mask(x: TensorType, mask: TensorType) -> Estimate:
-    """The elements at the places of another tensor's, moved."""
+    """Copies the elements at the indices of another sparse tensor."""
     out = storing(x.like(), stored(mask))
     return Estimate((out,), reads=(out if x.nonzeros is None else x, mask))
 
 
 @rule("sparse.aten.to_dense_backward")
 def to_dense_backward(grad: TensorType, x: TensorType, masked_grad: bool | None = None) -> Estimate:
-    """The gradients of the stored elements, moved."""
+    """Copies the gradients of the stored elements."""
     return sparse_mask(grad, x)
 
 
 @rule("sparse.aten._nnz")
 def nnz(x: TensorType) -> Estimate:
-    """A number that is known without reading."""
+    """Free: known without reading data."""
     return free(stored(x))
 
 

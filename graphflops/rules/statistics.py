@@ -40,7 +40,7 @@ def kthvalue(x: TensorType, k: Dim, dim: int = -1, keepdim: bool = False) -> Est
 
 @rule("aten.mode")
 def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
-    """Each lane sorted, then one comparison per element to count the runs."""
+    """Sorts each lane, then one comparison per element to count runs."""
     found = reduction(x, dim, keepdim)
     return indexed(replace(found, vector_flops=comparisons(x, dim) + x.numel))
 
@@ -58,7 +58,7 @@ def quantile(
     *,
     interpolation: str = "linear",
 ) -> Estimate:
-    """Each lane sorted, then three operations per result to interpolate."""
+    """Sorts each lane, then three operations per result to interpolate."""
     queries = q if isinstance(q, TensorType) else None
     out = x.like((*(queries.shape if queries else ()), *reduced(x.shape, dim, keepdim)))
     return Estimate((out,), vector_flops=comparisons(x, dim) + 3 * out.numel, reads=(x, queries))

@@ -15,7 +15,7 @@ _FLOAT8_E4M3 = next(dtype for dtype in FLOAT8 if dtype.name == "float8_e4m3fn")
 
 @rule("export.access_subclass_inner_tensor")
 def access_subclass_inner_tensor(x: TensorType, attribute: str) -> Estimate:
-    """One of the plain tensors that a tensor of a class of its own consists of; its type stands in the file alone."""
+    """One of the plain tensors of a tensor subclass; only the file knows its type."""
     return free(None)
 
 
@@ -73,7 +73,7 @@ def choose_qparams_affine(
     zero_point_dtype: DType | None = None,
     keepdim: bool = False,
 ) -> Estimate:
-    """The smallest and the largest element of each block; what is done with the two of them is not counted."""
+    """Minimum and maximum of each block; computing the parameters from them is not counted."""
     shape = blocks(x, block_size, keepdim)
     out = (x.like(shape, scale_dtype), x.like(shape, zero_point_dtype or INT32))
     return Estimate(out, vector_flops=MIN_MAX * x.numel, reads=(x,))
@@ -94,7 +94,7 @@ def choose_scale_float8(
 
 
 def blocks(x: TensorType, block_size: Sizes, keepdim: bool) -> Sizes:
-    """How many blocks there are along each axis; without `keepdim` an axis that is one block is left out."""
+    """The number of blocks along each axis; without `keepdim` an axis of one block is dropped."""
     require(len(block_size) == x.rank, f"blocks of {len(block_size)} axes do not fit a tensor of {x.rank}")
     shape: list[Dim] = []
     for size, block in zip(x.shape, block_size, strict=True):

@@ -1,4 +1,4 @@
-"""Views of whole tensors: other sizes, other orders, unstored repeats, all free of work and traffic.
+"""Views of whole tensors: reshaped, permuted or expanded, without work or traffic.
 
 Strides are not known here, so `reshape` and `flatten` are taken to be the views they are wherever strides
 allow; where a program had to copy, its decomposed form says so with a `clone` of its own.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @rule("aten.view", "aten._unsafe_view", "aten.reshape")
 def view(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A look under other sizes."""
+    """A view with another shape."""
     return free(same_elements(x, resolved(x, size)))
 
 
@@ -55,19 +55,19 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
 
 @rule("aten._reshape_alias", "aten._mkldnn_reshape")
 def reshape_alias(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim] = ()) -> Estimate:
-    """A look under other sizes, strides given."""
+    """A view with another shape and given strides."""
     return free(same_elements(x, resolved(x, size)))
 
 
 @rule("aten.view_as", "aten.reshape_as")
 def view_as(x: TensorType, other: TensorType) -> Estimate:
-    """A look under the sizes of another tensor."""
+    """A view with the shape of another tensor."""
     return free(same_elements(x, resolved(x, other.shape)))
 
 
 @rule("aten.flatten")
 def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
-    """Neighbouring axes seen as one."""
+    """A view with neighbouring axes merged."""
     first, last = axis(start_dim, x.rank), axis(end_dim, x.rank)
     require(first <= last, f"flatten from axis {start_dim} to axis {end_dim} goes backwards")
     return free(same_elements(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])))
@@ -75,20 +75,20 @@ def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
 
 @rule("aten.ravel")
 def ravel(x: TensorType) -> Estimate:
-    """All elements in one axis."""
+    """A view with all elements in one axis."""
     return free(same_elements(x, (x.numel,)))
 
 
 @rule("aten.unflatten")
 def unflatten(x: TensorType, dim: int, sizes: Sequence[Dim]) -> Estimate:
-    """One axis seen as several."""
+    """A view with one axis split."""
     place = axis(dim, x.rank)
     return free(x.view(replaced(x.shape, place, *resolved(x.like((x.shape[place],)), sizes))))
 
 
 @rule("aten.squeeze", "aten.squeeze_")
 def squeeze(x: TensorType, dim: int | Sequence[int] | None = None) -> Estimate:
-    """Axes known to be of length one left out."""
+    """A view without the axes of length one."""
     chosen = axes(dim, x.rank)
     kept = (size for place, size in enumerate(x.shape) if place not in chosen or size != 1)
     return free(same_elements(x, kept))
@@ -117,26 +117,26 @@ def alias(x: TensorType, *unused: object) -> Estimate:
 
 @rule("aten.detach")
 def detach(x: TensorType) -> Estimate:
-    """The tensor itself, which asks for no gradient."""
+    """The tensor itself, without a gradient."""
     return free(replace(x, requires_grad=False))
 
 
 @rule("aten.requires_grad_")
 def set_requires_grad(x: TensorType, requires_grad: bool = True) -> Estimate:
-    """The tensor itself, which asks for a gradient."""
+    """The tensor itself, with a gradient."""
     return free(replace(x, requires_grad=requires_grad))
 
 
 @rule("aten.view_as_real")
 def view_as_real(x: TensorType) -> Estimate:
-    """Complex numbers seen as pairs of real ones."""
+    """A view of complex numbers as pairs of real numbers."""
     out = x.like((*x.shape, 2), real_of(x.dtype))
     return free(out if x.stored is None else replace(out, stored=2 * x.stored))
 
 
 @rule("aten.view_as_complex")
 def view_as_complex(x: TensorType) -> Estimate:
-    """Pairs of real numbers seen as complex ones."""
+    """A view of pairs of real numbers as complex numbers."""
     require(x.rank > 0 and not differ(x.shape[-1], 2), f"the last axis of {shown(x.shape)} holds no pairs")
     return free(x.view(x.shape[:-1], complex_of(x.dtype)))
 
@@ -196,13 +196,13 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
 
 @rule("aten.expand")
 def expand(x: TensorType, size: Sequence[Dim], *, implicit: bool = False) -> Estimate:
-    """Repeats without storing them: who reads the result reads the operand once."""
+    """A view that repeats elements without storing them; reading the result reads the operand once."""
     return free(expanded(x, size))
 
 
 @rule("aten.broadcast_to", "aten._sparse_broadcast_to")
 def broadcast_to(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """Repeats without storing them."""
+    """A view that repeats elements without storing them."""
     return free(expanded(x, size))
 
 
@@ -236,7 +236,7 @@ def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate
 def as_strided(
     x: TensorType, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim | None = None
 ) -> Estimate:
-    """Any pattern over the memory of a tensor."""
+    """A view with any strides over the memory of a tensor."""
     return free(overlapping(x, size))
 
 
@@ -288,7 +288,7 @@ def atleast_3d(tensors: TensorType | Sequence[TensorType]) -> Estimate:
 
 @rule("aten.unflatten_dense_tensors")
 def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> Estimate:
-    """One vector seen as many tensors."""
+    """Views of one vector as many tensors."""
     return free(*(flat.view(x.shape) for x in tensors))
 
 

@@ -62,7 +62,7 @@ def ps_roi_align(
     pooled_width: Dim,
     sampling_ratio: int,
 ) -> Estimate:
-    """As `roi_align`, each output position from channels of its own; the second result says which."""
+    """As `roi_align`, with separate channels for each output position; the second result names the channels."""
     channels = floor_div(x.shape[1], pooled_height * pooled_width)
     out = regions(x, rois, channels, pooled_height, pooled_width)
     work = (SAMPLE * samples(sampling_ratio) + 1) * out.numel
@@ -92,7 +92,7 @@ def ps_roi_pool(
 
 @rule("torchvision.nms")
 def nms(dets: TensorType, scores: TensorType, iou_threshold: float) -> Estimate:
-    """Boxes sorted by score, then every pair's overlap: the most that data can ask for."""
+    """Upper bound: boxes are sorted by score, and the overlap of every pair is computed."""
     n = dets.shape[0]
     pairs = floor_div(n * (n - 1), 2)
     kept = dets.like((data_dependent("nms"),), INT64)
@@ -116,7 +116,7 @@ def deform_conv2d(
     offset_groups: Dim,
     use_mask: bool,
 ) -> Estimate:
-    """A convolution of inputs sampled at learned offsets: the product, and a sample per tap and channel."""
+    """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel."""
     window = (weight.shape[2:], (stride_h, stride_w), (dilation_h, dilation_w))
     sizes = downsampled(x.shape[2:], *window, (pad_h, pad_w))
     return deformed(x, weight, offset, mask if use_mask else None, bias, sizes, groups)
@@ -131,7 +131,7 @@ def deformed(
     out_sizes: Iterable[Dim],
     groups: Dim,
 ) -> Estimate:
-    """The product of a convolution whose taps are sampled, a product more where they are weighted by a mask."""
+    """A convolution with sampled taps; a mask costs one more product per tap."""
     product = convolved(x, weight, bias, out_sizes, groups)
     spatial = weight.rank - 2
     taps = prod(x.shape[:2]) * prod(weight.shape[2:]) * prod(only_result(product).shape[2:])

@@ -32,7 +32,7 @@ unary("ParametricSoftplus", "scaled_softplus")
 
 @rule("onnx.Shrink")
 def shrink(x: TensorType, *, bias: float = 0.0, lambd: float = 0.5) -> Estimate:
-    """Two comparisons per element, and where there is a bias its addition and a selection."""
+    """Two comparisons per element; with a bias also its addition and a selection."""
     return pointwise(WORK["hardshrink" if bias == 0 else "softshrink"], x)
 
 

@@ -69,7 +69,7 @@ def binary(name: str, result: Promotion = own_type, fold: Fold | None = None) ->
 
 
 def placed(a: TensorType, b: TensorType, axis: int | None) -> TensorType:
-    """The second operand with its axes against those of the first from `axis` on, as before version 7."""
+    """The second operand aligned with the axes of the first from `axis` on, as before version 7."""
     if axis is None:
         return b
     behind = a.rank - (axis % a.rank if a.rank else 0) - b.rank

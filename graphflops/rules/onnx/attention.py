@@ -1,4 +1,4 @@
-"""Attention over whole heads, its rotary embedding, and its linear kin."""
+"""Attention with its rotary embedding, and linear attention."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def attention(
     softmax_precision: int | None = None,
     outputs: Outputs = (),
 ) -> Estimate:
-    """Two products per score; a causal query sees what the past holds and what stands before it.
+    """Two products per score; a causal query sees the past and the keys up to its own position.
 
     Where only data say how much of a cache is filled, it is taken to be all of it.
     """
@@ -117,7 +117,7 @@ def _split(x: TensorType, heads: int | None) -> TensorType:
 
 
 def _joined(past: TensorType | None, fresh: TensorType) -> TensorType:
-    """The rows held from before and the fresh ones."""
+    """The cached rows and the new ones."""
     if past is None:
         return fresh
     require(past.rank == 4, f"a past of keys or values has four axes, not {past.rank}")
@@ -125,7 +125,7 @@ def _joined(past: TensorType | None, fresh: TensorType) -> TensorType:
 
 
 def _fitting(mask: TensorType | None, keys: Dim) -> TensorType | None:
-    """The mask, filled up to all keys where it ends before."""
+    """The mask, padded to all keys if it is shorter."""
     if mask is None or mask.rank == 0 or not differ(mask.shape[-1], keys):
         return mask
     return mask.like((*mask.shape[:-1], 1))
@@ -164,7 +164,7 @@ def linear_attention(
     update_rule: str = "gated_delta",
     outputs: Outputs = (),
 ) -> Estimate:
-    """Per row a product of key and value into the state and one of the query out of it, as if row after row.
+    """Per row a product of key and value into the state and a product of the query with the state.
 
     A decay scales the state, by an exponential for each of its numbers; a delta rule first takes out what the state holds
     for the key: one product more, a difference and a scaling of the value.

@@ -13,7 +13,7 @@ _SPELLINGS = {"float": "float32", "double": "float64"}  # in version 1 a type wa
 
 
 def converted(x: TensorType | UnknownType, dtype: DType) -> Estimate:
-    """One operation per element where the type changes, else a copy."""
+    """One operation per element if the type changes, else a copy."""
     if isinstance(x, UnknownType):
         return Estimate((UnknownType(dtype),), unknown="how many elements it converts is not known")
     out = values.folded(lambda number: number, x.like(dtype=dtype), x)
@@ -33,5 +33,5 @@ def cast(x: TensorType | UnknownType, *, to: int | str, **attributes: Value) -> 
 
 @rule("onnx.CastLike", rankless=("x",))
 def cast_like(x: TensorType | UnknownType, target_type: TensorType, **attributes: Value) -> Estimate:
-    """As `Cast` to the type of the second operand, of which nothing is read."""
+    """As `Cast` to the type of the second operand, whose data is not read."""
     return converted(x, target_type.dtype)

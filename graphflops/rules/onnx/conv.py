@@ -97,7 +97,7 @@ def transposed_convolution(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Estimate:
-    """Every input position times the whole kernel, per group. Counting output positions would be too much."""
+    """Every input position times the whole kernel, per group; counting output positions would count too much."""
     sizes = spatial_sizes(x, w, group, kernel_shape)
     if output_shape:
         require(len(output_shape) >= len(sizes), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
@@ -125,7 +125,7 @@ def deformable_convolution(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Estimate:
-    """A convolution of inputs sampled at learned offsets: the product, and a sample per tap and channel."""
+    """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel."""
     over = spatial_sizes(x, w, group, kernel_shape)
     sizes = window_counts(over, w.shape[2:], strides, dilations, pads, "NOTSET")
     return deformed(x, w, offset, mask, bias, sizes, group)
@@ -141,7 +141,7 @@ def causal_convolution(
     activation: str = "none",
     outputs: Outputs = (),
 ) -> Estimate:
-    """A convolution of each channel with what came before; SiLU is one product and a sigmoid per element."""
+    """A causal convolution of each channel, and an activation."""
     require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
     product = convolved(x, w, bias, x.shape[2:], x.shape[1])
     activated = applied(activation_named(activation), x)

@@ -1,4 +1,4 @@
-"""Tensors that come of no other data: constants, ranges, fills, one-hot vectors."""
+"""Creation of tensors: constants, ranges, fills, one-hot vectors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def constant(
     value_string: str | None = None,
     value_strings: Sequence[str] | None = None,
 ) -> Estimate:
-    """Data that the file holds: nothing is done."""
+    """Free: the data is in the file."""
     floats = _literal(FLOAT32, value_float, value_floats)
     whole = _literal(INT64, value_int, value_ints)
     strings = _literal(STRING, value_string, value_strings)

@@ -1,4 +1,4 @@
-"""Operands that say sizes, axes or bounds, and known contents as operators move them from place to place."""
+"""Operands that hold sizes, axes or bounds, and known contents moved from index to index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Numbers = Union[
 
 
 def numbers(given: Numbers) -> tuple[Number, ...] | None:
-    """All that an operand or attribute holds, in row-major order; None where that is not known."""
+    """The contents of an operand or attribute in row-major order; None if unknown."""
     if isinstance(given, TensorType):
         return None if given.value is None else tuple(flat(given.value))
     if given is None or isinstance(given, UnknownType):
@@ -38,7 +38,7 @@ def numbers(given: Numbers) -> tuple[Number, ...] | None:
 
 
 def sizes(given: Numbers) -> tuple[Dim, ...] | None:
-    """What an operand or attribute holds, as sizes; None where that is not known or not whole."""
+    """The contents of an operand or attribute as sizes; None if unknown or not integers."""
     found = numbers(given)
     if found is None or not all(not isinstance(x, float) or x.is_integer() for x in found):
         return None
@@ -46,7 +46,7 @@ def sizes(given: Numbers) -> tuple[Dim, ...] | None:
 
 
 def literals(given: Numbers) -> tuple[int, ...] | None:
-    """What an operand or attribute holds, as plain integers; None where one of them is not known."""
+    """The contents of an operand or attribute as plain integers; None if one of them is not known."""
     found = sizes(given)
     if found is None:
         return None
@@ -55,13 +55,13 @@ def literals(given: Numbers) -> tuple[int, ...] | None:
 
 
 def size(given: Numbers) -> Dim | None:
-    """The one size that an operand or attribute holds; None where it is not known."""
+    """The single size in an operand or attribute; None if unknown."""
     found = sizes(given)
     return found[0] if found else None
 
 
 def many(given: Numbers) -> int | None:
-    """How many entries an operand or attribute holds; None where that is not known."""
+    """The number of entries of an operand or attribute; None if unknown."""
     if isinstance(given, TensorType):
         return given.numel if isinstance(given.numel, int) else None
     found = numbers(given)
@@ -69,7 +69,7 @@ def many(given: Numbers) -> int | None:
 
 
 def chosen_axes(given: Numbers, rank: int, default: int | None = None) -> tuple[int, ...] | None:
-    """Axes counted from the front: those named, else the first `default` ones, else all; None where not known."""
+    """Axes counted from the front: the named ones, else the first `default` ones, else all; None if unknown."""
     if given is None:
         first = rank if default is None else default
         require(first <= rank, f"{first} entries for a tensor of {rank} axes")
@@ -79,7 +79,7 @@ def chosen_axes(given: Numbers, rank: int, default: int | None = None) -> tuple[
 
 
 def unknown(what: str, place: int) -> Dim:
-    """A size that data decides, told apart from that of another axis of the same result."""
+    """A data-dependent size, with its own name for each axis of a result."""
     return data_dependent(f"{what}_axis{place}")
 
 
@@ -106,7 +106,7 @@ class Grid:
 
 
 def grid(x: TensorType) -> Grid | None:
-    """A tensor's contents by index, where they are known."""
+    """A tensor's contents by index; None if unknown."""
     shape = fixed(x.shape)
     if x.value is None or shape is None:
         return None
@@ -114,12 +114,12 @@ def grid(x: TensorType) -> Grid | None:
 
 
 def fixed(shape: Sequence[Dim]) -> Place | None:
-    """The shape in plain integers, where all are known and hold few enough elements to follow."""
+    """The shape in plain integers; None if a size is unknown or the tensor has too many elements to follow."""
     return few(shape, FOLLOWED)
 
 
 def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:
-    """`out` with its contents, each of which `entry` knows by index; as it is where one of them is not known."""
+    """`out` with contents computed by index; unchanged if one of them is unknown."""
     shape = fixed(out.shape)
     if shape is None:
         return out
@@ -133,20 +133,20 @@ def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorTy
 
 
 def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
-    """`out` with the contents of `x`, where these are known: element by element from the index that `source` says."""
+    """`out` with the contents of `x`, if known; `source` maps each index of `out` to an index of `x`."""
     known = grid(x)
     return out if known is None else filled(out, lambda place: known.at(source(place)))
 
 
 def wrapped(index: Number | None, length: Dim) -> int:
-    """A literal index counted from the front; IndexError for one that is not known or outside."""
+    """A literal index counted from the front; IndexError if it is unknown or out of range."""
     if not isinstance(index, int) or not isinstance(length, int) or not -length <= index < length:
         raise IndexError(f"index {index} of {length}")
     return index % length
 
 
 def rank_of(given: Numbers, what: str) -> int:
-    """How many axes a shape operand speaks of; raises ShapeError where nobody can tell."""
+    """The number of entries of a shape operand; raises ShapeError if it is unknown."""
     count = many(given)
     require(count is not None, rank_depends_on_data(what))
     require(count is None or count <= MOST_AXES, f"the result of {what} would have {count} axes")

@@ -1,4 +1,4 @@
-"""What operators that do the work of several share: adding it up, optional results, activations by name."""
+"""Shared by fused operators: summed work, optional results, activations by name."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def fused(
     writes: Touched | None = None,
     matrix_dtype: DType | None = None,
 ) -> Estimate:
-    """The work of all the parts; what they hand to one another stays on chip."""
+    """The summed work of all parts; intermediate results cause no traffic."""
     work: dict[str, Any] = {name: total(getattr(part, name) for part in parts) for name in WORK_QUANTITIES}
     return Estimate(out, **work, reads=reads, writes=writes, matrix_dtype=matrix_dtype)
 
 
 def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
-    """Arithmetic alone, as a part of something."""
+    """An estimate of arithmetic alone, as one part of a fused operator."""
     return Estimate(vector_flops=vector, transcendentals=transcendentals)
 
 
 def chosen(outputs: Outputs, *results: TensorType | None) -> tuple[TensorType | None, ...]:
-    """The results that are wanted, None in the place of the others; all of them where nobody says."""
+    """The wanted results, with None for the others; all results if that is not known."""
     if not outputs:
         return results
     return tuple(
@@ -45,7 +45,7 @@ def chosen(outputs: Outputs, *results: TensorType | None) -> tuple[TensorType | 
 
 
 def asked(outputs: Outputs, place: int) -> bool:
-    """Whether the result at that place is wanted."""
+    """True if the result at that index is wanted."""
     return not outputs or (place < len(outputs) and outputs[place])
 
 
@@ -67,5 +67,5 @@ def only(estimate: Estimate) -> TensorType:
 
 
 def arithmetic(x: TensorType) -> DType:
-    """The type that a product with this operand is recorded under: int8 for either kind of 8-bit integers."""
+    """The type under which a product with this operand is recorded: int8 for signed and unsigned 8-bit integers."""
     return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype

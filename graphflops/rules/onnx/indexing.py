@@ -1,4 +1,4 @@
-"""Elements read and written by index: reading touches the elements returned and the indices, nothing else."""
+"""Reading and writing by index: a read touches only the returned elements and the indices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Est
 
 @rule("onnx.GatherND")
 def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Estimate:
-    """One slice per index vector, each of which names positions along the leading axes behind the batch."""
+    """One slice per index vector; a vector holds positions along the leading axes behind the batch."""
     lead, known = indices.shape[:-1], grid(indices)
     deep = _depth(x, indices, batch_dims)
     out = x.like((*lead, *x.shape[batch_dims + deep :]))
@@ -79,7 +79,7 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
 
 
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
-    """How many axes an index vector names."""
+    """The number of axes that an index vector addresses."""
     require(indices.rank > 0, "an index without axes names nothing")
     require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {shown(indices.shape)} are no batch")
     deep = indices.shape[-1]
@@ -113,7 +113,7 @@ def scatter_elements(
 def scatter_nd(
     x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str = "none"
 ) -> Estimate:
-    """One slice written per index vector, combined with what is there where a reduction is named."""
+    """Writes one slice per index vector; a reduction combines it with the old values, one operation each."""
     deep, lead = _depth(x, indices), len(indices.shape) - 1
     known, new = grid(indices), grid(updates)
 
@@ -165,7 +165,7 @@ def tensor_scatter(
     axis: int = -2,
     mode: str = "linear",
 ) -> Estimate:
-    """A run of positions of an axis replaced in a copy."""
+    """A copy with a run of positions of an axis replaced."""
     place = place_of(axis, x.rank)
     pairs = zip(replaced(x.shape, place), replaced(update.shape, place), strict=True)
     fits = x.rank == update.rank and not any(differ(a, b) for a, b in pairs)

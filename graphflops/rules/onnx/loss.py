@@ -17,7 +17,7 @@ REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
 def code_of(reduction: str) -> int:
-    """The number that the shared formulas know a reduction by."""
+    """The reduction's number in the shared formulas."""
     require(reduction in REDUCTIONS, f"unknown reduction {reduction!r}")
     return REDUCTIONS[reduction]
 

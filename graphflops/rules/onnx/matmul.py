@@ -51,7 +51,7 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Estimate:
-    """The product, and vector work for what is left of alpha * (a @ b) + beta * c."""
+    """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
     product = shared.matmul(_turned(a, transA), _turned(b, transB))
     if c is None:

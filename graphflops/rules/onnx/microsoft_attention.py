@@ -1,8 +1,8 @@
 """onnxruntime's attention over whole batches, with projections inside or outside, with or without a cache.
 
-Causal structures let a query see the past and what stands before it, which aligns the last query with the last
-key. Operands are (batch, rows, heads * width); the past and the present are (batch, heads, rows, width). A cache
-that grows is read and written whole; one whose buffer provably holds the new rows already is written in place.
+A causal query sees the past and the keys up to its own position, so that the last query is aligned with the last
+key. Operands are (batch, rows, heads * width); the past and the present are (batch, heads, rows, width). A growing
+cache is read and written whole; a buffer that is provably long enough is written in place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROTATE = 3  # multiply 2, add 1: what a rotary embedding does per element
 
 
 def by_head(x: TensorType, heads: Dim) -> TensorType:
-    """The operand (batch, rows, heads * width) with the head axis before the row axis."""
+    """The operand (batch, rows, heads * width) as (batch, heads, rows, width)."""
     require(x.rank == 3, f"attention takes (batch, rows, hidden), not {x}")
     batch, rows, hidden = x.shape
     require(not differ(mod(hidden, heads), 0), f"{hidden} features do not make {heads} heads")
@@ -34,7 +34,7 @@ def by_head(x: TensorType, heads: Dim) -> TensorType:
 
 
 def merged(x: TensorType, width: Dim) -> TensorType:
-    """The result beside a query (batch, heads, rows, _), its heads side by side again."""
+    """The result of a query (batch, heads, rows, _) as (batch, rows, heads * width)."""
     batch, heads, rows, _ = x.shape
     return x.like((batch, rows, heads * width))
 
@@ -50,7 +50,7 @@ def meet(
     window: Dim | None = None,
     bottom_right: bool = True,
 ) -> Attention:
-    """The problem of a query (batch, heads, rows, width) and so many keys, their values `width` wide.
+    """The attention of a query (batch, heads, rows, width) to `keys` keys, with values `width` wide.
 
     window: how many keys a query sees, itself among them.
     """
@@ -82,12 +82,12 @@ class Cache:
 
     @property
     def before(self) -> Dim:
-        """Rows that were there already."""
+        """Rows before the call."""
         return self.keys - self.fresh.shape[-2]
 
     @property
     def read(self) -> TensorType | None:
-        """What is read of the past."""
+        """The rows of the past that are read."""
         return None if self.past is None else rows_of(self.past, self.before)
 
     @property
@@ -97,19 +97,19 @@ class Cache:
         return state.like() if self.shared else rows_of(state, self.keys)
 
     def written(self, present: TensorType | None) -> TensorType | None:
-        """What is written of the present, nothing where nobody wants it."""
+        """The rows of the present that are written; None if the present is not wanted."""
         if present is None:
             return None
         return rows_of(present, self.fresh.shape[-2] if self.shared else self.keys)
 
 
 def rows_of(state: TensorType, rows: Dim) -> TensorType:
-    """So many rows of a state (..., rows, width)."""
+    """A state (..., rows, width) with that many rows."""
     return state.like((*state.shape[:-2], rows, state.shape[-1]))
 
 
 def past_rows(past: TensorType | None, filled: TensorType | None, shared: bool) -> Dim:
-    """Rows of the past: of a buffer as many as it is said to hold, which may be for data to tell."""
+    """Rows of the past; for a buffer the number of filled rows, which may be data-dependent."""
     if past is None:
         return 0
     if not shared:
@@ -160,7 +160,7 @@ class Projected:
 def project(
     x: TensorType, weights: TensorType, bias: TensorType | None, heads: Dim, widths: Sizes
 ) -> Projected:
-    """The product with the weight, as wide as all three together, and its bias."""
+    """The product with the joint weight of queries, keys and values, and its bias."""
     require(
         x.rank == 3 and weights.rank == 2, f"a projection takes three and two axes, not {x} and {weights}"
     )
@@ -175,7 +175,7 @@ def project(
 
 
 def rotated(*operands: TensorType, width: Dim = 0) -> Estimate:
-    """A rotary embedding of each operand (..., width), of its first `width` channels where that is given."""
+    """A rotary embedding of each operand (..., width), or of its first `width` channels if given."""
     parts = (x.like((*x.shape[:-1], width or x.shape[-1])).numel for x in operands)
     return work(ROTATE * sum(parts))
 
@@ -224,7 +224,7 @@ def attention(
 def separated(
     query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim
 ) -> tuple[TensorType, ...]:
-    """Queries, keys and values by head, however they are packed."""
+    """Queries, keys and values by head, from any packing."""
     if query.rank == 5:  # (batch, rows, heads, 3, width)
         batch, rows, _, _, width = query.shape
         return (query.like((batch, heads, rows, width)),) * 3

@@ -1,4 +1,4 @@
-"""onnxruntime's convolutions and pools in the layouts of its devices, with sums and activations fused in.
+"""onnxruntime's convolutions and pools in channels-last and blocked layouts, with fused sums and activations.
 
 Channels stand at the end (`Nhwc...`, and all of `com.ms.internal.nhwc`) or in blocks (`com.microsoft.nchwc`); weights
 keep ONNX's order, but those of `NhwcConv` need not.
@@ -45,7 +45,7 @@ def moved(estimate: Estimate) -> Estimate:
 
 
 def after(product: Estimate, added: TensorType | None, activation: str) -> Estimate:
-    """The convolution, the sum of its results with what is added, and an activation."""
+    """The convolution, an optional addition, and an activation."""
     out = only(product)
     summed = work(out.numel if added is not None else 0)
     return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, added))
@@ -62,7 +62,7 @@ def fused_convolution(
     activation_params: tuple[float, ...] = (),
     **geometry: Any,
 ) -> Estimate:
-    """As Conv; then one addition per result where there is something to add, and an activation."""
+    """As Conv; then an optional addition and an activation."""
     return after(convolution(x, w, bias, **geometry), added, activation)
 
 
@@ -77,7 +77,7 @@ def channels_last_convolution(
     activation_params: tuple[float, ...] = (),
     **geometry: Any,
 ) -> Estimate:
-    """As FusedConv, channels at the end; those of the weight too where tools have turned it, as kernels of GPUs want it."""
+    """As FusedConv with channels last; the weight may have its channels last too."""
     turned = differ(w.shape[1] * geometry.get("group", 1), x.shape[-1])
     weight = channels_first(w) if turned else w
     return moved(after(convolution(channels_first(x), weight, bias, **geometry), added, activation))
@@ -91,7 +91,7 @@ def transposed_convolution_with_pads(
     bias: TensorType | None = None,
     **geometry: Any,
 ) -> Estimate:
-    """As ConvTranspose, its pads an operand; where their contents are not known, neither are the sizes."""
+    """As ConvTranspose with pads as an operand; if they are unknown, so are the output sizes."""
     known = () if pads is None else literals(pads)
     estimate = transposed_convolution(x, w, bias, pads=known or (), **geometry)
     if known is None:
@@ -170,5 +170,5 @@ def reorder_output(x: TensorType, *, channels: int = 0, channels_last: int = 0) 
 def upsample(
     x: TensorType, *, scales: Ints, mode: str = "nearest", coordinate_transformation_mode: str = ""
 ) -> Estimate:
-    """Every element repeated, or in the linear mode sampled between its neighbours."""
+    """Repeats every element, or in linear mode interpolates between neighbours."""
     return resize_by_factors(x, tuple(map(float, scales)), mode=mode)

@@ -1,4 +1,4 @@
-"""onnxruntime's attention of decoders that take one row per step, and of one that chooses its keys by flags."""
+"""onnxruntime's attention of decoders with one row per step, and DecoderAttention, which flags control."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def decoder_masked_self_attention(
     scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """As Attention for one row per sequence; which beam a key came from is read beside."""
+    """As Attention for one row per sequence; the beam indices of the keys are read too."""
     estimate = attention(
         *(x, weights, bias, mask_index, past, attention_bias, past_sequence_length),
         num_heads=num_heads,

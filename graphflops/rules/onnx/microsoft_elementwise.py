@@ -1,4 +1,4 @@
-"""onnxruntime's elementwise operators: activations behind a bias, sums behind a gate, dropout behind both."""
+"""onnxruntime's elementwise operators: activations after a bias, gated sums, dropout after bias and residual."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def quick_gelu(x: TensorType, *, alpha: float = 1.702) -> Estimate:
 
 @rule("com.microsoft.ScaledSiLU")
 def scaled_silu(x: TensorType, scale: TensorType | None = None, *, alpha: float = 1.0) -> Estimate:
-    """A scale where there is any, and a product with the sigmoid."""
+    """An optional scale, and a product with the sigmoid."""
     estimate = swish(x, alpha=alpha if scale is None else 2.0)
     return replace(estimate, reads=(x, scale))
 

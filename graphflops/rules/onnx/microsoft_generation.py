@@ -1,7 +1,7 @@
-"""onnxruntime's loops of text generation: a decoder that runs once per token, as often as only data can tell.
+"""onnxruntime's text generation loops: a decoder that runs once per token, a data-dependent number of times.
 
-The graphs inside are priced at the types that they declare of their operands, whose sizes have names of their own: the
-rows in the cache at a step, for one. Choosing a token is a log-softmax over the vocabulary and a comparison of every score.
+The nested graphs are priced at the types that they declare for their inputs, whose sizes are symbols of their own (the
+cached rows, for example). Choosing a token is a log-softmax over the vocabulary and a comparison per score.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One generation: how many sequences are followed, how often the decoder turns, over how many words."""
+    """One generation: the number of sequences, of decoder runs, and of words in the vocabulary."""
 
     rows: Dim
     steps: Dim
@@ -39,7 +39,7 @@ class Search:
 def generated(
     rows: Dim, words: int, decoder: Region, encoder: Region | None, init_decoder: Region | None
 ) -> Search:
-    """The encoder once, the first decoder once where there is one, the decoder for every other token."""
+    """The encoder once, the first decoder (if any) once, the decoder for every other token."""
     steps = data_dependent("generated_tokens")
     turn = decoder(*decoder.declared)
     once = [(given(*given.declared), 1) for given in (encoder, init_decoder) if given is not None]
@@ -49,14 +49,14 @@ def generated(
 
 
 def vocabulary_of(logits: Value) -> Dim:
-    """Words that a decoder's scores tell apart."""
+    """The vocabulary size of a decoder's scores."""
     return (
         logits.shape[-1] if isinstance(logits, TensorType) and logits.rank else data_dependent("vocabulary")
     )
 
 
 def said(given: TensorType | None, what: str, otherwise: Dim | None = None) -> Dim:
-    """A number that an operand holds; a name for it where its contents are not known."""
+    """A number in an operand; a symbol if its contents are unknown."""
     if given is None and otherwise is not None:
         return otherwise
     found = size(given)
@@ -82,7 +82,7 @@ def greedy_search(
     outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
-    """One sequence for each that is given."""
+    """Generates one sequence per input sequence."""
     batch = ids.shape[0]
     search = generated(batch, vocab_size, decoder, encoder, init_decoder)
     sequences = ids.like((batch, said(max_length, "max_length")), INT32)
@@ -116,7 +116,7 @@ def beam_search(
     outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
-    """Several sequences for each that is given, of which the best are returned."""
+    """Follows several sequences per input sequence and returns the best."""
     batch, beams = ids.shape[0], said(num_beams, "num_beams")
     returned = said(num_return_sequences, "num_return_sequences")
     search = generated(batch * beams, vocab_size, decoder, encoder, init_decoder)

@@ -40,7 +40,7 @@ class Given:
 def unpacked(
     query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
 ) -> Given:
-    """The three operands by head; a query alone holds all three side by side."""
+    """The three operands by head; a query without keys holds all three."""
     if key is None:
         batch, rows, _ = query.shape
         width = by_head(query, heads + 2 * kv_heads).shape[-1]
@@ -70,7 +70,7 @@ def normed(
 
 
 def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
-    """A cap on the scores, by tanh, and a further term of each row's sum."""
+    """A tanh cap on the scores, and one more term in each row's sum."""
     capped = problem.scores * (softcap != 0)
     return work(CAPPED * capped + problem.rows * sink, capped + problem.rows * sink)
 
@@ -168,7 +168,7 @@ def grouped(
 
 
 def keys_in_all(past: TensorType | None, rows: Dim, length: TensorType | None, evicting: bool) -> Dim:
-    """Keys that queries meet: those so far, of which a buffer that evicts old ones may hold fewer."""
+    """The number of keys so far; an evicting buffer may hold fewer."""
     held = past.shape[-2] if past is not None else 0
     said = size(length)
     if said is None:
@@ -177,7 +177,7 @@ def keys_in_all(past: TensorType | None, rows: Dim, length: TensorType | None, e
 
 
 def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> Cache:
-    """The cache of keys or of values: in place where it is provably long enough, else grown."""
+    """The cache of keys or values: in place if it is provably long enough, else it grows."""
     return Cache(past, fresh, keys, past is not None and at_least(past.shape[-2], keys))
 
 
@@ -203,7 +203,7 @@ def sparse_attention(
     scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """As GroupQueryAttention on a cache in place; of the scores only those that causality hides are called masked."""
+    """As GroupQueryAttention with a cache in place; only scores hidden by causality count as masked."""
     estimate = group_query_attention(
         *(query, key, value, past_key, past_value, key_total_sequence_lengths, total_sequence_length),
         *(cos_cache, sin_cache),

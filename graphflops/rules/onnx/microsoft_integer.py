@@ -1,7 +1,6 @@
 """onnxruntime's products of 8-bit integers, alone and inside attention and recurrences.
 
-Zero points are taken off every operand element once, as where such a product stands alone; a result that leaves as
-floating point is converted and scaled.
+Zero points are subtracted from every operand element once; a floating-point result is converted and scaled.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def dynamic_quantize_matmul(
     b_zero_point: TensorType | None = None,
     bias: TensorType | None = None,
 ) -> Estimate:
-    """The first operand's range and its quantization, eight operations per element; then as MatMulIntegerToFloat."""
+    """Quantizes the first operand, eight operations per element; then as MatMulIntegerToFloat."""
     narrow = a.like(dtype=UINT8)
     zeros = zeroed((narrow, narrow), (b, b_zero_point))
     per_result = TO_FLOAT + (bias is not None)
@@ -110,7 +109,7 @@ def qgemm(
 def mul_integer(
     a: TensorType, a_zero_point: TensorType | None, b: TensorType, b_zero_point: TensorType | None = None
 ) -> Estimate:
-    """A multiplication per result, and zero points off the operands."""
+    """A multiplication per result, and a subtraction per operand element with a zero point."""
     shifted = sum(x.numel for x in zeroed((a, a_zero_point), (b, b_zero_point)))
     product = elementwise(WORK["mul"], a, b, result=lambda *_: INT32)
     vector = product.vector_flops + shifted
@@ -143,7 +142,7 @@ def qattention(
     scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """As Attention, whose projection is of integers: its work is recorded as int8, the two products after it included."""
+    """As Attention with an integer projection; all matrix work is recorded as int8."""
     made = project(x.like(dtype=bias.dtype), weights, bias, num_heads, ())
     keys = (past.shape[-2] if past is not None else 0) + x.shape[1]
     width = made.value.shape[-1]
@@ -238,7 +237,7 @@ def qordered_attention(
     unidirectional: int = 0,
     **others: object,
 ) -> Estimate:
-    """Three projections and attention, all of integers: projections, softmax and results are quantized again."""
+    """Three projections and attention on integers; projections, softmax and results are quantized again."""
     weights = (q_weight, k_weight, v_weight)
     wide = x.like((x.shape[-1], sum(weight.shape[-1] for weight in weights)))
     made = project(x, wide, q_bias, num_heads, tuple(weight.shape[-1] for weight in weights))

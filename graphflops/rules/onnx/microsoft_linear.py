@@ -1,6 +1,6 @@
 """onnxruntime's linear attention, short causal convolutions, and the gates that go with them.
 
-A recurrence is counted as if it ran row after row, whatever chunks a kernel makes of it.
+A recurrence is counted row by row, also where a kernel computes it in chunks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NORMED = MEAN_SQUARE + NORMALISE + 1
 
 
 def recurrence(rows: Dim, heads: Dim, width: Dim, depth: Dim, update_rule: str, decays: Dim) -> Estimate:
-    """Rows of so many states (width, depth): a product into the state, one out of it, and what the update rule adds.
+    """Recurrences over states (width, depth): per row a product into the state, one out of it, and the update rule.
 
-    A decay is an exponential, and a product for every number of the state; a delta rule takes out what the state holds
-    for the key, one product more, a difference and a scaling of the value. The result is scaled.
+    A decay costs an exponential, and a product per element of the state. A delta rule subtracts what the state holds
+    for the key: one more product, a difference and a scaling of the value. The result is scaled.
     """
     delta, gated = "delta" in update_rule, "gated" in update_rule
     state = rows * heads * width * depth
@@ -56,7 +56,7 @@ def linear_attention(
     update_rule: str = "gated_delta",
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """One state per key head, of every row or of the last few; more query heads than that share them."""
+    """One state per key head, for every row or the last few; several query heads may share a state."""
     q, k, v = by_head(query, q_num_heads), by_head(key, kv_num_heads), by_head(value, kv_num_heads)
     (batch, _, rows, width), depth = k.shape, v.shape[-1]
     heads = max(q_num_heads, kv_num_heads)
@@ -91,7 +91,7 @@ def gated_delta_net(
     outputs: Outputs = (True,),
     **others: object,
 ) -> Estimate:
-    """As LinearAttention on packed rows (tokens, heads, width), its gates made and its operands normalised on the way."""
+    """As LinearAttention on packed rows (tokens, heads, width), including its gates and normalisations."""
     rows_shape, q_heads, width, heads, depth = delta_sizes(query, key, value, initial_state)
     rows = prod(rows_shape)
     part = recurrence(rows, heads, width, depth, update_rule, decay.numel if decay else 0)
@@ -120,7 +120,7 @@ def activated(name: str, more: int, x: TensorType | None) -> Estimate:
 def delta_sizes(
     query: TensorType, key: TensorType | None, value: TensorType | None, state: TensorType | None
 ) -> tuple[tuple[Dim, ...], Dim, Dim, Dim, Dim]:
-    """Axes of rows, query heads, their width, value heads, their width; of packed operands the state tells."""
+    """Row axes, query heads, their width, value heads, their width; for packed operands from the state's shape."""
     if key is not None and value is not None:
         return query.shape[:-2], query.shape[-2], query.shape[-1], value.shape[-2], value.shape[-1]
     require(state is not None, "packed queries, keys and values need a state that tells their sizes")
@@ -131,7 +131,7 @@ def delta_sizes(
 
 
 def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activation: str) -> Estimate:
-    """Every channel's own taps, a bias, and an activation."""
+    """A depthwise convolution, a bias, and an activation."""
     after = activation_named(activation).more(bias is not None)
     return replace(applied(after, x), matrix_flops=2 * prod(weight.shape[2:]) * x.numel)
 
@@ -150,7 +150,7 @@ def causal_convolution(
     state_window: int = 0,
     outputs: Outputs = (True, True),
 ) -> Estimate:
-    """A convolution of each channel with what came before along the last spatial axis, whose end is kept as a state."""
+    """A causal depthwise convolution along the last spatial axis; its last inputs are returned as a state."""
     length = (weight.shape[-1] - 1) * dilation
     rest = (x.shape[0], length, *x.shape[2:]) if channels_last else (*x.shape[:-1], length)
     state = x.like((*(state_window,) * (state_window > 0), *rest))
@@ -224,7 +224,7 @@ def hyper_connection_post_mix(
     *,
     num_branches: int = 0,
 ) -> Estimate:
-    """The streams mixed with one another by a small matrix, and a weighted part of a block's result added to each."""
+    """Mixes the streams by a small matrix and adds a weighted block result to each."""
     _, branches, _ = grouped(streams, num_branches)
     mixed = 2 * branches * streams.numel if stream_mix is not None else 0
     reads = (streams, block, post_mix, stream_mix)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
-    """An operand as the product takes it.
+    """An operand, transposed as the product needs it.
 
     batch_first: the rows stand at the first axis, before the batch; they come to stand after it.
     """
@@ -32,14 +32,14 @@ def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
 
 
 def scaled(product: Estimate, alpha: float) -> Estimate:
-    """The product with one multiplication per result, where there is anything to scale by."""
+    """The product with one multiplication per result, unless alpha is one."""
     return (
         product if alpha == 1 else replace(product, vector_flops=product.vector_flops + only(product).numel)
     )
 
 
 def followed(product: Estimate, *parts: Estimate, reads: tuple[TensorType | None, ...] = ()) -> Estimate:
-    """The product and what is done with its results before they are written."""
+    """The product followed by other parts that use its results on chip."""
     touched = (*product.reads, *reads)
     return fused(product.out, product, *parts, reads=touched, matrix_dtype=product.matrix_dtype)
 
@@ -55,7 +55,7 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Estimate:
-    """A product of operands that lie transposed in memory, scaled by alpha."""
+    """A product of operands that may be transposed, scaled by alpha."""
     return scaled(matmul(turned(a, transA, transBatchA), turned(b, transB, transBatchB)), alpha)
 
 
@@ -143,5 +143,5 @@ def matmul_integer16(a: TensorType, b: TensorType) -> Estimate:
 def sparse_to_dense_matmul(
     a: TensorType, b: TensorType, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Estimate:
-    """A product whose first operand is sparse, counted as if it were dense: how full it is, only data can tell."""
+    """A product with a sparse first operand, counted as dense because its density is data-dependent."""
     return fused_matmul(a, b, alpha=alpha, transA=transA, transB=transB)

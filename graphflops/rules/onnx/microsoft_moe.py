@@ -1,7 +1,7 @@
 """onnxruntime's mixtures of experts: every token goes through the `k` experts that its router rates highest.
 
-FLOPs are those of the chosen experts only, and of no more experts than tokens can choose are the weights read. What a
-weight of few bits takes to become a number is counted once for each weight that is read.
+FLOPs are those of the chosen experts only; weights are read of at most as many experts as tokens can choose.
+Dequantizing is counted once for each weight that is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMBINED = 2  # an expert's result times its weight, added to the others'
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of all experts: its weights (experts, ...), what belongs to them, and how many make up a stored element."""
+    """One layer of all experts: weights (experts, ...), bias, quantization parameters, and weights per stored element."""
 
     weights: TensorType
     bias: TensorType | None = None
@@ -35,11 +35,11 @@ class Layer:
     packed: int = 1
 
     def per_expert(self, experts: Dim) -> Dim:
-        """Weights of one expert."""
+        """The number of weights of one expert."""
         return floor_div(self.packed * self.weights.numel, experts)
 
     def read(self, experts: Dim, touched: Dim) -> tuple[TensorType | None, ...]:
-        """What is read of it for so many of its experts; scales of all of them together stay whole."""
+        """The tensors read for that many experts; a tensor without an expert axis is read whole."""
         return tuple(
             x.like((touched, *x.shape[1:]))
             if x is not None and x.rank > 0 and same(x.shape[0], experts)
@@ -50,7 +50,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What an expert does between its layers."""
+    """The activation of an expert between its layers."""
 
     kind: str
     alpha: float = 1.0
@@ -75,7 +75,7 @@ def mixture(
     normalised: bool,
     *more: TensorType | None,
 ) -> Estimate:
-    """Layers from the input to the hidden elements and back, and a third beside the first where there is one."""
+    """The layers to the hidden elements and back, and an optional third one in parallel with the first."""
     tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
     used, touched = k * tokens, dim_min(experts, k * tokens)
     sizes = [layer.per_expert(experts) for layer in layers]
@@ -100,7 +100,7 @@ def mixture(
 
 
 def routing(tokens: Dim, experts: Dim, k: int, normalised: bool) -> Estimate:
-    """Softmax over the experts and the selection of `k` in order; their weights may be made to sum to one."""
+    """Softmax over the experts and selection of the best `k`, optionally with weights normalised to sum one."""
     per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalised else 0)
     return work(tokens * per_token, tokens * experts)
 
@@ -125,7 +125,7 @@ def moe(
     swiglu_limit: float | None = None,
     use_sparse_mixer: int = 0,
 ) -> Estimate:
-    """The chosen experts' layers for every token."""
+    """The layers of the chosen experts for every token."""
     layers = [Layer(fc1, fc1_bias), Layer(fc2, fc2_bias)]
     if fc3 is not None:
         layers.append(Layer(fc3, fc3_bias))

@@ -24,7 +24,7 @@ SILU = 1  # a product; and a sigmoid
 def after_sum(
     x: TensorType, *added: TensorType | None, norm: Estimate, outputs: Outputs, statistics: bool = True
 ) -> Estimate:
-    """A norm of the sum of `x` and what is given; mean and deviation, and the sum, are results where they are wanted."""
+    """A norm of the sum of `x` and `added`; optional results are mean and deviation, and the sum."""
     given = [part for part in added if part is not None]
     row = x.like((*x.shape[:-1], 1), FLOAT32)
     kept = (row, row) if statistics else ()
@@ -83,7 +83,7 @@ def simplified_layer_normalization(
 def grouped(
     x: TensorType, groups: int, gamma: TensorType, beta: TensorType, activation: int, channels_last: int
 ) -> Estimate:
-    """A group norm over channels at the end or after the batch, and silu where there is an activation."""
+    """A group norm with channels last or first, and an optional silu."""
     channels = x.shape[-1 if channels_last else 1]
     require(not differ(mod(channels, groups), 0), f"{channels} channels do not make {groups} groups")
     norm = normalised(x, x.shape[0] * groups, gamma, beta)
@@ -131,7 +131,7 @@ def skip_group_norm(
 def branchwise_rms_norm(
     x: TensorType, scale: TensorType | None = None, *, num_branches: int = 0, epsilon: float = 1e-5
 ) -> Estimate:
-    """The root mean square of every branch, which may be flattened into the last axis."""
+    """An RMS norm of every branch; branches may be flattened into the last axis."""
     rows = prod(x.shape[:-1]) * (num_branches or 1)
     return normalised(x, rows, scale, statistics=MEAN_SQUARE)
 
@@ -140,7 +140,7 @@ def branchwise_rms_norm(
 def gated_rms_norm(
     x: TensorType, scale: TensorType, gate: TensorType, *, activation: str = "silu", epsilon: float = 1e-5
 ) -> Estimate:
-    """The root mean square of every group as long as the scale, times a gate that goes through silu or a sigmoid."""
+    """An RMS norm of groups as long as the scale, times an activated gate."""
     norm = normalised(x, floor_div(x.numel, scale.numel), scale, statistics=MEAN_SQUARE)
     gated = work((1 + (activation != "sigmoid")) * x.numel, x.numel)
     return fused((x.like(),), norm, gated, reads=(x, scale, gate))
@@ -177,7 +177,7 @@ def embedded(
     beta: TensorType,
     places: TensorType | None,
 ) -> Estimate:
-    """Rows of the tables of words, places and segments, each read as often as it is used, summed and normalised."""
+    """Looks up word, position and segment embeddings, sums and normalises them; only the used rows are read."""
     words, positions, of_segments = tables
     assert words is not None
     assert positions is not None
@@ -191,7 +191,7 @@ def embedded(
 
 
 def mask_lengths(ids: TensorType, mask: TensorType | None) -> tuple[TensorType, Estimate]:
-    """How many positions of each sequence a mask leaves, one addition per position."""
+    """The unmasked length of each sequence: one addition per position."""
     counted = Estimate(vector_flops=0 if mask is None else mask.numel, reads=(mask,))
     return ids.like((ids.shape[0],), INT32), counted
 
@@ -212,7 +212,7 @@ def embed_layer_normalization(
     mask_index_type: int = 0,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """Two or three rows per token, summed, and a layer norm; how long each sequence is, is read off the mask."""
+    """Two or three embedding rows per token, summed, and a layer norm; the mask gives the sequence lengths."""
     made = embedded(ids, segments, (words, positions, of_segments), gamma, beta, places)
     lengths, counted = mask_lengths(ids, mask)
     summed = words.like((*ids.shape, words.shape[-1]))
@@ -234,7 +234,7 @@ def qembed_layer_normalization(
     epsilon: float = 1e-12,
     outputs: Outputs = (True, True),
 ) -> Estimate:
-    """As EmbedLayerNormalization of integers: every element that is used is dequantized, three operations."""
+    """As EmbedLayerNormalization of integers: three operations dequantize every used element."""
     made = embedded(ids, segments, (words, positions, of_segments), gamma, beta, None)
     lengths, counted = mask_lengths(ids, mask)
     used = ids.numel * words.shape[-1] * (2 + (of_segments is not None)) + gamma.numel + beta.numel

@@ -1,7 +1,7 @@
 """onnxruntime's attention over packed rows: all sequences one after another, (tokens, heads * width).
 
 Rows attend within their own sequence. Where the contents of the offsets are known the work is the sum over the
-sequences; where only data can tell, it is bounded by every row meeting as many keys as the longest may have.
+sequences; where they are not known, every row is taken to meet as many keys as the longest sequence may have.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def packed_by_head(x: TensorType, heads: Dim) -> TensorType:
-    """The operand (tokens, heads * width), its heads apart."""
+    """The operand (tokens, heads * width) as (tokens, heads, width)."""
     tokens, hidden = x.shape
     return x.view((tokens, heads, floor_div(hidden, heads)))
 
 
 def within(q: TensorType, v: TensorType, padded: TensorType | None, offsets: TensorType | None) -> Attention:
-    """The problem of rows (tokens, heads, width) that meet each other; `padded` is (batch, padded length)."""
+    """Self-attention of packed rows (tokens, heads, width); `padded` is (batch, padded length)."""
     return pack(q, q, v, offsets, offsets, q.shape[0] if padded is None else padded.shape[-1])
 
 
@@ -217,7 +217,7 @@ class Pages:
 
 
 def with_past(offsets: TensorType, past: TensorType) -> TensorType | None:
-    """Offsets of the keys, of which every sequence has some before its new rows; None where contents are not known."""
+    """Offsets of the keys, past and new, of each sequence; None if unknown."""
     new, old = lengths(offsets), past.value
     if new is None or not isinstance(old, tuple):
         return None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @rule("onnx.Transpose")
 def transpose(x: TensorType, *, perm: Sequence[int] | None = None) -> Estimate:
-    """Axes in the order given, by default reversed."""
+    """Axes in the given order, by default reversed."""
     order = tuple(reversed(range(x.rank))) if perm is None else axes(perm, x.rank)
     require(
         sorted(order) == list(range(x.rank)), f"{shown(order)} is no order of the axes of {shown(x.shape)}"
@@ -58,7 +58,7 @@ def concat_by_default(*tensors: TensorType, axis: int = 1) -> Estimate:
 
 
 def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
-    """The tensors end to end along an axis, contents included."""
+    """The tensors joined along an axis, with their known contents."""
     shape = end_to_end(tensors, axis)
     out, place = tensors[0].like(shape), place_of(axis, len(shape))
     known = [contents for x in tensors if (contents := grid(x)) is not None]
@@ -78,7 +78,7 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
 
 @rule("onnx.Expand")
 def expand(x: TensorType, shape: Numbers) -> Estimate:
-    """Repeats up to the sizes that the operand and the shape given broadcast to."""
+    """Repeats the operand to the shape that it and the given shape broadcast to."""
     wanted = sizes(shape)
     if wanted is None:
         rank = max(x.rank, rank_of(shape, "Expand"))
@@ -95,7 +95,7 @@ def expand(x: TensorType, shape: Numbers) -> Estimate:
 
 @rule("onnx.Tile")
 def tile(x: TensorType, repeats: Numbers) -> Estimate:
-    """Every axis repeated end to end."""
+    """Repeats every axis end to end."""
     times = sizes(repeats) or tuple(unknown("tile", place) for place in range(x.rank))
     require(
         len(times) == x.rank, f"{shown(times)} does not say how often each axis of {shown(x.shape)} repeats"
@@ -105,7 +105,7 @@ def tile(x: TensorType, repeats: Numbers) -> Estimate:
 
 @rule("onnx.Tile.1")
 def tile_axis(x: TensorType, tiles: Numbers, axis: Numbers) -> Estimate:
-    """One axis repeated end to end."""
+    """Repeats one axis end to end."""
     times, along = size(tiles), size(axis)
     require(isinstance(along, int), "which axis is repeated depends on data")
     place = place_of(along, x.rank) if isinstance(along, int) else 0
@@ -114,7 +114,7 @@ def tile_axis(x: TensorType, tiles: Numbers, axis: Numbers) -> Estimate:
 
 
 def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
-    """Every repeat written out, contents included."""
+    """Writes every repeat, with known contents."""
     copy = repeated(x, times)
     (out,) = tensors_of(copy.out)
     lengths = [length if isinstance(length, int) else 1 for length in x.shape]
@@ -187,7 +187,7 @@ def trilu(x: TensorType, k: Numbers = None, *, upper: int = 1) -> Estimate:
 def reverse_sequence(
     x: TensorType, sequence_lens: TensorType, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Estimate:
-    """The first steps of each sequence read backwards, as many as it is long."""
+    """Reverses the first steps of each sequence, up to its length."""
     batch, steps = x.shape[place_of(batch_axis, x.rank)], sequence_lens.numel
     require(not differ(batch, steps), f"{steps} lengths are given for {batch} sequences")
     return Estimate((x.like(),), reads=(x, sequence_lens))

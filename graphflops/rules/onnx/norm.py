@@ -63,7 +63,7 @@ def batch_normalization_by_results(
     spatial: int = 1,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """As the newest, training where statistics are asked for: new ones, and the batch's for the backward pass."""
+    """As the newest version; it trains if statistics are wanted: the running ones, and the batch's for the backward pass."""
     if is_test or not any(outputs[1:]):
         return _inferred(x, scale, bias, mean, var, outputs)
     kept = (mean.like(), var.like(), mean.like(), var.like())
@@ -73,7 +73,7 @@ def batch_normalization_by_results(
 def _inferred(
     x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType, outputs: Outputs
 ) -> Estimate:
-    """By the given statistics, of which there may be one for each element of a sample."""
+    """Normalises by the given statistics; there may be one for each element of a sample."""
     _check_channels(x, scale)
     estimate = replace(scaled(x, scale, bias, mean, var), transcendentals=var.numel)
     return replace(estimate, out=chosen(outputs, x.like(), mean.like(), var.like(), mean.like(), var.like()))
@@ -88,7 +88,7 @@ def _trained(
     out: tuple[TensorType, ...],
     outputs: Outputs,
 ) -> Estimate:
-    """By the batch's own statistics, which are mixed into the running ones where these are asked for."""
+    """Normalises by the batch's own statistics, and updates the running ones if they are wanted."""
     _check_channels(x, scale)
     running = [given if asked(outputs, place) else None for place, given in enumerate((mean, var), 1)]
     mixed = updated(normalised(x, var.numel, scale, bias), *running)
@@ -134,7 +134,7 @@ def group_normalization(
 
 
 def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
-    """The first axis normalised over, and the shape of statistics."""
+    """The first normalised axis, and the shape of the statistics."""
     place = axis_of(axis, x.rank)
     return place, (*x.shape[:place], *(1,) * (x.rank - place))
 
@@ -197,14 +197,14 @@ def dropout(
     seed: int | None = None,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """In training three operations per element; where nobody knows, as in training."""
+    """In training three operations per element; an unknown mode counts as training."""
     training = training_mode is not None and only_value(training_mode) != 0 and only_value(ratio) != 0
     return _dropped(x, training, outputs, BOOL)
 
 
 @rule("onnx.Dropout.10")
 def dropout_of_inference(x: TensorType, *, ratio: float = 0.5, outputs: Outputs = (True,)) -> Estimate:
-    """Nothing: this version only ever meant inference."""
+    """Free: this version is inference only."""
     return _dropped(x, False, outputs, BOOL)
 
 
@@ -223,7 +223,7 @@ def dropout_unless_tested(
     ratio: float = 0.5,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """Three operations per element unless the call says that it is a test, which fills no mask."""
+    """Three operations per element, or none with `is_test`, which writes no mask."""
     return _dropped(x, not is_test and ratio != 0, (True,) if is_test else outputs, x.dtype)
 
 

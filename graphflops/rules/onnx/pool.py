@@ -40,7 +40,7 @@ def norm_of(p: float) -> Pooling:
 
 
 def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind: Pooling) -> Estimate:
-    """So many windows of that size along the spatial axes."""
+    """Windows of that size at `counts` positions along the spatial axes."""
     require(x.rank > 2, f"no spatial axes to pool over in {x}")
     estimate = windowed(x, kernel, counts, kind.each, kind.final)
     outputs = prod((*x.shape[:2], *counts))
@@ -60,7 +60,7 @@ def max_pool(
     strides: Ints = (),
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """One comparison per window element; where each maximum was found is no further work."""
+    """One comparison per window element; the indices of the maxima cost no extra work."""
     geometry = (strides, dilations, pads, auto_pad, ceil_mode)
     found = pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), MAXIMUM)
     values, places = indexed(found).out
@@ -137,7 +137,7 @@ def max_unpool(
     pads: Ints = (),
     strides: Ints = (),
 ) -> Estimate:
-    """Values put back where they came from, zeros elsewhere: no arithmetic."""
+    """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     if output_shape is None:
         spatial = transposed_sizes(x.shape[2:], kernel_shape, strides, (), pads, "NOTSET", ())
         asked = (*x.shape[:2], *spatial)

@@ -1,7 +1,7 @@
 """Linear quantization in ONNX: conversion to few bits and back, and products of quantized operands.
 
-Converting is vector work. A product of integers is recorded as int8 arithmetic whichever of the two 8-bit types its
-operands have; zero points are taken off every operand element, and every result is scaled to its own range.
+Conversions are vector FLOPs. A product of 8-bit integers, signed or not, is recorded as int8; zero points are
+subtracted from every operand element, and every result is scaled to its own range.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NARROW = WORK["quantize_float"].flops
 
 
 def quantizing(dtype: DType, zero_point: TensorType | None) -> int:
-    """Operations per element that is converted to few bits; without a zero point there is none to add."""
+    """Operations per quantized element; one less without a zero point."""
     return NARROW if dtype.is_floating else QUANTIZE - (zero_point is None)
 
 
 def dequantizing(zero_point: TensorType | None) -> int:
-    """Operations per element that is converted back."""
+    """Operations per dequantized element."""
     return DEQUANTIZE - (zero_point is None)
 
 
@@ -85,7 +85,7 @@ def quantized_product(
     per_result: int = QUANTIZE,
     reads: Touched = (),
 ) -> Estimate:
-    """A product of quantized operands: zero points off those named, `per_result` operations on each result."""
+    """A product of quantized operands: a subtraction per element of `zeroed`, `per_result` operations per result."""
     out, factor = only(product), product.reads[0]
     assert isinstance(factor, TensorType)
     vector = per_result * out.numel + total(x.numel for x in zeroed)

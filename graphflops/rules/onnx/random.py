@@ -1,4 +1,4 @@
-"""Random numbers of a shape that is stated, or that of another tensor."""
+"""Random numbers of a given shape, or of another tensor's shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _like(x: TensorType, dtype: int | None) -> TensorType:
 def uniform(
     *, shape: Sequence[Dim], dtype: int = 1, low: float = 0.0, high: float = 1.0, seed: float | None = None
 ) -> Estimate:
-    """Uniform numbers; moving them to bounds is not counted apart."""
+    """Uniform numbers; scaling to bounds is not counted."""
     return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *UNIFORM)
 
 
@@ -69,7 +69,7 @@ def bernoulli(x: TensorType, *, dtype: int | None = None, seed: float | None = N
 def multinomial(
     x: TensorType, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None
 ) -> Estimate:
-    """Draws with replacement, from logarithms: an exponential per weight comes before them."""
+    """Samples with replacement from log-probabilities: one exponential per weight first."""
     draw = draws(x, sample_size, replacement=True)
     (out,) = draw.out
     assert isinstance(out, TensorType)

@@ -50,7 +50,7 @@ def layer(
     outputs: Outputs,
     *more: TensorType | None,
 ) -> Estimate:
-    """Every direction over all steps of all sequences, however short some of them are."""
+    """All directions over all padded steps of all sequences."""
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
     directions, rows, hidden = r.shape
     require(not differ(rows, cell.gates * hidden), f"{rows} rows make no {cell.gates} gates of {hidden}")

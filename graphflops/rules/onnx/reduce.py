@@ -76,7 +76,7 @@ def _reduced(x: TensorType, gone: tuple[int, ...] | None, keepdims: bool, kind: 
 
 
 def _of_nothing(x: TensorType, kind: Reduction) -> Estimate:
-    """Over no axes: what is done before and after the sum, the maximum or the product remains."""
+    """A reduction over no axes: only the operations before and after the sum, maximum or product."""
     sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
     flops = (kind.each - sums + kind.final) * x.numel
     functions = (kind.evaluated + kind.evaluated_final) * x.numel
@@ -85,7 +85,7 @@ def _of_nothing(x: TensorType, kind: Reduction) -> Estimate:
 
 
 def _along_unknown(x: TensorType, count: int | None, keepdims: bool, kind: Reduction) -> Estimate:
-    """Over axes that only data can tell: which sizes remain is left open."""
+    """A reduction over data-dependent axes; the remaining sizes are unknown."""
     require(count is not None or keepdims, "neither the axes nor their number are known")
     left = x.rank if keepdims or count is None else x.rank - count
     out = x.like(unknown("reduced", place) for place in range(left))

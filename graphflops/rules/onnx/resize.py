@@ -1,7 +1,7 @@
-"""Pictures brought to another size: by sizes, by factors, or by factors of a part of the picture.
+"""Resizing of images: to sizes, by factors, or by factors of a region of interest.
 
 An interpolated output is a weighted sum of its taps, two along each axis that changes for `linear` and four for `cubic`,
-a multiplication and an addition each; picking the nearest input is no arithmetic.
+a multiplication and an addition each; the nearest mode is no arithmetic.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Estimate:
-    """To sizes, or by factors of the region of interest where one is cropped, else of the whole."""
+    """Resizes to sizes, or by factors of the whole image or of a cropped region of interest."""
     places = chosen_axes(axes, x.rank) or ()
     own = [x.shape[place] for place in places]
     if sizes is not None and many(sizes) != 0:
@@ -58,14 +58,14 @@ def resize(
 
 @rule("onnx.Resize.10", "onnx.Upsample")
 def resize_by_factors(x: TensorType, scales: Numbers, *, mode: str = "nearest") -> Estimate:
-    """By one factor for each axis."""
+    """Resizes by one factor per axis."""
     lengths = _by_factors(x.shape, scales, (1,) * x.rank)
     return _resized(x, dict(enumerate(lengths)), mode)
 
 
 @rule("onnx.Upsample.1")
 def upsample(x: TensorType, *, width_scale: float, height_scale: float, mode: str = "nearest") -> Estimate:
-    """By one factor for the rows of a picture and one for its columns."""
+    """Resizes by one factor for the rows of an image and one for its columns."""
     return resize_by_factors(x, (1.0, 1.0, height_scale, width_scale), mode=mode)
 
 
@@ -102,7 +102,7 @@ def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | 
 
 
 def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
-    """Rounded down from what single precision makes of the product."""
+    """The product in single precision, rounded down."""
     try:
         found = floor(converted(multiply(multiply(length, extent), factor), FLOAT32))
     except (

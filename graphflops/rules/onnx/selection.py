@@ -1,4 +1,4 @@
-"""Elements found by what they are: results as long as the data says, or as known contents do."""
+"""Searches by value: result sizes are data-dependent, or follow from known contents."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def non_max_suppression(
     *,
     center_point_box: int = 0,
 ) -> Estimate:
-    """Per class, boxes sorted by score, then every pair's overlap: the most that data can ask for."""
+    """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
     require(
         boxes.rank == scores.rank == 3,
         f"{shown(boxes.shape)} and {shown(scores.shape)} are no boxes and scores",

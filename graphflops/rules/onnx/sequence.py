@@ -1,4 +1,4 @@
-"""Lists of tensors, and values that may be absent: bookkeeping is free, cutting up and joining copies."""
+"""Sequences and optional values: bookkeeping is free, splitting and concatenating copies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def sequence_of(items: Sequence[ElementType | None]) -> SequenceType:
 
 
 def element_of(value: Value) -> ElementType | None:
-    """A value as an element: None where nothing is known of it."""
+    """A value as a sequence element; None if nothing is known about it."""
     return value if isinstance(value, (TensorType, SequenceType, OptionalType)) else None
 
 
 def common(items: Sequence[ElementType | None]) -> ElementType | None:
-    """What is known of all elements alike."""
+    """The common type of all elements."""
     first, *rest = items or (None,)
     for item in rest:
         first = alike(first, item)
@@ -43,7 +43,7 @@ def common(items: Sequence[ElementType | None]) -> ElementType | None:
 
 
 def alike(a: ElementType | None, b: ElementType | None) -> ElementType | None:
-    """What is known of either of two elements."""
+    """The common type of two elements."""
     if a == b:
         return a
     if not isinstance(a, TensorType) or not isinstance(b, TensorType):
@@ -54,7 +54,7 @@ def alike(a: ElementType | None, b: ElementType | None) -> ElementType | None:
 
 
 def one_of(element: ElementType | None) -> ElementType | UnknownType:
-    """Some element: a size that varies is for data to tell."""
+    """The type of an unknown element: a size that varies is data-dependent."""
     if isinstance(element, TensorType):
         return element.like(
             unknown("element", at) if size is VARIES else size for at, size in enumerate(element.shape)
@@ -63,7 +63,7 @@ def one_of(element: ElementType | None) -> ElementType | UnknownType:
 
 
 def listed(x: SequenceType) -> tuple[ElementType, ...] | None:
-    """The elements one by one, where they are known or known to be alike."""
+    """The elements one by one, if they are known or known to be equal."""
     if x.items is not None or not isinstance(x.length, int) or x.element is None or x.length > _LISTED:
         return x.items
     return (
@@ -80,21 +80,21 @@ def _may_be_listed(value: Value) -> bool:
 
 @rule("onnx.SequenceEmpty")
 def sequence_empty(*, dtype: int = 1) -> Estimate:
-    """A list without elements."""
+    """An empty sequence."""
     onnx_dtype(dtype)
     return free(SequenceType(None, 0, ()), alias=False)
 
 
 @rule("onnx.SequenceConstruct", rankless=("*",))
 def sequence_construct(*tensors: TensorType | UnknownType) -> Estimate:
-    """A list of the tensors themselves."""
+    """A sequence of the given tensors."""
     require(all(map(_may_be_listed, tensors)), "a list is one of tensors")
     return free(sequence_of([element_of(x) for x in tensors]), alias=False)
 
 
 @rule("onnx.SequenceInsert", rankless=("tensor", "position"))
 def sequence_insert(x: SequenceType, tensor: TensorType | UnknownType, position: Numbers = None) -> Estimate:
-    """The list with one element more, by default at its end."""
+    """The sequence with one more element, by default at the end."""
     require(_may_be_listed(tensor), "a list is one of tensors")
     items, place, new = listed(x), None if position is None else size(position), element_of(tensor)
     if items is not None and (position is None or isinstance(place, int)):
@@ -106,7 +106,7 @@ def sequence_insert(x: SequenceType, tensor: TensorType | UnknownType, position:
 
 @rule("onnx.SequenceErase", rankless=("position",))
 def sequence_erase(x: SequenceType, position: Numbers = None) -> Estimate:
-    """The list with one element less, by default without its last."""
+    """The sequence without one element, by default the last one."""
     items, place = listed(x), -1 if position is None else size(position)
     if items and isinstance(place, int):
         at = place % len(items)
@@ -116,7 +116,7 @@ def sequence_erase(x: SequenceType, position: Numbers = None) -> Estimate:
 
 @rule("onnx.SequenceAt", rankless=("position",))
 def sequence_at(x: SequenceType, position: Numbers) -> Estimate:
-    """One element, itself."""
+    """One element; free."""
     items, place = listed(x), size(position)
     if items and isinstance(place, int):
         require(-len(items) <= place < len(items), f"position {place} is outside a sequence of {len(items)}")
@@ -135,7 +135,7 @@ def sequence_length(x: SequenceType) -> Estimate:
 
 @rule("onnx.SplitToSequence")
 def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, keepdims: int = 1) -> Estimate:
-    """A copy of each piece of the lengths given, or of the one length; without either of every slice."""
+    """Copies pieces of the given lengths, or of one length, or every single slice."""
     place = place_of(axis, x.rank)
     length = x.shape[place]
     each = isinstance(split, TensorType) and split.rank > 0
@@ -153,7 +153,7 @@ def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, ke
 
 
 def _many(x: TensorType, place: int, step: Dim | None, dropped: bool) -> Estimate:
-    """More pieces than are followed one by one, or nobody knows how many: all alike, as far as they come out even."""
+    """Many pieces, or an unknown number of them: all of one type if they are equally long."""
     length = x.shape[place]
     even = step is not None and mod(length, step) == 0
     width = step if even and step is not None else VARIES
@@ -164,7 +164,7 @@ def _many(x: TensorType, place: int, step: Dim | None, dropped: bool) -> Estimat
 
 @rule("onnx.ConcatFromSequence")
 def concat_from_sequence(x: SequenceType, *, axis: int, new_axis: int = 0) -> Estimate:
-    """All elements joined along an axis they have, or stacked along a new one."""
+    """Concatenates all elements along an axis, or stacks them along a new one."""
     items = tensors_of(listed(x) or ())
     if items:
         rows = [_with_axis(item, axis) for item in items] if new_axis else items
@@ -195,7 +195,7 @@ def optional(x: ElementType | UnknownType | None = None, *, type: object = None)
 
 @rule("onnx.OptionalGetElement", rankless=("x",))
 def optional_get_element(x: ElementType | UnknownType) -> Estimate:
-    """The value that is there."""
+    """The value of an optional."""
     if not isinstance(x, OptionalType):
         return free(x)
     require(x.present is not False, "there is no value to get")
@@ -204,7 +204,7 @@ def optional_get_element(x: ElementType | UnknownType) -> Estimate:
 
 @rule("onnx.OptionalHasElement", rankless=("x",))
 def optional_has_element(x: ElementType | UnknownType | None = None) -> Estimate:
-    """Whether there is a value; a tensor or sequence always is one."""
+    """True if there is a value; a tensor or sequence always counts as one."""
     if isinstance(x, UnknownType):
         return free(TensorType((), BOOL), alias=False)
     present = x.present if isinstance(x, OptionalType) else x is not None

@@ -1,4 +1,4 @@
-"""Formulas of a loop's turn: their sum over all turns, and for how many turns a comparison of two of them holds."""
+"""Formulas of a loop index: their sum over all iterations, and the number of iterations for which a comparison holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FAR = 10**6  # a turn at which a polynomial found from the first turns is tried
 
 
 def at_turn(formula: Dim, turn: str, index: Dim) -> Dim:
-    """A formula at one turn."""
+    """A formula at one iteration."""
     return formula.substitute({turn: index}) if isinstance(formula, Expr) else formula
 
 

@@ -1,4 +1,4 @@
-"""Sizes read off tensors, and tensors under other sizes: all free."""
+"""Shapes of tensors, and reshaping: all free."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @rule("onnx.Shape", rankless=("x",))
 def shape(x: TensorType | UnknownType, *, start: int = 0, end: int | None = None) -> Estimate:
-    """The sizes of a range of axes, known without a look at the data."""
+    """The sizes of a range of axes; no data is read."""
     if isinstance(x, UnknownType):
         return free(TensorType((data_dependent("rank"),), INT64), alias=False)
     part = x.shape[start:end]
@@ -29,7 +29,7 @@ def shape(x: TensorType | UnknownType, *, start: int = 0, end: int | None = None
 
 @rule("onnx.Size", rankless=("x",))
 def size(x: TensorType | UnknownType) -> Estimate:
-    """The number of elements, known without a look at the data."""
+    """The number of elements; no data is read."""
     known = None if isinstance(x, UnknownType) else x.numel
     return free(TensorType((), INT64, value=known), alias=False)
 
@@ -42,7 +42,7 @@ def reshape(
     allowzero: int = 0,
     consumed_inputs: Sequence[int] = (),
 ) -> Estimate:
-    """A look under other sizes: 0 keeps the operand's size at that place, -1 is worked out."""
+    """A view with another shape: 0 keeps the operand's size at that place, -1 is inferred."""
     wanted = sizes(shape)
     if isinstance(x, UnknownType):
         wanted = wanted or (-1,) * rank_of(shape, "Reshape")
@@ -58,7 +58,7 @@ def reshape(
 
 
 def _of_unknown(x: UnknownType, wanted: Sequence[Dim | None]) -> TensorType | UnknownType:
-    """What a reshaping says of a tensor of which nothing else is known; None is a size that it leaves open."""
+    """The type after reshaping a tensor of unknown shape; None stands for an unknown size."""
     if x.dtype is None:
         return x
     shape = (unknown("reshape", at) if length is None else length for at, length in enumerate(wanted))
@@ -71,7 +71,7 @@ def _undecided(x: TensorType, rank: int) -> tuple[Dim, ...]:
 
 @rule("onnx.Squeeze", rankless=("x",))
 def squeeze(x: TensorType | UnknownType, axes: Numbers = None) -> Estimate:
-    """Axes of length one left out: those named, else all that are known to be of length one."""
+    """A view without the named axes of length one, or without all known ones."""
     if isinstance(x, UnknownType):
         return free(x)
     ones = tuple(place for place, length in enumerate(x.shape) if length == 1)
@@ -101,7 +101,7 @@ def unsqueeze(x: TensorType | UnknownType, axes: Numbers) -> Estimate:
 
 @rule("onnx.Flatten", rankless=("x",))
 def flatten(x: TensorType | UnknownType, *, axis: int = 1) -> Estimate:
-    """The axes before a place seen as one, those from there on as another."""
+    """A view with two axes: those before `axis` merged, and those from `axis` on merged."""
     if isinstance(x, UnknownType):
         return free(_of_unknown(x, (None, None)))
     require(-x.rank <= axis <= x.rank, f"axis {axis} does not exist in a tensor of {x.rank} axes")

@@ -94,7 +94,7 @@ def register_window(name: str, flops: int, cosines: int) -> None:
 
     @rule(f"onnx.{name}")
     def window(length: TensorType, *, output_datatype: int = 1, periodic: int = 1) -> Estimate:
-        """So many cosines and operations per sample."""
+        """`flops` operations and `functions` cosines per sample."""
         samples = _known(length, "window")
         out = TensorType((samples,), onnx_dtype(output_datatype))
         functions = cosines * samples
@@ -117,7 +117,7 @@ def mel_weight_matrix(
     *,
     output_datatype: int = 1,
 ) -> Estimate:
-    """Two slopes and the smaller of them, not below zero, per weight; a power per edge of a triangle."""
+    """Per weight two slopes, their minimum and a clamp at zero; per edge of a triangle a power."""
     bins, length = _known(num_mel_bins, "mel"), _known(dft_length, "dft")
     out = TensorType((floor_div(length, 2) + 1, bins), onnx_dtype(output_datatype))
     reads = (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)

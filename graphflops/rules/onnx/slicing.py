@@ -1,4 +1,4 @@
-"""Parts cut out of tensors, and borders put around them: only what is returned is read."""
+"""Slices and borders of tensors: only the returned elements are read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def split(
     num_outputs: int | None = None,
     outputs: tuple[bool, ...] = (),
 ) -> Estimate:
-    """Pieces of the sizes given, else equal ones, the last of them shorter where they do not come out even."""
+    """Pieces of the given sizes, else equal ones of which the last may be shorter."""
     place, count = place_of(axis, x.rank), num_outputs or len(outputs)
     require(len(outputs) <= count, f"{count} pieces are asked for, but {len(outputs)} named")
     parts = pieces(x, place, split_lengths(x.shape[place], split, count))
@@ -44,7 +44,7 @@ def split(
 def split_evenly(
     x: TensorType, split: Numbers = None, *, axis: int = 0, outputs: tuple[bool, ...] = ()
 ) -> Estimate:
-    """Pieces of the sizes given, else equal ones that come out even."""
+    """Pieces of the given sizes, else equal ones."""
     place = place_of(axis, x.rank)
     length, count = x.shape[place], len(outputs)
     if split is None and count:
@@ -53,7 +53,7 @@ def split_evenly(
 
 
 def _wanted(parts: tuple[TensorType, ...], outputs: tuple[bool, ...]) -> Estimate:
-    """Pieces of which those that nobody wants are not made."""
+    """The pieces; only the wanted ones are read and written."""
     wanted = tuple(part for part, asked in zip(parts, outputs or (True,) * len(parts), strict=False) if asked)
     return Estimate(parts, reads=wanted, writes=wanted)
 
@@ -62,7 +62,7 @@ MOST_PIECES = 100_000
 
 
 def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
-    """The lengths of the pieces of an axis: those given, else `count` equal ones."""
+    """The lengths of the pieces: as given, else `count` equal ones."""
     if given is not None:
         said = many(given) or count
         require(said <= MOST_PIECES, f"{said} pieces are more than any program has")
@@ -84,7 +84,7 @@ def pieces(x: TensorType, place: int, lengths: Sequence[Dim]) -> tuple[TensorTyp
 
 
 def _window(x: TensorType, shape: Shape, where: dict[int, tuple[Dim, int]]) -> TensorType:
-    """A part of that shape which begins, and steps on, as said of each axis."""
+    """A part of that shape; `where` gives start and step per axis."""
     out = x.like(shape)
     named = (where.get(place, (0, 1)) for place in range(x.rank))
     steps = [(start, step) for start, step in named if isinstance(start, int)]
@@ -97,7 +97,7 @@ def _window(x: TensorType, shape: Shape, where: dict[int, tuple[Dim, int]]) -> T
 def slice_(
     x: TensorType, starts: Numbers, ends: Numbers, axes: Numbers = None, steps: Numbers = None
 ) -> Estimate:
-    """A range of each axis named; a bound past the end, of either sign, means the end."""
+    """A range of each named axis; a bound past either end means that end."""
     places = chosen_axes(axes, x.rank, many(starts))
     if places is None:
         return picked(x.like(unknown("slice", place) for place in range(x.rank)))
@@ -130,7 +130,7 @@ def pad(
     value: float = 0.0,
     paddings: Sequence[int] | None = None,
 ) -> Estimate:
-    """A copy with a border: widths ahead of every axis, then behind; a negative width cuts off."""
+    """A copy with a border: widths before every axis, then behind; a negative width crops."""
     places = chosen_axes(axes, x.rank)
     widths = sizes(pads if paddings is None else paddings)
     if places is None or widths is None:
@@ -151,7 +151,7 @@ def _opened(shape: Shape, places: Sequence[int]) -> Shape:
 def _with_border(
     x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None
 ) -> TensorType:
-    """`out` with the contents of `x` and of the border that its mode draws from them."""
+    """`out` with the contents of `x` and of its border."""
     known = grid(x)
     widths = [width for at in range(x.rank) if isinstance(width := ahead.get(at, 0), int)]
     shape = fixed(out.shape)
@@ -173,7 +173,7 @@ def _with_border(
 
 
 def _drawn(index: int, length: int, mode: str) -> int | None:
-    """Where in an axis the element at an index beyond it comes from; None where it is the border's own."""
+    """The source index of an element of the border; None if it is the fill value."""
     if 0 <= index < length:
         return index
     if mode == "edge":
@@ -188,7 +188,7 @@ def _drawn(index: int, length: int, mode: str) -> int | None:
 
 @rule("onnx.CenterCropPad")
 def center_crop_pad(x: TensorType, shape: Numbers, *, axes: Sequence[int] | None = None) -> Estimate:
-    """Axes cut to a size about their middle, or padded to it with zeros."""
+    """Crops axes to a size about their centre, or pads them with zeros."""
     places, wanted = chosen_axes(axes, x.rank, many(shape)), sizes(shape)
     if places is None or wanted is None:
         wanted, places = tuple(unknown("crop", at) for at in places or ()), places or ()

@@ -1,4 +1,4 @@
-"""Strings, n-grams and encoded pictures. Work on characters is no arithmetic: what strings hold is not counted."""
+"""Strings, n-grams and encoded images. Work on characters is not arithmetic and is not counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @rule("onnx.StringConcat")
 def string_concat(x: TensorType, y: TensorType) -> Estimate:
-    """Strings end to end, pair by pair."""
+    """Concatenates pairs of strings."""
     return Estimate((x.like(broadcast(x.shape, y.shape)),), reads=(x, y))
 
 
@@ -25,7 +25,7 @@ def string_concat(x: TensorType, y: TensorType) -> Estimate:
 def string_split(
     x: TensorType, *, delimiter: str | None = None, maxsplit: int | None = None, outputs: Outputs = ()
 ) -> Estimate:
-    """Each string cut into parts, as many as the one with the most has, and how many it has."""
+    """Splits each string into parts, padded to the largest number of parts, and returns the number of parts."""
     parts = x.like((*x.shape, data_dependent("string_split")))
     return Estimate(chosen(outputs, parts, x.like(dtype=INT64)), reads=(x,))
 
@@ -39,7 +39,7 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: Sequence[str] | None = None,
 ) -> Estimate:
-    """Strings in another case, without those that are to be left out: how many these are the data says."""
+    """Strings in another case, without stop words; the number of remaining strings is data-dependent."""
     require(x.rank in (1, 2), f"{shown(x.shape)} is no list of strings")
     kept: Dim = data_dependent("strings") if stopwords else x.shape[-1]
     return Estimate((x.like((*x.shape[:-1], kept)),), reads=(x,))
@@ -76,7 +76,7 @@ def tf_idf_vectorizer(
 
 @rule("onnx.ImageDecoder")
 def image_decoder(stream: TensorType, *, pixel_format: str = "RGB") -> Estimate:
-    """A picture as large as the data says; decoding is not counted."""
+    """An image of data-dependent size; decoding is not counted."""
     channels = 1 if pixel_format == "Grayscale" else 3
     shape = (data_dependent("image_height"), data_dependent("image_width"), channels)
     return Estimate((TensorType(shape, UINT8),), reads=(stream,))

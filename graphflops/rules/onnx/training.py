@@ -30,7 +30,7 @@ def optimized(
     tensors: tuple[TensorType, ...],
     regular: int,
 ) -> Estimate:
-    """New tensors and new states of all, for which `states` old ones each are given behind their gradients."""
+    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each."""
     groups = 2 + states
     require(len(tensors) % groups == 0, f"{len(tensors)} operands do not make {groups} for each tensor")
     many = len(tensors) // groups
@@ -90,7 +90,7 @@ def momentum(
 
 @rule("ai.onnx.preview.training.Gradient")
 def gradient(*operands: TensorType, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> Estimate:
-    """One gradient of the type of each of `xs`; no operand tells the work, that of the calls between these and `y`."""
+    """A gradient for each of `xs`; the work is unknown: it is that of the calls between these and `y`."""
     require(
         len(operands) == len(xs) + len(zs), f"{len(operands)} values are given for {len(xs) + len(zs)} names"
     )

@@ -1,7 +1,7 @@
-"""Following known contents through ONNX arithmetic: whole numbers exactly, floating ones as their type rounds them.
+"""Propagates known contents through ONNX arithmetic: integers exactly, floats as their type rounds them.
 
-Programs compute sizes in floating point too: `floor(height * 0.5)`. A floating tensor's contents are floats where they
-are numbers, and where sizes are in them quotients of sizes, by the simplest fractions that round to the constants.
+Programs also compute sizes in floating point: `floor(height * 0.5)`. Contents of a floating tensor are floats, or
+quotients of symbolic sizes, in which a constant stands for the simplest fraction that rounds to it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RELATIONS = {
 
 
 def folded(function: Callable[..., Number], out: TensorType, *operands: TensorType) -> TensorType:
-    """`out` with the function of the operands' contents, broadcast, where these are known."""
+    """`out` with the function of the operands' contents, broadcast, if these are known."""
     known = [(x.rank, x.value) for x in operands if x.value is not None]
     if few(out.shape, FOLLOWED) is None or len(known) < len(operands):
         return out
@@ -75,7 +75,7 @@ def folded(function: Callable[..., Number], out: TensorType, *operands: TensorTy
 def reduced(
     function: Callable[[Sequence[Number]], Number], out: TensorType, x: TensorType, gone: Collection[int]
 ) -> TensorType:
-    """`out` with the function of those of the contents of `x` that differ in the axes `gone` alone."""
+    """`out` with the contents of `x` reduced by the function over the axes `gone`."""
     sizes = few(x.shape, FOLLOWED)
     if x.value is None or sizes is None:
         return out
@@ -98,7 +98,7 @@ def running(
     exclusive: bool,
     reverse: bool,
 ) -> TensorType:
-    """`out` with the function of the contents of a vector up to each place."""
+    """`out` with the function applied to every prefix of a vector's contents."""
     if not isinstance(x.value, tuple) or len(x.value) > FOLLOWED:
         return out
     numbers = list(flat(x.value))[:: -1 if reverse else 1]
@@ -111,7 +111,7 @@ def running(
 
 
 def converted(number: Number, dtype: DType) -> Number:
-    """The number in an element type; raises ValueError where it has none there that is known."""
+    """The number converted to an element type; raises ValueError if the result is unknown."""
     if dtype.kind == "bool":
         truth = isinstance(number, Expr) and at_least(number, 0) and at_least(1, number)
         return number if truth else compared("!=", number, 0)
@@ -159,7 +159,7 @@ def fraction(number: Number) -> tuple[Dim, Dim]:
 
 
 def quotient(numerator: Dim, denominator: Dim) -> Number:
-    """One number over another in lowest terms: whole where it provably is."""
+    """A quotient in lowest terms; an integer if it provably is one."""
     if denominator == 0:
         raise ZeroDivisionError
     if isinstance(denominator, int):
@@ -174,13 +174,13 @@ def quotient(numerator: Dim, denominator: Dim) -> Number:
 
 
 def _plain(*numbers: Number) -> list[float] | None:
-    """The numbers, if none is a size that is not known."""
+    """The numbers, if none of them is symbolic."""
     plain = [x for x in numbers if not isinstance(x, Expr)]
     return plain if len(plain) == len(numbers) else None
 
 
 def _sizes(*numbers: Number) -> list[Dim]:
-    """The numbers as sizes; raises ValueError where one is no whole number."""
+    """The numbers as sizes; raises ValueError if one is not an integer."""
     fractions = [fraction(x) for x in numbers]
     if any(denominator != 1 for _, denominator in fractions):
         raise ValueError("of fractions of sizes this is not followed")
@@ -249,7 +249,7 @@ def divide_whole(a: Number, b: Number) -> Number:
 
 
 def remainder(a: Number, b: Number) -> Number:
-    """What division leaves, with the divisor's sign."""
+    """The remainder of a division, with the divisor's sign."""
     if plain := _plain(a, b):
         return plain[0] % plain[1]
     return mod(*_sizes(a, b))
@@ -324,7 +324,7 @@ def compared(relation: str, a: Number, b: Number) -> Dim:
 
 
 def chosen(condition: Number, a: Number, b: Number) -> Number:
-    """The first of two numbers where the condition is not zero."""
+    """The first of two numbers if the condition is not zero, else the second."""
     if isinstance(condition, Expr):
         return where(condition, *_sizes(a, b))
     return a if condition else b

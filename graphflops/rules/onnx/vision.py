@@ -1,4 +1,4 @@
-"""Pictures sampled between their pixels: at the points of a grid, within boxes."""
+"""Images sampled between their pixels: at the points of a grid, within boxes."""
 
 from __future__ import annotations
 

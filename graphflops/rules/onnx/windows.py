@@ -1,4 +1,4 @@
-"""Where windows fall: sizes of convolutions' and pools' results from attributes, over any number of axes."""
+"""Output sizes of convolutions and pools from their attributes, for any number of spatial axes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def per_axis(given: Ints, spatial: int, default: int = 1) -> Ints:
 
 
 def ends(pads: Ints, spatial: int) -> list[tuple[int, int]]:
-    """What is added before and behind each axis: `pads` lists all beginnings, then all ends."""
+    """Padding before and behind each axis; `pads` lists all beginnings, then all ends."""
     require(len(pads) in (0, 2 * spatial), f"{len(pads)} pads for {spatial} spatial axes")
     return list(zip(pads[:spatial], pads[spatial:], strict=True)) or [(0, 0)] * spatial
 
 
 def _moves(kernel: Sizes, spatial: int, strides: Ints, dilations: Ints, auto_pad: str) -> tuple[Ints, Ints]:
-    """How far a window moves and how far its elements stand apart; raises ShapeError where there is no such window."""
+    """Strides and dilations of a window; raises ShapeError if the window is invalid."""
     require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
     require(not any(at_least(0, length) for length in kernel), f"a window of {shown(kernel)} is empty")
     require(auto_pad in _PADDINGS, f"unknown padding {auto_pad!r}")
@@ -49,7 +49,7 @@ def window_counts(
     auto_pad: str,
     ceil_mode: int = 0,
 ) -> Sizes:
-    """At how many positions the window stands along each axis."""
+    """The number of window positions along each axis."""
     spatial = len(sizes)
     steps, spread = _moves(kernel, spatial, strides, dilations, auto_pad)
     if auto_pad.startswith("SAME"):
@@ -68,7 +68,7 @@ def transposed_sizes(
     auto_pad: str,
     output_padding: Ints,
 ) -> Sizes:
-    """The sizes whose convolution has the given ones."""
+    """The output sizes of a transposed convolution."""
     spatial = len(sizes)
     steps, spread = _moves(kernel, spatial, strides, dilations, auto_pad)
     if auto_pad.startswith("SAME"):
