@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.passes.attention import facts_of, find_attentions, user_masks
-from graphflops.passes.bind import bind
-from graphflops.passes.equal_sizes import merge_equal
+from graphflops.passes.bind import bind, merge_equal
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
 from graphflops.passes.report import report
@@ -69,7 +68,8 @@ def _priced(
         first = price(graph, bind(graph, {}, {}), facts_of)
     else:
         first = price(graph, binding, facts_of, training=training, progress=progress)
-    merged = merge_equal(first, dims, inputs, binding.given)
+    equal = first.equalities
+    merged = merge_equal(graph, equal, dims, inputs, binding.given) if equal else None
     if merged is None and not is_partial:
         return first
     graph, binding = merged or (graph, binding)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable  # noqa: TC003
 from functools import lru_cache
+from keyword import iskeyword
 
 from graphflops.dims.expr import Dim, symbol
+from graphflops.dims.functions import RESERVED_WORDS
 from graphflops.errors import DimError
 
-# A size that is only a name, as PyTorch stores it: by far the most frequent text.
-_LONE_SYMBOL = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)", re.ASCII)
+# A size that is only a name, as PyTorch stores it or plain: by far the most frequent texts.
+_NAME = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)|([A-Za-z]\w{0,99})", re.ASCII)
 
 
 def parse_dim(text: str, symbols: Callable[[str], str] | None = None) -> Dim:
@@ -32,9 +34,9 @@ def parse_dim(text: str, symbols: Callable[[str], str] | None = None) -> Dim:
 
 @lru_cache(maxsize=16_384)
 def _parse_cached(text: str) -> Dim:
-    name = _LONE_SYMBOL.fullmatch(text)
-    if name is not None:
-        return symbol(name[1])
+    name = _NAME.fullmatch(text)
+    if name is not None and not (text in RESERVED_WORDS or iskeyword(text)):
+        return symbol(name[1] or name[2])
     from graphflops.dims.parser import parse  # imports `ast` and `fractions`, which few programs need
 
     return parse(text)
