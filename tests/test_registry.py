@@ -10,7 +10,7 @@ import pytest
 
 from graphflops.cost import Estimate
 from graphflops.errors import RuleError
-from graphflops.rules import registry
+from graphflops.rules import index, registry
 from tests.support import price, t
 
 
@@ -41,20 +41,25 @@ def test_a_rule_of_ones_own_is_found(table):
 
 
 def test_a_second_rule_for_one_operator_is_refused(table):
-    with pytest.raises(RuleError, match=r"aten\.mm has a rule already"):
+    with pytest.raises(RuleError, match=r"aten\.mm has a rule already, in graphflops\.rules\.matmul"):
         registry.rule("aten.mm")(lambda a, b: Estimate())
 
 
 def test_the_index_says_where_each_rule_is():
-    from graphflops.rules import index
-
+    registered = {
+        rule.key: rule.home for rule in registry.known() if rule.home.startswith("graphflops.rules.")
+    }
+    differ = {*registered.items()} ^ {*index.RULES.items()}
+    assert not differ, (
+        f"run `python -m graphflops.rules`: {sorted(differ)[:5]} differ between index.py and the rules"
+    )
     written = Path(index.__file__).read_text(encoding="utf-8")
     assert written == registry.index_text(), "run `python -m graphflops.rules`"
 
 
 def test_an_unknown_operator_imports_no_module_of_rules():
     code = (
-        "import sys\nfrom graphflops.rules import registry\n"
+        "import sys\nfrom graphflops.rules import index, registry\n"
         "before = set(sys.modules)\nassert registry.find('mine.magic.default') is None\n"
         "print(sorted(name for name in set(sys.modules) - before if name.startswith('graphflops.rules')))"
     )

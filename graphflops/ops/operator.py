@@ -22,6 +22,7 @@ _POINTWISE = _BROADCASTING | {"cast", "identity", "dropout", "quantisation"}
 _MOVING = frozenset({"view", "identity", "cast", "movement"})
 _SEVERAL = frozenset({"b", "weight", "mask", "*xs"})  # parameters of operators that take several tensors
 _KEYWORD_ONLY = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator", "out"})
+ROWS = (*ELEMENTWISE, *TENSORS, *LAYERS)
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
 
@@ -181,7 +182,7 @@ class Op:
 
 @lru_cache(maxsize=_MEMOISED)
 def operator(spelling: str) -> Op:
-    """The operator that a program spells so; never fails, an operator outside the table is of kind `other`."""
+    """The operator behind a spelling; never fails: an operator outside the table has the kind `other`."""
     dialect, word, variant = _taken_apart(spelling)
     base = f"{dialect}.{word}" if dialect else word
     plain = _functional(dialect, word)
@@ -218,14 +219,13 @@ def _functional(dialect: str, word: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def columns() -> dict[str, Column]:
-    """Every spelling of the table; raises ValueError where two rows claim one."""
+    """What every spelling of the table stands for; raises ValueError if two rows have one spelling."""
     found: dict[str, Column] = {}
-    for row in (*ELEMENTWISE, *TENSORS, *LAYERS):
+    for row in ROWS:
         for spelled, arguments in row.spellings():
             if spelled in found:
-                raise ValueError(
-                    f"operator {spelled} stands in the table twice: {found[spelled].name}, {row.name}"
-                )
+                names = f"{found[spelled].name} and {row.name}"
+                raise ValueError(f"graphflops/ops: {spelled} is a spelling of two operators, {names}")
             parameters, keywords = _parameters(arguments)
             found[spelled] = Column(row.name, row.kind, parameters, keywords, row.neutral, row.facts)
     return found

@@ -93,13 +93,13 @@ _installed_loaded = False
 def rule(
     *keys: str, product: tuple[str, ...] = (), rankless: tuple[str, ...] = ()
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as the rule of each operator named; raises RuleError if one has a rule already."""
+    """Register the decorated function as the rule of each operator; raises RuleError if an operator has a rule already."""
     home = _registering_module()
 
     def register(function: Function) -> Function:
         for key in keys:
             if key in _rules or index.RULES.get(key, home) != home:
-                raise RuleError(f"operator {key} has a rule already")
+                raise RuleError(f"operator {key} has a rule already, in {_home(_rules, index.RULES, key)}")
             _rules[key] = Rule(key, function, product, rankless, home)
         return function
 
@@ -107,13 +107,14 @@ def rule(
 
 
 def backward(*keys: str) -> Callable[[Function], Function]:
-    """Register how each operator's backward is priced; the function takes a ForwardCall and returns an Estimate."""
+    """Register the rule of each operator's backward; the function takes a ForwardCall and returns an Estimate."""
     home = _registering_module()
 
     def register(function: Function) -> Function:
         for key in keys:
             if key in _backwards or index.BACKWARDS.get(key, home) != home:
-                raise RuleError(f"operator {key} has a backward rule already")
+                there = _home(_backwards, index.BACKWARDS, key)
+                raise RuleError(f"operator {key} has a backward rule already, in {there}")
             _backwards[key] = Rule(key, function, home=home)
         return function
 
@@ -178,6 +179,10 @@ def _registering_module() -> str:
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back
     return str(frame.f_globals.get("__name__", ""))
+
+
+def _home(table: dict[str, Rule], homes: dict[str, str], key: str) -> str:
+    return table[key].home if key in table else homes[key]
 
 
 def _lookup(table: dict[str, Rule], homes: dict[str, str], op: str) -> Rule | None:
