@@ -1,4 +1,4 @@
-"""Opening files that others wrote: what a file is, and bounded reading of one member of a zip archive.
+"""Opens files of unknown origin: tells the kind of a file, and reads members of zip archives within bounds.
 
 A file is judged by its bytes, never by its name. Nothing is trusted: sizes are checked before and while
 reading, and only members that a reader asks for by name are ever opened.
@@ -55,7 +55,7 @@ _ONNX_FIELDS = frozenset(
 
 
 def regular_file(path: Path | str) -> Path:
-    """The path, once it is sure that there is something to read; raises FileError where there is not."""
+    """The path, if it names a regular file that is not empty; raises FileError otherwise."""
     path = Path(path)
     try:
         status = path.stat()
@@ -73,13 +73,13 @@ def regular_file(path: Path | str) -> Path:
 
 
 def reason(error: BaseException) -> str:
-    """The operating system's own words for an error, in one line."""
+    """The operating system's message for an error, in one line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return shown(text, 200)
 
 
 def kind_of(head: bytes) -> str:
-    """What a file is by its first bytes: "zip", "onnx", "json", or "" for anything else."""
+    """The kind of a file by its first bytes: "zip", "onnx", "json", or "" for anything else."""
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return "zip"
     if len(head) > 2 and head[0] == 0x08 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS:
@@ -88,7 +88,7 @@ def kind_of(head: bytes) -> str:
 
 
 def refusal(head: bytes) -> str:
-    """Why a file that starts like this is not a model, and what to do, in one line."""
+    """Why a file that begins so is not a model, and what to do, in one line."""
     kind = kind_of(head)
     if kind == "onnx":
         return "is an ONNX model, which this reader does not read: give a .pt2 that torch.export.save wrote"
@@ -138,7 +138,7 @@ class Archive:
         return self._zip.NameToInfo[name].file_size if name in self._zip.NameToInfo else 0
 
     def place(self, name: str) -> int | None:
-        """Where in the file the bytes of a member lie; None for one that is packed, or not all there."""
+        """Offset of a member's bytes in the file; None for a member that is compressed or cut off."""
         info = self._zip.NameToInfo[name]
         if (
             info.compress_type != zipfile.ZIP_STORED
@@ -157,7 +157,7 @@ class Archive:
         return start if header[:4] == b"PK\x03\x04" and start + info.file_size <= end else None
 
     def read(self, name: str, most: int = MAX_MEMBER_BYTES) -> bytes:
-        """Contents of one member, checked against its size and checksum. most: bytes that are read."""
+        """Contents of one member, checked against its size and checksum. most: the largest size that is read, in bytes."""
         info = self._zip.NameToInfo[name]
         member = f"{self}: member {shown(name)}"
         if info.flag_bits & 0x1:
@@ -169,7 +169,7 @@ class Archive:
             raise FileError(f"{member} unpacks to more than {_BOMB_RATIO} times its size: a zip bomb")
         try:
             with self._zip.open(info) as stream:
-                # zipfile stops at the size claimed, whatever the packed data go on to, and checks the sum.
+                # zipfile stops at the claimed size, even if the packed data continue, and checks the checksum.
                 data = stream.read(claimed)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
             raise FileError(f"{member} is damaged ({reason(error)}): export or copy the file again") from None
@@ -210,7 +210,7 @@ class Archive:
         if len(entries) > MAX_MEMBERS:
             raise FileError(f"{self}: has {len(entries):,} members, too many to be a .pt2")
         if entries and min(entry.header_offset for entry in entries) > 0:
-            # What zipfile found is the directory of an archive stored inside this one, whose own is cut off.
+            # The directory belongs to an archive stored inside this one; that of this one is cut off.
             raise FileError(f"{self}: is a truncated or damaged zip archive: export or copy it again")
         names: set[str] = set()
         for entry in entries:
@@ -228,7 +228,7 @@ class Archive:
 
 
 class Pages:
-    """The bytes of an open file by place, one page in memory at a time.
+    """The bytes of an open file by offset, with one page in memory at a time.
 
     A mapping of the file would do the same, but counts as the process's memory what lies beside the bytes looked at: for a
     file of weights much of it.
@@ -261,7 +261,7 @@ class Pages:
 
 
 def mapped(path: Path, start: int, size: int) -> memoryview:
-    """Bytes of a file, mapped into memory: a program that changes them changes a copy."""
+    """Bytes of a file, mapped into memory; writing to them changes a copy."""
     page = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     with path.open("rb") as file:
         whole = mmap.mmap(file.fileno(), start - page + size, access=mmap.ACCESS_COPY, offset=page)

@@ -1,4 +1,4 @@
-"""An `ExportedProgram` in memory as a Graph, the same as its saved file gives; and exporting a module.
+"""Reads an `ExportedProgram` in memory, as its saved file would be read; and exports a module.
 
 This is the only reader that imports torch, from 2.6 on. It walks the fx graph itself rather than torch's
 serializer, so programs that torch cannot save (flex attention with a block mask, scalars carried by a loop)
@@ -51,7 +51,7 @@ def capture(
     dynamic_shapes: Any = None,
     strict: bool = False,
 ) -> torch.export.ExportedProgram:
-    """Export a module with `torch.export`, whatever its tensors are: real, fake, or on the meta device.
+    """Exports a module with `torch.export`. Its tensors may be real, fake, or on the meta device.
 
     args, kwargs: example inputs. dynamic_shapes: as `torch.export.export` takes it.
     Inputs are made fake, or moved to the meta device, where the parameters are.
@@ -130,7 +130,7 @@ def _input(spec: Any, shared: Mapping[str, str]) -> Input:
 
 
 def _held(program: torch.export.ExportedProgram) -> dict[str, Any]:
-    """The tensors of parameters, buffers and constants, by the names of the inputs that they are."""
+    """The tensors of parameters, buffers and constants, by name of the input."""
     tensors = {**program.constants, **program.state_dict}
     return {
         spec.arg.name: tensors.get(spec.target) for spec in program.graph_signature.input_specs if spec.target

@@ -30,10 +30,10 @@ class Scope:
         self.constants: list[Input] = []
         self.tensors: dict[str, Any] = {}  # what the constants hold
         self._refs: dict[str, Ref] = {}
-        self._same: dict[str, str] = {}  # a second getitem of one result stands for the first
+        self._same: dict[str, str] = {}  # by name of a repeated getitem: the first of the same result
 
     def region(self, name: str) -> Graph:
-        """The graph as one nested in another."""
+        """The graph, read as one nested in another."""
         inputs = []
         for node in self.module.graph.find_nodes(op="placeholder"):
             self.types[node.name] = self.program.value(node.name, node.meta.get("val"))
@@ -50,7 +50,7 @@ class Scope:
         )
 
     def type_input(self, entry: Input, node: fx.Node) -> None:
-        """Record an input's type, a parameter's with whether it is trained."""
+        """Records an input's type; for a parameter, also whether it is trained."""
         value = node.meta.get("val")
         if entry.role in ("token", "object") and not isinstance(value, torch.Tensor):
             return
@@ -78,7 +78,7 @@ class Scope:
         return node.op == "call_function" and node.target is not operator.getitem
 
     def constant(self, node: fx.Node) -> None:
-        """A tensor that the graph refers to by attribute is an input that no caller passes."""
+        """Makes a tensor that the graph refers to by attribute an input of role `constant`."""
         held = attribute_of(self.module, str(node.target))
         value = node.meta.get("val")
         value = held if value is None else value
@@ -116,7 +116,7 @@ class Scope:
             user = users.get(key)
             name_here = f"{name}_unused_{key}" if user is None else user.name
             if isinstance(value, (tuple, list)):
-                # One that is used bears the names of its own items' getitems.
+                # The items of a list that is used are named by their own getitems.
                 yield from self.unpacked(
                     user, name_here, [(k, v) for k, v in enumerate(value) if v is not None]
                 )
@@ -134,7 +134,7 @@ class Scope:
         return first
 
     def recorded(self, name: str, value: Any) -> str | None:
-        """Keep a result's type; None for a result that does not exist."""
+        """Records a result's type; None for a result that does not exist."""
         if value is None:
             return None
         self.types[name] = self.program.value(name, value)

@@ -30,19 +30,19 @@ class Program:
         self._memories: dict[int, memoryview] = {}
 
     def contents(self, tensors: Mapping[str, Any]) -> Callable[[str], Stored | None]:
-        """What inputs hold, given the tensors by the inputs' names."""
+        """A function from an input's name to its contents; `tensors` are by input name."""
 
         def contents(name: str) -> Stored | None:
             tensor = tensors.get(name)
             if tensor is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-                return None  # a fake tensor, or one that is made of others
+                return None  # a fake tensor, or a subclass that wraps others
             has_memory = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
             return self.stored(tensor) if has_memory else None
 
         return contents
 
     def stored(self, tensor: torch.Tensor) -> Stored:
-        """A tensor as it lies in memory; one on a device is copied from there."""
+        """A tensor with its memory; a tensor on a device is copied to the host."""
         storage = tensor.untyped_storage()
         known = self._memories.get(storage._cdata)
         if known is None:
@@ -52,7 +52,7 @@ class Program:
         return Stored(dtype_of(tensor.dtype, ""), shape, strides, int(tensor.storage_offset()), known)
 
     def value(self, name: str, value: Any) -> Any:
-        """What is known of a traced value: a tensor's type, a size, a literal."""
+        """The recorded form of a traced value: a tensor's type, a size, or a literal."""
         if isinstance(value, torch.Tensor):
             shape = tuple([self.dim(size) for size in value.shape])
             return self.types.tensor(shape, dtype_of(value.dtype, name))
@@ -64,7 +64,7 @@ class Program:
         return value if isinstance(value, (bool, int, float, complex, str)) else None
 
     def symbolic(self, value: torch.SymInt | torch.SymBool) -> Any:
-        """A symbolic size or truth value; None for a truth value that compares what is no size."""
+        """A symbolic size or truth value; None for a comparison of values that are not sizes."""
         try:
             dim = self.dim(value)
         except DimError:
@@ -99,7 +99,7 @@ def operator_name(target: Callable[..., Any] | str) -> str:
 
 
 def _hint(value: Any) -> Any:
-    """Example value of a symbolic scalar; None for one that only data can tell."""
+    """Example value of a symbolic scalar; None for one that depends on data."""
     node = value.node
     return node.hint if node.has_hint() else None
 
@@ -119,7 +119,7 @@ def bound_of(limit: Any) -> int | None:
 
 
 def dtype_of(dtype: torch.dtype, name: str) -> DType:
-    """The element type; raises FileError, which names the value, for one that is not known here."""
+    """The element type; raises FileError, which names the value, for an unknown one."""
     try:
         return dtype_named(str(dtype).removeprefix("torch."))
     except DimError as error:
@@ -127,7 +127,7 @@ def dtype_of(dtype: torch.dtype, name: str) -> DType:
 
 
 def described(arg: Any) -> str:
-    """The word for an operand that is passed along unread, as a saved program has it."""
+    """The text that stands for an operand that is not read, as in a saved program."""
     if isinstance(arg, (torch.memory_format, torch.layout)):
         return str(arg).removeprefix("torch.")
     if isinstance(arg, torch.device):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def with_modules(
     nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
 ) -> tuple[Node, ...]:
-    """The calls, each with its module; as they are where the file names modules or computes no gradients."""
+    """The calls with their modules, for a joint graph that records none; the calls of any other graph unchanged."""
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return tuple(nodes)
     owners = {
@@ -41,12 +41,14 @@ def with_modules(
 
 
 class _Flow:
-    """What is known of the values produced so far."""
+    """The modules of the values produced so far."""
 
     def __init__(self, owners: Mapping[str, str], forward: frozenset[str]) -> None:
         self.owners = dict(owners)  # module of a parameter, and of what is computed from parameters alone
         self.forward = forward
-        self.produced: dict[str, tuple[int, bool, str]] = {}  # place in the program, whether forward, module
+        self.produced: dict[
+            str, tuple[int, bool, str]
+        ] = {}  # position in the program, True if forward, module
 
     def module(self, node: Node, operands: Sequence[str], leads: Mapping[str, str]) -> str:
         """Module of the next call in program order."""
@@ -67,7 +69,7 @@ class _Flow:
         return module
 
     def inherited(self, node: Node, operands: Sequence[str]) -> str:
-        """Module of the latest operand; a backward call's forward operand, a kept activation, goes first."""
+        """Module of the latest operand; for a backward call, of the latest operand from the forward pass, if any."""
         known = [self.produced[name] for name in operands if name in self.produced and self.produced[name][2]]
         if node.name not in self.forward:
             known = [entry for entry in known if entry[1]] or known
@@ -90,7 +92,7 @@ def _forward(
 def _leads(
     nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
 ) -> dict[str, str]:
-    """Module by call, for calls that serve the gradients of one module's parameters and nothing else."""
+    """Module by call, for calls whose results lead only to gradients of one module's parameters."""
     serves: dict[str, set[str]] = {}  # by value: modules served; "" stands for anything else
     for output in outputs:
         module = output.target.rpartition(".")[0] if output.role == "gradient" else ""
@@ -114,7 +116,7 @@ def _names(output: Output) -> list[str]:
 
 
 def with_nested_modules(nodes: Sequence[Node], inputs: Iterable[Input]) -> tuple[Node, ...]:
-    """The calls, those in the graphs among their arguments each with its module."""
+    """The calls, with modules set on the calls of nested graphs in their arguments."""
     owners = {
         entry.name: entry.target.rpartition(".")[0]
         for entry in inputs

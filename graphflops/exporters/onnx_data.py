@@ -1,4 +1,4 @@
-"""Contents of the tensors in an ONNX file, read when asked for; what lies in other files is never opened."""
+"""Contents of the tensors in an ONNX file, read when asked for; data in other files is never opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LETTERS = {"float_data": "f", "double_data": "d", "int64_data": "q", "uint64_da
 
 
 def stored(path: str, proto: Any, name: str) -> Stored | None:
-    """What a stored tensor holds; None where that is in another file, or is not held as whole bytes.
+    """What a stored tensor holds; None for data in another file and for elements that are not whole bytes.
 
     path: the file, "" for a model in memory. proto: the tensor without large data; None for a value that is not stored.
     name: its name in the program's own graph, "" where it is in another.
@@ -54,7 +54,7 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
 
 
 def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
-    """The data of a tensor that was left out when the program was read."""
+    """Data that was left out when the program was read."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
         data = memoryview(whole)
         try:
@@ -71,7 +71,7 @@ def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
 
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:
-    """Begin and end of a tensor of the program's own graph. Raises ValueError where there is none of that name."""
+    """Begin and end of a tensor of the program's own graph; raises ValueError if there is none of that name."""
     for number, at, end in fields(data, 0, len(data)):
         for inner, start, stop in fields(data, at, end) if number == _GRAPH else ():
             if inner == _INITIALIZER and _is(data, start, stop, _TENSOR_NAME, name):
@@ -90,12 +90,12 @@ def _place(data: memoryview, name: bytes) -> tuple[int, int]:
 
 
 def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
-    """Whether a field of a message is that text."""
+    """True if a field of a message is that text."""
     return any(found == number and data[a:b] == text for found, a, b in fields(data, at, end))
 
 
 def _held(proto: Any, dtype: DType) -> memoryview | None:
-    """The data that a message has, as raw bytes; None where numbers are too large for their type."""
+    """The data of a message as raw bytes; None if a number is too large for its type."""
     if proto.HasField("raw_data"):
         return memoryview(bytearray(proto.raw_data))
     name = FIELDS.get(dtype.name, "int32_data")

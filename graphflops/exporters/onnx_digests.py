@@ -1,4 +1,4 @@
-"""Which weights in an ONNX file hold the same bytes. The one place where weights inside a file are read."""
+"""Digests of the weights in an ONNX file, to find equal ones. Only this module reads weights inside a file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _NAME, _DATA = 8, (4, 5, 7, 9, 10, 11)
 
 
 def digests(path: Path | str, smallest: int) -> dict[str, str]:
-    """A digest of each initializer's data by name, of those that have at least `smallest` bytes of data in the file and
-    as many as another has. Nothing for a file that is no binary ModelProto.
+    """Digests of initializers' data by name; {} for a file that is not a binary ModelProto.
+
+    Only data of at least `smallest` bytes, and of a length that occurs more than once, is read.
     """
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         data = memoryview(mapped)

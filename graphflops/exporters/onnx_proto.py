@@ -79,7 +79,6 @@ def without_weights(data: bytes | Pages) -> bytes:
 
 def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
     """The parts of the message in data[at:end] that are kept, joined where they are neighbours."""
-    inside = _INSIDE[kind]
     kept_from = at
     dropped = []
     while at < end:
@@ -101,8 +100,8 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
                 yield data[kept_from:start]
                 kept_from = at
                 dropped.append(f"{_DATA_FIELDS[number]}:{length}")
-            elif number in inside and depth < _MOST_NESTED:
-                pieces = list(_slimmed(data, body, at, inside[number], depth + 1))
+            elif number in _INSIDE[kind] and depth < _MOST_NESTED:
+                pieces = list(_slimmed(data, body, at, _INSIDE[kind][number], depth + 1))
                 if sum(map(len, pieces)) != length:
                     yield data[kept_from:start]
                     yield from _wrapped(tag, pieces)

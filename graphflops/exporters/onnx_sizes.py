@@ -33,12 +33,12 @@ _UNNAMED = frozenset({"", "?", "-1", "None", "none", "unknown", "Unknown"})
 
 _KEY = "pkg.torch.export.ExportedProgram.range_constraints"
 _STATED = re.compile(r": VR\[(-?\w{1,20}), (-?\w{1,20})\]")
-_OF_INPUTS = re.compile(r"s\d+")  # others, `u0`, are for data to tell
+_OF_INPUTS = re.compile(r"s\d+")  # others, `u0`, depend on data
 _MOST_STATED = 10_000
 
 
 class Sizes:
-    """Reads axis sizes, and keeps the symbols met in them."""
+    """Reads axis sizes, and collects the symbols in them."""
 
     def __init__(self) -> None:
         self.symbols: dict[str, list[str]] = {}
@@ -47,7 +47,7 @@ class Sizes:
         self._taken: dict[str, int] = {}  # by name: the last number put behind it
 
     def of_input(self, dim: Any, name: str, axis: int) -> Dim:
-        """A size of a program input; one without number or name gets a name of its own."""
+        """A size of a program input; a size without number or name gets a new name."""
         where = f"{name}[{axis}]"
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value != -1:
@@ -73,7 +73,7 @@ class Sizes:
         return typed
 
     def of_value(self, dim: Any) -> Dim:
-        """A size that the file states in passing; one that it does not state is a size of its own."""
+        """A size in a type that the file declares; a size that it does not state is a new symbol."""
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value >= 0:
             return int(dim.dim_value)
@@ -102,7 +102,7 @@ class Sizes:
         return symbol(self.named(text))
 
     def named(self, text: str) -> str:
-        """A name that prints and reads as one, the file's own where it is; no two texts get the same."""
+        """An identifier for a size, the file's own text where that is one; different texts get different names."""
         clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:_LONGEST_NAME] or "size"
         if not _reads_as_itself(clean):
             clean = f"size_{clean}"
@@ -127,7 +127,7 @@ class Sizes:
 
 
 class Declared(Mapping[str, object]):
-    """Types that the file states beside its calls, read when asked for; equal types are one object."""
+    """Types that the file declares for values, read on access; equal types are one object."""
 
     def __init__(self, protos: Mapping[str, Any], sizes: Sizes) -> None:
         self._protos, self._sizes = protos, sizes
@@ -170,10 +170,10 @@ def _number(size: int, where: str) -> int:
 
 
 def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> dict[str, Range]:
-    """The inclusive range of each of the sizes by these names, as far as the file tells; of no size that none has.
+    """Inclusive ranges of the named sizes; a size for which the file states none is left out.
 
-    sizes: of the inputs' axes. A size `4*h` is that which the file calls `4*s18` if neither has its like. Of names that
-    cannot be told apart each has some one of the ranges left over, so one that holds all of these.
+    sizes: of the inputs' axes. The file states ranges under the exporter's names: `4*h` is its `4*s18` if each is the only
+    size of that form. Names that cannot be matched so get a range that holds all ranges left over.
     """
     stated = _stated(model)
     found = {name: stated[name] for name in names if name in stated}
@@ -200,11 +200,11 @@ def _stated(model: Any) -> dict[str, Range]:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, Range]]:
-    """What a printed dict of ranges holds: `{s17: VR[2, 64], 4*s18: VR[16, int_oo]}`."""
+    """The entries of a printed dict of ranges: `{s17: VR[2, 64], 4*s18: VR[16, int_oo]}`."""
     begins = 0
     for match in _STATED.finditer(text):
         low, high = map(_bound, match.groups())
-        yield text[begins : match.start()].strip("{, "), (low or None, high)  # no size is below 0
+        yield text[begins : match.start()].strip("{, "), (low or None, high)  # sizes are never negative
         begins = match.end()
 
 
@@ -216,7 +216,7 @@ def _parsed(text: str) -> Dim:
 
 
 def _patterns(sizes: Iterable[Dim], names: Collection[str]) -> Mapping[Dim, set[str]]:
-    """By what is made of a size: which of the names it is made of so, sizes themselves left out."""
+    """By form of an expression in one symbol (`4*?`): the names that occur in it. Plain symbols are left out."""
     found: dict[Dim, set[str]] = {}
     for size in sizes:
         if isinstance(size, Expr) and len(size.symbols) == 1:
@@ -227,7 +227,7 @@ def _patterns(sizes: Iterable[Dim], names: Collection[str]) -> Mapping[Dim, set[
 
 
 def _hull(known: Iterable[Range]) -> Range:
-    """The range that holds all of these."""
+    """The smallest range that holds all of these."""
     lows, highs = zip(*known, strict=True)
     return None if None in lows else min(lows), None if None in highs else max(highs)
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from graphflops.graph import Argument, InputRole, Type
     from graphflops.tensor import Contents
 
-MOST_INTEGERS = 64  # elements of a tensor whose contents are followed
+MOST_INTEGERS = 64  # elements of a tensor whose contents are kept
 MOST_FLOATS = 16
 _LARGEST_BYTES = 2**63
-_MOST_AXES = 256  # past this a file is broken, or made to harm
+_MOST_AXES = 256  # a file with more is damaged or malicious
 SMALL = 64  # elements; a larger integer tensor is weights in a quantised model, not a shape
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 _STATISTICS = ("mean", "var")  # parameters of operators that take state, not trained weights
@@ -58,7 +58,7 @@ _BYTES_OF_FIELD = {
 
 
 def require_holdable(what: str, sizes: Sequence[int], nbytes: int) -> None:
-    """Raise FileError for more than any machine can hold."""
+    """Raises FileError for a size larger than any machine's memory."""
     if nbytes >= _LARGEST_BYTES:
         raise FileError(f"{what} has the sizes {list(sizes)}, more than any machine can hold")
 
@@ -69,7 +69,7 @@ def _require_axes(count: int) -> None:
 
 
 def type_of(proto: Any, size: Callable[[Any, int], Dim]) -> Type:
-    """The type that a TypeProto states; `size` reads one size, given with the axis it stands at."""
+    """The type that a TypeProto states; `size` reads one size, given with its axis."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(proto, kind)
@@ -97,7 +97,7 @@ def dtype_of(code: int) -> DType:
 
 
 def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorType:
-    """The type of a stored tensor, and its contents where it is small and they are in the file itself."""
+    """The type of a stored tensor, with its contents if it is small and stored in the file itself."""
     checked(name), checked(proto.name)
     _require_axes(len(proto.dims))
     shape = tuple(proto.dims)
@@ -125,7 +125,7 @@ def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
         return bare
     try:
         numbers = _numbers(proto, dtype, elements)
-    except struct.error:  # a number that its type has no room for
+    except struct.error:  # a number out of range of its type
         numbers = ()
     if numbers is None:
         return bare
@@ -136,7 +136,7 @@ def tensor_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
 
 
 def sparse_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorType:
-    """The type of a sparse tensor: of its memory only the elements that are stored."""
+    """The type of a sparse tensor; its memory is that of the stored elements."""
     stored = tensor_of(proto.values, name, complain)
     _require_axes(len(proto.dims))
     shape = tuple(proto.dims)
@@ -152,7 +152,7 @@ def sparse_of(proto: Any, name: str, complain: Callable[[str], None]) -> TensorT
 def constant_of(
     attributes: Mapping[str, Any], name: str, complain: Callable[[str], None]
 ) -> TensorType | None:
-    """What a Constant node holds; None where it does not say."""
+    """What a Constant node holds; None if no attribute states it."""
     for key, attribute in attributes.items():
         if key == "value":
             return tensor_of(attribute.t, name, complain)
@@ -179,19 +179,19 @@ _LITERALS = {
 
 
 def checked(name: str | bytes) -> str:
-    """The name, if it is one: what is not UTF-8 comes as bytes. Raises FileError where it is not."""
+    """The name; raises FileError for one that is not UTF-8, which protobuf returns as bytes."""
     if isinstance(name, bytes):
         raise FileError(f"the name {shown(repr(name))} is not UTF-8")
     return name
 
 
 def text(value: bytes) -> str:
-    """A string of the file, whatever its bytes."""
+    """A string of the file; bytes that are not UTF-8 are replaced."""
     return value.decode("utf-8", "replace")
 
 
 def _check_length(proto: Any, tensor: TensorType, expected: int, complain: Callable[[str], None]) -> None:
-    """Compare the bytes that a tensor's data has with those that its type needs; the data itself is not opened."""
+    """Compares the recorded length of a tensor's data with what its type needs; the data itself is not read."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     where, length = "in another file", entries.get("length", "")
     if DROPPED in entries:
@@ -211,7 +211,7 @@ def _data_length(name: str, tensor: TensorType, expected: int, where: str, lengt
 
 
 def _numbers(proto: Any, dtype: DType, elements: int) -> Sequence[int | float] | None:
-    """The elements in row-major order, as many as the file holds; None where we do not read their type."""
+    """The elements in row-major order, as many as the file holds; None for element types that are not read."""
     letter = _LETTERS.get(dtype.name)
     if letter is None and dtype.name not in ("int4", "uint4"):
         return None
@@ -226,7 +226,7 @@ def _numbers(proto: Any, dtype: DType, elements: int) -> Sequence[int | float] |
 
 
 def _packed(proto: Any, dtype: DType, elements: int) -> bytes:
-    """The elements that a typed field holds, as raw data has them."""
+    """The elements of a typed field in the layout of raw data."""
     field = FIELDS.get(dtype.name)
     if field is not None:
         held = getattr(proto, field)[:elements]
@@ -260,7 +260,7 @@ def _state(op_type: str) -> tuple[int, ...]:
 
 
 def role_of(typed: TensorType, target: str, is_state: bool) -> InputRole:
-    """The role of a stored tensor in the model. Files do not state it, but exporters write alike."""
+    """The role of a stored tensor, guessed from its type and name: files do not state it."""
     if is_state:
         return "buffer"
     elements = number_of_elements(typed)
@@ -280,7 +280,7 @@ def number_of_elements(typed: TensorType) -> int:
 
 
 def memory_of(tensor: Any) -> tuple[Any, ...]:
-    """Where the data of a tensor lies in other files: equal for two tensors that share it. () where the file has no say."""
+    """Location of a tensor's data in another file, equal for tensors that share it; () if the file states none."""
     if tensor.data_location != EXTERNAL:
         return ()
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -304,7 +304,7 @@ PLAIN: dict[int | None, Callable[[Any], Argument]] = {
 
 
 def kind_of(proto: Any) -> int | None:
-    """The kind of an attribute by what it holds: files of the first IR version do not state it."""
+    """The kind of an attribute by the field that is set: files of the first IR version do not state the kind."""
     for name, kind in (("f", FLOAT), ("i", INT), ("s", STRING), ("t", TENSOR), ("g", GRAPH)):
         if proto.HasField(name):
             return kind

@@ -1,4 +1,4 @@
-"""A `.pt2` of `torch.export.save` as a Graph; of the archive only the JSON that describes the program is read.
+"""Reads `.pt2` files of `torch.export.save`: only the JSON that describes the program, never weights.
 
 torch is not imported, nothing is unpickled and no weight is opened. Two layouts exist: at the top
 `serialized_exported_program.json` (torch 2.4 to 2.7), and `NAME/models/MODEL.json` (since 2.8), where one
@@ -89,7 +89,7 @@ def _read_program(archive: Archive, name: str) -> Graph:
     try:
         decoded = decode(data, schema.ExportedProgram, where)
     except FileError:
-        # A schema of another major is the better reason, if it is one.
+        # If the schema has another major, that is the better message.
         _check_major(decode(data, schema.Versioned, where).schema_version.major, where)
         raise
     _check_major(decoded.schema_version.major, where)
@@ -116,10 +116,10 @@ def _check_major(major: int, where: str) -> None:
 
 
 def _shared_weights(archive: Archive, name: str, decoded: schema.ExportedProgram) -> dict[str, str] | None:
-    """Weights that share memory with an earlier one, by qualified name: that one's name.
+    """By qualified name of a weight that shares memory with an earlier one: the earlier one's name.
 
-    The newer layout says in a JSON member where each weight is stored. None where the file does not say: a
-    program on fake tensors stores all in one empty member; the older layout keeps this in a pickle, which is
+    The newer layout states in a JSON member where each weight is stored. None if the file does not state it: a
+    program on fake tensors stores all weights in one empty member, and the older layout uses a pickle, which is
     not opened.
     """
     root, _, model = name.partition("models/")

@@ -1,7 +1,7 @@
 """Contents of the weights and constants in a `.pt2`, read when asked for.
 
-Since torch 2.9 each lies as raw bytes in a member of its own, and JSON says of what type it is and how it is laid out.
-Before, all lie in one checkpoint of `torch.save`, whose directory is a pickle: it is not opened here.
+Since torch 2.9 each is a member of raw bytes, and a JSON member states its type and layout. Before, all are in one
+checkpoint of `torch.save`, whose directory is a pickle, which is not opened here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _CHECKPOINT_BYTES = 2**34  # of a checkpoint, which is read as a whole
 
 
 class Members:
-    """What the inputs of a program hold, by the name of the value.
+    """Contents of a program's inputs, by name of the value.
 
-    path: the archive; member: the one that describes the program; targets: by value, what it is called in the model.
+    path: the archive. member: that of the program. targets: by value, its qualified name in the model.
     """
 
     def __init__(self, path: Path, member: str, targets: Mapping[str, str]) -> None:
@@ -40,7 +40,7 @@ class Members:
         self._memory: dict[str, memoryview] = {}
 
     def __call__(self, name: str) -> Stored | None:
-        """What an input holds; None where the file holds it not, or not as raw bytes.
+        """What an input holds; None if the file does not hold it as raw bytes.
 
         Raises FileError where the file contradicts itself.
         """
@@ -68,7 +68,7 @@ class Members:
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
-        """What is stored, by its name in the model."""
+        """Everything stored, by qualified name in the model."""
         found: dict[str, Entry] = {}
         with Archive(self.path) as archive:
             if sys.byteorder != "little" or _is_big_endian(archive, self._root):
@@ -100,7 +100,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing stored: its member, that one's size in bytes, and where in the file it lies unpacked, if it does."""
+    """A stored weight or constant: its member, the member's size in bytes, and its offset in the file if not compressed."""
 
     payload: schema.Payload
     member: str
@@ -114,7 +114,7 @@ def _is_big_endian(archive: Archive, root: str) -> bool:
 
 
 def extent(sizes: Iterable[int], strides: Iterable[int], offset: int) -> int:
-    """Elements of memory that a tensor reaches, from the start of its memory; 0 for an empty one."""
+    """Elements from the start of a tensor's memory to the last one that it uses; 0 for an empty tensor."""
     last = offset
     for size, stride in zip(sizes, strides, strict=False):
         if size == 0:
@@ -124,7 +124,7 @@ def extent(sizes: Iterable[int], strides: Iterable[int], offset: int) -> int:
 
 
 def _numbers(sizes: Iterable[schema.SymInt]) -> tuple[int, ...]:
-    """Sizes, strides or an offset of what is stored, which are numbers."""
+    """Sizes, strides or an offset; raises FileError for one that is not a number."""
     found = []
     for size in sizes:
         if size.as_int is None or size.as_int < 0:

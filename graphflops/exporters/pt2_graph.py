@@ -68,7 +68,7 @@ def graph_of(
 
 
 class Scope:
-    """One graph being read: the values defined so far."""
+    """One graph being read, with the values defined so far."""
 
     def __init__(self, program: Program, graph: schema.Graph, depth: int) -> None:
         self.program = program
@@ -125,7 +125,7 @@ class Scope:
         raise FileError("an input of the program has a role that this graphflops does not know")
 
     def type_input(self, entry: Input) -> None:
-        """What only inputs are asked for: whether a parameter is trained, and memory behind repeated axes."""
+        """Completes an input's type: whether a parameter is trained, the memory behind axes of stride 0, sparse storage."""
         known = self.types.get(entry.name)
         if not isinstance(known, TensorType):
             if entry.name not in self.types and entry.role not in ("object", "token"):
@@ -171,11 +171,11 @@ class Scope:
         raise FileError("an output of the program has a role that this graphflops does not know")
 
     def region(self, name: str) -> Graph:
-        """The graph as one nested in another: operands in, results out, roles all the caller's."""
+        """The graph, read as one nested in another: its inputs and outputs have no roles of their own."""
         entries = []
         for index, argument in enumerate(self.graph.inputs):
             names = [value for value in results(argument) if value is not None]
-            if not names:  # an operand fixed at export is written as its value
+            if not names:  # an operand that the export fixed is stored as its value
                 names = [self.unused(f"fixed_{index}")]
                 self.types[names[0]] = self.argument(argument)
             for value in names:
@@ -230,7 +230,7 @@ class Scope:
         return tuple(args), tuple(kwargs)
 
     def results(self, outputs: list[schema.Argument]) -> tuple[str | None, ...]:
-        """Names of the results, flat, now defined."""
+        """Defines the results; their names, flat."""
         if len(outputs) == 1 and (tensor := outputs[0].as_tensor) is not None:
             self.define(tensor.name)
             return (tensor.name,)
@@ -241,13 +241,13 @@ class Scope:
         return names
 
     def define(self, name: str) -> None:
-        """A value exists from here on."""
+        """Defines a value; raises FileError if it exists already."""
         if name in self.refs:
             raise FileError(f"defines value {shown(name)}, which exists already")
         self.refs[name] = Ref(name)
 
     def node_name(self, wanted: str | None, op: str) -> str:
-        """The node's name in the file; old files have none: then its first result's, else its operator's."""
+        """The node's name in the file; in old files, which have none, that of its first result or of its operator."""
         name = wanted if wanted is not None else operator(op).short_name
         if name in self.node_names:
             name = self.unused(name)
@@ -255,7 +255,7 @@ class Scope:
         return name
 
     def unused(self, name: str) -> str:
-        """The name, or it with the first number that nothing here is called by."""
+        """The name, with a number behind it if it is taken."""
         candidate, count = name, 0
         while candidate in self.node_names or candidate in self.refs:
             count += 1
@@ -287,7 +287,7 @@ class Scope:
         return self.rare_argument(arg)
 
     def rare_argument(self, arg: schema.Argument) -> Argument:
-        """The kinds of operand that a program has few of."""
+        """One operand of a rare kind."""
         for kind, convert in _CONVERTERS.items():
             value = getattr(arg, kind)
             if value is not None:
@@ -295,7 +295,7 @@ class Scope:
         raise FileError("an operand is of a kind that this graphflops does not know")
 
     def nested(self, argument: schema.GraphArgument) -> Graph:
-        """A graph that is an argument; one that occurs again is the same object again."""
+        """A graph that is an argument; equal graphs are one object."""
         where = f"graph {shown(argument.name)}"
         if self.depth >= MAX_DEPTH:
             raise FileError(f"{where}: graphs nest deeper than {MAX_DEPTH}")
@@ -324,7 +324,7 @@ class Scope:
 
 
 class _Defined(dict[str, Ref]):
-    """References by name; looking up a name that nothing has defined yet is an error of the file's."""
+    """References by name; looking up a name that is not defined raises FileError."""
 
     def __missing__(self, name: str) -> Ref:
         raise FileError(f"uses value {shown(name)}, which nothing before it defines")
@@ -356,7 +356,7 @@ _CONVERTERS: dict[str, Callable[[Scope, Any], Argument]] = {
     "as_float_lists": lambda scope, lists: tuple(
         [tuple([number(item) for item in items]) for items in lists]
     ),
-    # A dictionary is handed on as pairs, in its order.
+    # A dictionary becomes a tuple of pairs in its order.
     "as_string_to_argument": lambda scope, items: tuple(
         [(key, scope.argument(item)) for key, item in items.items()]
     ),

@@ -1,4 +1,4 @@
-"""The JSON of a `.pt2` as msgspec types: what of PyTorch's export schema (major 5 to 8) graphflops reads.
+"""The JSON of a `.pt2` as msgspec types: the part of PyTorch's export schema (major 5 to 8) that is read.
 
 Fields that say nothing about cost (devices of tensors, pytree specs, guards) are left out, and msgspec skips
 them without building anything. A union is written as an object with one key; here it is one struct whose
@@ -22,7 +22,7 @@ NEWEST_MAJOR = 8
 
 Decoded = TypeVar("Decoded")
 
-# A string that does not end reaches to the end of the text: its end is looked for once.
+# A string without an end matches to the end of the text, so that the search stays linear.
 _BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?Infinity|NaN', re.DOTALL)
 
 Float = Union[float, str]  # newer releases write infinities and NaN as strings, JSON having none
@@ -105,7 +105,7 @@ class Device(Struct, gc=False):
 
 
 class CustomObject(Struct, gc=False):
-    """A reference to an object of a class of the user's."""
+    """A reference to an object of a user-defined class."""
 
     name: str
     class_fqn: str = ""
@@ -170,7 +170,7 @@ class NamedArgument(Struct, gc=False):
 
 
 class Metadata(Struct, gc=False):
-    """Where in the user's code a call was made."""
+    """The module stack and stack trace of a call."""
 
     nn_module_stack: str = ""
     stack_trace: str = ""
@@ -189,7 +189,7 @@ class Node(Struct, gc=False):
 class Graph(Struct, gc=False):
     """A program, or a graph nested in one.
 
-    nodes: each the text of a `Node`, decoded when its turn comes: all of them at once take twice the memory and the time.
+    nodes: each the text of a `Node`. They are decoded one at a time: all at once take twice the memory and time.
     """
 
     inputs: list[Argument]
@@ -203,7 +203,7 @@ class Graph(Struct, gc=False):
 
 
 class ArgumentSpec(Struct, gc=False):
-    """An input or output that is the user's."""
+    """An input that the caller passes, or an output that the caller gets."""
 
     arg: Argument
 
@@ -230,7 +230,7 @@ class ConstantSpec(Struct, gc=False):
 
 
 class ObjectSpec(Struct, gc=False):
-    """An object of a class of the user's that the program closes over."""
+    """An object of a user-defined class that the program closes over."""
 
     arg: CustomObject
     custom_obj_name: str
@@ -260,7 +260,7 @@ class Literal(Struct, gc=False):
 
 
 class UserInputSpec(Struct, gc=False):
-    """An output that belongs to an input of the user's: its gradient, or its changed value."""
+    """An output that belongs to a user input: its gradient, or its changed value."""
 
     arg: Named
     user_input_name: str
@@ -320,7 +320,7 @@ class SchemaVersion(Struct, gc=False):
 
 
 class Versioned(Struct, gc=False):
-    """Just enough to tell which schema a file follows, decoded before the rest."""
+    """The part of a file that states its schema version."""
 
     schema_version: SchemaVersion
 
@@ -349,7 +349,7 @@ class PayloadConfig(Struct, gc=False):
 
 
 def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
-    """JSON as a typed value; raises FileError, with the path inside the JSON, where it does not fit."""
+    """Decodes JSON to a typed value; raises FileError, with the path inside the JSON, if it does not fit."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -364,7 +364,7 @@ def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
 
 
 def decode_part(decoder: msgspec.json.Decoder[Decoded], text: bytes | Raw, where: str) -> Decoded:
-    """A part of a member that was kept as text; raises FileError, with the path inside the part, where it does not fit."""
+    """Decodes a part of a member that was kept as text; raises FileError, with the path inside it, if it does not fit."""
     try:
         return decoder.decode(text)
     except msgspec.ValidationError as error:
@@ -374,7 +374,7 @@ def decode_part(decoder: msgspec.json.Decoder[Decoded], text: bytes | Raw, where
 
 
 def _quoted_numbers(data: bytes) -> bytes | None:
-    """The JSON with bare NaN and Infinity, which older releases wrote, as strings; None without any."""
+    """The JSON with bare NaN and Infinity, which older releases wrote, quoted; None if there are none."""
     if b"NaN" not in data and b"Infinity" not in data:
         return None
     quoted = _BARE_NUMBER.sub(

@@ -49,7 +49,7 @@ _SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan
 
 
 def results(arg: schema.Argument) -> tuple[str | None, ...]:
-    """Names that an output, or an input, defines; None for a result that is nothing or a literal."""
+    """Names that an output or input defines; None for one that is nothing or a literal."""
     if arg.as_tensor is not None:
         return (arg.as_tensor.name,)
     if arg.as_tensors is not None:
@@ -94,7 +94,7 @@ def literal(value: schema.Literal) -> Any:
 
 
 def dtype_of(number: int, name: str) -> DType:
-    """The element type of that number in the schema."""
+    """The element type by its number in the schema."""
     try:
         return SCALAR_TYPES[number]
     except KeyError:
@@ -117,7 +117,7 @@ def device(device: schema.Device) -> str:
 class Program:
     """What the graphs of one program share.
 
-    nested: graphs that are arguments, by their JSON text; one that occurs again is the same object again.
+    nested: graphs that are arguments, by their JSON text.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Program:
         return schema.decode_part(self._graph_decoder, text, f"graph {shown(name)}")
 
     def node(self, place: int, text: msgspec.Raw) -> schema.Node:
-        """A call of a graph, by its place there."""
+        """A call of a graph; `place` is its index."""
         return schema.decode_part(self._node_decoder, text, f"node #{place}")
 
     def op(self, target: str) -> str:
@@ -160,7 +160,7 @@ class Program:
         return schema.decode_part(self._meta_decoder, text, f"the type of value {shown(name)}")
 
     def size(self, name: str, size: schema.SymInt) -> Dim:
-        """One axis of a tensor, never negative."""
+        """The size of one axis of a tensor; raises FileError for one that no tensor has."""
         dim = self.integer(name, size)
         if isinstance(dim, int) and not 0 <= dim <= MAX_SIZE:
             raise FileError(
@@ -194,5 +194,5 @@ class Program:
         try:
             dim = parse_dim(value.as_expr.expr_str)
         except DimError:
-            return None  # a comparison of floats, say: nothing counts on it
+            return None  # a comparison of floats, for example; no cost depends on it
         return bool(dim) if isinstance(dim, int) else dim

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from graphflops.graph import Input, Scalar
 
-# torch writes "no upper bound" as one of several huge numbers when it does not leave it out.
+# torch leaves "no upper bound" out, or writes it as one of several huge numbers.
 _UNBOUNDED = 2**62
 
 
@@ -30,7 +30,7 @@ class Types:
         self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType) -> TensorType:
-        """The type of that shape and element type."""
+        """The tensor type of a shape and element type."""
         key = (shape, dtype)
         known = self._tensors.get(key)
         if known is None:
@@ -38,7 +38,7 @@ class Types:
         return known
 
     def variant(self, tensor: TensorType, requires_grad: bool, stored: Dim | None) -> TensorType:
-        """The same for an input that is trained, or that repeats its memory along an axis."""
+        """The type of an input that is trained, or that stores fewer elements than it has."""
         key = (tensor, requires_grad, stored)
         known = self._variants.get(key)
         if known is None:
@@ -46,7 +46,7 @@ class Types:
         return known
 
     def dim(self, text: str, hint: int | None) -> Dim:
-        """A size from its text; raises DimError for what is none."""
+        """A size from its text; raises DimError for a text that is not a size."""
         dim = parse_dim(text)
         if hint is not None:
             self.hints.setdefault(dim, hint)
@@ -59,13 +59,13 @@ class Types:
 
 
 def storage(shape: Sequence[Dim], strides: Sequence[int | None]) -> Dim | None:
-    """Elements in memory where an axis of stride zero repeats them; None where each has its own place."""
+    """Elements in memory of a tensor with axes of stride 0; None for a tensor without."""
     kept = [size for size, stride in zip(shape, strides, strict=False) if stride != 0 or size == 1]
     return None if len(kept) == len(shape) else prod(kept)
 
 
 def sparse(tensor: TensorType, name: str) -> TensorType:
-    """The type of an input that stores only some of its elements: how many goes by the input's name."""
+    """The type of a sparse input; the number of stored elements is a symbol named after the input."""
     return replace(tensor, nonzeros=symbol(f"{name}_nnz" if name.isidentifier() else "nnz"))
 
 
