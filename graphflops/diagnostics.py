@@ -1,4 +1,4 @@
-"""What an analysis has to say beside its numbers: each kind by its stable code, and its name."""
+"""Diagnostics: the name of each kind by its stable code."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ DIAGNOSTICS = {
 
 
 def diagnostic(code: str, node: str, message: str) -> Diagnostic:
-    """A diagnostic with the name that its code has."""
+    """A diagnostic with the name that belongs to its code."""
     return Diagnostic(code, DIAGNOSTICS[code], node, message)

@@ -1,4 +1,4 @@
-"""A model as a frozen graph of calls: the one shape in which every reader hands a program over.
+"""A model as a frozen graph of calls, the output of every reader.
 
 This is the only file that touches networkx.
 """
@@ -49,7 +49,7 @@ class Node:
     """One call of an operator.
 
     op: `aten.conv2d.default`, `onnx.Conv`, `higher_order.cond`, `_operator.mul`.
-    args, kwargs: references, literals, nested graphs, and tuples of these; kwargs bear the operator's own names.
+    args, kwargs: references, literals, nested graphs, and tuples of these; kwargs have the operator's own names.
     outputs: names of the results, flat; None for one that nobody wants.
     module, module_type: path and type of the innermost module the call was made in; "" for the top level or unknown.
     source: `file.py:12`, the innermost line of the user's own code; "" where the file records none.
@@ -109,7 +109,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size that is not a number yet: inclusive range, example value if the file has one, input axes it stands at."""
+    """A size without a number: inclusive range, example value if the file has one, the input axes that have this size."""
 
     name: str
     minimum: int | None = None
@@ -120,7 +120,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something a reader noticed that the program's user should know: stable code, node (or ""), one sentence."""
+    """A diagnostic of a reader: stable code, node (or ""), one sentence."""
 
     code: str
     node: str
@@ -129,7 +129,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A weight or constant as it lies in memory.
+    """A weight or constant and its layout in memory.
 
     shape, strides, offset: of the tensor in the memory of `memory`, counted in elements.
     memory: all the bytes of that memory, little-endian; weights that share memory share the object.
@@ -192,8 +192,8 @@ class Graph:
     def nx(self) -> networkx.MultiDiGraph:
         """The graph as a frozen `networkx.MultiDiGraph`: one edge per use of a value, keyed by operand slot.
 
-        A program input is a node named after its value and bears an `Input`; a call is a node named after itself and
-        bears a `Node` (attribute `data` in both); the attribute `value` of an edge names the value used. Built on first
+        A program input is a node named after its value and has an `Input`; a call is a node named after itself and
+        has a `Node` (attribute `data` in both); the attribute `value` of an edge names the value used. Built on first
         use: importing networkx costs a quarter of the time in which a whole analysis is done.
         """
         import networkx

@@ -1,4 +1,4 @@
-"""A report at many sizes: its formulas evaluated, the file not read again."""
+"""A report at many sizes: its formulas are evaluated, the file is not read again."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST = 10_000  # points
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a program costs at one choice of sizes; None where another size without a value is part of the formula.
+    """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value.
 
-    cost: of the program, in a training analysis of the whole step; FLOPs and bytes as in a report.
+    cost: FLOPs and bytes as in a report; in a training analysis those of the whole step.
     """
 
     sizes: Mapping[str, int]
@@ -61,8 +61,8 @@ class Sweep:
 def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     """The program at every combination of the sizes.
 
-    sizes: values by symbol (`s27`) or input axis (`ids[1]`), in the order in which they vary, the last the fastest; several
-    that are always equal by all of their names (`keys[2]=values[2]`).
+    sizes: values by symbol (`s27`) or input axis (`ids[1]`), in the order in which they vary, the last one fastest; sizes
+    that are always equal under all of their names (`keys[2]=values[2]`).
     Raises ModelError for a name that no open size of the report has or that is given twice, where a size of a result is
     negative, and for more than 10,000 points.
     """
@@ -84,7 +84,7 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
 
 
 def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
-    """A line for each size that has values for which the program was not exported."""
+    """One line for each size with values outside the range for which the program was exported."""
     lines = []
     for name, values in sizes.items():
         for info in (report.symbols[symbol] for symbol in _symbols(report, name)):
@@ -109,7 +109,7 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def _symbols(report: Report, names: str) -> list[str]:
-    """The sizes that a name, or several with `=` between them, stand for."""
+    """The symbols behind a name, or behind several names joined by `=`."""
     whole = _symbol(report, names)
     if whole is not None:
         return [whole]

@@ -1,4 +1,4 @@
-"""What is known of a value before anything runs: element type, shape and, for small integer tensors, contents."""
+"""Types of values, known before anything runs: element type, shape and, for small integer tensors, contents."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TensorType:
     """The type of one tensor.
 
     shape: sizes, each an int or an `Expr` over the program's symbols.
-    stored: elements really held in memory where that is fewer than `numel`, as behind `expand`; None means all of them.
+    stored: elements held in memory if they are fewer than `numel`, as behind `expand`; None means all of them.
     value: contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None;
         of a floating constant too where sizes may come of it (the scales of a resizing).
     requires_grad: whether a training step wants the gradient of this value.
@@ -128,7 +128,7 @@ class TensorType:
         return TensorType(self.shape if shape is None else tuple(shape), dtype or self.dtype)
 
     def view(self, shape: Iterable[Dim], dtype: DType | None = None) -> TensorType:
-        """Another look at the same memory; what stays a broadcast stays one."""
+        """A tensor that shares this one's memory; a broadcast stays a broadcast."""
         out = self.like(shape, dtype)
         return out if self.stored is None else replace(out, stored=_smaller(self.stored, out.numel))
 
@@ -141,10 +141,10 @@ Contents = Union[Dim, float, "tuple[Contents, ...]"]
 
 @dataclass(frozen=True, slots=True)
 class SequenceType:
-    """A list of tensors: what is known of every element alike, and how many there are.
+    """A list of tensors: the type that all elements share, and how many there are.
 
-    element: None where nothing is known of the elements alike, as of an empty sequence.
-    length: None where nothing is known.
+    element: None if no common type is known, as for an empty sequence.
+    length: None if it is not known.
     items: each element, where they are known one by one.
     """
 
@@ -170,7 +170,7 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class UnknownType:
-    """A value of which not even the number of axes is known."""
+    """A value of unknown rank."""
 
     dtype: DType | None = None
 

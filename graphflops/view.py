@@ -1,4 +1,4 @@
-"""A priced program as a graph to look around in: who makes a value, who uses it, of what type it is."""
+"""Lookups in a priced program: which call makes a value, which calls use it, what type it has."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of the program, or of a graph nested in it: what the file says of it, the names it uses in order, its row.
+    """A call of the program, or of a graph nested in it: its node, the names of the values it reads in order, its row.
 
-    place: which call it is, in program order.
+    place: index of the call in program order.
     """
 
     node: Node
@@ -56,7 +56,7 @@ class Call:
         return self._arguments.get(name, otherwise)
 
     def value(self, name: str) -> str:
-        """Name of the value that an argument is, by the argument's canonical name; "" where it is none."""
+        """Name of the value given as an argument, by the argument's canonical name; "" if the argument is not a value."""
         argument = self.argument(name)
         return argument.name if isinstance(argument, Ref) else ""
 
@@ -77,23 +77,23 @@ class Call:
 
     @property
     def result(self) -> str:
-        """Name of the first result; "" where nobody wants it."""
+        """Name of the first result; "" if it is not used."""
         return (self.node.outputs and self.node.outputs[0]) or ""
 
     @property
     def given(self) -> tuple[Any, ...]:
-        """Arguments by place: files of torch before 2.7 name all of them, in the operator's order."""
+        """Arguments by position: files of torch before 2.7 name all of them, in the operator's order."""
         return self.node.args or tuple([value for _, value in self.node.kwargs])
 
     def operand(self, place: int) -> str:
-        """Name of the value at that place; "" where there is none."""
+        """Name of the value at that position; "" if there is none."""
         given = self.given
         argument = given[place] if place < len(given) else None
         return argument.name if isinstance(argument, Ref) else ""
 
     @property
     def operands(self) -> list[str]:
-        """Names of the values at all places; "" for one left out."""
+        """Names of the values at all positions; "" for one that is left out."""
         return [argument.name if isinstance(argument, Ref) else "" for argument in self.given]
 
     def attribute(self, name: str, otherwise: Any = None) -> Any:
@@ -108,8 +108,8 @@ class Call:
 class View:
     """A program and the rows of its report; names of values are unique in it, nested graphs included.
 
-    given: sizes that the user gave, by name; None where the recorded sizes do not hold any more.
-    flexible: what is visible of attentions with functions of their own.
+    given: sizes that the user gave, by name; None if the recorded sizes no longer hold.
+    flexible: visible pairs of the attentions with score or mask functions of their own.
     """
 
     graph: Graph
@@ -162,7 +162,7 @@ class View:
         return {entry.name: entry for entry in self.graph.inputs if entry.role != "user"}
 
     def size(self, name: str) -> Dim | None:
-        """The size that a value is which is no tensor; None where it is none, or not known."""
+        """The size that a scalar value stands for; None if it is not a size, or not known."""
         recorded = self.graph.types.get(name)
         if self.given is None or isinstance(recorded, bool) or not isinstance(recorded, (int, Expr)):
             return None

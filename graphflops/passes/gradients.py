@@ -1,4 +1,4 @@
-"""What a training step adds to a forward call: its gradients, and the optimizer's update."""
+"""The cost of training beside the forward pass: gradients of calls, and the optimizer's update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
-    """What the backward of one call costs, or None where nothing wants a gradient.
+    """The estimate of the backward of one call; None if no operand wants a gradient.
 
     Without a rule of its own: for a product the forward's matrix work once per wanted factor, otherwise the forward's vector
     work once per wanted operand; a view's gradient is a view.
@@ -35,7 +35,7 @@ def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Es
 def backward_of(
     rule: Rule, arguments: Mapping[str, Any], estimate: Estimate, operands: Sequence[TensorType]
 ) -> Backward | None:
-    """The backward of one call with what it keeps in memory, or None where nothing wants a gradient.
+    """The backward of one call with what it keeps in memory; None if no operand wants a gradient.
 
     operands: the call's tensors as they come, each an object of its own, so that what a rule reads can be told apart.
     """
@@ -106,7 +106,7 @@ def _floating(values: Iterable[Any]) -> set[int]:
 def _told_apart(
     back: Estimate, estimate: Estimate, places: Mapping[int, int]
 ) -> tuple[frozenset[int], frozenset[int], tuple[int, ...]]:
-    """What a backward reads, by place: operands, results, and others; the results' own gradients are in none of them.
+    """Positions of what a backward reads: operands, results, and others; gradients of the results are in none of them.
 
     Operands and results are told by identity, a gradient by its type; the first reading of a result stands for its
     gradient where no other does.
@@ -130,7 +130,7 @@ def _told_apart(
 
 
 def _fresh(back: Estimate) -> list[bool]:
-    """For each gradient, whether the backward writes it: one that it does not is the result's gradient."""
+    """For each gradient, whether the backward writes it; one that it does not write is the result's own gradient."""
     if back.writes is None:
         return [True] * len(back.out)
     unclaimed = [value for value in back.writes if isinstance(value, TensorType)]
@@ -144,7 +144,7 @@ def _fresh(back: Estimate) -> list[bool]:
 
 
 def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
-    """The place of the first tensor of the same shape and element type."""
+    """Position of the first tensor of the same shape and element type."""
     return next(
         (
             place
@@ -181,7 +181,7 @@ def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Ite
 
 
 def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
-    """Mark what wants a gradient after the last call, beyond its results.
+    """Mark further values that want a gradient because of the last call.
 
     An operand written in place wants one if its result does, and so do views of it; results of an operator without a rule
     want one if an operand does.

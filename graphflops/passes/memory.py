@@ -42,7 +42,7 @@ class MemoryUse:
 
 
 def memory_use(program: PricedProgram) -> MemoryUse:
-    """The peaks of a program and what is held when."""
+    """The peaks of a program's activations and their timeline."""
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
     peaks = _Peaks(SizesKnown(program.binding.hints, minimums), program.training, program.names)
@@ -95,7 +95,7 @@ class _Peaks:
 
 
 class _Liveness:
-    """One graph with the moments at which its values appear and go."""
+    """Measures one graph: when each of its values is allocated and released."""
 
     def __init__(
         self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], sizes: SizesKnown, training: bool
@@ -144,7 +144,7 @@ class _Liveness:
 
 
 def _sizes(root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Dim]:
-    """Bytes of each value that owns memory; equal types are measured once, the layers of a model share theirs."""
+    """Bytes of each value that owns memory; equal types are measured once."""
     measured: dict[int, Dim] = {}
     sizes: dict[str, Dim] = {}
     for name, owner in root.items():
@@ -157,7 +157,7 @@ def _sizes(root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Di
 
 
 def _last_uses(calls: Sequence[PricedCall], root: Mapping[str, str]) -> dict[int, list[str]]:
-    """By index of a call: values of the program's own making that nothing needs after it."""
+    """By index of a call: values made by the program that have their last use there."""
     needed: set[str] = set()
     ends: dict[int, list[str]] = {}
     for index in range(len(calls) - 1, -1, -1):
@@ -173,7 +173,7 @@ def _last_uses(calls: Sequence[PricedCall], root: Mapping[str, str]) -> dict[int
 def _saved(
     calls: Sequence[PricedCall], root: Mapping[str, str], values: Mapping[str, Value]
 ) -> dict[str, int]:
-    """Values that gradients read, by the index of the earliest call whose gradient does."""
+    """For each value that gradients read, the index of the earliest call whose gradient reads it."""
     saved: dict[str, int] = {}
     for index, call in enumerate(calls):
         if call.gradient is None:
@@ -188,7 +188,7 @@ def _saved(
 
 
 class _Reverse:
-    """The calls run backwards: a gradient's memory appears when it is computed and goes with its last holder."""
+    """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder."""
 
     def __init__(self, values: Mapping[str, Value], meter: Meter) -> None:
         self.values = values
@@ -198,7 +198,7 @@ class _Reverse:
         self.holders: list[int] = []
 
     def give(self, name: str) -> None:
-        """The gradient of a result of the program, which comes from outside."""
+        """Allocate the gradient of a result of the program, which comes from outside."""
         value = self.values.get(name)
         if name not in self.gradients and isinstance(value, TensorType) and value.requires_grad:
             self.gradients[name] = self.allocate(name, value.like().nbytes)
@@ -259,7 +259,7 @@ def _backward(
     released: Mapping[int, Sequence[str | int]],
     meter: Meter,
 ) -> None:
-    """Run the calls backwards; `released` says what each call's gradient is the last to need."""
+    """Run the backward pass. released: by index of a call, what its gradient is the last to need."""
     reverse = _Reverse(values, meter)
     for name in seeds:
         reverse.give(name)

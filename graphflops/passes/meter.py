@@ -1,4 +1,4 @@
-"""A running sum of the memory held, with its maxima: the peak, also where sizes are symbolic, and what is held when."""
+"""A running sum of the memory held: its peak, also for symbolic sizes, and its timeline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_EVALUATED, _MOST_SHIFTED = 300_000, 5_000
 
 @dataclass(frozen=True, slots=True)
 class SizesKnown:
-    """What helps to compare symbolic sizes: example values, and the least value each symbol takes."""
+    """Known facts for comparing symbolic sizes: example values, and the least value of each symbol."""
 
     hints: Mapping[str, int]
     minimums: Mapping[str, int]
@@ -34,7 +34,7 @@ class SizesKnown:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most bytes alive at once, and the call at which they are at the hinted sizes."""
+    """The most bytes alive at once, and the call with that peak at the hinted sizes."""
 
     bytes: Dim = 0
     node: str = ""
@@ -110,7 +110,7 @@ class Meter:
         self.rows.append(self.row)
 
     def peak(self) -> Peak:
-        """The largest mark; a `max` of those that no other provably covers where sizes are symbolic."""
+        """The largest sum; for symbolic sizes a `max` of those that no other sum provably covers."""
         if not self.marks:
             return Peak(self.live)
         ranked = sorted(self.marks, key=self._at_hints, reverse=True)
@@ -129,7 +129,7 @@ class Meter:
         return Peak(dim_max(*best), self.marks[ranked[0]])
 
     def _spread(self) -> list[dict[str, int]]:
-        """Sizes small to large: all symbols alike, and each alone with the others at their hints."""
+        """Sample sizes, small to large: all symbols equal, and each alone with the others at their hints."""
         uses = Counter(name for mark in self.marks if isinstance(mark, Expr) for name in sorted(mark.symbols))
         names = sorted(uses)
         most = _MOST_EVALUATED // (len(_SAMPLED) * max(_terms(self.marks), 1))
@@ -143,7 +143,7 @@ class Meter:
         ]
 
     def _from_minimums(self, mark: Dim) -> Dim:
-        """The mark over symbols counted from their least value: so `64*s*t` covers `64*s`, where t is at least 1."""
+        """The sum with each symbol written as its least value plus a symbol: so `64*s*t` covers `64*s` if t >= 1."""
         if isinstance(mark, int):
             return mark
         return mark.substitute(
@@ -163,5 +163,5 @@ def _terms(marks: Iterable[Dim]) -> int:
 
 
 def _terms_shifted(mark: Dim) -> int:
-    """How many terms the mark has, at most, when one is added to each symbol."""
+    """An upper bound of the number of terms after `_from_minimums`."""
     return sum(2 ** len(monomial) for monomial in mark.terms) if isinstance(mark, Expr) else 0

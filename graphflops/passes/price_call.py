@@ -33,7 +33,7 @@ RANKLESS = "not even the number of axes of an operand is known, here and in call
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """What is known of one distinct call (operator, operand types, attributes), however often it occurs."""
+    """The price of one distinct call (operator, operand types, attributes), which may occur many times."""
 
     state: State
     estimate: Estimate
@@ -57,7 +57,7 @@ def price_call(
     wanted: tuple[bool, ...] | None = None,
     training: bool = False,
 ) -> Priced:
-    """What the rule says of a call; a rule that fails leaves this one call unknown.
+    """The price of a call by its rule; a rule that fails leaves this one call unknown.
 
     in_place: the rule is that of the functional operator, the call writes its first tensor.
     wanted: which results are used, where types are derived rather than compared with recorded ones; else None.
@@ -121,7 +121,7 @@ def _completed(
 
 
 def _holding(estimate: Estimate) -> Estimate:
-    """The estimate with known contents as the results' types hold them."""
+    """The estimate with known contents converted to the element types of the results."""
     if not any(isinstance(value, TensorType) and value.value is not None for value in estimate.out):
         return estimate
     return replace(estimate, out=tuple([held(x) if isinstance(x, TensorType) else x for x in estimate.out]))
@@ -134,20 +134,20 @@ def _written(estimate: Estimate, target: TensorType) -> Estimate:
 
 
 def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced:
-    """A call that no rule prices, why, and what is known of its results all the same."""
+    """The price of a call without an estimate: the reason, and the results' types if they are known."""
     estimate = Estimate(out, writes=(), unknown=problem)
     return Priced("unknown", estimate, Cost(), code=code, placeholders=placeholders(estimate))
 
 
 def _refuse_rankless(rule: Rule, arguments: Mapping[str, Any]) -> None:
-    """Raise RuleError where the rule needs to know more of an operand than is known."""
+    """Raise RuleError if the rule needs the rank of an operand of unknown rank."""
     for name, value in arguments.items():
         if name not in rule.rankless and any(isinstance(x, UnknownType) for x in flat((value,))):
             raise RuleError(RANKLESS)
 
 
 def _refuse_impossible(estimate: Estimate) -> None:
-    """Raise ShapeError where a size or the cost is one that nothing can have: an attribute or an operand makes no sense."""
+    """Raise ShapeError for an impossible size or cost, which comes from a senseless attribute or operand."""
     for value in estimate.out:
         sizes: tuple[Dim | None, ...] = ()
         if isinstance(value, TensorType):
@@ -219,7 +219,7 @@ def key_of(value: Any) -> Any:
 
 
 def flat(values: Any) -> Iterator[Any]:
-    """What tuples hold, however deep."""
+    """The items of nested tuples, in order."""
     for value in values:
         if isinstance(value, tuple):
             yield from flat(value)
@@ -228,7 +228,7 @@ def flat(values: Any) -> Iterator[Any]:
 
 
 def distinct(value: Any) -> Any:
-    """The same, every tensor type in it an object of its own, so that a rule's readings tell which operand they are of."""
+    """A copy in which every tensor type is an object of its own, so that a rule's reads identify their operands."""
     if isinstance(value, tuple):
         return tuple([distinct(item) for item in value])
     return replace(value) if isinstance(value, TensorType) else value
@@ -261,7 +261,7 @@ def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
 
 
 def is_free(estimate: Estimate) -> bool:
-    """Whether the rule declares that nothing is computed and no memory touched."""
+    """True if the rule declares that nothing is computed and no memory is touched."""
     makes = estimate.writes is None and any(isinstance(value, TensorType) for value in estimate.out)
     return not (makes or estimate.reads or estimate.writes or estimate.regions or estimate.cost)
 

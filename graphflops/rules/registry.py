@@ -29,8 +29,8 @@ _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importi
 class Rule:
     """A registered rule.
 
-    product: parameters multiplied with one another, each of whose gradients costs the forward's product once more.
-    rankless: parameters that may be given a value of which not even the number of axes is known; `*` for variadic ones.
+    product: parameters that are multiplied with one another; the gradient of each costs the forward's product once more.
+    rankless: parameters that may be given a value of unknown rank; `*` for variadic ones.
     home: module that registered it.
     """
 
@@ -62,7 +62,7 @@ class Rule:
         return bool(self.function.__code__.co_flags & _VARKEYWORDS)
 
     def call(self, arguments: Mapping[str, Any]) -> Estimate:
-        """Run the rule on arguments by parameter name; those of a variadic rule stand under `*`."""
+        """Run the rule on arguments by parameter name; the variadic ones are under `*`."""
         if "*" not in arguments:
             return self.function(**arguments)
         keywords = dict(arguments)
@@ -73,7 +73,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class ForwardCall:
-    """What a backward rule receives: the forward call whose gradient is wanted.
+    """The argument of a backward rule: the forward call whose gradient is wanted.
 
     estimate: what the forward rule returned.
     arguments: the arguments of the forward call by parameter name; those left at their default are not in it.
@@ -125,7 +125,7 @@ def find(op: str) -> Rule | None:
     """The rule that prices an operator, or None: `aten.add.Tensor`, then `aten.add`, then the same without in-place `_`.
 
     Rules of installed packages (entry points of the group `graphflops.rules`, each naming a module that registers rules
-    when imported) are loaded when an operator is first not found: looking for them costs more than most analyses.
+    when imported) are loaded at the first operator that is not found: searching for them takes longer than most analyses.
     """
     found = _lookup(_rules, index.RULES, op)
     if found is None and _load_installed():
@@ -155,7 +155,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def index_text() -> str:
-    """What index.py must say: where each rule was registered."""
+    """The text of index.py: the module that registers each rule."""
     rules = {rule.key: rule.home for rule in known() if rule.home.startswith(_PACKAGE)}
     lines = [
         '"""Which module holds the rule of each operator. Written by `python -m graphflops.rules`; a test compares."""'
@@ -174,7 +174,7 @@ def index_text() -> str:
 
 
 def _registering_module() -> str:
-    """The module whose import, or whose call, registers a rule: helpers that fill tables are looked through."""
+    """The module that registers a rule; helper functions in between are skipped."""
     frame = sys._getframe(2)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back
@@ -199,7 +199,7 @@ def _lookup(table: dict[str, Rule], homes: dict[str, str], op: str) -> Rule | No
 
 
 def _load_installed() -> bool:
-    """Import the rules of installed packages, once; whether that was now."""
+    """Import the rules of installed packages, the first time only; True if this was it."""
     global _installed_loaded
     if _installed_loaded:
         return False

@@ -1,4 +1,4 @@
-"""Graphs that run inside a call: one of two, one as often as a loop turns, one for each element of a list."""
+"""Control flow of ONNX: If, Loop, Scan, SequenceMap."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorTyp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ENDLESS = 2**31 - 1  # a loop that may turn this often is left by its condition
+_ENDLESS = 2**31 - 1  # a loop with this trip count or more is ended by its condition
 _TRIED = (2, 3, 64, 1009)  # sizes at which a condition is tried that leads to results of different ranks
 
-# One of two.
+# If
 
 
 @rule("onnx.If", rankless=("cond",))
 def if_(cond: Numbers, *, then_branch: Region, else_branch: Region) -> Estimate:
-    """The branch that a known condition picks, else the dearer one."""
+    """The branch that a known condition selects, else the more expensive one."""
     holds = size(cond)
     if isinstance(holds, int):
         return once(then_branch() if holds else else_branch())
@@ -39,7 +39,7 @@ def if_(cond: Numbers, *, then_branch: Region, else_branch: Region) -> Estimate:
 
 
 def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
-    """What is known of either result: a size that differs is chosen by the condition where that is one of sizes."""
+    """A type that holds for both results; where sizes differ, a condition on sizes chooses between them."""
     if a == b:
         return a
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype == b.dtype:
@@ -67,7 +67,7 @@ def _chosen(condition: Expr | None, a: TensorType, b: TensorType, place: int) ->
 
 
 def _usually(condition: Expr) -> bool | None:
-    """Whether a condition on sizes holds, if it does or does not at all sizes tried: none of them is 0 or 1."""
+    """The value of a condition on sizes if it is the same at all sizes tried, none of which is 0 or 1; else None."""
     names = sorted(condition.symbols)
     tried = [dict.fromkeys(names, size) for size in _TRIED]
     tried += [{name: size + 7 * place for place, name in enumerate(names)} for size in _TRIED]
@@ -75,12 +75,12 @@ def _usually(condition: Expr) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
-# As often as a loop turns.
+# Loop and Scan
 
 
 @rule("onnx.Loop", rankless=("trips", "cond", "*"))
 def loop(trips: Numbers = None, cond: Numbers = None, *carried: Value, body: Region) -> Estimate:
-    """The body as often as the trip count and the condition let it turn; a number only data can tell has a name."""
+    """The body, once per iteration; an iteration count that depends on data gets a name."""
     most, entered = size(trips), 1 if cond is None else size(cond)
     limit = data_dependent("loop_trips") if most is None and trips is not None else most
     if limit is not None and at_least(limit, _ENDLESS):
@@ -135,7 +135,7 @@ def scan_batch(
 def _parted(
     operands: Sequence[TensorType], count: int
 ) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
-    """States, and the tensors that are scanned."""
+    """The states and the scanned tensors among the operands."""
     require(0 < count <= len(operands), f"{count} of {len(operands)} operands cannot be scanned")
     return tuple(operands[:-count]), tuple(operands[-count:])
 
@@ -160,12 +160,12 @@ def _scanned(
     return looped(turn, states, length, output_places or ())
 
 
-# For each element of a list.
+# SequenceMap
 
 
 @rule("onnx.SequenceMap", rankless=("*",))
 def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
-    """The body once per element; lists beside the first are walked along with it."""
+    """The body once per element of the first list; further lists are read in step with it."""
     operands = (x, *others)
     each = [listed(value) if isinstance(value, SequenceType) else None for value in operands]
     if x.length == 0 or any(

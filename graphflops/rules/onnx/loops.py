@@ -1,9 +1,9 @@
-"""How often a loop turns and what it leaves behind: as formulas of its turn where they are, else turn by turn.
+"""Iteration count, results and cost of a loop: as formulas of the iteration where possible, else iteration by iteration.
 
-A loop's body is priced at a turn that has a name instead of a number. A carried size or whole number that grows by the
-same amount in each turn becomes a formula of that name; a condition that compares such formulas says how often the loop
-turns; a cost that depends on the turn is summed over all of them. What follows no formula is followed turn by turn for as
-long as a short loop takes, and has a name of its own past that.
+The body is priced at a symbolic iteration. A carried size or integer that grows by the same amount in each iteration becomes
+a formula of it; a condition that compares such formulas gives the iteration count; a cost that depends on the iteration is
+summed over all of them. A loop that does not fit formulas is run iteration by iteration if it is short; otherwise its
+open sizes get names of their own.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     Body = Callable[[Dim, "State"], "Turn"]
 
 State = tuple[Value, ...]
-_ROUNDS = 4  # tries at finding what each turn adds
-_UNROLLED = (32, 8, 2)  # turns followed one by one, of a loop, of a loop within a loop, and so on
-_MOST_RUNS = (
-    500  # of bodies, in one loop and those within it; past that no formulas are looked for, no turns followed
-)
+_ROUNDS = 4  # attempts at finding what each iteration adds
+_UNROLLED = (32, 8, 2)  # iterations run one by one: of a loop, of a loop within a loop, and so on
+_MOST_RUNS = 500  # of bodies, in one loop and those within it; past that neither formulas nor single iterations are tried
 
 _level: ContextVar[int] = ContextVar("level", default=0)
 _runs: ContextVar[list[int]] = ContextVar("runs")
@@ -41,9 +39,9 @@ _runs: ContextVar[list[int]] = ContextVar("runs")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One run of a body: what it carries into the next, what it hands out, and whether there is a next.
+    """One iteration: the values it carries into the next, its scan outputs, and whether there is a next.
 
-    goes_on: 0 or 1 where it is known, a formula where it depends on sizes, None where only data can tell.
+    goes_on: 0 or 1 if known, a formula if it depends on sizes, None if it depends on data.
     """
 
     run: RegionRun
@@ -53,9 +51,9 @@ class Turn:
 
 
 def looped(body: Body, state: State, limit: Dim | None, places: Sequence[int] = ()) -> Estimate:
-    """The body as often as the loop turns, at most `limit` times; carried values first, then what the turns stack up.
+    """The estimate of a loop of at most `limit` iterations; results are the carried values, then the stacked scan outputs.
 
-    places: the axis along which each of the latter is stacked, the first one where none is said.
+    places: the axis along which each scan output is stacked; the first axis if empty.
     """
     level = _level.get()
     if level == 0:
@@ -71,8 +69,8 @@ def looped(body: Body, state: State, limit: Dim | None, places: Sequence[int] = 
 class _Loop:
     """One loop.
 
-    runs: how often bodies have run so far, in the outermost loop and all within it.
-    open: the names of carried sizes that follow no formula.
+    runs: how often bodies were priced so far, in the outermost loop and all loops within it.
+    open: names of carried sizes without a formula.
     """
 
     body: Body
@@ -85,12 +83,12 @@ class _Loop:
 
     @property
     def name(self) -> str:
-        """The name of the turn, another one inside another loop."""
+        """The symbol of the iteration, a different one for each nesting level."""
         return f"turn_{self.level}"
 
     @property
     def tired(self) -> bool:
-        """Whether bodies have run so often that what is left is only priced."""
+        """Whether the limit of body runs is reached, so that the rest is priced once."""
         return self.runs[0] >= _MOST_RUNS
 
     def turn(self, index: Dim, state: State) -> Turn:
@@ -113,10 +111,10 @@ class _Loop:
         scanned = (self.stacked(value, place, count) for place, value in enumerate(turn.scanned))
         return self.priced(turn, count, (*carried, *scanned))
 
-    # What each turn adds.
+    # What each iteration adds
 
     def settled(self) -> tuple[State, Turn]:
-        """The carried values as formulas of the turn, and the turn from there."""
+        """The carried values as formulas of the iteration, and the iteration that starts from them."""
         state, index = self.initial, symbol(self.name)
         for attempt in range(_ROUNDS):
             turn = self.turn(index, state)
@@ -133,7 +131,7 @@ class _Loop:
         return self.opened()
 
     def opened(self) -> tuple[State, Turn]:
-        """The carried values without a formula for any of their sizes, and the turn from there."""
+        """The carried values with a name for each of their sizes, and the iteration that starts from them."""
         state: list[Value] = []
         for place, value in enumerate(self.initial):
             if isinstance(value, TensorType):
@@ -145,7 +143,7 @@ class _Loop:
         return tuple(state), self.turn(symbol(self.name), tuple(state))
 
     def grown(self, old: Value, new: Value, name: str, last: bool) -> Value:
-        """A carried value that explains how the turn changed it: as it is where it does so already."""
+        """A carried value as a formula that matches its change in one iteration; unchanged if it matches already."""
         if old == new:
             return old
         if isinstance(old, SequenceType) and isinstance(new, SequenceType):
@@ -162,7 +160,7 @@ class _Loop:
         )
 
     def stepped(self, old: Dim, new: Dim, name: str, last: bool) -> Dim:
-        """A size as a formula of the turn: what it was, and what a turn adds as often as it turned."""
+        """A size as a formula of the iteration: its first value plus the iteration times what one adds."""
         if old == symbol(name) or self.advanced(old) == new:
             return old
         if last or self.turns_in(old) or self.turns_in(new):
@@ -171,7 +169,7 @@ class _Loop:
         return old + (new - old) * symbol(self.name)
 
     def counted(self, old: TensorType, new: TensorType, last: bool) -> Contents | None:
-        """Known contents as formulas of the turn; None where one of them follows none."""
+        """Known contents as formulas of the iteration; None if one of them has no formula."""
         before, after = numbers(old), numbers(new)
         if before is None or after is None:
             return None
@@ -191,10 +189,10 @@ class _Loop:
     def advanced(self, size: Dim) -> Dim:
         return at_turn(size, self.name, symbol(self.name) + 1)
 
-    # How often it turns.
+    # The iteration count
 
     def trips(self, goes_on: Dim | None) -> Dim | None:
-        """How often the loop turns; None where only data can tell."""
+        """The iteration count; None if it depends on data."""
         if isinstance(goes_on, int):
             return self.limit if goes_on else 1
         turns = None if goes_on is None else turns_while(goes_on, self.name)
@@ -203,7 +201,7 @@ class _Loop:
         return dim_min(turns, self.limit)
 
     def followed(self) -> list[Turn] | None:
-        """Every turn by itself; None where there are too many, or only data can tell which is the last."""
+        """All iterations, run one by one; None if there are too many or the last one depends on data."""
         if isinstance(self.limit, Expr):
             return None
         turns: list[Turn] = []
@@ -217,14 +215,14 @@ class _Loop:
                 return None
         return turns
 
-    # What it leaves behind, and what it costs.
+    # Results and cost
 
     def seen(self, value: Value, turn: Dim) -> Value:
-        """A value at one turn; sizes that follow no formula are for data to tell."""
+        """A value at one iteration; sizes without a formula become data-dependent."""
         return substituted(value, {self.name: turn, **{name: data_dependent(name) for name in self.open}})
 
     def stacked(self, value: Value, place: int, count: Dim) -> Value:
-        """What every turn hands out, along a new axis."""
+        """A scan output of all iterations, stacked along a new axis."""
         if not isinstance(value, TensorType):
             return UnknownType()
         settled = (
@@ -244,7 +242,7 @@ class _Loop:
         return x.like((*x.shape[:axis], count, *x.shape[axis:]))
 
     def listed(self, turns: Sequence[Turn]) -> Estimate:
-        """What turns that were followed one by one leave behind."""
+        """The estimate of iterations that were run one by one."""
         runs = Counter(id(turn.run) for turn in turns)
         once = {id(turn.run): turn.run for turn in turns}
         scanned: list[Value] = []
@@ -256,7 +254,7 @@ class _Loop:
         return Estimate((*turns[-1].carried, *scanned), writes=(), regions=regions)
 
     def priced(self, turn: Turn, count: Dim, out: State) -> Estimate:
-        """The body's cost for each turn; where it changes, the first turn's for each and what the others cost more."""
+        """The body's cost times the iteration count; if it changes, the first iteration's cost for each plus the growth."""
         same_for_all = Estimate(out, writes=(), regions=((turn.run, count),))
         if not any(self.turns_in(getattr(turn.run.cost, name)) for name in QUANTITIES):
             return same_for_all
@@ -271,7 +269,7 @@ class _Loop:
 
 
 def substituted(value: Value, sizes: Mapping[str, Dim]) -> Value:
-    """A value with sizes put in for names."""
+    """A value with sizes substituted for names."""
 
     def put(size: Dim) -> Dim:
         return size.substitute(sizes) if isinstance(size, Expr) else size
@@ -291,7 +289,7 @@ def substituted(value: Value, sizes: Mapping[str, Dim]) -> Value:
 
 
 def _unlike(a: Value, b: Value) -> bool:
-    """Whether two values have not even the number of axes in common."""
+    """Whether two values differ in kind, rank or element type."""
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.rank != b.rank or a.dtype != b.dtype
     return type(a) is not type(b)
