@@ -1,0 +1,88 @@
+"""Masks whose pairs can be counted by hand, the same in every spelling and for lengths that are bound afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from graphflops.analysis import analyze
+from graphflops.dims import evaluate
+from tests.attention.flex_programs import PAIR, flexible
+
+LENGTH, WIDTH, SIZE = 256, 32, 32
+DENSE = 2 * LENGTH * LENGTH * (WIDTH + WIDTH)  # FLOPs of both products: 8,388,608
+BLOCKS = LENGTH // SIZE
+
+# Each query sees the keys fewer than 32 places away: 63 but for those that lie before the first or after the last place.
+NEAR = LENGTH * 63 - 2 * sum(range(1, SIZE))
+# Each of 8 blocks sees itself: 32 x 32 pairs, causal 1 + 2 + ... + 32.
+SAME_BLOCK = BLOCKS * SIZE * SIZE
+CAUSAL_BLOCK = BLOCKS * sum(range(1, SIZE + 1))
+
+
+def near(i: Any, j: Any) -> Any:
+    return (i - j).abs() < SIZE
+
+
+def same_block(i: Any, j: Any) -> Any:
+    return i // SIZE == j // SIZE
+
+
+def causal_block(i: Any, j: Any) -> Any:
+    return same_block(i, j) & (j <= i)
+
+
+MASKS = [(near, NEAR), (same_block, SAME_BLOCK), (causal_block, CAUSAL_BLOCK)]
+
+
+class Masked(torch.nn.Module):
+    def __init__(self, mask: Any, spelling: str) -> None:
+        super().__init__()
+        self.mask, self.spelling = mask, spelling
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(q.shape[2])
+        seen = self.mask(places[:, None], places[None, :])
+        if self.spelling == "added":
+            seen = torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
+        return functional.scaled_dot_product_attention(q, q, q, attn_mask=seen)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("spelling", ["keep", "added"])
+@pytest.mark.parametrize(("mask", "visible"), MASKS)
+def test_as_a_tensor(mask: Any, visible: int, spelling: str, fixed: bool) -> None:
+    length = torch.export.Dim("length", min=2, max=4096)
+    program = torch.export.export(
+        Masked(mask, spelling),
+        (torch.randn(1, 1, LENGTH, WIDTH),),
+        dynamic_shapes=None if fixed else ({2: length},),
+    )
+    report = analyze(program)
+    (use,) = report.attentions
+    sizes = {} if fixed else {str(use.queries): LENGTH}
+    assert evaluate(use.flops, sizes) == DENSE
+    assert evaluate(use.masked_flops, sizes) == DENSE - visible * 2 * (WIDTH + WIDTH)
+    assert use.mask == "structure"
+
+
+@pytest.mark.parametrize("length", [LENGTH, "s"])
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize(("mask", "visible"), MASKS)
+def test_as_a_function(mask: Any, visible: int, scored: bool, length: int | str) -> None:
+    functions: dict[str, Any] = {"mask": lambda b, h, i, j: mask(i, j)}
+    if scored:
+        functions = {"score": lambda s, b, h, i, j: torch.where(mask(i, j), s, float("-inf"))}
+    report = analyze(flexible(1, 1, length, length, **functions))
+    (use,) = report.attentions
+    assert not report.diagnostics
+    assert evaluate(use.flops - use.masked_flops, {"s": LENGTH}) == visible * PAIR
+
+
+def test_the_hidden_flops_of_the_three() -> None:
+    pair = 2 * (WIDTH + WIDTH)
+    hidden = [DENSE - visible * pair for _, visible in MASKS]
+    assert (DENSE, hidden) == (8_388_608, [6_451_200, 7_340_032, 7_847_936])
