@@ -103,11 +103,15 @@ class Key(msgspec.Struct, frozen=True):
 class JsonForms:
     """The JSON forms of the classes that a document is made of.
 
-    forms: of classes whose objects differ from their fields. special: kinds of types that are no such objects.
+    forms: of classes whose objects differ from their fields; default: of all others.
+    special: kinds of types that are no such objects.
     """
 
-    def __init__(self, forms: Mapping[type, Form], special: Mapping[Any, Kind] = _NONE) -> None:
+    def __init__(
+        self, forms: Mapping[type, Form], special: Mapping[Any, Kind] = _NONE, default: Form | None = None
+    ) -> None:
         self._forms = forms
+        self._default = default or Form()
         self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}
 
     def kind(self, annotation: Any) -> Kind:
@@ -119,7 +123,7 @@ class JsonForms:
 
     def form(self, cls: type) -> Form:
         """How the class differs from its fields."""
-        return self._forms.get(cls, Form())
+        return self._forms.get(cls, self._default)
 
     def keys(self, cls: type, *, without: tuple[str, ...] = ()) -> list[Key]:
         """The keys of the object of a class, in order."""

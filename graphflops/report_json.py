@@ -5,7 +5,7 @@ A quantity without symbols is a plain integer, one with symbols is `{"value": in
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from typing import Any, Literal, Union
 
@@ -52,16 +52,15 @@ def encoded(report: Report) -> bytes:
             tool=Tool("graphflops", __version__),
             conventions=CONVENTIONS,
             totals=document.totals(**document.written_totals(session, report.totals, report), **totals),
-            **written(session, _printable(report), document.keys),
+            **{**written(session, report, document.keys), "origin": printable(report.origin)},
         )
     )
 
 
-def _printable(report: Report) -> Report:
-    """The report with an origin that UTF-8 can hold: a file's name need not be any text."""
-    texts = {f.name: getattr(report.origin, f.name) for f in fields(Origin)}
-    plain = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
-    return report if plain == texts else replace(report, origin=Origin(**plain))
+def printable(origin: Origin) -> Origin:
+    """The origin as UTF-8 can hold it: a file's name need not be valid text."""
+    texts = (getattr(origin, f.name) for f in fields(Origin))
+    return Origin(*(text.encode(errors="backslashreplace").decode() for text in texts))
 
 
 def decoded(data: bytes) -> Report:

@@ -29,7 +29,7 @@ _PERCENT = re.compile(rf"{_NUMBER}\s*%")
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class AllowedGrowth:
     """How much more than before is allowed: the larger of a share and a number."""
 
     share: Fraction
@@ -61,12 +61,12 @@ def percent(text: str | float) -> Fraction:
     return Fraction(found[1].replace("_", "")) / 100
 
 
-def growth(text: str, unit: Unit) -> Growth:
+def growth(text: str, unit: Unit) -> AllowedGrowth:
     """`+2 %`, `+1 MFLOP`, `+2 % or 1 MFLOP`. Raises ValueError, which says what is expected."""
     share, _, least = text.strip().removeprefix("+").partition(" or ")
     if "%" not in share and not least:
-        return Growth(Fraction(0), amount(share, unit))
-    return Growth(percent(share), amount(least, unit) if least else 0)
+        return AllowedGrowth(Fraction(0), amount(share, unit))
+    return AllowedGrowth(percent(share), amount(least, unit) if least else 0)
 
 
 def _factor(written: str, unit: Unit) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.budget.amounts import Growth
+from graphflops.budget.amounts import AllowedGrowth
 from graphflops.budget.culprits import culprits
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP, Measures, unnumbered, within
@@ -287,7 +287,7 @@ class _Check:
 
 
 def _allowed(limit: Limit, then: int) -> int:
-    return limit.most.allowed(then) if isinstance(limit.most, Growth) else limit.most
+    return limit.most.allowed(then) if isinstance(limit.most, AllowedGrowth) else limit.most
 
 
 def _at(sizes: Mapping[str, int]) -> str:

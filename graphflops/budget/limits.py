@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 import msgspec
 
-from graphflops.budget.amounts import Growth, Unit, amount, growth, percent
+from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
 from graphflops.budget.patterns import matches_file
 from graphflops.cost import REPORTED
 from graphflops.errors import FileError, shown
@@ -42,13 +42,13 @@ class Limit:
     """The most that one quantity may be: a number, or so much more than was measured before. `text`: as it is written."""
 
     quantity: str
-    most: int | Growth
+    most: int | AllowedGrowth
     text: str
 
     @property
     def relative(self) -> bool:
         """Whether it asks what was measured before."""
-        return isinstance(self.most, Growth)
+        return isinstance(self.most, AllowedGrowth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def _limits(path: str, inside: str, entry: _Quantities, names: Sequence[str]) ->
         for text in [] if given is None else given if isinstance(given, list) else [given]:
             unit = UNITS[quantity]
 
-            def most(text: str | float, unit: Unit = unit) -> int | Growth:
+            def most(text: str | float, unit: Unit = unit) -> int | AllowedGrowth:
                 if isinstance(text, str) and text.lstrip().startswith("+"):
                     return growth(text, unit)
                 return amount(text, unit)

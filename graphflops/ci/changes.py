@@ -26,7 +26,7 @@ _WATCHED = (*WORK, "peak_bytes", *HELD)  # the totals that a threshold is for
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ModelChange:
     """One model that is not as it was.
 
     path: where it is, or was if it is gone. comparison: None for a model that is new or gone, and where one of the
@@ -55,7 +55,7 @@ class Change:
         return opened or bool(self.comparison.unknown)
 
 
-def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iterator[Change]:
+def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iterator[ModelChange]:
     """Every model that differs between a commit and the checkout, by its path.
 
     wanted: whether a path is meant. cache: a folder where reports of the base are kept from one run to the next.
@@ -65,19 +65,19 @@ def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iter
         yield _change(base, old, new, cache)
 
 
-def _change(base: str, old: str | None, new: str | None, cache: str | None) -> Change:
+def _change(base: str, old: str | None, new: str | None, cache: str | None) -> ModelChange:
     path = new or old or ""
     if new is None:
-        return Change(path, "gone")
+        return ModelChange(path, "gone")
     status: Literal["changed", "new"] = "new" if old is None else "changed"
     try:
         with file_here(new) as file:
             report = _named(analyze(file), new)
         if old is None:
-            return Change(path, status, report=report)
-        return Change(path, status, compared(_before(base, old, cache), report), report)
+            return ModelChange(path, status, report=report)
+        return ModelChange(path, status, compared(_before(base, old, cache), report), report)
     except (GraphflopsError, OSError, RecursionError) as error:
-        return Change(path, status, error=shown(str(error), 500))
+        return ModelChange(path, status, error=shown(str(error), 500))
 
 
 def _before(base: str, path: str, cache: str | None) -> Report:

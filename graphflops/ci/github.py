@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from graphflops.budget.run import Checked
-    from graphflops.ci.changes import Change
+    from graphflops.ci.changes import ModelChange
     from graphflops.findings import ModelFindings
 
 _SECONDS = 120  # that a fetch of one commit may take
@@ -194,7 +194,7 @@ def _commented(
     inputs: Inputs,
     event: Event,
     past: bool,
-    changed: Sequence[Change] | None,
+    changed: Sequence[ModelChange] | None,
     found: Sequence[ModelFindings] | None,
     notes: Sequence[str],
 ) -> str:

@@ -15,7 +15,7 @@ from graphflops.render.text import count_of, number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from graphflops.ci.changes import Change
+    from graphflops.ci.changes import ModelChange
     from graphflops.findings import ModelFindings
 
 SUMMARY = 2**20  # bytes of a job's summary
@@ -24,14 +24,17 @@ _REST = 200  # of what is said of sections left out
 
 
 def comment(
-    changes: Sequence[Change] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str], mark: str
+    changes: Sequence[ModelChange] | None,
+    found: Sequence[ModelFindings] | None,
+    notes: Sequence[str],
+    mark: str,
 ) -> str:
     """The page as a comment that begins with a mark."""
     return f"{mark}\n{_page(changes, found, notes, COMMENT - len(mark) - 1, len)}"
 
 
 def summary(
-    changes: Sequence[Change] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str]
+    changes: Sequence[ModelChange] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str]
 ) -> str:
     """The page as a job's summary.
 
@@ -42,7 +45,7 @@ def summary(
 
 
 def _page(
-    changes: Sequence[Change] | None,
+    changes: Sequence[ModelChange] | None,
     found: Sequence[ModelFindings] | None,
     notes: Sequence[str],
     limit: int,
@@ -71,7 +74,7 @@ def _page(
     return "".join(parts)
 
 
-def _sections(changes: Sequence[Change], share: int) -> Iterator[str]:
+def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
     for change in changes:
         head = f"\n### {escaped(change.path)}"
         if change.error:

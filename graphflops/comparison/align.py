@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from graphflops.comparison.tree import Module
+    from graphflops.comparison.tree import ComparedModule
 
+ModulePair = tuple["ComparedModule", "ComparedModule"]  # one of the old program, one of the new
 _MOST_CELLS = 250_000  # of the table that aligns two lists; past it, numbers alone tell
 _MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness
 _MOST_EQUAL = 64  # modules with equal contents among which the one of the same name is looked for
@@ -33,22 +34,22 @@ class Pairs:
     tried: how many leftovers were looked at for likeness so far.
     """
 
-    new: dict[Module, Module] = field(default_factory=dict)
-    old: dict[Module, Module] = field(default_factory=dict)
-    replaced: set[Module] = field(default_factory=set)
+    new: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
+    old: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
+    replaced: set[ComparedModule] = field(default_factory=set)
     tried: int = 0
 
-    def add(self, ours: Module, theirs: Module) -> None:
+    def add(self, ours: ComparedModule, theirs: ComparedModule) -> None:
         """One pair."""
         self.new[ours] = theirs
         self.old[theirs] = ours
 
 
-def align(old: Module, new: Module, *, by_contents: bool = True) -> Pairs:
+def align(old: ComparedModule, new: ComparedModule, *, by_contents: bool = True) -> Pairs:
     """Pair the modules of two programs. by_contents: whether equal contents show that a module moved."""
     pairs = Pairs()
     pending = [(old, new)]
-    left: tuple[list[Module], list[Module]] = ([], [])
+    left: tuple[list[ComparedModule], list[ComparedModule]] = ([], [])
     while pending:
         while pending:
             pending += _paired(*pending.pop(), pairs, left)
@@ -58,8 +59,11 @@ def align(old: Module, new: Module, *, by_contents: bool = True) -> Pairs:
 
 
 def _paired(
-    ours: Module, theirs: Module, pairs: Pairs, left: tuple[list[Module], list[Module]]
-) -> Iterator[tuple[Module, Module]]:
+    ours: ComparedModule,
+    theirs: ComparedModule,
+    pairs: Pairs,
+    left: tuple[list[ComparedModule], list[ComparedModule]],
+) -> Iterator[ModulePair]:
     """Pair two modules; yields the pairs that follow from it among their parts."""
     if ours.signature == theirs.signature:
         for one, other in zip(_walk(ours), _walk(theirs), strict=True):
@@ -86,12 +90,12 @@ def _paired(
     yield from matched
 
 
-def differ(ours: Module, theirs: Module) -> bool:
+def differ(ours: ComparedModule, theirs: ComparedModule) -> bool:
     """Whether the two are known to be of different types."""
     return bool(ours.kind and theirs.kind) and ours.kind != theirs.kind
 
 
-def _walk(module: Module) -> Iterator[Module]:
+def _walk(module: ComparedModule) -> Iterator[ComparedModule]:
     stack = [module]
     while stack:
         module = stack.pop()
@@ -99,7 +103,7 @@ def _walk(module: Module) -> Iterator[Module]:
         stack.extend(module.children.values())
 
 
-def _wrapped(module: Module, around: Module) -> Module | None:
+def _wrapped(module: ComparedModule, around: ComparedModule) -> ComparedModule | None:
     """The part of `around` that the module has become, where another module was put around it."""
     if not differ(module, around) or module.children.keys() & around.children.keys():
         return None
@@ -111,11 +115,11 @@ def _wrapped(module: Module, around: Module) -> Module | None:
     return alike[0] if len(alike) == 1 or equal else None
 
 
-def _weighs(module: Module) -> bool:
+def _weighs(module: ComparedModule) -> bool:
     return bool(module.counts) or any(part.parameters for part in module.below())
 
 
-def likeness(ours: Module, theirs: Module) -> float:
+def likeness(ours: ComparedModule, theirs: ComparedModule) -> float:
     """How much of two modules is the same, 0 to 1: of their calls, or of the names of what is in them."""
     mine, other = dict(ours.counts), dict(theirs.counts)
     common = sum(min(times, other.get(kind, 0)) for kind, times in mine.items())
@@ -125,12 +129,12 @@ def likeness(ours: Module, theirs: Module) -> float:
     return max(calls, len(names[0] & names[1]) / max(len(names[0] | names[1]), 1))
 
 
-def _names(module: Module) -> set[str]:
+def _names(module: ComparedModule) -> set[str]:
     cut = len(module.path) + 1 if module.path else 0
     return {part.path[cut:] for part in _walk(module) if part is not module}
 
 
-def _parts(ours: Module, theirs: Module) -> Iterator[tuple[Module, Module]]:
+def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]:
     """Pairs among the parts of two modules that are a pair."""
     mine, other = [*ours.children.values()], [*theirs.children.values()]
     if all(part.numbered for part in (*mine, *other)):
@@ -139,17 +143,17 @@ def _parts(ours: Module, theirs: Module) -> Iterator[tuple[Module, Module]]:
         return
     free = {part.name: part for part in other}
 
-    def take(name: str) -> Module:
+    def take(name: str) -> ComparedModule:
         return free.pop(name)
 
-    rest: list[Module] = []
+    rest: list[ComparedModule] = []
     for part in mine:
         same = free.get(part.name)
         if same is not None and same.signature == part.signature:
             yield part, take(part.name)
         else:
             rest.append(part)
-    later: list[Module] = []
+    later: list[ComparedModule] = []
     for part in rest:
         same = free.get(part.name)
         if same is not None and not differ(part, same):
@@ -180,11 +184,11 @@ def _parts(ours: Module, theirs: Module) -> Iterator[tuple[Module, Module]]:
                 take(part.name)
 
 
-def _number(part: Module) -> int:
+def _number(part: ComparedModule) -> int:
     return int(part.name)
 
 
-def _aligned(mine: Sequence[Module], other: Sequence[Module]) -> Iterator[tuple[Module, Module]]:
+def _aligned(mine: Sequence[ComparedModule], other: Sequence[ComparedModule]) -> Iterator[ModulePair]:
     """Two lists of modules as sequences: the pairs, in order, that are worth most together."""
     start = 0
     while start < min(len(mine), len(other)) and mine[start].signature == other[start].signature:
@@ -215,17 +219,17 @@ def _aligned(mine: Sequence[Module], other: Sequence[Module]) -> Iterator[tuple[
             j += 1
 
 
-def _worth(mine: Module, other: Module) -> int:
+def _worth(mine: ComparedModule, other: ComparedModule) -> int:
     worth = (
         _EQUAL if mine.signature == other.signature else _SAME_PLACE if differ(mine, other) else _SAME_TYPE
     )
     return worth + (_SAME_NAME if mine.name == other.name else 0)
 
 
-def _moved(pairs: Pairs, left: tuple[list[Module], list[Module]]) -> list[tuple[Module, Module]]:
+def _moved(pairs: Pairs, left: tuple[list[ComparedModule], list[ComparedModule]]) -> list[ModulePair]:
     """Pairs among what is left over, the largest first: with equal contents, else of one type and much alike."""
     free = _Free(left[1], pairs)
-    found: list[tuple[Module, Module]] = []
+    found: list[ModulePair] = []
     queue = sorted((root for root in left[0] if root not in pairs.new), key=lambda module: -module.size)
     for module in queue:  # which grows at its end
         if module in pairs.new:
@@ -242,8 +246,8 @@ def _moved(pairs: Pairs, left: tuple[list[Module], list[Module]]) -> list[tuple[
 class _Free:
     """New modules that are still nobody's, nor any module in them."""
 
-    def __init__(self, roots: Iterable[Module], pairs: Pairs) -> None:
-        self._equal: dict[int, dict[Module, None]] = {}  # by signature
+    def __init__(self, roots: Iterable[ComparedModule], pairs: Pairs) -> None:
+        self._equal: dict[int, dict[ComparedModule, None]] = {}  # by signature
         self._pairs = pairs
         modules = [module for root in roots for module in _walk(root)]
         mixed = {above for module in modules if module in pairs.old for above in module.above()}
@@ -252,12 +256,12 @@ class _Free:
                 self._equal.setdefault(module.signature, {})[module] = None
         self._count = sum(map(len, self._equal.values()))
 
-    def take(self, module: Module) -> None:
+    def take(self, module: ComparedModule) -> None:
         """The module and all in it are somebody's now."""
         for one in (*_walk(module), *module.above()):
             self._equal.get(one.signature, {}).pop(one, None)
 
-    def equal(self, module: Module) -> Module | None:
+    def equal(self, module: ComparedModule) -> ComparedModule | None:
         """One with the same contents, if that can be no accident: beside where the module was, or with parameters."""
         candidates = [*islice(self._equal.get(module.signature, ()), _MOST_EQUAL)]
         near = [one for one in candidates if _beside(module, one, self._pairs)]
@@ -265,7 +269,7 @@ class _Free:
             return None  # a relu here and a relu there say nothing
         return _named(module.name, near or candidates)
 
-    def alike(self, module: Module) -> Module | None:
+    def alike(self, module: ComparedModule) -> ComparedModule | None:
         """One of the same type that is much alike."""
         if self._pairs.tried + self._count > _MOST_TRIED:
             return None
@@ -282,12 +286,12 @@ class _Free:
         return _named(module.name, [one for one in shares if shares[one] == best]) if best >= _ALIKE else None
 
 
-def _named(name: str, modules: Sequence[Module]) -> Module | None:
+def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | None:
     """The one of that name, else the first."""
     return next((module for module in modules if module.name == name), modules[0] if modules else None)
 
 
-def _beside(ours: Module, theirs: Module, pairs: Pairs) -> bool:
+def _beside(ours: ComparedModule, theirs: ComparedModule, pairs: Pairs) -> bool:
     """Whether the two are in modules that are a pair."""
     return ours.parent is not None and pairs.new.get(ours.parent) is theirs.parent
 

@@ -12,7 +12,7 @@ from graphflops.ops import operator
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from graphflops.comparison.sizes import Joined
+    from graphflops.comparison.sizes import JointSizes
     from graphflops.report import Row
     from graphflops.tensor import TensorType
 
@@ -35,11 +35,11 @@ _ORDER = (
     "order",
 )
 
-Call = tuple["Row", int]  # with the number of its kind
+NumberedRow = tuple["Row", int]  # with the number of its kind
 Pair = tuple["Row | None", "Row | None"]
 
 
-def different(old: Sequence[Call], new: Sequence[Call]) -> list[Pair]:
+def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[Pair]:
     """The calls that are not as they were; what only came earlier or later is left out."""
     surplus = Counter(kind for _, kind in old)
     surplus.subtract(Counter(kind for _, kind in new))
@@ -97,7 +97,7 @@ def changes(pairs: Iterable[Pair]) -> tuple[CallChange, ...]:
     return tuple(CallChange(before, after) for before, after in pairs)
 
 
-def facts(pairs: Iterable[Pair], joined: Joined, module: tuple[str, str]) -> list[Fact]:
+def facts(pairs: Iterable[Pair], joined: JointSizes, module: tuple[str, str]) -> list[Fact]:
     """What is different about these calls, each thing once. module: the path of the module in either program."""
     found: dict[Fact, None] = {}
     came: dict[str, list[int]] = {}
@@ -123,7 +123,7 @@ def ordered(facts: Iterable[Fact]) -> list[Fact]:
     return sorted(facts, key=rank)
 
 
-def _facts(before: Row, after: Row, joined: Joined, module: tuple[str, str]) -> Iterator[Fact]:
+def _facts(before: Row, after: Row, joined: JointSizes, module: tuple[str, str]) -> Iterator[Fact]:
     if before.state == "unknown" or after.state == "unknown":
         if before.state != after.state:
             yield Fact("unknown", before.state, after.state, after.op)
@@ -163,7 +163,7 @@ def _operands(row: Row, module: str) -> dict[str, TensorType]:
     return found
 
 
-def _heads(before: Row, after: Row, joined: Joined) -> Iterator[Fact]:
+def _heads(before: Row, after: Row, joined: JointSizes) -> Iterator[Fact]:
     """How many heads an attention has, where queries, keys and values are split into them."""
     for what, ours, theirs in zip(("query", "key and value"), before.inputs, after.inputs, strict=False):
         if ours.type.rank == theirs.type.rank == 4:
@@ -172,7 +172,7 @@ def _heads(before: Row, after: Row, joined: Joined) -> Iterator[Fact]:
                 yield Fact("heads", str(heads[0]), str(heads[1]), what)
 
 
-def _types(ours: TensorType, theirs: TensorType, what: str, joined: Joined) -> Iterator[Fact]:
+def _types(ours: TensorType, theirs: TensorType, what: str, joined: JointSizes) -> Iterator[Fact]:
     if ours.dtype != theirs.dtype:
         yield Fact("dtype", ours.dtype.name, theirs.dtype.name, what)
     if [*map(joined.old, ours.shape)] != [*map(joined.new, theirs.shape)]:

@@ -10,14 +10,14 @@ from graphflops.comparison.entries import Trees, attributed, listed, shared
 from graphflops.comparison.fold import folded
 from graphflops.comparison.groups import by_operator, by_source, differs
 from graphflops.comparison.growth import bounds, crossings, growth
-from graphflops.comparison.interned_calls import Kinds
+from graphflops.comparison.interned_calls import InternedCalls
 from graphflops.comparison.result import (
     Comparison,
+    DtypeChange,
     Fact,
     InputChange,
     Remark,
-    Stored,
-    Unknown,
+    UnknownChange,
 )
 from graphflops.comparison.sizes import different_inputs, join
 from graphflops.comparison.tree import grown
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.result import Figure, ModuleChange
-    from graphflops.comparison.sizes import Joined, Renamed
-    from graphflops.comparison.tree import Module
+    from graphflops.comparison.sizes import JointSizes, Renamed
+    from graphflops.comparison.tree import ComparedModule
     from graphflops.report import Report, Totals
 
 _KEPT = (
@@ -45,7 +45,7 @@ _RANKED_AT = 1024  # what a size without a value counts as where entries are ran
 def compared(old: Report, new: Report) -> Comparison:
     """What differs between two programs."""
     joined = join(old, new)
-    kinds = Kinds(joined.value)
+    kinds = InternedCalls(joined.value)
     numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
     export = (old.origin.format == "onnx") != (new.origin.format == "onnx")
     training = old.backward is not None and new.backward is not None
@@ -122,15 +122,15 @@ def compared(old: Report, new: Report) -> Comparison:
     )
 
 
-def _own(module: Module) -> Hashable:
+def _own(module: ComparedModule) -> Hashable:
     return tuple(kind for _, kind in module.calls)
 
 
-def _exported(old: Report, new: Report, joined: Joined) -> Sequence[Callable[[Module], Hashable]]:
+def _exported(old: Report, new: Report, joined: JointSizes) -> Sequence[Callable[[ComparedModule], Hashable]]:
     """An export keeps the matrix work of a module and its element type; the operators it is made of differ."""
 
-    def marks(report: Report, renamed: Renamed) -> Callable[[Module], Hashable]:
-        def mark(module: Module) -> Hashable:
+    def marks(report: Report, renamed: Renamed) -> Callable[[ComparedModule], Hashable]:
+        def mark(module: ComparedModule) -> Hashable:
             rows = [report.rows[index] for index, _ in module.calls]
             worked = [row for row in rows if row.cost.matrix_flops != 0]
             flops = total(renamed(row.cost.matrix_flops) for row in worked)
@@ -158,7 +158,7 @@ def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
             yield change
 
 
-def _rank(joined: Joined) -> Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]:
+def _rank(joined: JointSizes) -> Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]:
     """What entries are sorted by: how much work changed, then traffic, then other work, then parameters."""
     known: dict[Dim, int] = {}
 
@@ -186,7 +186,7 @@ def _rank(joined: Joined) -> Callable[[Mapping[str, Figure], Mapping[str, Figure
 
 
 def _totals(
-    old: Report, new: Report, joined: Joined, kinds: Kinds, *, training: bool
+    old: Report, new: Report, joined: JointSizes, kinds: InternedCalls, *, training: bool
 ) -> dict[str, dict[str, Figure]]:
     phases: dict[str, tuple[Totals | None, Totals | None]] = {"forward": (old.totals, new.totals)}
     if training:
@@ -205,18 +205,18 @@ def _totals(
     return found
 
 
-def _unknown(old: Report, new: Report) -> Iterator[Unknown]:
+def _unknown(old: Report, new: Report) -> Iterator[UnknownChange]:
     before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
     for op in {**after, **before}:
         if before.get(op, 0) != after.get(op, 0):
-            yield Unknown(op, before.get(op, 0), after.get(op, 0))
+            yield UnknownChange(op, before.get(op, 0), after.get(op, 0))
 
 
-def _stored(old: Report, new: Report) -> Iterator[Stored]:
+def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
     before, after = old.parameter_dtypes, new.parameter_dtypes
     if {*before} != {*after}:
         for dtype in {**before, **after}:
-            yield Stored(dtype, before.get(dtype, 0), after.get(dtype, 0))
+            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
 
 
 def _remarks(old: Report, new: Report, *, told: bool) -> Iterator[Remark]:

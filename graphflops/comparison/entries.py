@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from graphflops.comparison.align import Pairs
-    from graphflops.comparison.calls import Call
-    from graphflops.comparison.interned_calls import Counts, Kinds
+    from graphflops.comparison.calls import NumberedRow
+    from graphflops.comparison.interned_calls import Counts, InternedCalls
     from graphflops.comparison.result import Figure, Status
-    from graphflops.comparison.sizes import Joined
-    from graphflops.comparison.tree import Module
+    from graphflops.comparison.sizes import JointSizes
+    from graphflops.comparison.tree import ComparedModule
     from graphflops.report import Report
 
 Shared = dict[
@@ -31,18 +31,18 @@ class Trees:
     """All that entries are made of. training: whether both reports price gradients."""
 
     reports: tuple[Report, Report]
-    old: Module
-    new: Module
+    old: ComparedModule
+    new: ComparedModule
     pairs: Pairs
-    kinds: Kinds
-    joined: Joined
+    kinds: InternedCalls
+    joined: JointSizes
     shared: tuple[Shared, Shared]
     export: bool
     training: bool
 
 
 @dataclass(slots=True)
-class Listed:
+class ModuleChanges:
     """What came of it: entries in program order, how many modules have none, and what is only numbered otherwise."""
 
     modules: list[ModuleChange] = field(default_factory=list)
@@ -50,9 +50,9 @@ class Listed:
     renumbered: list[tuple[str, str]] = field(default_factory=list)
 
 
-def listed(trees: Trees) -> Listed:
+def listed(trees: Trees) -> ModuleChanges:
     """Every module that changed, and those that are new, gone, or elsewhere."""
-    found = Listed()
+    found = ModuleChanges()
     earlier = _reordered(trees)
     stack = [trees.new]
     while stack:
@@ -85,9 +85,9 @@ def listed(trees: Trees) -> Listed:
     return found
 
 
-def _reordered(trees: Trees) -> dict[Module, Fact]:
+def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
     """Modules that run at another place among those beside them, with what runs before them."""
-    found: dict[Module, Fact] = {}
+    found: dict[ComparedModule, Fact] = {}
     for ours, theirs in trees.pairs.new.items():
         if ours.signature == theirs.signature or len(ours.children) < 2:
             continue
@@ -102,13 +102,17 @@ def _reordered(trees: Trees) -> dict[Module, Fact]:
     return found
 
 
-def _runs_beside(part: Module, parent: Module, pairs: Pairs) -> bool:
+def _runs_beside(part: ComparedModule, parent: ComparedModule, pairs: Pairs) -> bool:
     partner = pairs.new.get(part)
     return partner is not None and partner.parent is parent and bool(part.counts) and bool(partner.counts)
 
 
 def _paired(
-    trees: Trees, ours: Module, theirs: Module, order: Fact | None, renumbered: list[tuple[str, str]]
+    trees: Trees,
+    ours: ComparedModule,
+    theirs: ComparedModule,
+    order: Fact | None,
+    renumbered: list[tuple[str, str]],
 ) -> ModuleChange | None:
     """What is said of a module that is in both programs; None where nothing is."""
     beside = ours.parent is theirs.parent is None or (
@@ -134,7 +138,7 @@ def _paired(
 
 
 def _alone(
-    trees: Trees, ours: Module | None, theirs: Module | None, *, whole: bool
+    trees: Trees, ours: ComparedModule | None, theirs: ComparedModule | None, *, whole: bool
 ) -> Iterator[ModuleChange]:
     """A module that is new or gone, if it does or holds anything."""
     module = ours or theirs
@@ -143,7 +147,7 @@ def _alone(
         yield _entry(trees, "gone" if theirs is None else "new", ours, theirs, whole=whole)
 
 
-def _counts(trees: Trees, module: Module, *, whole: bool) -> bool:
+def _counts(trees: Trees, module: ComparedModule, *, whole: bool) -> bool:
     """Whether there is anything to say of a module: of an export only matrix work, parameters and what is unknown."""
     calls = _calls(module, whole=whole)
     if _holds(module, whole=whole):
@@ -154,19 +158,19 @@ def _counts(trees: Trees, module: Module, *, whole: bool) -> bool:
     return work.differs or trees.kinds.unknown(calls) > 0
 
 
-def _calls(module: Module | None, *, whole: bool) -> Counts:
+def _calls(module: ComparedModule | None, *, whole: bool) -> Counts:
     return () if module is None else module.counts if whole else module.own
 
 
-def _holds(module: Module | None, *, whole: bool) -> int:
+def _holds(module: ComparedModule | None, *, whole: bool) -> int:
     return 0 if module is None else module.holds if whole else module.parameters
 
 
 def _entry(
     trees: Trees,
     status: Status,
-    ours: Module | None,
-    theirs: Module | None,
+    ours: ComparedModule | None,
+    theirs: ComparedModule | None,
     *,
     whole: bool,
     order: Fact | None = None,
@@ -208,7 +212,7 @@ def _entry(
     )
 
 
-def _rows(report: Report, module: Module) -> list[Call]:
+def _rows(report: Report, module: ComparedModule) -> list[NumberedRow]:
     return [(report.rows[index], kind) for index, kind in module.calls]
 
 
@@ -222,7 +226,7 @@ def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
         yield Fact("unknown", str(unknown[0]), str(unknown[1]))
 
 
-def _shared(trees: Trees, ours: Module, theirs: Module) -> Iterator[Fact]:
+def _shared(trees: Trees, ours: ComparedModule, theirs: ComparedModule) -> Iterator[Fact]:
     """Parameters that the module shares with others than before."""
     before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
     for name in {**before, **after}:

@@ -61,18 +61,18 @@ def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
     return [fold for part in parts.values() for fold in _folds(part)]
 
 
-class _Joined(NamedTuple):
+class _JoinedPath(NamedTuple):
     text: str | None
     whole: bool
 
 
-def _joined(paths: Sequence[str | None]) -> _Joined:
+def _joined(paths: Sequence[str | None]) -> _JoinedPath:
     """The paths as one text, and whether it stands for exactly these."""
     if paths[0] is None or len(paths) == 1:
-        return _Joined(paths[0], True)
+        return _JoinedPath(paths[0], True)
     columns = [[*dict.fromkeys(column)] for column in zip(*map(_parts, paths), strict=True)]
     count = prod(len(column) for column in columns)
-    return _Joined(".".join(map(_together, columns)), count == len(paths))
+    return _JoinedPath(".".join(map(_together, columns)), count == len(paths))
 
 
 def _together(names: Sequence[str]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.comparison.result import Crossing, Growth
+from graphflops.comparison.result import Crossing, GrowthChange
 from graphflops.dims import Expr, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.comparison.result import Figure, Fold, Size
+    from graphflops.comparison.result import Figure, Fold, JointSize
     from graphflops.dims import Dim
     from graphflops.report import Report
 
@@ -18,19 +18,23 @@ _MODULES = 20  # modules named for one change
 _FARTHEST = 2**32  # of sizes without an upper bound
 
 
-def growth(totals: Mapping[str, Figure], sizes: Iterable[Size], folds: Sequence[Fold]) -> Iterator[Growth]:
+def growth(
+    totals: Mapping[str, Figure], sizes: Iterable[JointSize], folds: Sequence[Fold]
+) -> Iterator[GrowthChange]:
     """Totals that grow otherwise in a size that both programs leave open."""
     open_sizes = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
     for quantity, figure in totals.items():
         for size in open_sizes:
             degrees = degree(figure.before, size), degree(figure.after, size)
             if degrees[0] != degrees[1]:
-                yield Growth(quantity, size, *degrees, _where(quantity, size, degrees[1] > degrees[0], folds))
+                yield GrowthChange(
+                    quantity, size, *degrees, _where(quantity, size, degrees[1] > degrees[0], folds)
+                )
 
 
 def crossings(
     totals: Mapping[str, Figure],
-    sizes: Iterable[Size],
+    sizes: Iterable[JointSize],
     ranges: Mapping[str, tuple[int, int]],
     values: Mapping[str, int],
 ) -> Iterator[Crossing]:
@@ -67,7 +71,7 @@ def _crossing(
     return high, last > 0
 
 
-def bounds(sizes: Iterable[Size], old: Report, new: Report) -> dict[str, tuple[int, int]]:
+def bounds(sizes: Iterable[JointSize], old: Report, new: Report) -> dict[str, tuple[int, int]]:
     """The values that both programs were exported for, by joint name."""
     found = {}
     for size in sizes:

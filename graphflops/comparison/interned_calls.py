@@ -21,7 +21,7 @@ Counts = tuple[tuple[int, int], ...]  # calls by kind, in the order of the kinds
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class InternedCall:
     """What equal calls have in common; costs are in joint sizes."""
 
     op: str
@@ -30,14 +30,14 @@ class Kind:
     backward: Cost
 
 
-class Kinds:
+class InternedCalls:
     """Numbers for the distinct calls of both programs, and sums of their costs.
 
     Calls that cost nothing are number None: a view more or less makes no module another one.
     """
 
     def __init__(self, value: Callable[[Dim], int | None]) -> None:
-        self.kinds: list[Kind] = []
+        self.kinds: list[InternedCall] = []
         self._value = value
         self._numbers: dict[Hashable, int] = {}
         self._figures: dict[Hashable, Mapping[str, Figure]] = {}
@@ -69,7 +69,7 @@ class Kinds:
             key = (what, cost, backward, renamed(row.times), *tensors)
             number = self._numbers.setdefault(key, len(self.kinds))
             if number == len(self.kinds):
-                self.kinds.append(Kind(row.op, row.state == "unknown", cost, backward))
+                self.kinds.append(InternedCall(row.op, row.state == "unknown", cost, backward))
             numbers.append(number)
         return numbers
 

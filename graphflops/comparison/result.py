@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.cost import REPORTED
+from graphflops.report import Report, Row  # noqa: TC001 - the JSON form is derived from the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.dims import Dim
-    from graphflops.report import Report, Row
 
 Status = Literal["changed", "new", "gone", "moved"]
 FactKind = Literal[
@@ -81,7 +81,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class JointSize:
     """A size of the two programs: one axis of an input, or what only data can tell.
 
     name: the name it has in every quantity of the comparison.
@@ -214,7 +214,7 @@ class GroupChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthChange:
     """How fast a total grows in a size, where that changed: 0 not at all, 1 linearly, 2 quadratically.
 
     quantity: a name of `WORK` or "peak_bytes". modules: paths of folds, in the new program (in the old one where
@@ -243,7 +243,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownChange:
     """An operator without a known cost, and how many calls of it there are."""
 
     op: str
@@ -252,7 +252,7 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class DtypeChange:
     """Bytes of parameters of one element type."""
 
     dtype: str
@@ -303,19 +303,19 @@ class Comparison:
     new: Report
     same: bool
     export: bool
-    sizes: tuple[Size, ...]
+    sizes: tuple[JointSize, ...]
     remarks: tuple[Remark, ...]
-    unknown: tuple[Unknown, ...]
+    unknown: tuple[UnknownChange, ...]
     totals: Mapping[str, Mapping[str, Figure]]
-    dtypes: tuple[Stored, ...]
+    dtypes: tuple[DtypeChange, ...]
     inputs: tuple[InputChange, ...]
+    growth: tuple[GrowthChange, ...]
+    crossings: tuple[Crossing, ...]
     modules: tuple[ModuleChange, ...]
-    folded: tuple[Fold, ...]
     unchanged: int
     renumbered: tuple[tuple[str, str], ...]
-    growth: tuple[Growth, ...]
-    crossings: tuple[Crossing, ...]
     ops: tuple[GroupChange, ...]
-    sources: tuple[GroupChange, ...]
     unchanged_ops: int
+    sources: tuple[GroupChange, ...]
     unchanged_sources: int
+    folded: tuple[Fold, ...]

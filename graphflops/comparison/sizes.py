@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.comparison.result import Remark, Size
+from graphflops.comparison.result import JointSize, Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 
@@ -49,13 +49,13 @@ class Renamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JointSizes:
     """The sizes of two programs as one set.
 
     old, new: quantities of either in joint sizes. values: what they are compared at.
     """
 
-    sizes: tuple[Size, ...]
+    sizes: tuple[JointSize, ...]
     remarks: tuple[Remark, ...]
     old: Renamed
     new: Renamed
@@ -66,7 +66,7 @@ class Joined:
         return evaluate(quantity, self.values)
 
 
-def join(old: Report, new: Report) -> Joined:
+def join(old: Report, new: Report) -> JointSizes:
     """Find the sizes that are the same, and the values to compare at.
 
     A value that the user gave counts first, then a number that one of the programs fixes, then the old program's example,
@@ -79,7 +79,7 @@ def join(old: Report, new: Report) -> Joined:
     names = _joint_names(classes)
     renamed: tuple[dict[str, Dim], dict[str, Dim]] = ({}, {})
     values: dict[str, int] = {}
-    sizes: list[Size] = []
+    sizes: list[JointSize] = []
     remarks: list[Remark] = []
     for own, name in zip(classes, names, strict=True):
         sides = tuple(_Known.of(reports[side], own[side], own[1 - side], axes, side) for side in (0, 1))
@@ -93,10 +93,12 @@ def join(old: Report, new: Report) -> Joined:
             number = other if sides[side].bound is None else None
             renamed[side].update(dict.fromkeys(own[side], symbol(name) if number is None else number))
         ours, theirs = (own[side][0] if own[side] else sides[side].fixed for side in (0, 1))
-        sizes.append(Size(name, _where(reports, own), ours, theirs, value, *(side.value for side in sides)))
+        sizes.append(
+            JointSize(name, _where(reports, own), ours, theirs, value, *(side.value for side in sides))
+        )
         remarks += _remarks(sizes[-1], settled, [side.hint for side in sides])
     sizes.sort(key=lambda size: size.before_value == size.after_value and not (size.opened or size.fixed))
-    return Joined(tuple(sizes), tuple(remarks), Renamed(renamed[0]), Renamed(renamed[1]), values)
+    return JointSizes(tuple(sizes), tuple(remarks), Renamed(renamed[0]), Renamed(renamed[1]), values)
 
 
 class _Known(NamedTuple):
@@ -139,7 +141,7 @@ def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
 
 
 def _axes(report: Report, called: Mapping[str, str]) -> Axes:
-    """Size of each axis of each input; `called`: what an input is called in the other program, if otherwise."""
+    """The size of each axis of each input. `called`: the other name that the other program has for an input."""
     axes: Axes = {}
     for name, info in report.symbols.items():  # a size that the user bound is a number in the inputs' types
         for place in info.where:
@@ -224,7 +226,7 @@ def _where(reports: tuple[Report, Report], own: Sequence[Sequence[str]]) -> tupl
     return tuple(places)
 
 
-def _remarks(size: Size, settled: Sequence[int | None], hints: Sequence[int | None]) -> Iterator[Remark]:
+def _remarks(size: JointSize, settled: Sequence[int | None], hints: Sequence[int | None]) -> Iterator[Remark]:
     place = size.where[0] if size.where else size.name
     if settled[0] is not None and settled[1] is not None:
         if settled[0] != settled[1]:
@@ -237,7 +239,7 @@ def _remarks(size: Size, settled: Sequence[int | None], hints: Sequence[int | No
 
 
 def different_inputs(
-    old: Report, new: Report, joined: Joined
+    old: Report, new: Report, joined: JointSizes
 ) -> Iterator[tuple[str, str | None, str | None]]:
     """Inputs whose type is not the same in joint sizes: name, type before, type after."""
     pairs = _same_inputs(old.inputs, new.inputs)

@@ -16,7 +16,7 @@ _DEEPEST = 100  # components of a path; what goes on past them counts as the las
 
 
 @dataclass(eq=False, slots=True)
-class Module:
+class ComparedModule:
     """A module of one program, and what is in it.
 
     type: as the file records it. kind: without the package, which exporters and moves between files change.
@@ -29,13 +29,13 @@ class Module:
 
     path: str
     name: str
-    parent: Module | None
+    parent: ComparedModule | None
     type: str = ""
     kind: str = ""
     calls: list[tuple[int, int]] = field(default_factory=list)
     parameters: int = 0
     first: int | None = None
-    children: dict[str, Module] = field(default_factory=dict)
+    children: dict[str, ComparedModule] = field(default_factory=dict)
     mark: Hashable = ()
     signature: int = -1
     size: int = 1
@@ -67,7 +67,7 @@ class Module:
         """Whether its name is its place in a list."""
         return self.name.isascii() and self.name.isdecimal() and len(self.name) < 10
 
-    def below(self) -> Iterator[Module]:
+    def below(self) -> Iterator[ComparedModule]:
         """The module and all in it, parts before what they are part of."""
         ordered, stack = [], [self]
         while stack:
@@ -76,7 +76,7 @@ class Module:
             stack.extend(module.children.values())
         return reversed(ordered)
 
-    def above(self) -> Iterator[Module]:
+    def above(self) -> Iterator[ComparedModule]:
         """The modules that this one is in, the innermost first."""
         module = self.parent
         while module is not None:
@@ -89,20 +89,20 @@ def grown(
     kinds: Sequence[int | None],
     parameters: Mapping[str, int],
     signatures: dict[Hashable, int],
-    mark: Callable[[Module], Hashable],
-) -> Module:
+    mark: Callable[[ComparedModule], Hashable],
+) -> ComparedModule:
     """The modules of a report. `signatures` is shared by the programs that are compared."""
-    root = Module("", "", None, report.modules.get("", ""))
+    root = ComparedModule("", "", None, report.modules.get("", ""))
     by_path = {"": root}
 
-    def at(path: str) -> Module:
+    def at(path: str) -> ComparedModule:
         found = by_path.get(path)
         if found is None:
             found, so_far = root, ""
             for part in path.split(".", _DEEPEST - 1):
                 so_far = f"{so_far}.{part}" if so_far else part
                 if part not in found.children:
-                    found.children[part] = Module(so_far, part, found, report.modules.get(so_far, ""))
+                    found.children[part] = ComparedModule(so_far, part, found, report.modules.get(so_far, ""))
                 found = found.children[part]
             by_path[path] = found
         return found
@@ -123,7 +123,9 @@ def grown(
     return root
 
 
-def _finish(module: Module, signatures: dict[Hashable, int], mark: Callable[[Module], Hashable]) -> None:
+def _finish(
+    module: ComparedModule, signatures: dict[Hashable, int], mark: Callable[[ComparedModule], Hashable]
+) -> None:
     """Put the parts of a module in program order and number it, those parts being finished."""
     module.kind = module.type.rpartition(".")[2]
     late = 1 << 60

@@ -24,7 +24,7 @@ _RANKED_AT = 1024  # what a size without a value counts as where groups are rank
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RowKind:
     """What many rows have in common: their state, and work that is equal."""
 
     state: State
@@ -62,9 +62,9 @@ class Ledger:
     def __init__(self, report: Report, formula_width: int = 40) -> None:
         self.report = report
         self.numbers = Numbers(report.value, formula_width)
-        self.kinds: list[Kind] = []
+        self.kinds: list[RowKind] = []
         self.of: list[int] = []  # the kind of each row
-        by_value: dict[Kind, int] = {}
+        by_value: dict[RowKind, int] = {}
         by_object: dict[tuple[str, str, int, int], int] = {}
         for row in report.rows:
             seen = (row.state, row.phase, id(row.cost), id(row.backward))
@@ -152,8 +152,8 @@ def traffic(cost: Cost) -> Dim:
     return cost.read_bytes + cost.written_bytes
 
 
-def _kind(row: Row) -> Kind:
+def _kind(row: Row) -> RowKind:
     nothing = Cost()
     if row.phase == "backward":
-        return Kind(row.state, nothing, row.cost)
-    return Kind(row.state, row.cost, row.backward or nothing)
+        return RowKind(row.state, nothing, row.cost)
+    return RowKind(row.state, row.cost, row.backward or nothing)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import CONVENTIONS
 from graphflops.render import summary
-from graphflops.render.grids import Entry, Grid, grids
-from graphflops.render.grids import listing as cells
 from graphflops.render.ledger import Ledger
+from graphflops.render.tables import Entry, TextTable, tables
+from graphflops.render.tables import listing as cells
 from graphflops.render.text import safe, shortened
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ def markdown(
     parts = [f"## {escaped(summary.title(report))}\n\n{escaped(summary.headline(report))}\n"]
     sizes = summary.sizes(report)
     if sizes:
-        parts.append(_grid(Grid(("size", "where"), [Entry(size) for size in sizes], 2)))
+        parts.append(_table(TextTable(("size", "where"), [Entry(size) for size in sizes], 2)))
     facts = [
         Entry([fact.label, re.sub(" {3,}", "; ", fact.text), shortened(fact.formula, _FORMULA)])
         for fact in summary.facts(report, ledger)
     ]
-    parts.append(_grid(Grid(("total", "", "formula"), facts, 3)))
-    parts += [_grid(grid) for grid in grids(report, ledger, by, depth, top)]
+    parts.append(_table(TextTable(("total", "", "formula"), facts, 3)))
+    parts += [_table(grid) for grid in tables(report, ledger, by, depth, top)]
     if report.coverage.unknown_ops:
         unknown = [Entry([safe(op), f"{times:,}"]) for op, times in report.coverage.unknown_ops.items()]
-        parts.append(_grid(Grid(("unknown operator", "calls"), unknown)))
+        parts.append(_table(TextTable(("unknown operator", "calls"), unknown)))
     problems = [f"- {escaped(problem)}" for problem in summary.diagnostics(report)]
     if problems:
         parts.append("\n".join(problems) + "\n")
@@ -48,7 +48,7 @@ def markdown(
 
 def listing(listing: Listing) -> str:
     """A table of names, or of figures."""
-    return _grid(cells(listing))
+    return _table(cells(listing))
 
 
 def escaped(text: str) -> str:
@@ -58,7 +58,7 @@ def escaped(text: str) -> str:
     return text.replace("://", "&#58;//").replace("www.", "www&#46;")
 
 
-def _grid(grid: Grid) -> str:
+def _table(grid: TextTable) -> str:
     rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
     lines = [grid.heads, rules]
     lines += [

@@ -25,9 +25,8 @@ def report_schema() -> str:
 
 def comparison_schema() -> str:
     """Of `graphflops diff --format json`."""
-    return _schema(
-        comparison.Diff, "graphflops comparison", f"schema {comparison.SCHEMA}, described in docs/diff.md"
-    )
+    about = f"schema {comparison.SCHEMA}, described in docs/diff.md"
+    return _schema(comparison.document_type(), "graphflops comparison", about)
 
 
 SCHEMAS: dict[str, Callable[[], str]] = {

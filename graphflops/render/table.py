@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import CONVENTIONS
 from graphflops.render import summary
-from graphflops.render.grids import Grid, grids
-from graphflops.render.grids import listing as cells
 from graphflops.render.ledger import Ledger
+from graphflops.render.tables import TextTable, tables
+from graphflops.render.tables import listing as cells
 from graphflops.render.text import columns, elided, shortened
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def table(
             gap,
             (beside, "" if gap == "" else "dim"),
         )
-    for grid in grids(report, ledger, by, depth, top):
+    for grid in tables(report, ledger, by, depth, top):
         page.line()
         page.table(grid)
     problems = summary.diagnostics(report)
@@ -93,7 +93,7 @@ class Page:
         styled = [(part, "") if isinstance(part, str) else part for part in parts]
         self.lines.append("".join(self._styled(text, style) for text, style in styled))
 
-    def table(self, grid: Grid) -> None:
+    def table(self, grid: TextTable) -> None:
         """A table; names are elided where the width does not suffice, figures never."""
         rows = [["  " * entry.level + entry.cells[0], *entry.cells[1:]] for entry in grid.entries]
         widths = _widths(grid, rows, self.width - _MARGIN)
@@ -102,7 +102,7 @@ class Page:
             cells = [_fitted(cell, room) for cell, room in zip(row, widths, strict=True)]
             self._row(grid, cells, widths, "red" if entry.alarming else "")
 
-    def _row(self, grid: Grid, cells: Sequence[str], widths: Sequence[int], style: str) -> None:
+    def _row(self, grid: TextTable, cells: Sequence[str], widths: Sequence[int], style: str) -> None:
         padded = [
             cell + " " * (room - columns(cell)) if index < grid.names else " " * (room - columns(cell)) + cell
             for index, (cell, room) in enumerate(zip(cells, widths, strict=True))
@@ -122,7 +122,7 @@ def _padded(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(first.ljust(room), second) for first, second in pairs]
 
 
-def _widths(grid: Grid, rows: Sequence[Sequence[str]], width: int) -> list[int]:
+def _widths(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[int]:
     """Room for each column: figures get what they need, names share what is left."""
     needs = [max([len(head), *(len(row[index]) for row in rows)]) for index, head in enumerate(grid.heads)]
     over = sum(needs) + _GAP * (len(needs) - 1) - width

@@ -36,7 +36,7 @@ class Line:
 
 
 @dataclass(eq=False, slots=True)
-class Module:
+class TreeModule:
     """A module with the calls made in itself, by kind, and the parameters it holds itself."""
 
     name: str
@@ -44,7 +44,7 @@ class Module:
     type: str = ""
     own: Counts = field(default_factory=dict)
     parameters: int = 0
-    children: dict[str, Module] = field(default_factory=dict)
+    children: dict[str, TreeModule] = field(default_factory=dict)
 
 
 class _Shape(NamedTuple):
@@ -83,7 +83,7 @@ class Tree:
         self.ledger = ledger
         self.shapes: dict[_Shape, int] = {}
         self.totals: list[_Totals] = []  # by number of the shape
-        self.shape_of: dict[Module, int] = {}
+        self.shape_of: dict[TreeModule, int] = {}
         self.by_path = _grown(report, ledger, idle)
         self.root = self.by_path[""]
         self.known = self._shape(self.root)
@@ -96,7 +96,7 @@ class Tree:
             for p in places
         ]
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self) -> Iterator[TreeModule]:
         """Every module, one before those in it."""
         waiting = [self.root]
         while waiting:
@@ -104,14 +104,14 @@ class Tree:
             yield module
             waiting += module.children.values()
 
-    def weight(self, module: Module) -> tuple[int, ...]:
+    def weight(self, module: TreeModule) -> tuple[int, ...]:
         """What a module is ranked by, everything in it included."""
         return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[module]].counts))
 
     def paths(self, depth: int | None = None) -> Iterator[Line]:
         """Every module by itself, nothing folded, paths of at most `depth` components."""
 
-        def walk(module: Module, level: int) -> Iterator[Line]:
+        def walk(module: TreeModule, level: int) -> Iterator[Line]:
             counts, parameters = self.totals[self.shape_of[module]]
             yield Line(level, module.name, module.path, module.type, parameters, self.ledger.group(counts))
             if depth is None or level < depth:
@@ -129,7 +129,7 @@ class Tree:
                 return places
             places = deeper
 
-    def _shape(self, module: Module) -> int:
+    def _shape(self, module: TreeModule) -> int:
         """The number of the module's shape, those below it numbered first."""
         children = tuple((name, self._shape(child)) for name, child in module.children.items())
         shape = _Shape(module.type, frozenset(module.own.items()), module.parameters, children)
@@ -151,7 +151,7 @@ class Tree:
         yield from self._below(self.root, "", 1, 1, depth, most or _CHILDREN)
 
     def _below(
-        self, module: Module, path: str, level: int, times: int, depth: int, most: int
+        self, module: TreeModule, path: str, level: int, times: int, depth: int, most: int
     ) -> Iterator[_Place]:
         if level > depth or not module.children:
             return
@@ -178,7 +178,7 @@ class Tree:
             )
 
     def _line(
-        self, group: list[Module], path: str, level: int, times: int, depth: int, most: int
+        self, group: list[TreeModule], path: str, level: int, times: int, depth: int, most: int
     ) -> Iterator[_Place]:
         module = group[0]
         times *= len(group)
@@ -198,15 +198,15 @@ class Tree:
         yield _Place(level, label, path, module.type, times * total.parameters, total.counts, times)
         yield from self._below(module, path, level + 1, times, depth, most)
 
-    def _folded(self, module: Module) -> list[list[Module]]:
+    def _folded(self, module: TreeModule) -> list[list[TreeModule]]:
         """Children by line: numbered ones of equal shape share one."""
-        groups: dict[tuple[int, str | None], list[Module]] = {}
+        groups: dict[tuple[int, str | None], list[TreeModule]] = {}
         for child in module.children.values():
             numbered = child.name.isascii() and child.name.isdecimal() and len(child.name) < 10
             groups.setdefault((self.shape_of[child], None if numbered else child.name), []).append(child)
         return list(groups.values())
 
-    def _largest(self, groups: list[list[Module]], most: int) -> list[int]:
+    def _largest(self, groups: list[list[TreeModule]], most: int) -> list[int]:
         if len(groups) <= most:
             return list(range(len(groups)))
 
@@ -223,16 +223,16 @@ class Tree:
         return entry.state == "unknown" or entry.forward.matrix_flops != 0 or entry.backward.matrix_flops != 0
 
 
-def _span(group: list[Module]) -> str:
+def _span(group: list[TreeModule]) -> str:
     return group[0].name if len(group) == 1 else spans(sorted(int(module.name) for module in group))
 
 
-def _grown(report: Report, ledger: Ledger, idle: bool) -> dict[str, Module]:
+def _grown(report: Report, ledger: Ledger, idle: bool) -> dict[str, TreeModule]:
     """The modules that calls are made in and that hold parameters, by path; those around them hang on the first."""
-    root = Module("", "", report.modules.get("", ""))
+    root = TreeModule("", "", report.modules.get("", ""))
     by_path = {"": root}
 
-    def at(path: str) -> Module:
+    def at(path: str) -> TreeModule:
         found = by_path.get(path)
         if found is None:
             parts = path.split(".", _DEEPEST - 1)
@@ -240,7 +240,7 @@ def _grown(report: Report, ledger: Ledger, idle: bool) -> dict[str, Module]:
             for part in parts:
                 so_far = f"{so_far}.{part}" if so_far else part
                 if part not in found.children:
-                    found.children[part] = Module(part, so_far, report.modules.get(so_far, ""))
+                    found.children[part] = TreeModule(part, so_far, report.modules.get(so_far, ""))
                 found = found.children[part]
             by_path[path] = found
         return found

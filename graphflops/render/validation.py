@@ -33,8 +33,8 @@ def table(
 
     top: calls of each table. show_kernel: show what was generated for our attention kernel.
     """
-    from graphflops.render.grids import listing
     from graphflops.render.table import Page
+    from graphflops.render.tables import listing
 
     page = Page(width, color)
     page.line((safe(found.path or "program in memory"), "bold"), f"  on {safe(found.device)}")

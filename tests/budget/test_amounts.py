@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from graphflops.budget.amounts import Growth, amount, growth, percent
+from graphflops.budget.amounts import AllowedGrowth, amount, growth, percent
 from graphflops.budget.patterns import matches_file, matches_module, matches_op
 
 
@@ -85,7 +85,7 @@ def test_growth(text: str, before: int, most: int) -> None:
 
 
 def test_growth_of_large_numbers_is_exact() -> None:
-    assert Growth(Fraction(1, 50), 0).allowed(50 * 10**30 + 50) == 51 * 10**30 + 51
+    assert AllowedGrowth(Fraction(1, 50), 0).allowed(50 * 10**30 + 50) == 51 * 10**30 + 51
 
 
 @pytest.mark.parametrize(

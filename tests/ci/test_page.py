@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.ci.changes import Change
+from graphflops.ci.changes import ModelChange
 from graphflops.ci.page import COMMENT, SUMMARY, comment, summary
 from graphflops.comparison.compare import compared
 from graphflops.findings import Finding, ModelFindings
@@ -12,7 +12,7 @@ from tests.render.reports import decoder
 
 OVER = Finding("GF301", "over-limit", "error", "é" * 900, "make it cheaper")
 NOTE = Finding("GF311", "not-limited", "note", "no limit", "add one")
-CHANGED = Change("lm.pt2", "changed", compared(decoder(3), decoder(4)))
+CHANGED = ModelChange("lm.pt2", "changed", compared(decoder(3), decoder(4)))
 
 
 @pytest.mark.parametrize("models", [1, 400])
@@ -45,6 +45,6 @@ def test_nothing_is_said_of_what_was_not_done() -> None:
 
 
 def test_names_of_files_are_shown_as_text() -> None:
-    text = summary([Change("<b>@x](y)\n.pt2", "gone")], None, [])
+    text = summary([ModelChange("<b>@x](y)\n.pt2", "gone")], None, [])
     assert "<b>" not in text
     assert "@x" not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.render.diff.grids import grids
+from graphflops.render.diff.tables import tables
 from graphflops.render.diff.words import headlines, notes
 from graphflops.render.markdown import escaped
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.comparison.result import Comparison
-    from graphflops.render.grids import Grid
+    from graphflops.render.tables import TextTable
     from graphflops.report import Grouping
 
 COMMENT = 65_536  # characters of a comment on GitHub
@@ -29,12 +29,12 @@ def markdown(
     """The answer in three lines, every total, and where the difference is; at most `limit` characters."""
     first, *others = headlines(comparison)
     lines = [f"**{escaped(first)}**", "", *(f"- {escaped(line)}" for line in (*others, *notes(comparison)))]
-    for grid in grids(comparison, by, depth, top):
+    for grid in tables(comparison, by, depth, top):
         lines += ["", *rows(grid)]
     return within(lines, limit)
 
 
-def rows(grid: Grid) -> list[str]:
+def rows(grid: TextTable) -> list[str]:
     """A table, line by line."""
     rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
     cells: list[Sequence[str]] = [grid.heads, rules]

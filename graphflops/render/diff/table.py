@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.render.diff.grids import grids
+from graphflops.render.diff.tables import tables
 from graphflops.render.diff.words import headlines, notes
 from graphflops.render.table import Page
 
@@ -30,7 +30,7 @@ def table(
         page.line(f"  {line}")
     for line in notes(comparison):
         page.line((f"  {line}", "dim"))
-    for grid in grids(comparison, by, depth, top):
+    for grid in tables(comparison, by, depth, top):
         page.line()
         page.table(grid)
     return page.text()

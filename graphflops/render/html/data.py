@@ -45,7 +45,7 @@ _FITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PageSize:
     """A size as the page asks for it. names: its symbol on each side, None where that has none; values: those at first."""
 
     shown: str
@@ -68,7 +68,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PageChange:
     """A module, or several alike, that is not as it was; figures in the sizes by which the page shows them."""
 
     status: str
@@ -78,18 +78,18 @@ class Change:
     figures: tuple[tuple[Dim, Dim], ...]  # matrix FLOPs, bytes, parameters: before and after
 
 
-def sizes_of(report: Report) -> list[Size]:
+def sizes_of(report: Report) -> list[PageSize]:
     """The sizes of one report."""
-    return [Size(name, (name,), (info.value,), info) for name, info in report.symbols.items()]
+    return [PageSize(name, (name,), (info.value,), info) for name, info in report.symbols.items()]
 
 
 def page_data(
     sides: Sequence[Report],
-    sizes: Sequence[Size],
+    sizes: Sequence[PageSize],
     *,
     titles: Sequence[str],
     lead: Sequence[str] = (),
-    changes: Sequence[Change] = (),
+    changes: Sequence[PageChange] = (),
     operators: bool = True,
 ) -> str:
     """The data of a page about one report, or about two side by side, as JSON that can stand in a script element.

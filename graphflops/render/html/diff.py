@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.render.diff import words
-from graphflops.render.diff.grids import grids
-from graphflops.render.html.data import Change, Size, page_data
+from graphflops.render.diff.tables import tables
+from graphflops.render.html.data import PageChange, PageSize, page_data
 from graphflops.render.html.fragment import escaped, table
 from graphflops.render.html.page import page
 from graphflops.report import SymbolInfo, Timeline
@@ -38,11 +38,11 @@ def html(found: Comparison) -> str:
         operators=not found.export,
     )
     lines = "".join(f"<p>{escaped(line)}</p>" for line in lead)
-    plain = f"<div>{lines}{''.join(map(table, grids(found)))}</div>"
+    plain = f"<div>{lines}{''.join(map(table, tables(found)))}</div>"
     return page(data, " → ".join(titles), plain)
 
 
-def _sizes(found: Comparison) -> Iterator[Size]:
+def _sizes(found: Comparison) -> Iterator[PageSize]:
     """The joint sizes, then those that only one program's formulas name."""
     reports = (found.old, found.new)
     told: tuple[set[str], set[str]] = (set(), set())
@@ -58,18 +58,18 @@ def _sizes(found: Comparison) -> Iterator[Size]:
         ]
         for side, name in enumerate(own):
             told[side].add(name or "")
-        yield Size(size.name, tuple(own), values, replace(infos[-1], where=size.where))
+        yield PageSize(size.name, tuple(own), values, replace(infos[-1], where=size.where))
     for side, report in enumerate(reports):
         for name, info in report.symbols.items():
             if name not in told[side]:
                 names = tuple(name if side == other else None for other in (0, 1))
-                yield Size(name, names, (info.value, info.value), info)
+                yield PageSize(name, names, (info.value, info.value), info)
 
 
-def _change(fold: Fold) -> Change:
+def _change(fold: Fold) -> PageChange:
     first = fold.first
     facts = words.fact_words(first, fold.figures.get("masked_flops"), most=_FACTS)
-    return Change(
+    return PageChange(
         first.status,
         words.path_of(fold) + (f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""),
         words.type_of(first),

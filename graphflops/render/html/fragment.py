@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.render import summary
-from graphflops.render.grids import grids
 from graphflops.render.ledger import Ledger
+from graphflops.render.tables import tables
 from graphflops.render.text import safe, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.render.grids import Grid
+    from graphflops.render.tables import TextTable
     from graphflops.report import Report
 
 _FORMULA = 100  # characters of a formula shown
@@ -32,12 +32,12 @@ def fragment(report: Report) -> str:
     return (
         f"<div><p><b>{escaped(summary.title(report))}</b> {escaped(summary.headline(report))}{sizes}</p>"
         f"<table>{facts}</table>"
-        f"{''.join(map(table, grids(report, ledger)))}"
+        f"{''.join(map(table, tables(report, ledger)))}"
         f"{f'<ul>{problems}</ul>' if problems else ''}</div>"
     )
 
 
-def table(grid: Grid) -> str:
+def table(grid: TextTable) -> str:
     """A table; figures stand on the right."""
     sides = ["left" if index < grid.names else "right" for index in range(len(grid.heads))]
     heads = _cells("th", sides, grid.heads)

@@ -10,7 +10,7 @@ from graphflops.render.text import short_type, spans
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from graphflops.render.tree import Module, Tree
+    from graphflops.render.tree import Tree, TreeModule
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Layout:
     """All places, the parent before the child; and by side where each module's calls and parameters belong."""
 
     places: list[Place]
-    home: list[dict[Module, int]]
+    home: list[dict[TreeModule, int]]
     parameters: list[list[int]] = field(
         default_factory=list
     )  # by side and place, those of the modules themselves
@@ -71,7 +71,7 @@ class _Grower:
         self.most = most
         self.limit = limit
 
-    def grow(self, members: list[tuple[Module | None, ...]], place: int, path: str) -> None:
+    def grow(self, members: list[tuple[TreeModule | None, ...]], place: int, path: str) -> None:
         """Place what is below these modules, which all look the same from here down."""
         if len(self.layout.places) >= self.limit:
             for member in members:
@@ -96,7 +96,7 @@ class _Grower:
                     self.settle_all(self.children(member, name), other)
 
     def line(
-        self, members: list[tuple[Module | None, ...]], parent: int, path: str, label: str, times: int
+        self, members: list[tuple[TreeModule | None, ...]], parent: int, path: str, label: str, times: int
     ) -> None:
         label = f"{label} (x{times})" if times > 1 else label
         first = members[0]
@@ -120,23 +120,23 @@ class _Grower:
         self.layout.places.append(Place(parent, label, path, kind, times))
         return len(self.layout.places) - 1
 
-    def settle(self, member: tuple[Module | None, ...], place: int) -> None:
+    def settle(self, member: tuple[TreeModule | None, ...], place: int) -> None:
         for side, module in enumerate(member):
             if module is not None:
                 self.layout.home[side][module] = place
 
-    def settle_all(self, member: tuple[Module | None, ...], place: int) -> None:
+    def settle_all(self, member: tuple[TreeModule | None, ...], place: int) -> None:
         self.settle(member, place)
         for name in self.names(member):
             self.settle_all(self.children(member, name), place)
 
-    def names(self, member: Iterable[Module | None]) -> list[str]:
+    def names(self, member: Iterable[TreeModule | None]) -> list[str]:
         return [*dict.fromkeys(name for module in member if module is not None for name in module.children)]
 
-    def children(self, member: tuple[Module | None, ...], name: str) -> tuple[Module | None, ...]:
+    def children(self, member: tuple[TreeModule | None, ...], name: str) -> tuple[TreeModule | None, ...]:
         return tuple(None if module is None else module.children.get(name) for module in member)
 
-    def folded(self, member: tuple[Module | None, ...]) -> list[list[str]]:
+    def folded(self, member: tuple[TreeModule | None, ...]) -> list[list[str]]:
         """Names of the children by line: numbered ones that are equal on every side share one."""
         groups: dict[tuple[object, ...], list[str]] = {}
         for name in self.names(member):
@@ -148,7 +148,7 @@ class _Grower:
             groups.setdefault((shapes, None if numbered else name), []).append(name)
         return list(groups.values())
 
-    def heaviest(self, members: list[tuple[Module | None, ...]], groups: list[list[str]]) -> set[int]:
+    def heaviest(self, members: list[tuple[TreeModule | None, ...]], groups: list[list[str]]) -> set[int]:
         """Which groups of children get places of their own."""
         if len(groups) <= self.most:
             return set(range(len(groups)))

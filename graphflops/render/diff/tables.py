@@ -17,7 +17,7 @@ from graphflops.render.diff.words import (
     tag,
     type_of,
 )
-from graphflops.render.grids import Entry, Grid
+from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import formula, safe, shortened
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ _BRIEF = {
 }
 
 
-def grids(
+def tables(
     comparison: Comparison, by: Grouping | None = None, depth: int | None = None, top: int | None = None
-) -> Iterator[Grid]:
+) -> Iterator[TextTable]:
     """Totals of every phase, and where the difference is: by module, or by what is asked for.
 
     depth: components of a module's path; what is below adds up. top: lines of the table; the others are one line together.
@@ -57,7 +57,7 @@ def grids(
         yield groups(comparison, comparison.sources, "source", comparison.unchanged_sources, most)
 
 
-def totals(comparison: Comparison, phase: str) -> Grid:
+def totals(comparison: Comparison, phase: str) -> TextTable:
     """Every quantity of a phase, before and after; those that nothing has are left out."""
     figures = comparison.totals[phase]
     least = [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
@@ -77,10 +77,10 @@ def totals(comparison: Comparison, phase: str) -> Grid:
             )
         entries.append(Entry(cells, path=NAMES[name]))
     heads = (head, "before", "after", "delta", "%", *(("delta as a formula",) if symbolic else ()))
-    return Grid(heads, entries)
+    return TextTable(heads, entries)
 
 
-def modules(comparison: Comparison, depth: int | None, most: int) -> Grid:
+def modules(comparison: Comparison, depth: int | None, most: int) -> TextTable:
     """The modules that are not as they were, the sum of all others, and the total."""
     folds = comparison.folded
     figures = [(fold.figures, fold.backward) for fold in folds]
@@ -101,7 +101,7 @@ def modules(comparison: Comparison, depth: int | None, most: int) -> Grid:
     entries += _last(
         comparison, [_both(*pair) for pair in figures[most:]], lead, beside, "module", comparison.unchanged, 2
     )
-    return Grid(("module", "what", *_heads(lead, beside)), entries, names=2)
+    return TextTable(("module", "what", *_heads(lead, beside)), entries, names=2)
 
 
 def _what(fold: Fold) -> str:
@@ -111,7 +111,7 @@ def _what(fold: Fold) -> str:
 
 def groups(
     comparison: Comparison, changed: Sequence[GroupChange], head: str, unchanged: int, most: int
-) -> Grid:
+) -> TextTable:
     """Operators or source lines whose work changed."""
     figures = [_both(group.figures, group.backward) for group in changed]
     lead, beside = _columns(comparison, figures)
@@ -131,10 +131,10 @@ def groups(
             Entry([label, calls, *_cells(both, lead, beside)], path=label, alarming=group.after_unknown > 0)
         )
     entries += _last(comparison, figures[most:], lead, beside, head, unchanged, 2)
-    return Grid((head, "calls", *_heads(lead, beside)), entries)
+    return TextTable((head, "calls", *_heads(lead, beside)), entries)
 
 
-def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Sequence[str]) -> Grid:
+def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Sequence[str]) -> TextTable:
     """Changes added up by the first components of the module's path."""
     summed: dict[str, list[Mapping[str, Figure]]] = {}
     for change in comparison.modules:
@@ -148,7 +148,7 @@ def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Seque
         entries.append(Entry([label, f"{len(parts):,}", "", "", *cells[2:3], "", *cells[4:]], path=label))
     rest = [figures for _, parts in ranked[most:] for figures in parts]
     entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged, 2)
-    return Grid(("module", "changes", *_heads(lead, beside)), entries)
+    return TextTable(("module", "changes", *_heads(lead, beside)), entries)
 
 
 def _rough(figure: Figure) -> int:

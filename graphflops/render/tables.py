@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TextTable:
     """A table. The first `names` columns hold names, the others figures."""
 
     heads: Sequence[str]
@@ -45,19 +45,19 @@ class Grid:
     names: int = 1
 
 
-def listing(listing: Listing) -> Grid:
+def listing(listing: Listing) -> TextTable:
     """A table of names only, or of figures only."""
     entries = [Entry([safe(str(cell)) for cell in row]) for row in listing.rows]
-    return Grid(listing.heads, entries, 0 if listing.figures else len(listing.heads))
+    return TextTable(listing.heads, entries, 0 if listing.figures else len(listing.heads))
 
 
-def grids(
+def tables(
     report: Report,
     ledger: Ledger,
     by: Cut | None = None,
     depth: int | None = None,
     top: int | None = None,
-) -> Iterator[Grid]:
+) -> Iterator[TextTable]:
     """The training step, if there is one, and where the work is.
 
     by: by which thing; None is the tree of modules and the top operators, "attention" one line for all that are alike.
@@ -78,14 +78,14 @@ def grids(
         yield _groups("operator", ledger, ledger.groups(lambda row: row.op), top or _OPERATORS, idle=False)
 
 
-def _phases(report: Report, numbers: Numbers) -> Grid:
+def _phases(report: Report, numbers: Numbers) -> TextTable:
     parts = {
         "forward": report.totals,
         "backward": report.backward,
         "optimizer": report.optimizer,
         "step": report.step(),
     }
-    return Grid(
+    return TextTable(
         ("phase", *(quantity.head for quantity in _WHOLE), "peak memory"),
         [
             Entry([name, *_phase(totals, numbers)], path=name)
@@ -103,10 +103,10 @@ def _phase(totals: Totals, numbers: Numbers) -> list[str]:
     ]
 
 
-def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None) -> Grid:
+def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None) -> TextTable:
     lines = Tree(report, ledger).lines(depth, top)
     whole = lines[0].group
-    return Grid(
+    return TextTable(
         ("module", "type", *_work_heads(ledger), "params", "bytes"),
         [
             Entry(
@@ -127,7 +127,7 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None)
     )
 
 
-def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, idle: bool) -> Grid:
+def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, idle: bool) -> TextTable:
     """Groups that work, in order; those that cost nothing only where `idle`; unknown ones always."""
     whole = ledger.rest(groups.values())
     worth = {name: group for name, group in groups.items() if idle or group.unknown or group.cost}
@@ -137,7 +137,7 @@ def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, i
     rest = [group for name, group in worth.items() if name not in names]
     if rest:
         chosen.append((f"… {len(rest):,} more", ledger.rest(rest)))
-    return Grid(
+    return TextTable(
         (head, "calls", *_work_heads(ledger), "vector", "bytes"),
         [
             Entry(
@@ -156,7 +156,7 @@ def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, i
     )
 
 
-def _attentions(report: Report, numbers: Numbers, most: int) -> Grid:
+def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     """Attentions, those alike in one line, in the order in which the program meets the first."""
     alike: dict[AttentionUse, list[AttentionUse]] = {}
     for use in report.attentions:
@@ -171,7 +171,7 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> Grid:
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
         entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
-    return Grid(heads, entries, names=2)
+    return TextTable(heads, entries, names=2)
 
 
 def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool) -> Entry:
