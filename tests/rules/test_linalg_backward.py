@@ -186,3 +186,25 @@ def test_training_computes_the_vectors_that_eigenvalues_and_singular_values_are_
     n = 30
     back = ours("aten.linalg_eigvalsh.default", t(n, n, requires_grad=True))
     assert back.vector_flops == 9 * n**3 - 4 * n**3 // 3 + n * n
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "matrix", "vector"),
+    [
+        # Eigenvectors of the root in 9 n^3 operations, four products with them, five for each pair of eigenvalues.
+        ("linalg_matrix_sqrth", t(6, 6, requires_grad=True), 4 * 2 * 6**3, 9 * 6**3 + 5 * 6**2),
+        # Eigenvectors of the square factor, six products of 8 rows with a square and eight of squares.
+        (
+            "linalg_polar",
+            t(8, 5, requires_grad=True),
+            6 * 2 * 8 * 5**2 + 8 * 2 * 5**3,
+            9 * 5**3 + 3 * 8 * 5 + 6 * 5**2,
+        ),
+    ],
+)
+def test_operators_of_later_releases_by_the_products_in_their_formulas(
+    op: str, x: TensorType, matrix: int, vector: int
+) -> None:
+    found = ours(f"aten.{op}.default", x)
+    assert (found.matrix_flops, found.vector_flops) == (matrix, vector)
+    assert [y.shape for y in found.out] == [x.shape]
