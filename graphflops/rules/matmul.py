@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, plain, fused with an addition, grouped, in chains."""
+"""Products of matrices and vectors: plain, with a fused addition, grouped, in chains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def additions(out: TensorType) -> Dim:
     product=("a", "b"),
 )
 def matmul(a: TensorType, b: TensorType) -> Estimate:
-    """Batched matrix product; a vector operand borrows an axis of length one."""
+    """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
     require(a.rank > 0 and b.rank > 0, f"a product of matrices needs axes: {a} and {b}")
     *batch_a, m, k = a.shape if a.rank > 1 else (1, *a.shape)
     *batch_b, inner, n = b.shape if b.rank > 1 else (*b.shape, 1)
@@ -129,7 +129,7 @@ def addr(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, al
 def add_product(
     base: TensorType, product: Estimate, beta: Number, alpha: Number, vector: Dim = 0, functions: Dim = 0
 ) -> Estimate:
-    """The product and what is left of beta * base + alpha * product; with beta 0 the base is not read."""
+    """The product and the remaining operations of beta * base + alpha * product; with beta 0 the base is not read."""
     out = only_result(product)
     fits = base.rank <= out.rank and not any(map(differ, broadcast(base.shape, out.shape), out.shape))
     require(fits, f"cannot add {base} to a product {out}")
@@ -147,7 +147,7 @@ def add_product(
 
 @backward("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.matmul", "aten.linalg_matmul", "aten.inner")
 def product_gradients(call: ForwardCall) -> Estimate:
-    """A factor's gradient is the product again, but beside a vector an outer product: a multiplication per pair."""
+    """The gradient of a factor repeats the product; next to a vector it is an outer product: a multiplication per pair."""
     given, forward = call.arguments, call.estimate
     grad = only_result(forward)
     once = flops_of(1, grad.dtype)
@@ -166,7 +166,7 @@ def product_gradients(call: ForwardCall) -> Estimate:
 
 @backward("aten.linalg_vecdot")
 def vecdot_gradients(call: ForwardCall) -> Estimate:
-    """Each operand's gradient is the other one scaled: a multiplication per element."""
+    """Each operand's gradient is the other operand scaled: a multiplication per element."""
     given, grad = call.arguments, only_result(call.estimate)
     others = tuple(given[name] for name, other in (("x", "y"), ("y", "x")) if other in call.wants)
     gradients = tuple(given[name].like() for name in ("x", "y") if name in call.wants)
@@ -235,7 +235,7 @@ def multi_dot(matrices: Tensors) -> Estimate:
 
 @backward("aten.linalg_multi_dot", "aten.chain_matmul")
 def multi_dot_backward(call: ForwardCall) -> Estimate:
-    """Each product once more for each side; both sides are taken to want it once two of the matrices do."""
+    """Each product once more per side with a gradient: both sides if two of the matrices have a gradient."""
     wanted = tuple(x.like() for x in call.arguments["matrices"] if x.requires_grad)
     grad = only_result(call.estimate)
     times = min(len(wanted), 2)
@@ -266,7 +266,7 @@ def cheapest_chain(sizes: Sequence[Dim]) -> Dim:
 
 @rule("aten.linalg_matrix_power", "aten.matrix_power")
 def matrix_power(x: TensorType, n: int) -> Estimate:
-    """Products of repeated squaring; a negative exponent inverts first, 2n^3 operations as vector work."""
+    """Products of repeated squaring; a negative exponent first inverts, 2n^3 vector FLOPs."""
     size = x.shape[-1]
     require(not differ(x.shape[-2], size), f"a power needs a square matrix, got {x.shape[-2]} by {size}")
     power = abs(n)

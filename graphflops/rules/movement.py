@@ -1,4 +1,4 @@
-"""Copies, conversions and fills: what is read once and written once.
+"""Copies, conversions and fills: read once, written once.
 
 Converting an element to another type is one operation; moving it is none.
 """
@@ -32,7 +32,7 @@ def converted(x: TensorType, dtype: DType | None = None) -> Estimate:
 
 
 def moved(x: TensorType, dtype: DType | None, copy: bool | None) -> Estimate:
-    """The tensor itself where neither another type nor a copy is asked for."""
+    """A conversion or a copy; the tensor itself if neither is requested."""
     return converted(x, dtype) if copy or dtype not in (None, x.dtype) else free(x)
 
 
@@ -52,13 +52,13 @@ def to_copy(x: TensorType, *, dtype: DType | None = None) -> Estimate:
 def to_dtype(
     x: TensorType, dtype: DType, non_blocking: bool = False, copy: bool = False, *unused: Value
 ) -> Estimate:
-    """A conversion to another element type; nothing where it has that type already."""
+    """A conversion to another element type; free if the type stays."""
     return moved(x, dtype, copy)
 
 
 @rule("aten.to.dtype_layout")
 def to_options(x: TensorType, *, dtype: DType | None = None, copy: bool = False) -> Estimate:
-    """A conversion to another element type; a move to another device is taken to be none."""
+    """A conversion to another element type; a move to another device costs nothing here."""
     return moved(x, dtype, copy)
 
 
@@ -71,7 +71,7 @@ def to_device(
     copy: bool = False,
     *unused: Value,
 ) -> Estimate:
-    """A conversion to another element type; a move to another device is taken to be none."""
+    """A conversion to another element type; a move to another device costs nothing here."""
     return moved(x, dtype, copy)
 
 
@@ -79,7 +79,7 @@ def to_device(
 def to_prim_device(
     x: TensorType, device: object, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False
 ) -> Estimate:
-    """A conversion to another element type; a move to another device is taken to be none."""
+    """A conversion to another element type; a move to another device costs nothing here."""
     return moved(x, dtype, copy)
 
 
@@ -87,7 +87,7 @@ def to_prim_device(
 def to_prim_dtype(
     x: TensorType, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False
 ) -> Estimate:
-    """A conversion to another element type; nothing where it has that type already."""
+    """A conversion to another element type; free if the type stays."""
     return moved(x, dtype, copy)
 
 
@@ -121,14 +121,14 @@ def chalf(x: TensorType) -> Estimate:
 def to_reduced_precision(
     x: TensorType, cuda_enabled: bool, cpu_enabled: bool, cuda_dtype: DType, cpu_dtype: DType
 ) -> Estimate:
-    """A conversion to the type that autocasting computes in, where it is on."""
+    """A conversion to the type of autocasting, if it is on."""
     lowers = x.dtype == FLOAT32 and (cuda_enabled or cpu_enabled)
     return moved(x, (cuda_dtype if cuda_enabled else cpu_dtype) if lowers else None, copy=False)
 
 
 @rule("aten._autocast_to_full_precision")
 def to_full_precision(x: TensorType, cuda_enabled: bool, cpu_enabled: bool) -> Estimate:
-    """A conversion back to single precision, where autocasting is on."""
+    """A conversion back to single precision, if autocasting is on."""
     raises = x.dtype.name in ("float16", "bfloat16") and (cuda_enabled or cpu_enabled)
     return moved(x, FLOAT32 if raises else None, copy=False)
 
@@ -141,14 +141,14 @@ def to_cpu(tensors: Sequence[TensorType]) -> Estimate:
 
 @rule("aten.copy")
 def copy(x: TensorType, src: TensorType, non_blocking: bool = False) -> Estimate:
-    """The source written over the tensor, which is not read; one operation per element whose type changes."""
+    """Overwrites the tensor, which is not read; one operation per converted element."""
     source = expanded(src, x.shape)
     return Estimate((x.like(),), vector_flops=0 if x.dtype == src.dtype else x.numel, reads=(source,))
 
 
 @rule("aten._copy_from", "aten._copy_from_and_resize")
 def copy_from(src: TensorType, x: TensorType, non_blocking: bool = False) -> Estimate:
-    """As `copy`, the source first."""
+    """As `copy`, with the source as the first operand."""
     return copy(x.like(src.shape), src)
 
 
@@ -157,26 +157,26 @@ def copy_from(src: TensorType, x: TensorType, non_blocking: bool = False) -> Est
 
 @rule("aten.resize")
 def resize(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A copy of as many elements as both sizes hold."""
+    """A copy of the elements that fit both sizes."""
     kept = x.like((dim_min(x.numel, x.like(size).numel),))
     return Estimate((x.like(size),), reads=(kept,), writes=(kept,))
 
 
 @rule("aten.resize_", "aten._resize_output_", "aten.sparse_resize_")
 def resize_in_place(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
-    """Other sizes over the same memory, which may grow."""
+    """Resizes in place; the memory may grow."""
     return free(x.like(size))
 
 
 @rule("aten._resize_output")
 def resize_output(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
-    """Memory of that size set aside."""
+    """Allocates memory of that size."""
     return free(x.like(size), alias=False)
 
 
 @rule("aten.resize_as_")
 def resize_as_in_place(x: TensorType, the_template: TensorType) -> Estimate:
-    """The sizes of another tensor over the same memory, which may grow."""
+    """Resizes in place to another tensor's shape; the memory may grow."""
     return free(x.like(the_template.shape))
 
 
@@ -194,7 +194,7 @@ def set_(
     size: Sequence[Dim] | None = None,
     stride: Sequence[Dim] = (),
 ) -> Estimate:
-    """Another tensor's memory taken over, or none."""
+    """Shares another tensor's memory, or none."""
     if size is not None:
         return free(x.like(size))
     return free(source if isinstance(source, TensorType) else x.like((0,)))
@@ -202,7 +202,7 @@ def set_(
 
 @rule("aten.fill_diagonal_")
 def fill_diagonal_(x: TensorType, fill_value: Value, wrap: bool = False) -> Estimate:
-    """The diagonal written; the rest is neither read nor written."""
+    """Writes the diagonal; the rest is neither read nor written."""
     require(x.rank > 1, f"{shown(x.shape)} has no diagonal")
     return Estimate((x.like(),), writes=(x.like((dim_min(*x.shape),)),), alias=True)
 
@@ -212,14 +212,14 @@ def fill_diagonal_(x: TensorType, fill_value: Value, wrap: bool = False) -> Esti
 
 @rule("aten.masked_select")
 def masked_select(x: TensorType, mask: TensorType) -> Estimate:
-    """The elements that a mask marks, as many as the data says: both are read in full."""
+    """The elements selected by a mask, a data-dependent number; both operands are read in full."""
     broadcast(x.shape, mask.shape)
     return Estimate((x.like((data_dependent("masked_select"),)),), reads=(x, mask))
 
 
 @rule("aten.masked_select_backward")
 def masked_select_backward(grad: TensorType, x: TensorType, mask: TensorType) -> Estimate:
-    """The gradients written back to where their elements came from, zero elsewhere."""
+    """Scatters the gradients to the positions of their elements, zeros elsewhere."""
     return Estimate((x.like(),), reads=(grad, mask))
 
 
@@ -233,21 +233,21 @@ def masked_select_gradient(call: ForwardCall) -> Estimate:
 
 @rule("aten.masked_scatter")
 def masked_scatter(x: TensorType, mask: TensorType, source: TensorType) -> Estimate:
-    """Marked elements replaced by those of a source in turn: each result is read from one of the two."""
+    """Replaces masked elements by those of a source in order; each result is read from one of the two."""
     out = x.like(broadcast(x.shape, mask.shape))
     return Estimate((out,), reads=(out, mask))
 
 
 @rule("aten.masked_scatter_")
 def masked_scatter_(x: TensorType, mask: TensorType, source: TensorType) -> Estimate:
-    """The mask read, and as many elements read and written as it marks."""
+    """Reads the mask; reads and writes as many elements as it selects."""
     marked = x.like((data_dependent("masked_scatter"),))
     return Estimate((x.like(),), reads=(mask, marked), writes=(marked,), alias=True)
 
 
 @rule("aten.masked_scatter_backward")
 def masked_scatter_backward(grad_output: TensorType, mask: TensorType, sizes: Sequence[Dim]) -> Estimate:
-    """The source's gradient: the marked elements of the result's, zero behind them."""
+    """The source's gradient: the masked elements of the result's gradient, then zeros."""
     return Estimate((grad_output.like(sizes),), reads=(grad_output, mask))
 
 
@@ -256,7 +256,7 @@ def masked_scatter_backward(grad_output: TensorType, mask: TensorType, sizes: Se
 
 @backward("aten.clone", "aten.contiguous", "aten.lift_fresh_copy", "aten.pin_memory", "aten._pin_memory")
 def clone_backward(call: ForwardCall) -> Estimate:
-    """The result's gradient is the operand's."""
+    """The operand's gradient is the result's gradient."""
     return free(call.arguments["x"].like())
 
 
@@ -266,7 +266,7 @@ def clone_backward(call: ForwardCall) -> Estimate:
 @backward("aten.to.prim_Device", "aten.to.prim_dtype", "aten.to.prim_other", "aten.type_as")
 @backward("aten._autocast_to_reduced_precision", "aten._autocast_to_full_precision")
 def conversion_backward(call: ForwardCall) -> Estimate:
-    """The result's gradient converted back; where nothing was converted it is the operand's."""
+    """The result's gradient converted back; the same tensor if nothing was converted."""
     (out,) = call.estimate.out
     assert isinstance(out, TensorType)
     return clone_backward(call) if out.dtype == call.arguments["x"].dtype else copied_back(call)

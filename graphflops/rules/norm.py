@@ -26,7 +26,7 @@ def normalised(
     bias: TensorType | None = None,
     statistics: int = STATISTICS,
 ) -> Estimate:
-    """`x` normalised within so many groups, weighted and shifted."""
+    """`x` normalised within `groups` groups, with optional weight and bias."""
     per_element = statistics + NORMALISE + (weight is not None) + (bias is not None)
     return Estimate(
         (x.like(),), vector_flops=per_element * x.numel, transcendentals=groups, reads=(x, weight, bias)
@@ -34,17 +34,17 @@ def normalised(
 
 
 def with_results(estimate: Estimate, *results: TensorType) -> Estimate:
-    """The same with the statistics, which the work holds already, as further results."""
+    """The estimate with the statistics as further results; computing them is already counted."""
     return replace(estimate, out=(*estimate.out, *results))
 
 
 def computed_in(dtype: DType) -> DType:
-    """The type in which sums over elements of that type are kept."""
+    """The type in which sums over elements of that type are accumulated."""
     return FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
 
 
 def outer_axes(x: TensorType, normalized_shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """The axes before those that are normalised over."""
+    """The axes before the normalised ones."""
     kept = x.rank - len(normalized_shape)
     require(
         kept >= 0 and not any(map(differ, x.shape[kept:], normalized_shape)),
@@ -79,7 +79,7 @@ def native_layer_norm(
     bias: TensorType | None,
     eps: float,
 ) -> Estimate:
-    """As `layer_norm`, with mean and reciprocal deviation kept, here in the type that CPUs keep them in."""
+    """As `layer_norm`, with mean and reciprocal deviation as results, in the type used on a CPU."""
     statistic = one_per_row(x, normalized_shape, x.dtype)
     return with_results(layer_norm(x, normalized_shape, weight, bias), statistic, statistic)
 

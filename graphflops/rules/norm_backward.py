@@ -1,6 +1,6 @@
-"""Gradients of normalisations: the operators of a joint graph, and what a forward call's backward would cost.
+"""Gradients of normalisations: backward operators, and the backward cost of forward calls.
 
-Per element, of which the shared part is paid once where input or weight want a gradient:
+Per element; the shared part is counted once if input or weight have a gradient:
 
 * layer: the normalised value again 2; input: weight 1, two row sums 3, combination 4; weight 2; bias 1
 * root mean square: the normalised value again 1; input: weight 1, row sum 2, combination 3; weight 2
@@ -45,7 +45,7 @@ class Norm:
     sums: bool = False
 
     def work(self, x: TensorType, weight: TensorType | None, wants: Wants) -> Dim:
-        """Operations for the wanted of input, weight and bias."""
+        """Operations for the wanted gradients of input, weight and bias."""
         for_input, for_weight, for_bias = wants
         per_element = self.shared * (for_input or for_weight) + self.weight * for_weight
         per_element += (self.input + self.weighted * (weight is not None)) * for_input
@@ -299,6 +299,6 @@ def inference_gradient(call: ForwardCall) -> Estimate:
     "aten.miopen_batch_norm",
 )
 def batch_norm_gradient(call: ForwardCall) -> Estimate:
-    """As in training by the batch's own statistics, as in inference by running ones."""
+    """As in training for the batch's own statistics, as in inference for running ones."""
     own = call.arguments.get("training", call.arguments.get("use_input_stats"))
     return training_gradient(call) if own else inference_gradient(call)

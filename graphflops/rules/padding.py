@@ -1,4 +1,4 @@
-"""Borders put around tensors, and patches taken out of images and put back."""
+"""Padding of tensors, and patches of images (im2col, col2im)."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
 
 @rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")
 def pad(x: TensorType, pad: Sequence[Dim], mode: object = "constant", value: Value = None) -> Estimate:
-    """A copy with a border; what the border holds is the mode's choice and costs a write."""
+    """A copy with a border, whatever its mode."""
     return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
 
 
 @rule("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
 @rule("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
 def mirror_pad(x: TensorType, padding: Sequence[Dim]) -> Estimate:
-    """A copy with a border of elements nearby."""
+    """A copy with a border of mirrored or replicated elements."""
     return Estimate((x.like(padded(x.shape, padding)),), reads=(x,))
 
 
 @rule("aten.reflection_pad1d_backward", "aten.reflection_pad2d_backward", "aten.reflection_pad3d_backward")
 @rule("aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward")
 def mirror_pad_backward(grad_output: TensorType, x: TensorType, padding: Sequence[Dim]) -> Estimate:
-    """The gradients of an element and of its images in the border, summed."""
+    """Sums the gradients of an element and of its copies in the border."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output,))
 
 
@@ -52,14 +52,14 @@ def mirror_pad_backward(grad_output: TensorType, x: TensorType, padding: Sequenc
 @backward("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
 @backward("aten._pad_circular")
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
-    """As `reflection_pad1d_backward` and its like."""
+    """As the backward operators of reflection and replication padding."""
     (out,) = tensors_of(call.estimate.out)
     return mirror_pad_backward(out.like(), call.arguments["x"], ())
 
 
 @backward("aten.pad", "aten._pad_enum")
 def pad_gradient(call: ForwardCall) -> Estimate:
-    """The inner part of the result's gradient; modes other than `constant` add that of the border to it."""
+    """The inner part of the result's gradient; modes other than `constant` add the border's gradient."""
     x: TensorType = call.arguments["x"]
     (out,) = tensors_of(call.estimate.out)
     if call.arguments.get("mode", "constant") in ("constant", 0):
@@ -80,7 +80,7 @@ def windows(size: Dim, kernel: Dim, dilation: Dim, padding: Dim, stride: Dim) ->
 
 
 def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
-    """One value for both axes, or one each."""
+    """The value for each of two axes, from one or two values."""
     return (values[0], values[-1])
 
 
@@ -92,7 +92,7 @@ def im2col(
     padding: Sequence[Dim],
     stride: Sequence[Dim],
 ) -> Estimate:
-    """Every patch of an image as a column: the image is read once, overlapping patches are written out."""
+    """Writes every patch of an image as a column; the image is read once."""
     require(x.rank in (3, 4), f"{shown(x.shape)} is no image of channels, rows and columns")
     *batch, channels, height, width = x.shape
     kernel = pair(kernel_size)
@@ -119,7 +119,7 @@ def col2im(
 
 @backward("aten.im2col")
 def im2col_gradient(call: ForwardCall) -> Estimate:
-    """The gradients of every patch an element is in, summed."""
+    """Sums the gradients of every patch that contains an element."""
     (out,) = tensors_of(call.estimate.out)
     return Estimate((call.arguments["x"].like(),), vector_flops=out.numel, reads=(out.like(),))
 

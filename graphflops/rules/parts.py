@@ -53,13 +53,13 @@ def slice_inverse(
     end: Dim | None = None,
     step: Dim = 1,
 ) -> Estimate:
-    """The whole that a slice was cut from."""
+    """A view with the shape of the tensor before slicing."""
     return free(x.like())
 
 
 @rule("aten.narrow")
 def narrow(x: TensorType, dim: int, start: Dim | TensorType, length: Dim) -> Estimate:
-    """A range of an axis, by its length."""
+    """A range of an axis, given by its length."""
     place = axis(dim, x.rank)
     size = x.shape[place]
     require(not at_least(length, size + 1), f"{length} positions do not fit axis {place} of length {size}")
@@ -72,7 +72,7 @@ _MOST_PIECES = (
 
 
 def require_few(pieces: Dim) -> None:
-    """Refuse an absurd number of pieces."""
+    """Raises ShapeError for an absurd number of pieces."""
     require(not isinstance(pieces, int) or pieces <= _MOST_PIECES, f"{pieces} pieces of one tensor")
 
 
@@ -83,7 +83,7 @@ def pieces(x: TensorType, sizes: Iterable[Dim], dim: int) -> Estimate:
 
 
 def in_steps(size: Dim, step: Dim, count: Dim) -> tuple[Dim, ...]:
-    """The size cut into `count` pieces of `step`, the last one shorter; none where the count is not known."""
+    """The lengths of `count` pieces of `step`, the last one shorter; () if the count is unknown."""
     if isinstance(count, Expr):
         return ()
     require_few(count)
@@ -92,7 +92,7 @@ def in_steps(size: Dim, step: Dim, count: Dim) -> tuple[Dim, ...]:
 
 @rule("aten.split", "aten.unsafe_split")
 def split(x: TensorType, split_size: Dim | Sequence[Dim], dim: int = 0) -> Estimate:
-    """Pieces of one size, or of the sizes given."""
+    """Pieces of one size, or of the given sizes."""
     if not isinstance(split_size, (int, Expr)):
         return split_with_sizes(x, split_size, dim)
     size = x.shape[axis(dim, x.rank)]
@@ -101,7 +101,7 @@ def split(x: TensorType, split_size: Dim | Sequence[Dim], dim: int = 0) -> Estim
 
 @rule("aten.split_with_sizes", "aten.unsafe_split_with_sizes")
 def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) -> Estimate:
-    """Pieces of the sizes given."""
+    """Pieces of the given sizes."""
     size = x.shape[axis(dim, x.rank)]
     require(not differ(total(split_sizes), size), f"{shown(split_sizes)} do not add up to {size}")
     return pieces(x, split_sizes, dim)
@@ -109,7 +109,7 @@ def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) ->
 
 @rule("aten.chunk", "aten.unsafe_chunk")
 def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
-    """At most so many equal pieces; all of them where the size is not known."""
+    """At most `chunks` equal pieces; exactly that many if the size is unknown."""
     size = x.shape[axis(dim, x.rank)]
     step = ceil_div(size, chunks)
     count = ceil_div(size, step) if isinstance(step, int) and step and isinstance(size, int) else chunks
@@ -118,7 +118,7 @@ def chunk(x: TensorType, chunks: int, dim: int = 0) -> Estimate:
 
 @rule("aten.tensor_split")
 def tensor_split(x: TensorType, cuts: Dim | Sequence[Dim] | TensorType, dim: int = 0) -> Estimate:
-    """So many pieces of nearly equal size, or pieces cut at the positions given."""
+    """That many pieces of nearly equal size, or pieces between the given positions."""
     size = x.shape[axis(dim, x.rank)]
     where = cuts.value if isinstance(cuts, TensorType) else cuts
     if where is None and isinstance(cuts, TensorType) and cuts.rank and isinstance(cuts.shape[0], int):
@@ -153,7 +153,7 @@ def dsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
 
 @rule("aten.unbind")
 def unbind(x: TensorType, dim: int = 0) -> Estimate:
-    """Every position of an axis by itself."""
+    """One view for each position of an axis."""
     place = axis(dim, x.rank)
     count = x.shape[place]
     require_few(count)
@@ -161,7 +161,7 @@ def unbind(x: TensorType, dim: int = 0) -> Estimate:
 
 
 def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
-    """Elements on a diagonal of a matrix."""
+    """The number of elements on a diagonal of a matrix."""
     shortest = dim_min(rows + min(offset, 0), columns - max(offset, 0))
     return shortest if rows is columns and isinstance(rows, Expr) else dim_max(0, shortest)
 
@@ -202,7 +202,7 @@ def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int
 @backward(*(f"aten.{name}" for name in ("hsplit", "vsplit", "dsplit", "unbind", "unbind_copy", "split_copy")))
 @backward(*(f"aten.{name}" for name in ("select_copy", "slice_copy", "narrow_copy", "split_with_sizes_copy")))
 def part_backward(call: ForwardCall) -> Estimate:
-    """The gradients of the parts, written into a gradient of the whole that is zero elsewhere."""
+    """Writes the gradients of the parts into a gradient of the whole, zero elsewhere."""
     return Estimate(
         (call.arguments["x"].like(),), reads=tuple(x.like() for x in tensors_of(call.estimate.out))
     )

@@ -201,7 +201,7 @@ def square(a: TensorType) -> Estimate:
 
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
-    """As a power, in double precision."""
+    """As `pow`, in double precision."""
     return elementwise(power(exponent), a, exponent, result=_double)
 
 
@@ -211,7 +211,7 @@ def _double(*operands: Value) -> DType:
 
 @backward("aten.pow", "aten.square", "aten.float_power")
 def power_backward(call: ForwardCall) -> Estimate:
-    """The base's is exponent * base ** (exponent - 1), the exponent's the result times log(base)."""
+    """The base's gradient is exponent * base ** (exponent - 1), the exponent's the result times log(base)."""
     exponent = call.arguments.get("exponent", 2)
     gradients = by_operand(WORK["pow"], "a", "exponent")
     if isinstance(exponent, (int, float)):  # two products with that power
@@ -232,7 +232,7 @@ backward("aten.frexp")(differentiate(by_operand(WORK["frexp"])))
 
 @rule("aten.complex")
 def make_complex(real: TensorType, imag: TensorType) -> Estimate:
-    """Both parts copied side by side."""
+    """Interleaves real and imaginary parts; no arithmetic."""
     return elementwise(Work("complex"), real, imag, result=_complex)
 
 

@@ -20,7 +20,7 @@ MIN_MAX = 2  # both extremes
 
 
 def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: Value) -> Estimate:
-    """The tensor in another element type, with scales and zero points read where they are tensors."""
+    """A conversion with `per_element` operations that reads the tensors among its parameters."""
     reads = (x, *(value for value in parameters if isinstance(value, TensorType)))
     return Estimate((x.like(dtype=dtype),), vector_flops=per_element * x.numel, reads=reads)
 
@@ -198,7 +198,7 @@ def quantize_tensors(
 
 @rule("aten.quantize_per_tensor_dynamic")
 def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None, reduce_range: bool) -> Estimate:
-    """The range of the elements, then six operations on each."""
+    """Minimum and maximum, then six operations per element."""
     return convert(x, dtype or INT8, QUANTIZE + MIN_MAX)
 
 

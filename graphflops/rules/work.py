@@ -51,8 +51,15 @@ class Work(NamedTuple):
     operands: int = 1
 
     def more(self, flops: int = 0, transcendentals: int = 0) -> Work:
-        """The same function with more operations on each element."""
-        return self._replace(flops=self.flops + flops, transcendentals=self.transcendentals + transcendentals)
+        """The same function with more real operations on each element, or on both parts of a complex one."""
+        both = self.complex_work and (
+            self.complex_work[0] + 2 * flops,
+            self.complex_work[1] + 2 * transcendentals,
+        )
+        return Work(
+            *(self.name, self.flops + flops, self.transcendentals + transcendentals, both),
+            *(self.gradients, self.operands),
+        )
 
     def times(self, count: int) -> Work:
         """The function applied `count` times to each element."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @rule("onnx.MatMul", product=("a", "b"))
 def matmul(a: TensorType, b: TensorType) -> Estimate:
-    """Batched matrix product; a vector operand borrows an axis of length one."""
+    """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
     return shared.matmul(a, b)
 
 

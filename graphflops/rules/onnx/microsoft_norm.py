@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.dims import differ, floor_div, mod, prod
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.norm import from_axis
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
+from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, INT32
 
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
-
-SILU = 1  # a product; and a sigmoid
 
 
 def after_sum(
@@ -87,10 +86,8 @@ def grouped(
     channels = x.shape[-1 if channels_last else 1]
     require(not differ(mod(channels, groups), 0), f"{channels} channels do not make {groups} groups")
     norm = normalised(x, x.shape[0] * groups, gamma, beta)
-    silu = (activation != 0) * x.numel
-    return replace(
-        norm, vector_flops=norm.vector_flops + SILU * silu, transcendentals=norm.transcendentals + silu
-    )
+    after = WORK["silu" if activation else "identity"]
+    return fused(norm.out, norm, applied(after, x), reads=norm.reads)
 
 
 @rule("com.microsoft.GroupNorm")

@@ -26,7 +26,7 @@ def with_tables(
     width: int,
     places: tuple[Dim, ...],
 ) -> Estimate:
-    """The rotation of `x`, with a row of each table read per position."""
+    """The rotation of `x`, which reads a row of each table per position."""
     by_heads = by_head(x, heads) if x.rank == 3 and heads else x
     rows = cos.like((*places, cos.shape[-1]))
     return fused((x.like(),), rotated(by_heads, width=width), reads=(x, positions, rows, rows))
@@ -45,7 +45,7 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Estimate:
-    """Two products and a sum per element that is rotated; a single position is where the first row stands."""
+    """Two products and a sum per rotated element; a single position is that of the first row."""
     rows = x.shape[-2]
     places = positions.shape if positions.rank == 2 else (rows,)
     return with_tables(x, positions, cos_cache, sin_cache, num_heads, rotary_embedding_dim, places)
@@ -91,7 +91,7 @@ def relative_position_bias(
     max_distance: int,
     is_bidirectional: int = 0,
 ) -> Estimate:
-    """The bucket of every distance, and its row of the table for every pair of positions."""
+    """Computes the bucket of every distance and reads its bias for every pair of positions."""
     lengths = (size(query_length), size(key_length))
     rows, keys = (data_dependent("relative_positions") if length is None else length for length in lengths)
     out = table.like((1, table.shape[1], rows, keys))
@@ -112,7 +112,7 @@ def gated_relative_position_bias(
     *,
     num_heads: int,
 ) -> Estimate:
-    """A product of every head's queries with a small weight, summed to two gates, which scale the bias of every pair."""
+    """Queries of every head times a small weight, summed to two gates that scale the bias of every pair."""
     require(weight.rank == 2, f"a weight of {weight} is not a matrix")
     batch, rows = (token_offset or query).shape[:2]
     queries = batch * rows * num_heads

@@ -1,7 +1,7 @@
 """onnxruntime's elementwise operators, reductions and convolutions on quantized tensors.
 
-Each is the operator on floats between a conversion of every operand element, three operations, two without a zero
-point, and one of every result, six or five.
+Each is the operator on floats between conversions: three operations per operand element (two without a zero point), six
+per result (five without a zero point).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Quantized = tuple[TensorType, "TensorType | None"]  # a tensor and its zero poin
 def between(
     estimate: Estimate, operands: tuple[Quantized, ...], zero_point: TensorType | None, *scales: TensorType
 ) -> Estimate:
-    """The operator's work and the conversions around it; the result has the first operand's type."""
+    """The operator between its conversions; the result has the first operand's type."""
     out = only(estimate).like(dtype=operands[0][0].dtype)
     conversions = sum(dequantizing(zero) * x.numel for x, zero in operands)
     conversions += quantizing(out.dtype, zero_point) * out.numel
@@ -142,7 +142,7 @@ def qlinear_where(
     z_scale: TensorType,
     z_zero_point: TensorType,
 ) -> Estimate:
-    """A choice per result between two operands brought to one scale."""
+    """One selection per result, between conversions of the operands and of the result."""
     choice = pointwise(WORK["where"], condition, x, y)
     operands = ((x, x_zero_point), (y, y_zero_point))
     return between(choice, operands, z_zero_point, condition, x_scale, y_scale, z_scale)
@@ -150,7 +150,7 @@ def qlinear_where(
 
 @rule("com.microsoft.QLinearConcat")
 def qlinear_concat(y_scale: TensorType, y_zero_point: TensorType, *inputs: TensorType, axis: int) -> Estimate:
-    """Tensors, each with its scale and zero point behind it, brought to one scale and joined."""
+    """Joins tensors, each followed by its scale and zero point, after converting them to one scale."""
     require(
         len(inputs) % 3 == 0, f"{len(inputs)} operands are not triples of a tensor, a scale and a zero point"
     )

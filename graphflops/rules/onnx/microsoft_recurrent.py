@@ -28,7 +28,7 @@ def dynamic_quantize_lstm(
     outputs: Outputs = (),
     **others: object,
 ) -> Estimate:
-    """An LSTM of integers, its weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
+    """An LSTM with integer weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
     turned_w, turned_r = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
     given, scales = operands[:OPERANDS], operands[OPERANDS:]
     estimate = lstm(x, turned_w, turned_r, *given, activations=activations, clip=clip, outputs=outputs)
@@ -52,7 +52,7 @@ def attn_lstm(
     outputs: Outputs = (),
     **others: object,
 ) -> Estimate:
-    """An LSTM whose input is joined at every step by what the state before attends to in a memory.
+    """An LSTM whose input at every step is joined with a context: the previous state's attention to a memory.
 
     Keys are made of the memory once. A step makes a query of the state, adds it to every key, takes a tanh and a
     product with a vector for the score, and sums the memory by softmax; a last product may make the context narrower.

@@ -1,4 +1,4 @@
-"""onnxruntime's attention to chosen keys: a window and a few global tokens, or what an indexer selected."""
+"""onnxruntime's attention to selected keys: a window and a few global tokens, or the choice of an indexer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def to_places(q: TensorType, v: TensorType, scores: Dim, visible: Dim | None = None) -> Attention:
-    """The problem of queries and values (..., rows, width) with so many scores over all heads."""
+    """Attention of queries and values (..., rows, width) with that number of scores over all heads."""
     return Attention(q, q, v, None, prod(q.shape[:-1]), scores, visible)
 
 
@@ -38,10 +38,10 @@ def longformer_attention(
     num_heads: int,
     window: int,
 ) -> Estimate:
-    """Every row meets `window` rows before it, itself and `window` behind it, and the global rows; these meet all rows.
+    """Every row attends to itself, `window` rows before and after it, and the global rows; these attend to all rows.
 
-    Windows are counted whole, the part that sticks out of the sequence as masked. How many rows are global, only data
-    can tell. Both projections are of all rows.
+    Windows are counted in full; their part outside the sequence counts as masked. The number of global rows is
+    data-dependent. Both projections are of all rows.
     """
     batch, rows, _ = x.shape
     q = by_head(x, num_heads)

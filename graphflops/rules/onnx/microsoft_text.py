@@ -24,13 +24,13 @@ def tokenizer(
     separators: tuple[str, ...] = (),
     tokenexp: str = "",
 ) -> Estimate:
-    """The tokens of every string, as many as the longest has; what strings hold is not counted as arithmetic."""
+    """Tokens of every string, padded to the longest; work on characters is not counted."""
     return Estimate((x.like((*x.shape, data_dependent("tokens")), STRING),), reads=(x,))
 
 
 @rule("com.microsoft.NGramRepeatBlock")
 def ngram_repeat_block(ids: TensorType, scores: TensorType, *, ngram_size: int) -> Estimate:
-    """The last tokens compared with every run of tokens before them; scores that would repeat one are overwritten."""
+    """Compares the last tokens with every run of earlier tokens and overwrites scores that would repeat one."""
     compared = ids.numel * (ngram_size - 1)
     return Estimate((scores.like(),), vector_flops=compared, reads=(ids, scores))
 
@@ -45,7 +45,7 @@ def bifurcation_detector(
     max_ngram_size: int = 3,
     min_ngram_size: int = 1,
 ) -> Estimate:
-    """Predicted tokens compared with the source, and the last n-grams with every place in it."""
+    """Compares predicted tokens with the source, and the last n-grams with every position of it."""
     merged = current.shape[0] if predicted is None else data_dependent("tokens")
     compared: Dim = 0 if predicted is None else predicted.numel
     ordered = 0 < min_ngram_size <= max_ngram_size
@@ -72,7 +72,7 @@ def ngram_hash_mapping(
     reset_on_eos: int = 0,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """Per n-gram a product and an exclusive or for each token, per head of it a remainder and an offset."""
+    """Per n-gram a product and an exclusive or for each token; per n-gram and head a remainder and an offset."""
     heads = (max_ngram_size - 1) * n_head_per_ngram
     out = ids.like((*ids.shape, heads))
     mixed = (
@@ -95,7 +95,7 @@ def word_conv_embedding(
     conv_window_size: int = 0,
     embedding_size: int = 0,
 ) -> Estimate:
-    """Characters (..., words, characters) looked up, convolved along each word, and the largest response of each filter."""
+    """Embeds characters (..., words, characters), convolves along each word, takes the maximum of each filter."""
     require(weight.rank == 4, f"a weight of {weight} is not (filters, 1, window, features)")
     filters, window, width = weight.shape[0], conv_window_size or weight.shape[2], table.shape[1]
     places = prod(chars.shape[:-1]) * (chars.shape[-1] - window + 1)

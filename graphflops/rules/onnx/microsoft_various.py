@@ -1,4 +1,4 @@
-"""onnxruntime's operators of no family: older spellings of ONNX's own, look-ups, distances, transforms, copies."""
+"""Other onnxruntime operators: older spellings of ONNX operators, look-ups, distances, transforms, copies."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ ONE = TensorType((), INT64, value=1)
 
 @rule("com.microsoft.Range")
 def range_(start: TensorType, limit: TensorType, delta: TensorType | None = None) -> Estimate:
-    """As ONNX's, in steps of one where none is given; bounds may be tensors of one element."""
+    """As ONNX's Range, with a default step of one; bounds may be tensors of one element."""
     return onnx_range(start, limit, ONE if delta is None else delta)
 
 
 @rule("com.microsoft.SampleOp", "onnx.MemcpyFromHost", "onnx.MemcpyToHost")
 def copied(x: TensorType) -> Estimate:
-    """A copy; the contents of small integer tensors go along."""
+    """A copy, with the known contents of small tensors."""
     return Estimate((replace(x.like(), value=x.value),), reads=(x,))
 
 
@@ -75,7 +75,7 @@ def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> 
 
 @rule("com.microsoft.Unique")
 def unique(x: TensorType, *, outputs: Outputs = (True, True, True)) -> Estimate:
-    """The distinct elements in the order in which they appear, each looked up in a table once."""
+    """The distinct elements in order of appearance, by one table look-up per element."""
     distinct = data_dependent("unique")
     out = chosen(outputs, x.like((distinct,)), x.like(dtype=INT64), x.like((distinct,), INT64))
     return Estimate(out, vector_flops=x.numel, reads=(x,))
@@ -104,7 +104,7 @@ def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estim
 
 @rule("com.microsoft.Rfft")
 def rfft(x: TensorType, *, signal_ndim: int = 1, normalized: int = 0, onesided: int = 1) -> Estimate:
-    """A transform of real lanes along the last axes; real and imaginary parts are a new last one."""
+    """Real-to-complex transforms along the last axes; real and imaginary parts form a new last axis."""
     _require_axes(x.rank, signal_ndim)
     n = x.shape[-1]
     out = x.like((*x.shape[:-1], floor_div(n, 2) + 1, 2))
@@ -120,7 +120,7 @@ def _require_axes(rank: int, transformed: int) -> None:
 
 @rule("com.microsoft.Irfft")
 def irfft(x: TensorType, *, signal_ndim: int, normalized: int = 0, onesided: int = 1) -> Estimate:
-    """The same backwards."""
+    """The inverse of `rfft`."""
     _require_axes(x.rank - 1, signal_ndim)
     *leading, frequencies, _ = x.shape
     n = 2 * (frequencies - 1)
@@ -140,7 +140,7 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Estimate:
-    """Every region sampled at as many positions; four weighted neighbours each, or the nearest."""
+    """Samples every region on a grid: four weighted neighbours per sample, or the nearest."""
     height, width = sizes(crop_size) or (unknown("crop", 0), unknown("crop", 1))
     out = x.like((rois.shape[0], x.shape[1], height, width))
     sampled = 8 * out.numel if mode == "bilinear" else 0
@@ -150,7 +150,7 @@ def crop_and_resize(
 
 @rule("com.microsoft.DynamicTimeWarping")
 def dynamic_time_warping(x: TensorType) -> Estimate:
-    """Two comparisons and a sum per element; how long the cheapest path is, only data can tell."""
+    """Two comparisons and a sum per element; the length of the cheapest path is data-dependent."""
     out = x.like((2, data_dependent("warping_path")), INT32)
     return Estimate((out,), vector_flops=3 * x.numel, reads=(x,))
 
@@ -172,7 +172,7 @@ def murmur_hash(x: TensorType, *, positive: int = 1, seed: int = 0) -> Estimate:
 
 @rule("com.microsoft.QuantizeBFP")
 def quantize_bfp(x: TensorType, *, bfp_type: int, block_dim: int = -1) -> Estimate:
-    """Blocks that share an exponent, as bytes, and the shape and strides that the tensor had."""
+    """Packs blocks that share an exponent into bytes, and returns the tensor's shape and strides."""
     rank = x.like((x.rank,), INT64)
     out = (x.like((data_dependent("bfp_bytes"),), UINT8), replace(rank, value=x.shape), rank)
     return Estimate(out, vector_flops=QUANTIZE * x.numel, reads=(x,))
@@ -188,7 +188,7 @@ def dequantize_bfp(
     block_dim: int = -1,
     dtype: int = 1,
 ) -> Estimate:
-    """Every element out of its block, in the shape that it had."""
+    """Unpacks every element from its block into the former shape."""
     known = sizes(shape) or tuple(unknown("bfp", place) for place in range(rank_of(shape, "DequantizeBFP")))
     out = x.like(known, onnx_dtype(dtype))
     return Estimate((out,), vector_flops=DEQUANTIZE * out.numel, reads=(x, shape, strides))
@@ -201,7 +201,7 @@ def dequantize_bfp(
 def remove_padding(
     x: TensorType, counts: TensorType, *, outputs: Outputs = (True, True, True, True)
 ) -> Estimate:
-    """The rows that are no padding, one after another; how many there are, their counts tell."""
+    """Packs the rows without padding; the token counts give their number."""
     known = literals(counts)
     tokens: Dim = data_dependent("tokens") if known is None else sum(known)
     batch, rows, hidden = x.shape
@@ -212,7 +212,7 @@ def remove_padding(
 
 @rule("com.microsoft.RestorePadding")
 def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
-    """The rows put back, zeros between them."""
+    """Puts the packed rows back, zeros elsewhere."""
     return Estimate((x.like((*token_offset.shape, x.shape[-1])),), reads=(x, token_offset))
 
 
@@ -233,7 +233,7 @@ def image_scaler(x: TensorType, *, bias: tuple[float, ...] = (), scale: float = 
 
 @rule("onnx.Crop")
 def crop(x: TensorType, *, border: tuple[int, ...] = (0, 0, 0, 0), scale: tuple[int, ...] = ()) -> Estimate:
-    """A part of an image: what borders leave of it, or as much as is asked for from the upper left one on."""
+    """Crops an image by its borders, or to a given size from the upper left border."""
     *leading, height, width = x.shape
     left, top, right, bottom = border
     sides = tuple(scale) or (height - top - bottom, width - left - right)
@@ -249,7 +249,7 @@ def given_tensor_fill(
     input_as_shape: int = 0,
     values: tuple[float, ...] = (),
 ) -> Estimate:
-    """Values that the call holds, in the shape that it names or that its operand has or holds."""
+    """Free: values of an attribute, in a shape given by an attribute or by the operand."""
     if isinstance(shape, TensorType) and not input_as_shape:
         known: tuple[Dim, ...] | None = shape.shape
     else:
@@ -271,7 +271,7 @@ def efficient_nms(
     max_output_boxes: int,
     **attributes: object,
 ) -> Estimate:
-    """Non-maximum suppression, every pair of boxes compared, its results padded to the most that may be kept."""
+    """Non-maximum suppression over every pair of boxes; results are padded to the maximum number of boxes."""
     batch, candidates, classes = scores.shape
     kept = (batch, max_output_boxes)
     counts, labels = (scores.like(shape, INT32) for shape in ((batch, 1), kept))

@@ -1,7 +1,7 @@
-"""onnxruntime's products with weights of few bits, and rows looked up in such tables.
+"""onnxruntime's products with weights of few bits, and gathers from tables of few bits.
 
-The activations keep their type, in which the products are formed; every weight is brought into it once, and is read at
-the width at which it is packed.
+Products are computed in the type of the activations; every weight is converted to it once, and is read at its packed
+width.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def by_weight(
 
 
 def narrowed(x: TensorType, product: Estimate, dtype: DType) -> Estimate:
-    """The same product formed in another type, into which the activations are quantized as the call goes."""
+    """The product in another type, to which the activations are quantized first."""
     vector = product.vector_flops + (MIN_MAX + QUANTIZE) * x.numel
     return replace(product, vector_flops=vector, matrix_dtype=dtype)
 
@@ -65,7 +65,7 @@ def matmul_nbits(
     accuracy_level: int = 0,
     weight_prepacked: int = 0,
 ) -> Estimate:
-    """Three operations dequantize each weight: zero points that are not given lie in the middle of the range."""
+    """Three operations dequantize each weight; the default zero point is the middle of the range."""
     product = by_weight(x, K, N, DEQUANTIZE, weight, scales, zero_points, group_index, bias=bias)
     return narrowed(x, product, INT8) if accuracy_level == INT8_ACTIVATIONS else product
 
@@ -83,14 +83,14 @@ def matmul_bnb4(
     training_mode: int = 0,
     transB: int = 1,
 ) -> Estimate:
-    """A look-up and a scale bring each weight back."""
+    """A table look-up and a scale per weight."""
     inner, features = (K, N) if transB else (N, K)
     return by_weight(x, inner, features, LOOKED_UP, weight, absmax, bias=None)
 
 
 @rule("com.microsoft.MatMulFpQ4")
 def matmul_fpq4(x: TensorType, weight: TensorType, shape: TensorType, *, blk_quant_type: int = 1) -> Estimate:
-    """The weight's shape is an operand; its scales lie between its blocks."""
+    """Dequantizes each weight; the weight's shape is an operand, its scales are stored between its blocks."""
     inner, features = sizes(shape) or (x.shape[-1], data_dependent("features"))
     return by_weight(x, inner, features, DEQUANTIZE, weight, bias=None)
 
@@ -106,7 +106,7 @@ def matmul_fp4(
     *,
     block_size: int = 16,
 ) -> Estimate:
-    """A conversion and a scale per weight; those of a block and of all of them are one product beforehand."""
+    """A conversion and a scale per weight; block scale and global scale are multiplied beforehand."""
     return by_weight(
         x, 2 * weight.shape[1], weight.shape[0], LOOKED_UP, weight, scales, global_scale, bias=bias
     )
@@ -122,7 +122,7 @@ def matmul_fp8(
     *,
     block_size: int = 128,
 ) -> Estimate:
-    """A conversion and a scale per weight; with a scale of their own activations are narrow floats too."""
+    """A conversion and a scale per weight; with an input scale the activations are float8 too."""
     product = by_weight(
         x, weight.shape[1], weight.shape[0], LOOKED_UP, weight, scales, input_scale, bias=bias
     )
@@ -133,7 +133,7 @@ def matmul_fp8(
 
 
 def entering(x: TensorType, skip: TensorType | None, scale: TensorType | None) -> Estimate:
-    """The work of adding `skip` and of a root mean square norm with the scale, where there are any."""
+    """The work of an optional addition of `skip` and of an optional RMS norm."""
     added = x.numel if skip is not None else 0
     if scale is None:
         return work(added)
@@ -148,7 +148,7 @@ def several(
     products: tuple[Estimate, ...],
     *more: Estimate,
 ) -> tuple[tuple[Estimate, ...], Touched]:
-    """Parts and reads of products of one input, which may be normalised before."""
+    """Parts and reads of several products of one input, which may be normalised first."""
     parts = (entering(x, skip, scale), *products, *more)
     return parts, (x, skip, scale, *(read for product in products for read in product.reads[1:]))
 
@@ -174,7 +174,7 @@ def matmul_nbits_mlp(
     epsilon: float = 1e-5,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """Two products of one input, the first activated, multiplied with one another."""
+    """Two products of one input; the first is activated and multiplied with the second."""
     products = tuple(
         by_weight(x, K, N, DEQUANTIZE, weight, scales, bias=bias)
         for weight, scales, bias in ((gate, gate_scales, gate_bias), (up, up_scales, up_bias))

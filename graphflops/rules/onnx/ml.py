@@ -36,7 +36,7 @@ def rows_and_features(x: TensorType) -> tuple[Dim, Dim]:
 
 
 def transformed(scores: TensorType, post_transform: str) -> Estimate:
-    """What is done with the scores at last."""
+    """The function that is applied to the scores."""
     operations, functions = TRANSFORMS.get(post_transform, (0, 0))
     return work(operations * scores.numel, functions * scores.numel)
 
@@ -47,7 +47,7 @@ def labelled(x: TensorType, scores: TensorType, strings: Strings) -> TensorType:
 
 
 def linear(x: TensorType, coefficients: Floats, intercepts: Floats) -> tuple[Estimate, Dim]:
-    """The products of every sample with every set of coefficients, and how many sets there are."""
+    """The products of every sample with every set of coefficients, and the number of sets."""
     rows, features = rows_and_features(x)
     sets = ceil_div(len(coefficients), features)
     product = Estimate(
@@ -86,7 +86,7 @@ def linear_classifier(
     post_transform: str = "NONE",
     outputs: Outputs = (True, True),
 ) -> Estimate:
-    """A product per class, and the largest; of two classes one score can stand for both."""
+    """A product per class, and the maximum; for two classes one score may stand for both."""
     product, sets = linear(x, coefficients, intercepts)
     labels = len(classlabels_ints or classlabels_strings)
     classes = 2 if labels == 2 and not differ(sets, 1) else sets
@@ -97,7 +97,7 @@ def linear_classifier(
 
 
 def kernels(x: TensorType, vectors: Dim, kernel_type: str) -> Estimate:
-    """The kernel of every sample with so many vectors."""
+    """The kernel of every sample with `vectors` vectors."""
     rows, features = rows_and_features(x)
     pairs = rows * vectors
     require(kernel_type in KERNELS, f"unknown kernel {kernel_type!r}")
@@ -123,7 +123,7 @@ def svm_regressor(
     rho: Floats = (),
     support_vectors: Floats = (),
 ) -> Estimate:
-    """The kernel with every support vector, and their weighted sum; without any, one product."""
+    """The kernel with every support vector and the weighted sum of all; without support vectors one product."""
     rows, _ = rows_and_features(x)
     out = x.like((rows, 1), FLOAT32)
     found = kernels(x, n_supports or 1, kernel_type if n_supports else "LINEAR")
@@ -176,7 +176,7 @@ def svm_classifier(
 
 @rule("ai.onnx.ml.ArrayFeatureExtractor")
 def array_feature_extractor(x: TensorType, indices: TensorType) -> Estimate:
-    """Columns picked from the last axis; a single axis becomes a row."""
+    """Selects columns of the last axis; a single axis becomes a row."""
     out = x.like((*(x.shape[:-1] or (1,)), indices.numel))
     return Estimate((out,), reads=(out, indices))
 
@@ -202,7 +202,7 @@ def scaler(x: TensorType, *, offset: Floats = (), scale: Floats = ()) -> Estimat
 
 @rule("ai.onnx.ml.Normalizer")
 def normalizer(x: TensorType, *, norm: str = "MAX") -> Estimate:
-    """The largest, the sum or the root of the sum of squares of every row, and a division per element."""
+    """The maximum, sum or root of the sum of squares of every row, and a division per element."""
     rows, _ = rows_and_features(x)
     squares = norm == "L2"
     return Estimate(
@@ -217,7 +217,7 @@ def normalizer(x: TensorType, *, norm: str = "MAX") -> Estimate:
 def one_hot_encoder(
     x: TensorType, *, cats_int64s: Ints = (), cats_strings: Strings = (), zeros: int = 1
 ) -> Estimate:
-    """A look-up per element, and a row of zeros with at most a single one."""
+    """A look-up per element; writes a row of zeros with at most one 1."""
     categories = len(cats_int64s or cats_strings)
     out = x.like((*x.shape, categories), FLOAT32)
     return Estimate((out,), vector_flops=x.numel, reads=(x,))
@@ -252,7 +252,7 @@ def label_encoder(
 
 @rule("ai.onnx.ml.FeatureVectorizer")
 def feature_vectorizer(*tensors: TensorType, inputdimensions: Ints = ()) -> Estimate:
-    """Features side by side, converted where they are no float32."""
+    """Joins features; those that are not float32 are converted."""
     sizes = [rows_and_features(x) for x in tensors]
     widths: Dim = sum(inputdimensions) if inputdimensions else sum(width for _, width in sizes)
     out = TensorType((sizes[0][0], widths), FLOAT32)
@@ -265,14 +265,14 @@ def feature_vectorizer(*tensors: TensorType, inputdimensions: Ints = ()) -> Esti
 
 @rule("ai.onnx.ml.DictVectorizer")
 def dict_vectorizer(x: Opaque, *, int64_vocabulary: Ints = (), string_vocabulary: Strings = ()) -> Estimate:
-    """A look-up for every name in the vocabulary; floating-point values are taken to be float32."""
+    """A look-up for every name in the vocabulary; floating-point values are assumed to be float32."""
     count = len(int64_vocabulary or string_vocabulary)
     return Estimate((TensorType((1, count), FLOAT32),), vector_flops=count)
 
 
 @rule("ai.onnx.ml.CastMap")
 def cast_map(x: Opaque, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Estimate:
-    """The values in order of their keys, or each where its key says."""
+    """The values in order of their keys, or each at the index of its key."""
     count = data_dependent("map_entries") if map_form == "DENSE" else max_map
     dtype = {"TO_STRING": STRING, "TO_INT64": INT64}.get(cast_to, FLOAT32)
     return Estimate((TensorType((1, count), dtype),), vector_flops=count)
@@ -280,6 +280,6 @@ def cast_map(x: Opaque, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", m
 
 @rule("ai.onnx.ml.ZipMap")
 def zip_map(x: TensorType, *, classlabels_int64s: Ints = (), classlabels_strings: Strings = ()) -> Estimate:
-    """A map for every row: the values beside their names."""
+    """A map of names to values for every row."""
     rows, _ = rows_and_features(x)
     return Estimate((SequenceType(None, rows),), reads=(x,), writes=(x,))

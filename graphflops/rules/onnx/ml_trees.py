@@ -1,7 +1,7 @@
 """Ensembles of decision trees.
 
-Which way a sample takes, only its features tell: every sample is taken to come down each tree's longest path, one
-comparison per node, and every leaf's votes are added up. A node is a threshold, a feature and a way on, 12 bytes, of
+The path of a sample is data-dependent: every sample is assumed to follow the longest path of each tree, one
+comparison per node, and the votes of its leaves are summed. A node is a threshold, a feature and a way on, 12 bytes, of
 which no more are read than there are.
 """
 
@@ -28,7 +28,7 @@ TRANSFORM_NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """What is known of an ensemble: its trees' longest paths added up, trees, nodes, and votes of a leaf."""
+    """An ensemble's size: the summed longest paths of its trees, trees, nodes, and votes per leaf."""
 
     depth: int
     trees: int
@@ -36,7 +36,7 @@ class Forest:
     votes: int
 
     def scored(self, x: TensorType, scores: TensorType, post_transform: str) -> tuple[Estimate, Estimate]:
-        """The way down all trees, and what is done with the scores; the first has the reads."""
+        """The work of descending all trees and of the function of the scores; the first result has the reads."""
         rows, _ = rows_and_features(x)
         visited = dim_min(self.nodes, rows * self.depth)
         down = Estimate(
@@ -46,7 +46,7 @@ class Forest:
 
 
 def longest(roots: Iterable[Hashable], ways: Ways) -> int:
-    """Comparisons on the longest paths from the roots, added up; a way that leads back is not followed."""
+    """The summed lengths of the longest paths from the roots; a cycle is not followed."""
     depths: dict[Hashable, int] = {}
     total = 0
     for root in roots:
@@ -95,7 +95,7 @@ def tree_ensemble_regressor(
     post_transform: str = "NONE",
     **others: object,
 ) -> Estimate:
-    """The sum of the leaves that every sample comes to, per target."""
+    """Sums the leaves that every sample reaches, per target."""
     ways = (nodes_truenodeids, nodes_falsenodeids)
     forest = by_identity(nodes_treeids, nodes_nodeids, nodes_modes, *ways, target_ids)
     out = x.like((rows_and_features(x)[0], n_targets), FLOAT32)
@@ -119,7 +119,7 @@ def tree_ensemble_classifier(
     outputs: Outputs = (True, True),
     **others: object,
 ) -> Estimate:
-    """The sum of the leaves that every sample comes to, per class, and the largest."""
+    """Sums the leaves that every sample reaches, per class, and takes the maximum."""
     ways = (nodes_truenodeids, nodes_falsenodeids)
     forest = by_identity(nodes_treeids, nodes_nodeids, nodes_modes, *ways, class_ids)
     classes = len(classlabels_int64s or classlabels_strings)
@@ -142,7 +142,7 @@ def tree_ensemble(
     post_transform: int = 0,
     **others: object,
 ) -> Estimate:
-    """The sum of the leaves that every sample comes to, one vote each, per target."""
+    """Sums the leaves that every sample reaches, one vote each, per target."""
     listed = (nodes_trueleafs, nodes_falseleafs, nodes_truenodeids, nodes_falsenodeids)
     require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
     require(0 <= post_transform < len(TRANSFORM_NAMES), f"unknown transform {post_transform}")

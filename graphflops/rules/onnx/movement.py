@@ -1,4 +1,4 @@
-"""Elements copied into another arrangement: read once where they are kept, written once."""
+"""Copies in another arrangement: each kept element is read once, each result written once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def concat(*tensors: TensorType, axis: int) -> Estimate:
 
 @rule("onnx.Concat.1")
 def concat_by_default(*tensors: TensorType, axis: int = 1) -> Estimate:
-    """Tensors joined along an axis they have, the second where none is named."""
+    """Tensors joined along an axis they have, by default the second."""
     return concat(*tensors, axis=axis)
 
 
