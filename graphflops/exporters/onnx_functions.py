@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
+from graphflops.exporters.onnx_scope import domain_of, opsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
 MOST_CALLS = 100_000  # of functions, and inside them
 MOST_OPERANDS = 1_000_000  # formal operands, results, attributes, opsets and declared types, over all calls
 MOST_NESTED_CALLS = 60
-
-
-def domain_of(domain: str) -> str:
-    """A domain by the name that operators are found by: "" for ONNX's own."""
-    return "" if domain == "ai.onnx" else str(domain)
-
-
-def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
-    """Version by domain."""
-    return {domain_of(entry.domain): entry.version for entry in imports}
 
 
 @dataclass(frozen=True)
@@ -74,9 +65,6 @@ class Functions:
     def __init__(self, protos: Iterable[Any]) -> None:
         self._known = {(domain_of(f.domain), f.name, f.overload): Function(f) for f in protos}
         self._calls = self._operands = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
 
     def find(self, domain: str, kind: str, overload: str) -> Function | None:
         """The function that defines an operator, if the file has one."""

@@ -10,9 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_functions import Functions, domain_of, opsets_of
-from graphflops.exporters.onnx_places import Places, original_names
-from graphflops.exporters.onnx_scope import Body, Call, Names, Scope, ordered
+from graphflops.exporters.onnx_scope import Body, Call, Names, Scope, domain_of, opsets_of, ordered
 from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
 from graphflops.exporters.onnx_values import (
     GRAPH,
@@ -32,6 +30,7 @@ from graphflops.exporters.onnx_values import (
     tensor_of,
     type_of,
 )
+from graphflops.exporters.sources import OnnxPlaces, original_names
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR, spelled
 from graphflops.tensor import TensorType
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
-    from graphflops.exporters.onnx_functions import Function
+    from graphflops.exporters.onnx_functions import Function, Functions
     from graphflops.graph import InputRole, Scalar, Stored, Type
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
@@ -54,9 +53,9 @@ class Program:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.sizes = Sizes()
-        self.places = Places()
+        self.places = OnnxPlaces()
         self.names = Names()
-        self.functions = Functions(model.functions)
+        self.functions = _functions(model)
         self.inputs: list[Input] = []
         self.types: dict[str, Type | Scalar] = {}
         self.root = Body()
@@ -255,8 +254,9 @@ class Program:
         if scope.call:
             place = (place[0] or scope.place[0], place[1] or scope.place[1], place[2] or scope.place[2])
         op = self.operator(domain, kind, scope)
-        function = self.functions.find(domain, kind, proto.overload) if self.functions else None
-        if function is not None:
+        functions = self.functions
+        if functions is not None and (function := functions.find(domain, kind, proto.overload)) is not None:
+            functions.enter(function, len(operands), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
         attributes = tuple(self.attributes(call.attributes, scope, name).items())
@@ -284,7 +284,6 @@ class Program:
         place: tuple[str, str, str],
     ) -> None:
         """Put a function's calls in the place of a call of it."""
-        self.functions.enter(function, len(operands), scope, name)
         given = self.attributes(call.attributes, scope, name)
         results = [pair for pair in zip(function.outputs, call.node.output[:], strict=False) if pair[1]]
         inner = Scope(
@@ -339,7 +338,7 @@ class Program:
 
     def handed_down(self, name: str, scope: Scope) -> tuple[Argument, ...]:
         """The value that a function's caller gives an attribute; a graph is captured, and counted, once more."""
-        if name not in scope.attributes:
+        if self.functions is None or name not in scope.attributes:
             return ()
         value = scope.attributes[name]
         for graph in _graphs(value):
@@ -347,6 +346,15 @@ class Program:
             for captured in graph.captures:
                 self.names.use(captured, scope.body)
         return (value,)
+
+
+def _functions(model: Any) -> Functions | None:
+    """The functions that the file defines; None for the many files without."""
+    if not model.functions:
+        return None
+    from graphflops.exporters.onnx_functions import Functions
+
+    return Functions(model.functions)
 
 
 def _graphs(value: Argument) -> Sequence[Graph]:

@@ -23,6 +23,16 @@ _MAY_HOLD_GRAPHS = (0, 5, 10)  # AttributeProto.type: not stated, GRAPH, GRAPHS
 MOST_CHARACTERS = 2**26  # of all names made inside functions: each holds the names of the calls around it
 
 
+def domain_of(domain: str) -> str:
+    """A domain by the name that operators are found by: "" for ONNX's own."""
+    return "" if domain == "ai.onnx" else str(domain)
+
+
+def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
+    """Version by domain."""
+    return {domain_of(entry.domain): entry.version for entry in imports}
+
+
 @dataclass(eq=False, slots=True)
 class Body:
     """A graph being built.

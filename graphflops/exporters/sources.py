@@ -1,8 +1,9 @@
-"""The module and source line of a call, from the module stack and stack trace that an export records."""
+"""The module and source line of a call, from what exporters record: module stacks, stack traces, metadata, names."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # Not the user's: torch (installed, or a checkout in a directory of its name), Python's library, generated.
@@ -19,6 +20,18 @@ _ITEM = re.compile(r"""\[(?:'([^']*)'|"([^"]*)"|(\d+))\]""")
 _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"
 _EXPORT_ROOT = re.compile(r"^_export_root(?:\.|$)")
+
+# ONNX: keys of metadata, and paths in names.
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
+_TRACE = "pkg.torch.onnx.stack_trace"
+_READ = frozenset({_SCOPES, _CLASSES, _TRACE})
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"
+
+# A string that does not end reaches to the end of the text: looking for its end once more from each quote takes forever.
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)", re.DOTALL)
+_LONGEST_SCOPE = 1000  # characters of a path by which a call is named; a longer one is made to harm
+_DEEPEST_SCOPE = 64
 
 
 class Sources:
@@ -93,3 +106,79 @@ def _within_package(path: str) -> str:
         if found and (not before or before.endswith("/")):
             path = inner
     return path
+
+
+class OnnxPlaces:
+    """Reads the scopes of calls; each distinct text is read once.
+
+    modules: type of every module read so far, by path; "" where only its path is known.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+        self._sources = Sources()
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._scopes: dict[str, str] = {"": ""}
+
+    def of(self, node: Any) -> tuple[str, str, str]:
+        """Path and type of the innermost module, and the source line, of a NodeProto; "" for what is not known."""
+        scopes = classes = line = ""
+        for entry in node.metadata_props[:]:
+            key = entry.key
+            if key not in _READ or isinstance(value := entry.value, bytes):  # not UTF-8
+                continue
+            if key == _SCOPES:
+                scopes = value
+            elif key == _CLASSES:
+                classes = value
+            else:
+                line = self._sources.line(value)
+        if scopes:
+            module, kind = self._module(scopes, classes)
+            return module, kind, line
+        return self._by_name(node.name), "", line
+
+    def _module(self, scopes: str, classes: str) -> tuple[str, str]:
+        """From the lists of scopes and their types, outermost first; the last of each is the call itself."""
+        outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
+        known = self._known.get(outer)
+        if known is None:
+            paths, kinds = _quoted(scopes)[:-1], _quoted(classes)[:-1]
+            for path, kind in zip(paths, kinds, strict=False):
+                if _NO_STACK not in path:
+                    self.modules.setdefault(path, kind)
+            inner = [(path, kind) for path, kind in zip(paths, kinds, strict=False) if _NO_STACK not in path]
+            known = self._known[outer] = inner[-1] if inner else ("", "")
+        return known
+
+    def _by_name(self, name: str) -> str:
+        """`/layers.0/attention/MatMul_1` was called in `layers.0.attention`."""
+        scope = name.rpartition("/")[0]
+        known = self._scopes.get(scope)
+        if known is None:
+            parts = [part for part in scope.split("/") if part] if len(scope) <= _LONGEST_SCOPE else []
+            if len(parts) > _DEEPEST_SCOPE:
+                parts = []
+            known = self._scopes[scope] = ".".join(parts)
+            for end in range(1, len(parts) + 1):
+                self.modules.setdefault(".".join(parts[:end]), "")
+        return known
+
+
+def original_names(graph: Any) -> dict[str, str]:
+    """By name of a stored tensor: the one parameter that the exporter folded it from, where the file names one."""
+    found = {}
+    for described in (*graph.value_info, *graph.initializer):
+        for entry in described.metadata_props[:]:
+            if entry.key == _FOLDED and isinstance(entry.value, str):
+                names = _quoted(entry.value)
+                if len(names) == 1:
+                    found[described.name] = names[0]
+    return found
+
+
+def _quoted(text: str) -> list[str]:
+    """The strings in a printed list of strings."""
+    if '"' not in text and "\\" not in text and text.startswith("['") and text.endswith("']"):
+        return text[2:-2].split("', '")
+    return [single or double for single, double in _QUOTED.findall(text)]

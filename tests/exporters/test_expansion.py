@@ -10,9 +10,8 @@ from graphflops.analysis import analyze
 from graphflops.dims import symbol
 from graphflops.errors import FileError
 from graphflops.exporters import load
-from graphflops.exporters.onnx_places import Places
 from graphflops.exporters.onnx_sizes import Sizes
-from graphflops.exporters.sources import Sources
+from graphflops.exporters.sources import OnnxPlaces, Sources
 from graphflops.exporters.tied import with_aliases
 from graphflops.exporters.types import collect
 from graphflops.graph import Input, Node, Ref
@@ -77,13 +76,13 @@ def test_sizes_whose_names_clean_alike():
 
 @pytest.mark.parametrize("depth, modules", [(64, 64), (65, 0)])
 def test_modules_of_a_name_with_very_many_slashes(depth, modules):
-    places = Places()
+    places = OnnxPlaces()
     places.of(node("Relu", ["x"], ["y"], name="/a" * depth + "/Relu"))
     assert len(places.modules) == modules
 
 
 def test_modules_of_a_very_long_name():
-    places = Places()
+    places = OnnxPlaces()
     assert places.of(node("Relu", ["x"], ["y"], name="/" + "a" * LONG + "/Relu")) == ("", "", "")
     assert not places.modules
 
@@ -94,7 +93,7 @@ def test_lists_of_strings_that_do_not_end(text):
     for key in ("name_scopes", "class_hierarchy"):
         entry = call.metadata_props.add()
         entry.key, entry.value = f"pkg.torch.onnx.{key}", text
-    assert Places().of(call) == ("", "", "")
+    assert OnnxPlaces().of(call) == ("", "", "")
 
 
 def test_a_very_long_path_in_a_stack_trace():
