@@ -7,16 +7,10 @@ from graphflops.ops.table import Row
 _SDPA = "query key value mask dropout_p is_causal scale enable_gqa"
 _CONV = "x weight bias"
 
+# fmt: off
 LAYERS: tuple[Row, ...] = (
     # Products
-    Row(
-        "matmul",
-        "product",
-        "a b",
-        "matmul linalg_matmul",
-        onnx="MatMul",
-        microsoft="FusedMatMul TransposeMatMul",
-    ),
+    Row("matmul", "product", "a b", "matmul linalg_matmul", onnx="MatMul", microsoft="FusedMatMul TransposeMatMul"),
     Row("mm", "product", "a b", "mm"),
     Row("bmm", "product", "a b", "bmm"),
     Row("mv", "product", "a b", "mv"),
@@ -26,186 +20,105 @@ LAYERS: tuple[Row, ...] = (
     Row("addmv", "product", "bias a b", "addmv"),
     Row("linear", "product", "a weight bias", "linear mkldnn_linear"),
     Row("gemm", "product", "a b bias turn_a turn_b", onnx="Gemm"),
-    Row(
-        "fused_gemm",
-        "product",
-        "a b bias turn_a turn_b",
-        microsoft="FusedGemm",
-        facts=("activation",),
-    ),
+    Row("fused_gemm", "product", "a b bias turn_a turn_b", microsoft="FusedGemm", facts=("activation",)),
     Row("einsum", "product", "equation xs", "einsum", onnx="Einsum(*xs)"),
     Row("int_matmul", "product", "a b", "_int_mm", onnx="MatMulInteger", microsoft="MatMulInteger16"),
     Row("qlinear_matmul", "product", "a a_scale a_zero b b_scale b_zero", onnx="QLinearMatMul"),
     Row("scaled_mm", "product", "a b", "_scaled_mm _scaled_mm_v2"),
-    Row(
-        "grouped_mm", "product", "a b offsets", "_grouped_mm _scaled_grouped_mm(a,b,scale_a,scale_b,offsets)"
-    ),
+    Row("grouped_mm", "product", "a b offsets", "_grouped_mm _scaled_grouped_mm(a,b,scale_a,scale_b,offsets)"),
     Row("matmul_nbits", "product", "a b", microsoft="MatMulNBits MatMulBnb4"),
     Row("tensordot", "product", "a b", "tensordot"),
     Row("bilinear", "product", "a b weight bias", "bilinear"),
     # Convolutions, pooling, resampling
     Row(
-        "convolution",
-        "convolution",
-        _CONV,
+        "convolution", "convolution", _CONV,
         "conv1d conv2d conv3d convolution _convolution _convolution_mode cudnn_convolution(x,weight) mkldnn_convolution"
         " thnn_conv2d(x,weight,kernel_size,bias) _conv_depthwise2d(x,weight,kernel_size,bias)"
         " conv_depthwise3d(x,weight,kernel_size,bias) slow_conv3d(x,weight,kernel_size,bias) miopen_convolution",
-        onnx="Conv",
+        onnx="Conv", facts=("images",),
+    ),
+    Row("fused_convolution", "convolution", _CONV, microsoft="FusedConv", facts=("images", "activation")),
+    Row(
+        "conv_transpose", "convolution", _CONV,
+        "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose(x,weight)", onnx="ConvTranspose",
         facts=("images",),
     ),
     Row(
-        "fused_convolution",
-        "convolution",
-        _CONV,
-        microsoft="FusedConv",
-        facts=("images", "activation"),
-    ),
-    Row(
-        "conv_transpose",
-        "convolution",
-        _CONV,
-        "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose(x,weight)",
-        onnx="ConvTranspose",
-        facts=("images",),
-    ),
-    Row(
-        "channels_last_convolution",
-        "convolution",
-        _CONV,
-        microsoft="NhwcConv NhwcFusedConv",
+        "channels_last_convolution", "convolution", _CONV, microsoft="NhwcConv NhwcFusedConv",
         other="com.ms.internal.nhwc.Conv",
     ),
-    Row(
-        "channels_last_conv_transpose",
-        "convolution",
-        _CONV,
-        other="com.ms.internal.nhwc.ConvTranspose",
-    ),
+    Row("channels_last_conv_transpose", "convolution", _CONV, other="com.ms.internal.nhwc.ConvTranspose"),
     Row("blocked_convolution", "convolution", _CONV, other="com.microsoft.nchwc.Conv"),
     Row(
-        "convolution_backward",
-        "convolution",
+        "convolution_backward", "convolution",
         "grad x weight bias_sizes stride padding dilation transposed output_padding groups output_mask",
         "convolution_backward",
     ),
     Row("conv_integer", "convolution", _CONV, onnx="ConvInteger", facts=("images",)),
     Row(
-        "qlinear_conv",
-        "convolution",
-        "x x_scale x_zero weight",
-        onnx="QLinearConv",
-        microsoft="QLinearConv",
+        "qlinear_conv", "convolution", "x x_scale x_zero weight", onnx="QLinearConv", microsoft="QLinearConv",
         facts=("images",),
     ),
     Row(
-        "deform_conv",
-        "convolution",
-        "x weight offset",
-        onnx="DeformConv",
-        other="torchvision.deform_conv2d",
+        "deform_conv", "convolution", "x weight offset", onnx="DeformConv", other="torchvision.deform_conv2d",
         facts=("images",),
     ),
     Row(
-        "max_pool",
-        "pooling",
-        "x",
+        "max_pool", "pooling", "x",
         "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
-        onnx="MaxPool",
-        facts=("images",),
+        onnx="MaxPool", facts=("images",),
     ),
+    Row("avg_pool", "pooling", "x", "avg_pool1d avg_pool2d avg_pool3d", onnx="AveragePool", facts=("images",)),
     Row(
-        "avg_pool", "pooling", "x", "avg_pool1d avg_pool2d avg_pool3d", onnx="AveragePool", facts=("images",)
-    ),
-    Row(
-        "adaptive_avg_pool",
-        "pooling",
-        "x shape",
+        "adaptive_avg_pool", "pooling", "x shape",
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
         facts=("images",),
     ),
     Row(
-        "adaptive_max_pool",
-        "pooling",
-        "x shape",
-        "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+        "adaptive_max_pool", "pooling", "x shape", "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
         facts=("images",),
     ),
-    Row(
-        "global_avg_pool",
-        "pooling",
-        "x",
-        onnx="GlobalAveragePool",
-        facts=("images",),
-    ),
+    Row("global_avg_pool", "pooling", "x", onnx="GlobalAveragePool", facts=("images",)),
     Row("qlinear_global_avg_pool", "pooling", "x x_scale x_zero", microsoft="QLinearGlobalAveragePool"),
     Row("global_max_pool", "pooling", "x", onnx="GlobalMaxPool", facts=("images",)),
     Row(
-        "resize",
-        "resampling",
-        "x",
+        "resize", "resampling", "x",
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d"
         " upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d"
         " _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
-        onnx="Resize Upsample",
-        facts=("images", "keeps_values"),
+        onnx="Resize Upsample", facts=("images", "keeps_values"),
     ),
     Row(
-        "grid_sample",
-        "resampling",
-        "x grid",
-        "grid_sampler grid_sampler_2d grid_sampler_3d",
-        onnx="GridSample",
+        "grid_sample", "resampling", "x grid", "grid_sampler grid_sampler_2d grid_sampler_3d", onnx="GridSample",
         facts=("images",),
     ),
     # Norms
     Row(
-        "batch_norm",
-        "normalisation",
-        "x weight bias mean var training",
+        "batch_norm", "normalisation", "x weight bias mean var training",
         "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm"
         " _native_batch_norm_legit.no_stats(x,weight,bias,training)"
-        " _native_batch_norm_legit_no_training(x,weight,bias,mean,var)"
-        " _batch_norm_with_update(x,weight,bias,mean,var) _batch_norm_no_update(x,weight,bias,mean,var)",
-        onnx="BatchNormalization",
+        " _native_batch_norm_legit_no_training(x,weight,bias,mean,var) _batch_norm_with_update(x,weight,bias,mean,var)"
+        " _batch_norm_no_update(x,weight,bias,mean,var)",
+        onnx="BatchNormalization", facts=("images",),
+    ),
+    Row(
+        "instance_norm", "normalisation", "x weight bias", "instance_norm", onnx="InstanceNormalization",
         facts=("images",),
     ),
     Row(
-        "instance_norm",
-        "normalisation",
-        "x weight bias",
-        "instance_norm",
-        onnx="InstanceNormalization",
-        facts=("images",),
-    ),
-    Row(
-        "layer_norm",
-        "normalisation",
-        "x shape weight bias",
-        "layer_norm native_layer_norm",
+        "layer_norm", "normalisation", "x shape weight bias", "layer_norm native_layer_norm",
         onnx="LayerNormalization(x,weight,bias)",
     ),
     Row(
-        "rms_norm",
-        "normalisation",
-        "x shape weight",
-        "rms_norm _fused_rms_norm",
-        onnx="RMSNormalization(x,weight)",
-        microsoft="SimplifiedLayerNormalization(x,weight)",
-        other="onnx.SimplifiedLayerNormalization(x,weight)",
+        "rms_norm", "normalisation", "x shape weight", "rms_norm _fused_rms_norm", onnx="RMSNormalization(x,weight)",
+        microsoft="SimplifiedLayerNormalization(x,weight)", other="onnx.SimplifiedLayerNormalization(x,weight)",
     ),
     Row(
-        "skip_norm",
-        "normalisation",
-        "x skip weight bias",
+        "skip_norm", "normalisation", "x skip weight bias",
         microsoft="SkipLayerNormalization SkipSimplifiedLayerNormalization",
     ),
     Row(
-        "group_norm",
-        "normalisation",
-        "x groups weight bias",
-        "group_norm",
-        onnx="GroupNormalization(x,weight,bias)",
+        "group_norm", "normalisation", "x groups weight bias", "group_norm", onnx="GroupNormalization(x,weight,bias)",
         microsoft="GroupNorm(x,weight,bias)",
     ),
     Row("native_group_norm", "normalisation", "x weight bias", "native_group_norm"),
@@ -214,16 +127,12 @@ LAYERS: tuple[Row, ...] = (
     Row("mean_variance_norm", "normalisation", "x axes", onnx="MeanVarianceNormalization"),
     # Softmax
     Row("softmax", "softmax", "x axis", "softmax _softmax _safe_softmax special_softmax", onnx="Softmax"),
-    Row(
-        "log_softmax", "softmax", "x axis", "log_softmax _log_softmax special_log_softmax", onnx="LogSoftmax"
-    ),
+    Row("log_softmax", "softmax", "x axis", "log_softmax _log_softmax special_log_softmax", onnx="LogSoftmax"),
     Row("masked_softmax", "softmax", "x mask axis", "_masked_softmax"),
     Row("hardmax", "softmax", "x axis", onnx="Hardmax"),
     # Attention
     Row(
-        "scaled_dot_product_attention",
-        "attention",
-        _SDPA,
+        "scaled_dot_product_attention", "attention", _SDPA,
         "scaled_dot_product_attention"
         " _scaled_dot_product_fused_attention_overrideable(query,key,value,mask,dropout_p,is_causal)"
         " _scaled_dot_product_efficient_attention(query,key,value,mask,compute_log_sumexp,dropout_p,is_causal)"
@@ -234,51 +143,37 @@ LAYERS: tuple[Row, ...] = (
         " _scaled_dot_product_flash_attention_for_cpu(query,key,value,dropout_p,is_causal)",
     ),
     Row(
-        "scaled_dot_product_attention_backward",
-        "attention",
-        "grad query key value mask",
+        "scaled_dot_product_attention_backward", "attention", "grad query key value mask",
         "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_fused_attention_overrideable_backward"
         " _scaled_dot_product_cudnn_attention_backward(grad,query,key,value,out,logsumexp,philox_seed,philox_offset,mask)"
         " _scaled_dot_product_flash_attention_for_cpu_backward(grad,query,key,value)"
         " _scaled_dot_product_flash_attention_backward(grad,query,key,value)",
     ),
     Row(
-        "flex_attention",
-        "attention",
-        "query key value score_mod block_mask scale options score_captures mask_captures",
+        "flex_attention", "attention", "query key value score_mod block_mask scale options score_captures mask_captures",
         other="higher_order.flex_attention",
     ),
     Row(
-        "flex_attention_backward",
-        "attention",
+        "flex_attention_backward", "attention",
         "query key value out logsumexp grad_out grad_logsumexp score_mod joint block_mask scale options score_captures"
         " mask_captures",
         other="higher_order.flex_attention_backward",
     ),
     Row("onnx_attention", "attention", "query key value mask past_key past_value", onnx="Attention"),
     Row(
-        "multi_head_attention",
-        "attention",
-        "query key value bias padding mask past_key past_value",
+        "multi_head_attention", "attention", "query key value bias padding mask past_key past_value",
         microsoft="MultiHeadAttention",
     ),
     Row(
-        "group_query_attention",
-        "attention",
-        "query key value past_key past_value seqlens_k total_length cos sin mask",
+        "group_query_attention", "attention", "query key value past_key past_value seqlens_k total_length cos sin mask",
         microsoft="GroupQueryAttention(query,key,value,past_key,past_value,seqlens_k,total_length,cos,sin,mask)",
     ),
     # Losses
     Row(
-        "nll_loss",
-        "loss",
-        "x labels weight",
-        "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward",
+        "nll_loss", "loss", "x labels weight", "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward",
         onnx="NegativeLogLikelihoodLoss",
     ),
-    Row(
-        "cross_entropy_loss", "loss", "x labels weight", "cross_entropy_loss", onnx="SoftmaxCrossEntropyLoss"
-    ),
+    Row("cross_entropy_loss", "loss", "x labels weight", "cross_entropy_loss", onnx="SoftmaxCrossEntropyLoss"),
     Row("multi_margin_loss", "loss", "x labels", "multi_margin_loss"),
     Row("mse_loss", "loss", "x target", "mse_loss"),
     Row("l1_loss", "loss", "x target", "l1_loss"),
@@ -289,11 +184,7 @@ LAYERS: tuple[Row, ...] = (
     Row("kl_div", "loss", "x target", "kl_div"),
     # Recurrent cells and layers
     Row(
-        "lstm",
-        "recurrent",
-        "x",
-        "lstm lstm_cell mkldnn_rnn_layer _thnn_fused_lstm_cell",
-        onnx="LSTM",
+        "lstm", "recurrent", "x", "lstm lstm_cell mkldnn_rnn_layer _thnn_fused_lstm_cell", onnx="LSTM",
         microsoft="DynamicQuantizeLSTM",
     ),
     Row("gru", "recurrent", "x", "gru gru_cell _thnn_fused_gru_cell", onnx="GRU"),
@@ -301,45 +192,29 @@ LAYERS: tuple[Row, ...] = (
     Row("cudnn_rnn", "recurrent", "x", "_cudnn_rnn miopen_rnn"),
     # Randomness
     Row(
-        "dropout",
-        "dropout",
-        "x p training",
-        "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout",
-        onnx="Dropout",
+        "dropout", "dropout", "x p training",
+        "dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout", onnx="Dropout",
         microsoft="BiasDropout BitmaskDropout",
     ),
     Row("bernoulli", "random", "x p", "bernoulli", onnx="Bernoulli"),
     Row(
-        "rand",
-        "random",
-        "shape",
-        "rand randn randint(high,shape) randint.low(low,high,shape) randperm(n)",
+        "rand", "random", "shape", "rand randn randint(high,shape) randint.low(low,high,shape) randperm(n)",
         onnx="RandomUniform RandomNormal",
     ),
     Row(
-        "rand_like",
-        "random",
-        "x",
-        "rand_like randn_like randint_like normal uniform exponential normal_functional",
+        "rand_like", "random", "x", "rand_like randn_like randint_like normal uniform exponential normal_functional",
         onnx="RandomUniformLike RandomNormalLike",
     ),
     Row("multinomial", "random", "x samples", "multinomial", onnx="Multinomial"),
     # Quantisation
     Row(
-        "quantize",
-        "quantisation",
-        "x scale zero_point",
-        "quantize_per_tensor quantize_per_channel",
-        onnx="QuantizeLinear",
-        microsoft="QuantizeLinear",
-        other="quantized_decomposed.quantize_per_tensor quantized_decomposed.quantize_per_channel torchao.quantize_affine",
+        "quantize", "quantisation", "x scale zero_point", "quantize_per_tensor quantize_per_channel",
+        onnx="QuantizeLinear", microsoft="QuantizeLinear",
+        other="quantized_decomposed.quantize_per_tensor quantized_decomposed.quantize_per_channel"
+        " torchao.quantize_affine",
     ),
     Row(
-        "dequantize",
-        "quantisation",
-        "x scale zero_point",
-        "dequantize",
-        onnx="DequantizeLinear",
+        "dequantize", "quantisation", "x scale zero_point", "dequantize", onnx="DequantizeLinear",
         microsoft="DequantizeLinear",
         other="quantized_decomposed.dequantize_per_tensor quantized_decomposed.dequantize_per_channel"
         " torchao.dequantize_affine",
@@ -347,56 +222,37 @@ LAYERS: tuple[Row, ...] = (
     ),
     Row("dynamic_quantize", "quantisation", "x", onnx="DynamicQuantizeLinear"),
     # Collectives
+    Row("all_reduce", "collective", "x", other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced"),
     Row(
-        "all_reduce",
-        "collective",
-        "x",
-        other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced",
-    ),
-    Row(
-        "all_gather",
-        "collective",
-        "x",
+        "all_gather", "collective", "x",
         other="_c10d_functional.all_gather_into_tensor _c10d_functional.all_gather_into_tensor_coalesced"
         " _c10d_functional_autograd.all_gather_into_tensor",
     ),
     Row(
-        "reduce_scatter",
-        "collective",
-        "x",
+        "reduce_scatter", "collective", "x",
         other="_c10d_functional.reduce_scatter_tensor _c10d_functional.reduce_scatter_tensor_coalesced"
         " _c10d_functional_autograd.reduce_scatter_tensor",
     ),
     Row(
-        "all_to_all",
-        "collective",
-        "x",
+        "all_to_all", "collective", "x",
         other="_c10d_functional.all_to_all_single _c10d_functional_autograd.all_to_all_single",
     ),
     Row("broadcast", "collective", "x", other="_c10d_functional.broadcast"),
     Row("wait_tensor", "collective", "x", other="_c10d_functional.wait_tensor _c10d_functional.wait_tensors"),
     # Control flow
     Row(
-        "cond",
-        "control",
-        "condition then otherwise operands",
-        onnx="If(condition,then,otherwise)",
+        "cond", "control", "condition then otherwise operands", onnx="If(condition,then,otherwise)",
         other="higher_order.cond higher_order.switch",
     ),
     Row(
-        "while_loop",
-        "control",
-        "condition body operands",
-        onnx="Loop(trips,condition,*operands)",
+        "while_loop", "control", "condition body operands", onnx="Loop(trips,condition,*operands)",
         other="higher_order.while_loop higher_order.while_loop_stack_output",
     ),
     Row("scan", "control", "body", onnx="Scan", other="higher_order.scan higher_order.associative_scan"),
     Row("map", "control", "body", onnx="SequenceMap", other="higher_order.map higher_order.map_impl"),
     Row("invoke_subgraph", "control", "body", other="higher_order.invoke_subgraph"),
     Row(
-        "wrap",
-        "control",
-        "",
+        "wrap", "control", "",
         other="higher_order.wrap higher_order.wrap_with_set_grad_enabled higher_order.wrap_activation_checkpoint"
         " higher_order.tag_activation_checkpoint higher_order.hints_wrapper higher_order.strict_mode"
         " higher_order.with_effects higher_order.local_map_hop",
@@ -404,3 +260,4 @@ LAYERS: tuple[Row, ...] = (
     Row("wrap_with_autocast", "control", "", other="higher_order.wrap_with_autocast"),
     Row("flat_apply", "control", "function operands name x *index", other="higher_order.flat_apply"),
 )
+# fmt: on

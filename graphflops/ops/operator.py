@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.ops.elementwise import ELEMENTWISE
 from graphflops.ops.layers import LAYERS
-from graphflops.ops.table import ARGUMENT_NAMES, Column, Fact, Kind
+from graphflops.ops.table import ARGUMENT_NAMES, Row
 from graphflops.ops.tensors import TENSORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from graphflops.ops.table import Fact, Kind
 
 # Namespaces of plain functions: what follows the last dot is the function's name, not an overload or a version.
 _FUNCTIONS = ("_operator", "builtins", "higher_order", "math", "torch")
@@ -186,14 +188,25 @@ def operator(spelling: str) -> Op:
     dialect, word, variant = _taken_apart(spelling)
     base = f"{dialect}.{word}" if dialect else word
     plain = _functional(dialect, word)
-    rows = columns()
-    for key in (f"{base}.{variant}", base, *(() if plain is None else (f"{plain}.{variant}", plain))):
-        row = rows.get(key)
-        if row is not None:
-            break
-    else:
-        row = Column(plain or base, "other", (), {})
-    return Op(spelling, dialect, base, word, variant, *row, mutates=plain is not None, functional=plain)
+    table = spellings()
+    keys = (f"{base}.{variant}", base, *(() if plain is None else (f"{plain}.{variant}", plain)))
+    row, arguments = next((table[key] for key in keys if key in table), (Row(plain or base, "other"), ""))
+    parameters, keywords = _parameters(arguments)
+    return Op(
+        spelling=spelling,
+        dialect=dialect,
+        base=base,
+        word=word,
+        variant=variant,
+        name=row.name,
+        kind=row.kind,
+        parameters=parameters,
+        keywords=keywords,
+        neutral=row.neutral,
+        facts=row.facts,
+        mutates=plain is not None,
+        functional=plain,
+    )
 
 
 def _taken_apart(spelling: str) -> tuple[str, str, str]:
@@ -218,22 +231,22 @@ def _functional(dialect: str, word: str) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def columns() -> dict[str, Column]:
-    """What every spelling of the table stands for; raises ValueError if two rows have one spelling."""
-    found: dict[str, Column] = {}
+def spellings() -> Mapping[str, tuple[Row, str]]:
+    """Row and arguments of every spelling in the table; raises ValueError if two rows have one spelling."""
+    found: dict[str, tuple[Row, str]] = {}
     for row in ROWS:
-        for spelled, arguments in row.spellings():
-            if spelled in found:
-                names = f"{found[spelled].name} and {row.name}"
-                raise ValueError(f"graphflops/ops: {spelled} is a spelling of two operators, {names}")
-            parameters, keywords = _parameters(arguments)
-            found[spelled] = Column(row.name, row.kind, parameters, keywords, row.neutral, row.facts)
+        for spelling, arguments in row.spellings():
+            if spelling in found:
+                names = f"{found[spelling][0].name} and {row.name}"
+                raise ValueError(f"graphflops/ops: {spelling} is a spelling of two operators, {names}")
+            found[spelling] = row, arguments
     return found
 
 
 @lru_cache(maxsize=256)
 def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    parameters = tuple(arguments.split())
+    """Canonical names in order, and the canonical name of each other name that dialects use."""
+    parameters = tuple(arguments.replace(",", " ").split())
     names = [name.lstrip("*") for name in parameters]
     keywords = {own: name for name in names[::-1] for own in ARGUMENT_NAMES.get(name, ()) if own not in names}
     return parameters, keywords

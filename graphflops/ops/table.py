@@ -1,17 +1,17 @@
-"""The table of operators: one row each, one column a dialect, spread over three files by what operators do.
+"""The form of the table of operators: one row for each operator, one column for each dialect.
 
-A column lists spellings in that dialect, separated by blanks, without overload or version; `max.other` is a spelling that
-holds for one overload only. `Gather(x,index,axis)` gives the arguments their own order in that dialect. An argument `*xs`
-takes all operands that are left. A new dialect is a new column: an entry in `NAMESPACES` and a field of `Row`.
+A column lists the spellings in its dialect, separated by blanks, without overload or version; `max.other` is a spelling for
+one overload only. `Gather(x,index,axis)` states the order of arguments of that spelling. An argument `*xs` takes all
+remaining operands. A new dialect is a new column: an entry in `NAMESPACES` and a field of `Row`. The rows are in
+`elementwise.py`, `tensors.py` and `layers.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 Kind = Literal[
     "elementwise",
@@ -58,13 +58,14 @@ Fact = Literal[
     "unpacks",  # the result takes several times the memory of the operands
 ]
 
-# Column -> the namespaces whose operators stand in it.
-NAMESPACES: dict[str, tuple[str, ...]] = {
-    "aten": ("aten",),
-    "prims": ("prims",),
-    "python": ("_operator",),
-    "onnx": ("onnx",),
-    "microsoft": ("com.microsoft",),
+# Column of the table -> the namespace of the operators in it.
+NAMESPACES = {
+    "aten": "aten.",
+    "prims": "prims.",
+    "python": "_operator.",
+    "onnx": "onnx.",
+    "microsoft": "com.microsoft.",
+    "other": "",
 }
 
 # Canonical name of an argument -> what dialects call it.
@@ -98,12 +99,11 @@ ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One operator: canonical name, kind, canonical arguments in order, and its spellings by dialect.
 
     other: spellings of further dialects, with their namespace.
-    neutral: the number that changes nothing as the last operand, or as either one where the operator is commutative.
+    neutral: the number that changes nothing as the last operand, or as either operand of a commutative operator.
     facts: what else holds of it.
     """
 
@@ -120,23 +120,8 @@ class Row:
     facts: tuple[Fact, ...] = ()
 
     def spellings(self) -> Iterator[tuple[str, str]]:
-        """(base or full spelling, its arguments) of each spelling."""
-        for column, namespaces in NAMESPACES.items():
+        """Each spelling with its arguments in order, separated by commas or blanks."""
+        for column, namespace in NAMESPACES.items():
             for spelled in getattr(self, column).split():
-                word, _, own = spelled.partition("(")
-                for namespace in namespaces:
-                    yield f"{namespace}.{word}", own.rstrip(")").replace(",", " ") if own else self.arguments
-        for spelled in self.other.split():
-            word, _, own = spelled.partition("(")
-            yield word, own.rstrip(")").replace(",", " ") if own else self.arguments
-
-
-class Column(NamedTuple):
-    """What one spelling stands for. keywords: canonical names by the dialect's own."""
-
-    name: str
-    kind: Kind
-    parameters: tuple[str, ...]
-    keywords: Mapping[str, str]
-    neutral: int | None = None
-    facts: tuple[Fact, ...] = ()
+                word, opened, own = spelled.partition("(")
+                yield namespace + word, own[:-1] if opened else self.arguments

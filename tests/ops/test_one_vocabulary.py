@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import graphflops
-from graphflops.ops.operator import columns, operator
+from graphflops.ops.operator import ROWS, operator, spellings
 from graphflops.rules import index
 
 PACKAGE = Path(graphflops.__file__).parent
@@ -17,8 +17,8 @@ FILES = [
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.relative_to(PACKAGE).parts[0] not in ("ops", "rules", "attention")
 ]
-SPELLINGS = {*columns(), *index.RULES, *index.BACKWARDS}
-WORDS = {operator(key).word for key in SPELLINGS} | {row.name for row in columns().values()}
+SPELLINGS = {*spellings(), *index.RULES, *index.BACKWARDS}
+WORDS = {operator(key).word for key in SPELLINGS} | {row.name for row in ROWS}
 WORDS -= {"bool", "int", "float", "complex"}  # types of Python
 DISTINCT = {
     word for word in WORDS if word.lower() != word

@@ -9,7 +9,7 @@ import torch
 
 from graphflops.graph import Node, Ref
 from graphflops.ops import Kind, Op, operator
-from graphflops.ops.operator import ROWS, columns
+from graphflops.ops.operator import ROWS, spellings
 from graphflops.ops.table import Fact
 from graphflops.rules import index
 
@@ -106,7 +106,7 @@ def test_arguments_have_one_name_in_every_dialect(op, args, kwargs, expected):
 def test_operators_of_the_table_have_rules():
     """What an analysis is told about an operator that is never priced would be dead."""
     bases = set(index.RULES) | {key.rpartition(".")[0] for key in index.RULES}
-    unpriced = {key for key in columns() if key not in bases and operator(key).base not in bases}
+    unpriced = {key for key in spellings() if key not in bases and operator(key).base not in bases}
     # Score and mask functions hold these, and are evaluated, not priced.
     evaluated = {"_operator.iadd", "_operator.imul", "_operator.invert", "_operator.isub"}
     assert unpriced <= evaluated, f"no rule in graphflops/rules prices {sorted(unpriced - evaluated)}"
@@ -116,13 +116,13 @@ def test_operators_of_the_table_have_rules():
 def test_spellings_of_onnx_are_operators_of_onnx():
     known = {schema.name for schema in defs_of("")}
     known.add("SimplifiedLayerNormalization")  # onnxruntime registers it under ai.onnx
-    spelled = {key.removeprefix("onnx.") for key in columns() if key.startswith("onnx.")}
+    spelled = {key.removeprefix("onnx.") for key in spellings() if key.startswith("onnx.")}
     assert spelled <= known, f"onnx {onnx.__version__} has no operators {sorted(spelled - known)}"
 
 
 def test_spellings_of_torch_are_operators_of_torch():
     absent = []
-    for key in columns().keys() - {"aten._cat"}:  # files of old releases hold it
+    for key in spellings().keys() - {"aten._cat"}:  # files of old releases hold it
         dialect, name, *overload = key.split(".")
         if dialect in ("aten", "prims"):
             packet = getattr(getattr(torch.ops, dialect), name, None)
@@ -185,7 +185,7 @@ def test_facts_are_known_ones():
 
 def test_arguments_given_by_name_or_by_place_are_the_same():
     differ = []
-    for base, column in columns().items():
+    for base in spellings():
         dialect, name, *variant = base.split(".")
         if dialect not in ("aten", "prims"):
             continue
@@ -200,5 +200,5 @@ def test_arguments_given_by_name_or_by_place_are_the_same():
             by_place = op.arguments(given, ())
             named = {key: value for key, value in by_place.items() if not key.startswith("#")}
             if {key: by_name.get(key) for key in named} != named:
-                differ.append((op.spelling, column.parameters, by_name, by_place))
+                differ.append((op.spelling, op.parameters, by_name, by_place))
     assert differ == []
