@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: TC003
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom
@@ -241,12 +242,21 @@ def total(dims: Iterable[Dim]) -> Dim:
 def prod(dims: Iterable[Dim]) -> Dim:
     """The product of the dims, 1 for none. Raises DimError past the size limit."""
     constant = 1
-    result: Dim = 1
+    symbolic: list[Expr] = []
     for dim in dims:
         if isinstance(dim, int):
             constant *= dim
         else:
-            result = result * dim
+            symbolic.append(dim)
+    return _product(constant, tuple(symbolic)) if symbolic else constant
+
+
+@lru_cache(maxsize=16_384)
+def _product(constant: int, factors: tuple[Expr, ...]) -> Dim:
+    """Memoised: the shapes of a model repeat one another."""
+    result: Dim = 1
+    for factor in factors:
+        result = result * factor
     return result * constant
 
 
