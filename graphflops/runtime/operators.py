@@ -7,7 +7,9 @@ name from a file, and operators that read files or reach other machines are refu
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
+import importlib
 import math
 import operator
 from typing import TYPE_CHECKING, Any
@@ -36,12 +38,19 @@ _NAMESPACES = frozenset(
         "quantized_decomposed",
         "torchvision",
         "torchao",
+        "transformers",
         "rngprims",
         "profiler",
         "torch_attn",
         "torch_nn",
     )
 )
+# Namespaces whose operators exist only once a library's module is imported.
+_REGISTERED_BY = {
+    "transformers": "transformers.integrations.moe",
+    "torchvision": "torchvision",
+    "torchao": "torchao",
+}
 _MODULES: dict[str, Any] = {
     "_operator": operator,
     "math": math,
@@ -85,6 +94,14 @@ def overload_of(op: Op) -> torch._ops.OpOverload | None:
     found = getattr(packet, op.variant or "default", None)
     is_overload = isinstance(packet, torch._ops.OpOverloadPacket) and isinstance(found, torch._ops.OpOverload)
     return found if is_overload else None
+
+
+def _packet(namespace: str, word: str) -> Any:
+    """All overloads of an operator, whose library is imported if it is installed; None where there is no such operator."""
+    if not hasattr(getattr(torch.ops, namespace, None), word) and namespace in _REGISTERED_BY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_REGISTERED_BY[namespace])
+    return getattr(getattr(torch.ops, namespace, None), word, None)
 
 
 def _of_module(module: Any, name: str, op: str) -> Callable[..., Any]:
