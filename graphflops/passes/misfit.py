@@ -34,18 +34,24 @@ def reason(rule: Rule, op: str, arguments: Mapping[str, Any], error: Exception) 
 
 def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """An operand without default that the call does not give."""
-    function = rule.function
-    required = rule.parameters[: rule.positional - len(function.__defaults__ or ())]
-    for name in required:
-        if arguments.get(name) is None and "None" not in str(function.__annotations__.get(name, "None")):
+    annotations = _annotations(rule)
+    defaults = getattr(rule.function, "__defaults__", None) or ()
+    for name in rule.parameters[: rule.positional - len(defaults)]:
+        if arguments.get(name) is None and "None" not in str(annotations.get(name, "None")):
             return f"{shown(op)} is called without its operand {name}"
     return ""
 
 
 def _wrong_kind(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """An argument that is not of the kind that the rule's parameter says."""
+    annotations = _annotations(rule)
     for name, value in arguments.items():
-        kinds, words = _KINDS.get(str(rule.function.__annotations__.get(name)), ((object,), ""))
+        kinds, words = _KINDS.get(str(annotations.get(name)), ((object,), ""))
         if not isinstance(value, (*kinds, UnknownType)) and value is not None:
             return f"{name} of {shown(op)} must be {words}, not {shown(repr(value), 60)}"
     return ""
+
+
+def _annotations(rule: Rule) -> Mapping[str, Any]:
+    """The annotations of a rule's parameters; none of a rule that is no plain function."""
+    return getattr(rule.function, "__annotations__", {})

@@ -125,4 +125,4 @@ def quantized_roi_align(
     *attributes: Dim,
 ) -> Estimate:
     """As `roi_align`, of integers."""
-    return roi_align(x, rois, *attributes)  # type: ignore[call-arg, arg-type]
+    return roi_align(x, rois, *attributes)  # type: ignore[arg-type]

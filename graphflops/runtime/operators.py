@@ -90,7 +90,7 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
 
 def overload_of(op: Op) -> torch._ops.OpOverload | None:
     """The overload of torch.ops behind an operator; None if this torch has none."""
-    packet = getattr(getattr(torch.ops, op.dialect, None), op.word, None)
+    packet = _packet(op.dialect, op.word)
     found = getattr(packet, op.variant or "default", None)
     is_overload = isinstance(packet, torch._ops.OpOverloadPacket) and isinstance(found, torch._ops.OpOverload)
     return found if is_overload else None
