@@ -173,3 +173,89 @@ def test_a_quantised_attention_quantises_its_probabilities():
     assert estimate.matrix_flops == 2 * scores * (32 + 32)
     assert estimate.masked_flops == 2 * 2 * 4 * (10 * 9 // 2) * (32 + 32)
     assert estimate.vector_flops == scores * (1 + 1 + 4) + 6 * (scores + 2 * 4 * 10 * 32)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "results", "read", "matrix"),
+    [
+        (
+            "blocksparse.bsr_to_dense",
+            (t(3), t(5), t(5, 16, 16), 32, 64),
+            [(32, 64)],
+            4 * (3 + 5 + 5 * 16 * 16),
+            0,
+        ),
+        (
+            "torchao.to_sparse_semi_structured_cutlass_sm9x_f8",
+            (t(8, 256),),
+            [(8, 128), (8, 32)],
+            4 * 8 * 256,
+            0,
+        ),
+        ("torchao.float8_linear_prepack_cpu", (t(8, 4), t(8)), [(8, 4), (8,)], 4 * (8 * 4 + 8), 0),
+        (
+            "torchao.da8w4_linear_prepack_cpu",
+            (t(8, 4), t(8), t(8)),
+            [(8, 4), (8,), (8,), (0,)],
+            4 * (8 * 4 + 8 + 8),
+            0,
+        ),
+        (
+            "torchao.swizzle_scaled_mm",
+            (t(4, 8, dtype=f8), t(8, 6, dtype=f8), True, False, t(4), t(6)),
+            [(4, 6)],
+            4 * 8 + 8 * 6 + 4 * (4 + 6),
+            2 * 4 * 8 * 6,
+        ),
+        (
+            "torchvision._ps_roi_align_backward",
+            (t(5, 3, 7, 7), t(5, 5), t(5, 3, 7, 7), 0.5, 7, 7, 2, 2, 147, 20, 20),
+            [(2, 147, 20, 20)],
+            4 * (5 * 3 * 7 * 7 + 5 * 5 + 5 * 3 * 7 * 7),
+            0,
+        ),
+        (
+            "torchvision._ps_roi_pool_backward",
+            (t(5, 3, 7, 7), t(5, 5), t(5, 3, 7, 7), 0.5, 7, 7, 2, 147, 20, 20),
+            [(2, 147, 20, 20)],
+            4 * (5 * 3 * 7 * 7 + 5 * 5 + 5 * 3 * 7 * 7),
+            0,
+        ),
+        (
+            "torchvision.qroi_align",
+            (t(2, 3, 20, 20), t(5, 5), 0.1, 0, 0.1, 0, 0.5, 7, 7, 2, True),
+            [(5, 3, 7, 7)],
+            None,
+            0,
+        ),
+        ("torchvision.qnms", (t(9, 4), t(9), 0.5), None, 4 * (9 * 4 + 9), 0),
+        (
+            "torchvision._deform_conv2d_backward",
+            (
+                t(1, 8, 10, 10),
+                t(1, 4, 12, 12),
+                t(8, 4, 3, 3),
+                t(1, 18, 10, 10),
+                t(0),
+                t(8),
+                1,
+                1,
+                0,
+                0,
+                1,
+                1,
+                1,
+                1,
+                False,
+            ),
+            [(1, 4, 12, 12), (8, 4, 3, 3), (1, 18, 10, 10), (0,), (8,)],
+            None,
+            2 * 2 * 8 * 10 * 10 * 4 * 3 * 3,
+        ),
+    ],
+)
+def test_results_and_traffic(op, operands, results, read, matrix):
+    estimate = price(f"{op}.default", *operands)
+    assert results is None or shapes(estimate) == results
+    assert read is None or estimate.cost.read_bytes == read
+    assert estimate.matrix_flops == matrix
