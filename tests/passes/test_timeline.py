@@ -10,7 +10,7 @@ import pytest
 from graphflops import analyze
 from graphflops.report import Held, Report, Timeline
 
-SAMPLES = Path(__file__).parents[1] / "samples"
+SAMPLES = Path(__file__).parents[2] / "samples"
 # Sizes that a file has no example of.
 DIMS = {"gqa_transformer.onnx": {"batch": 2, "sequence": 16}}
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix in (".pt2", ".onnx"))

@@ -1,4 +1,4 @@
-"""Types where files record none: what is derived, what is guessed, which sizes prove to be equal."""
+"""Programs whose files record no types: derived types, fallback types, and sizes that prove to be equal."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""The passes by themselves: what each takes, gives and leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphflops import analysis
+from graphflops.analysis import analyze
+from graphflops.exporters import load
+from graphflops.passes import price as price_module
+from graphflops.passes.attention import facts_of, find_attentions
+from graphflops.passes.bind import bind
+from graphflops.passes.memory import memory_use
+from graphflops.passes.price import price
+from graphflops.passes.report import report
+
+PT2, ONNX = "samples/gqa_transformer.pt2", "samples/gqa_transformer.onnx"
+
+
+def priced(path):
+    graph = load(path)
+    return price(graph, bind(graph, {}, {}), facts_of)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Whether each pricing of a test priced a training step."""
+    found = []
+
+    def counted(*args, training=False, **kwargs):
+        found.append(training)
+        return price(*args, training=training, **kwargs)
+
+    monkeypatch.setattr(analysis, "price", counted)
+    return found
+
+
+def test_the_passes_one_by_one_give_the_report_of_an_analysis():
+    program = find_attentions(priced(PT2), {})
+    assert report(program, memory_use(program)).to_json() == analyze(PT2).to_json()
+
+
+def test_a_program_is_priced_once(runs):
+    analyze(PT2, dims={"s27": 64}, training=True)
+    assert runs == [True]
+
+
+def test_a_program_whose_types_are_derived_is_priced_once_where_all_sizes_are_given(runs):
+    analyze(ONNX, dims={"batch": 1, "sequence": 8})
+    assert runs == [False]
+
+
+def test_it_is_priced_twice_where_only_some_sizes_are_given(runs):
+    """First without the sizes given, to find the sizes that must be equal."""
+    analyze(ONNX, dims={"batch": 1}, training=True)
+    assert runs == [False, True]
+
+
+def test_the_attention_pass_leaves_the_priced_program_as_it_was():
+    """The masks of an ONNX program are in no operator: only the pass finds what they hide, in each of the four blocks."""
+    program = priced(ONNX)
+    rows, cost = program.main.rows, program.main.cost
+    found = find_attentions(program, {})
+    assert len(found.attentions) == 4
+    assert (cost.masked_flops, found.main.cost.masked_flops == 0) == (0, False)
+    assert (program.main.rows, program.main.cost, program.attentions) == (rows, cost, ())
+
+
+def test_a_program_without_attention_passes_the_attention_pass_unchanged():
+    program = priced("samples/convnet.pt2")
+    assert find_attentions(program, {}) is program
+
+
+def test_the_loop_knows_no_operator_by_name():
+    text = Path(price_module.__file__).read_text(encoding="utf-8")
+    assert "aten." not in text
+    assert "onnx." not in text
+    assert "flex" not in text
