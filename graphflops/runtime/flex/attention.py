@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphflops.errors import ModelError
+from graphflops.runtime.flex import arguments, launch
 from graphflops.runtime.flex import blocks as block_lists
-from graphflops.runtime.flex import launch
 from graphflops.runtime.flex.functions import functions, written
 from graphflops.runtime.flex.op import run_forward
 from graphflops.runtime.flex.trace import function_of
@@ -47,7 +47,7 @@ class PreparedAttention:
     """
 
     blocks: MaskBlocks
-    settings: launch.LaunchSettings
+    settings: arguments.LaunchSettings
 
     @property
     def source(self) -> str:
@@ -91,14 +91,14 @@ class PreparedAttention:
 
     def predicted(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> Prediction:
         """Tiles that a kernel will multiply for such operands."""
-        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         return block_lists.predicted_tiles(
             self.blocks, tiles, q.shape[0], q.shape[1], kernel == "key_gradient"
         )
 
     def tile_flops(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> int:
         """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
-        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         width, value_width = int(q.shape[-1]), int(v.shape[-1])
         per_pair = {
             "forward": width + value_width,
@@ -107,7 +107,9 @@ class PreparedAttention:
         }
         return 2 * tiles.rows * tiles.columns * per_pair[kernel]
 
-    def problem(self, q: torch.Tensor, scale: float | None = None, count: int = 0) -> launch.LaunchSettings:
+    def problem(
+        self, q: torch.Tensor, scale: float | None = None, count: int = 0
+    ) -> arguments.LaunchSettings:
         """What kernels take besides their operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
@@ -220,9 +222,9 @@ def counted(counts: torch.Tensor, visible: bool = True) -> FlexCounts:
     return FlexCounts(full, partial, seen if visible else None)
 
 
-def _settings(found: Written, blocks: MaskBlocks) -> launch.LaunchSettings:
+def _settings(found: Written, blocks: MaskBlocks) -> arguments.LaunchSettings:
     each = (*blocks.by_row, *blocks.by_column)
-    return launch.LaunchSettings(
+    return arguments.LaunchSettings(
         lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
         buffers=found.buffers,
         functions=found.key,

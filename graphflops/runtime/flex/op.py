@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from graphflops.runtime.flex import launch
+from graphflops.runtime.flex import arguments, launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def flex_forward(
     count: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp and each program's counts; `functions` is the key of registered functions."""
-    problem = launch.LaunchSettings(
+    problem = arguments.LaunchSettings(
         lists, buffers, functions, scale, rows, columns, contiguous, present, count
     )
     return launch.forward(q, k, v, problem)
@@ -64,7 +64,7 @@ def _(
     sums = torch.float64 if q.dtype == torch.float64 else torch.float32
     programs = 0
     if count:
-        tiles = launch.tiles_for("forward", q, v, (rows, columns))
+        tiles = arguments.tiles_for("forward", q, v, (rows, columns))
         programs = -(-q.shape[2] // tiles.rows) * q.shape[0] * q.shape[1]
     return (
         q.new_empty((*q.shape[:-1], v.shape[-1])),
@@ -98,7 +98,7 @@ def flex_backward(
     count: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value, and the counts of the two kernels."""
-    problem = launch.LaunchSettings(
+    problem = arguments.LaunchSettings(
         lists, buffers, functions, scale, rows, columns, contiguous, present, count
     )
     return launch.backward(q, k, v, out, lse, grad, grad_lse, problem)
@@ -125,8 +125,8 @@ def _(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     programs = [0, 0]
     if count:
-        by_row = launch.tiles_for("query_gradient", q, v, (rows, columns))
-        by_column = launch.tiles_for("key_gradient", q, v, (rows, columns))
+        by_row = arguments.tiles_for("query_gradient", q, v, (rows, columns))
+        by_column = arguments.tiles_for("key_gradient", q, v, (rows, columns))
         programs[0] = -(-q.shape[2] // by_row.rows) * q.shape[0] * q.shape[1]
         programs[1] = -(-k.shape[2] // by_column.columns) * k.shape[0] * k.shape[1]
     gradients = [x.new_empty(x.shape) for x in (q, k, v)]
@@ -162,7 +162,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.LaunchSettings
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         out, lse, counts = launch.forward(q, k, v, problem)
         ctx.mark_non_differentiable(counts)
@@ -181,7 +181,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
 
 def run_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.LaunchSettings
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp and counts, by the operator where a tracer looks on, else at once."""
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
