@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from graphflops.errors import FileError
+from graphflops.exporters import load
+from graphflops.graph import Graph, Node
 
 DATA = Path(__file__).parent.parent / "data" / "pt2"
 
@@ -107,3 +114,36 @@ def save(
         for name, other in (extra or {}).items():
             archive.writestr(name, other)
     return path
+
+
+FILES = sorted(DATA.glob("*.pt2"))
+LANGUAGE_MODELS = sorted(DATA.glob("lm_dynamic-*.pt2"))
+SMALL = DATA / "conv_static-torch2.13.0.pt2"
+PROGRAM = "m/models/model.json"
+
+
+def node(graph: Graph, name: str) -> Node:
+    return next(entry for entry in graph.nodes if entry.name == name)
+
+
+def parameters(graph: Graph) -> int:
+    return sum(
+        graph.types[entry.name].numel  # type: ignore[union-attr, misc]
+        for entry in graph.inputs
+        if entry.role == "parameter" and not entry.alias_of
+    )
+
+
+def refused(path: Path, *says: str, seconds: float = 5.0) -> str:
+    """The message with which a file is refused: one printable line that says all of this."""
+    started = time.perf_counter()
+    with pytest.raises(FileError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.isprintable(), repr(message)
+    assert len(message) < 1200
+    for part in says:
+        assert part in message, message
+    assert time.perf_counter() - started < seconds
+    assert caught.value.__cause__ is None
+    return message

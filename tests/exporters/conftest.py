@@ -9,6 +9,7 @@ from onnx import parser
 
 from graphflops.analysis import analyze
 from graphflops.errors import FileError
+from graphflops.exporters import load
 from tests.exporters.onnx_files import HEAD
 
 
@@ -43,3 +44,17 @@ def refused(write):
         return message.removeprefix(f"{path}: ")
 
     return refusal
+
+
+@pytest.fixture
+def read(tmp_path):
+    """The graph of a model, given as text or as a message."""
+
+    def read_model(model):
+        if isinstance(model, str):
+            model = parser.parse_model(f"{HEAD} {model}")
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        return load(path)
+
+    return read_model

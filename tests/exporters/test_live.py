@@ -16,6 +16,7 @@ from graphflops.exporters import load  # noqa: E402
 from graphflops.exporters.live import capture, from_exported_program  # noqa: E402
 from graphflops.graph import Graph, Opaque, Ref  # noqa: E402
 from graphflops.tensor import BFLOAT16, TensorType  # noqa: E402
+from tests.exporters.live_modules import fake, meta, real  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -318,34 +319,6 @@ def test_scalars_carried_by_a_loop() -> None:
 # Capture
 
 
-class Tied(nn.Module):
-    """Embedding and output projection in one, constants made on the way."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(10, 8), nn.Linear(8, 10, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, ids: Any) -> Any:
-        return (
-            self.head(self.embedding(ids)) * torch.tensor([1.0, 2.0])[0] + torch.arange(ids.shape[1])[:, None]
-        )
-
-
-def real() -> Any:
-    return Tied()
-
-
-def meta() -> Any:
-    with torch.device("meta"):
-        return Tied()
-
-
-def fake() -> Any:
-    with torch._subclasses.fake_tensor.FakeTensorMode():
-        return Tied()
-
-
 @pytest.mark.parametrize("make", [real, meta, fake])
 @pytest.mark.parametrize("strict", [False, True])
 def test_capture(make: Callable[[], Any], strict: bool, tmp_path: Path) -> None:
@@ -390,70 +363,3 @@ def test_what_is_passed_along_unread() -> None:
         (node,) = from_exported_program(torch.export.export(function, (x,))).nodes
     assert node.op == "graphflops_tests.scaled.default"
     assert node.args[1:] == (Opaque("cuda:1"), BFLOAT16)
-
-
-# Contents
-
-
-class Holder(nn.Module):
-    """A parameter, a view of it, a buffer that is half of something, and constants, one of them in a nested graph."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(6.0).view(2, 3))
-        self.turned = nn.Parameter(self.weight.detach().t())
-        self.register_buffer("odd", torch.arange(10, dtype=torch.int16)[1::2])
-
-    def forward(self, x: Any) -> Any:
-        with torch.no_grad():
-            moved = x * torch.tensor([3.0, 5.0, 7.0])
-        return moved @ self.weight.t() @ self.turned.t() + self.odd.sum()
-
-
-def held(graph: Graph, name: str) -> torch.Tensor | None:
-    """The contents of an input by the name that it has outside, read as they are said to lie."""
-    (entry,) = (entry for entry in graph.inputs if entry.target == name)
-    assert graph.contents is not None
-    stored = graph.contents(entry.name)
-    if stored is None:
-        return None
-    flat = torch.frombuffer(bytearray(stored.memory), dtype=getattr(torch, stored.dtype.name))
-    return flat.as_strided(stored.shape, stored.strides, stored.offset)
-
-
-def test_contents() -> None:
-    module = Holder()
-    graph = from_exported_program(torch.export.export(module, (torch.zeros(4, 3),)))
-    for name in ("weight", "turned", "odd"):
-        found = held(graph, name)
-        assert found is not None
-        assert torch.equal(found, module.get_parameter(name) if name != "odd" else module.odd)
-    (constant,) = (entry for entry in graph.inputs if entry.role == "constant")
-    found = held(graph, constant.target)
-    assert found is not None
-    assert found.tolist() == [3, 5, 7]
-    assert graph.contents is not None
-    assert graph.contents("x") is None
-    memories = [graph.contents(entry.name) for entry in graph.inputs if entry.role == "parameter"]
-    assert memories[0] is not None
-    assert memories[1] is not None
-    assert memories[0].memory is memories[1].memory
-
-
-@pytest.mark.parametrize("make", [meta, fake])
-def test_contents_that_are_not_there(make: Callable[[], Any]) -> None:
-    graph = from_exported_program(capture(make(), (torch.zeros(2, 5, dtype=torch.int64),)))
-    assert held(graph, "embedding.weight") is None
-
-
-def test_contents_of_constants_in_traced_functions() -> None:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from graphflops.exporters.live import from_graph_module
-
-    table = torch.tensor([2, 4, 8])
-    graph = from_graph_module(make_fx(lambda x: x + table)(torch.zeros(3, dtype=torch.int64)), "f")
-    (constant,) = (entry for entry in graph.inputs if entry.role == "constant")
-    found = held(graph, constant.target)
-    assert found is not None
-    assert found.tolist() == [2, 4, 8]

@@ -4,159 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphflops.dims import Expr, parse_dim
 from graphflops.errors import FileError
 from graphflops.exporters import load
 from graphflops.exporters.pt2 import read
-from graphflops.exporters.sources import Sources, module_path
-from graphflops.graph import Graph, Node, Opaque, Output, Ref, Symbol
+from graphflops.graph import Graph, Opaque, Output, Ref, Symbol
 from graphflops.tensor import BFLOAT16, FLOAT32, INT64, TensorType
-from tests.exporters.build import DATA, call, graph, meta, program, save, size, tensor
-
-FILES = sorted(DATA.glob("*.pt2"))
-LANGUAGE_MODELS = sorted(DATA.glob("lm_dynamic-*.pt2"))
-
-
-def node(graph: Graph, name: str) -> Node:
-    return next(entry for entry in graph.nodes if entry.name == name)
-
-
-def parameters(graph: Graph) -> int:
-    return sum(
-        graph.types[entry.name].numel  # type: ignore[union-attr, misc]
-        for entry in graph.inputs
-        if entry.role == "parameter" and not entry.alias_of
-    )
-
-
-# Files as torch wrote them
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_release_is_read(path: Path) -> None:
-    found = read(path)
-    names = {entry.name for entry in found.inputs}
-    for entry in found.nodes:
-        assert {value for _, value in entry.uses()} <= names, entry.name
-        names.update(name for name in entry.outputs if name is not None)
-        assert entry.op.startswith(("aten.", "_operator.")), entry.op
-    assert names <= found.types.keys()
-    assert found.origin.producer in (f"torch {path.stem.partition('-torch')[2]}", "torch <=2.4")
-    assert len(found.origin.sha256) == 64
-    assert len(found.nx) == len(found.inputs) + len(found.nodes)
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("conv_static", 31_822),
-        ("conv_batch", 31_822),
-        ("lm_dynamic", 112_484),
-        ("lm_core_aten", 112_484),
-        ("lstm_static", 37_888),
-    ],
+from tests.exporters.build import (
+    call,
+    graph,
+    meta,
+    program,
+    save,
+    size,
+    tensor,
 )
-def test_parameters(name: str, count: int) -> None:
-    for path in DATA.glob(f"{name}-*.pt2"):
-        assert parameters(read(path)) == count, path
-
-
-@pytest.mark.parametrize("path", LANGUAGE_MODELS, ids=lambda path: path.stem)
-def test_symbols(path: Path) -> None:
-    batch, time = read(path).symbols.values()
-    assert (batch.minimum, batch.maximum, batch.hint, batch.where) == (2, 64, 3, ("ids[0]",))
-    assert (time.minimum, time.maximum, time.hint, time.where) == (2, 512, 7, ("ids[1]",))
-
-
-def test_releases_agree() -> None:
-    """Same calls, types, modules and lines, whatever symbols are called and whichever of reshape and view."""
-    told = []
-    for path in LANGUAGE_MODELS:
-        found = read(path)
-        renamed = {name: f"d{index}" for index, name in enumerate(found.symbols)}
-        told.append(
-            [
-                (
-                    entry.op.replace("aten.view.", "aten.reshape."),
-                    [_renamed(found.types[name], renamed) for name in entry.outputs if name is not None],
-                    entry.module,
-                    entry.module_type,
-                    entry.source,
-                )
-                for entry in found.nodes
-                if entry.op != "aten.sym_size.int"
-            ]
-        )
-    assert len(told) == 5
-    for other in told:
-        assert other == told[0]
-
-
-def _renamed(value: Any, names: dict[str, str]) -> str:
-    sizes = value.shape if isinstance(value, TensorType) else (value,)
-    symbols = {old: parse_dim(new) for old, new in names.items()}
-    return str([str(s.substitute(symbols)) if isinstance(s, Expr) else s for s in sizes])
-
-
-def test_a_call_of_a_new_file() -> None:
-    found = read(DATA / "lm_dynamic-torch2.13.0.pt2")
-    attention = node(found, "scaled_dot_product_attention")
-    assert attention.op == "aten.scaled_dot_product_attention.default"
-    assert attention.args == (Ref("getitem"), Ref("getitem_1"), Ref("getitem_2"), None, 0.0, True)
-    assert (attention.module, attention.module_type) == ("blocks.0", "__main__.Block")
-    assert attention.source == "models/gen_m.py:15"
-    assert str(found.types["scaled_dot_product_attention"]) == "float32[s23, 4, s27, 16]"
-    weight = next(entry for entry in found.inputs if entry.target == "blocks.0.qkv.weight")
-    assert (weight.name, weight.role) == ("p_blocks_0_qkv_weight", "parameter")
-    assert found.types[weight.name] == TensorType((192, 64), FLOAT32, requires_grad=True)
-    assert found.modules[""] == "__main__.LM"
-    assert found.modules["blocks.0.qkv"] == "torch.nn.modules.linear.Linear"
-
-
-def test_an_old_file_names_its_operands() -> None:
-    found = read(DATA / "lm_dynamic-torch2.6.0.pt2")
-    attention = node(found, "scaled_dot_product_attention")
-    assert attention.args == ()
-    assert attention.kwargs[0] == ("query", Ref("getitem"))
-    assert ("is_causal", True) in attention.kwargs
-    assert attention.module == "blocks.0"
-
-
-def test_equal_types_are_one_object() -> None:
-    found = read(DATA / "lm_dynamic-torch2.13.0.pt2")
-    assert found.types["linear"] is found.types["linear_4"]
-    assert found.types["add"] is found.types["layer_norm"]
-
-
-def test_torch_is_not_imported() -> None:
-    heavy = "{'torch', 'sympy', 'numpy', 'pickle', 'networkx', 'onnx'}"
-    load_it = f"from graphflops.exporters import load; load({str(FILES[0])!r})"
-    code = f"import sys; {load_it}; sys.exit(bool({heavy} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_only_json_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-    original = zipfile.ZipFile.open
-
-    def recording(self: zipfile.ZipFile, name: Any, *args: Any, **kwargs: Any) -> Any:
-        opened.append(getattr(name, "filename", name))
-        return original(self, name, *args, **kwargs)
-
-    monkeypatch.setattr(zipfile.ZipFile, "open", recording)
-    read(path)
-    assert opened
-    assert all(name.endswith(".json") for name in opened)
-
 
 # One point each
 
@@ -386,116 +252,6 @@ def test_nested_graphs(tmp_path: Path) -> None:
     assert isinstance(first.nodes[0].args[0], Graph)
 
 
-# Tied weights
-
-
-def tied_program(module: str = "head") -> dict[str, Any]:
-    stack = "L__self__,,M;L__self__emb,emb,torch.nn.Embedding"
-    inputs = [
-        {"parameter": {"arg": {"name": "p_emb"}, "parameter_name": "emb.weight"}},
-        {"parameter": {"arg": {"name": "p_head"}, "parameter_name": f"{module}.weight"}},
-        {"parameter": {"arg": {"name": "p_other"}, "parameter_name": "other.weight"}},
-        {"user_input": {"arg": tensor("x")}},
-    ]
-    nodes = [
-        call(
-            "torch.ops.aten.embedding.default",
-            tensor("p_head"),
-            tensor("x"),
-            metadata={"nn_module_stack": stack},
-        ),
-        call("torch.ops.aten.linear.default", tensor("y"), tensor("p_head"), out="z"),
-    ]
-    values = {name: meta(8, 4) for name in ("p_emb", "p_head", "x", "y", "z")} | {"p_other": meta(9, 4)}
-    return program(nodes, values, inputs)
-
-
-def payloads(**path_names: str) -> dict[str, bytes]:
-    names = {"emb": "emb.weight", "head": "head.weight", "other": "other.weight"}
-    config = {
-        names[key]: {"path_name": path, "is_param": True, "tensor_meta": meta(9 if key == "other" else 8, 4)}
-        for key, path in path_names.items()
-    }
-    return {"m/data/weights/model_weights_config.json": json.dumps({"config": config}).encode()}
-
-
-def aliases(graph: Graph) -> dict[str, str]:
-    return {entry.target: entry.alias_of for entry in graph.inputs if entry.alias_of}
-
-
-def test_tied_weights_share_a_payload(tmp_path: Path) -> None:
-    extra = payloads(emb="weight_0", head="weight_0", other="weight_1")
-    extra |= {"m/data/weights/weight_0": bytes(128), "m/data/weights/weight_1": bytes(128)}
-    found = read(save(tmp_path / "a.pt2", tied_program(), extra=extra))
-    assert aliases(found) == {"head.weight": "emb.weight"}
-    assert parameters(found) == 8 * 4 + 9 * 4
-
-
-def test_fake_weights_share_an_empty_payload(tmp_path: Path) -> None:
-    """Weights of a program on fake tensors are stored in one empty member: that ties nothing; use does."""
-    extra = payloads(emb="weight_0", head="weight_0", other="weight_0") | {"m/data/weights/weight_0": b""}
-    found = read(save(tmp_path / "a.pt2", tied_program(), extra=extra))
-    assert aliases(found) == {"head.weight": "emb.weight"}
-    assert parameters(found) == 8 * 4 + 9 * 4
-
-
-def test_tied_weights_of_the_old_layout(tmp_path: Path) -> None:
-    found = read(save(tmp_path / "a.pt2", tied_program(), member="serialized_exported_program.json"))
-    assert aliases(found) == {"head.weight": "emb.weight"}
-
-
-def test_a_weight_that_nothing_uses_is_not_tied(tmp_path: Path) -> None:
-    assert aliases(read(save(tmp_path / "a.pt2", tied_program("emb.inner")))) == {
-        "emb.inner.weight": "emb.weight"
-    }
-    content = tied_program()
-    content["graph_module"]["graph"]["nodes"][0]["metadata"] = {}
-    assert aliases(read(save(tmp_path / "b.pt2", content))) == {}
-
-
-def test_a_module_all_of_whose_weights_are_tied(tmp_path: Path) -> None:
-    content = tied_program()
-    whole, signature = content["graph_module"]["graph"], content["graph_module"]["signature"]
-    signature["input_specs"][2:2] = [
-        {"parameter": {"arg": {"name": name}, "parameter_name": target}}
-        for name, target in (("p_emb_bias", "emb.bias"), ("p_bias", "bias"))
-    ]
-    whole["tensor_values"] |= {"p_emb_bias": meta(4), "p_bias": meta(4)}
-    whole["nodes"][0]["inputs"].append({"name": "bias", "arg": tensor("p_bias"), "kind": 1})
-    assert aliases(read(save(tmp_path / "a.pt2", content))) == {
-        "head.weight": "emb.weight",
-        "bias": "emb.bias",
-    }
-
-
-@pytest.mark.parametrize(
-    ("target", "shape", "expected"),
-    [
-        (
-            "shared.weight",
-            (8, 4),
-            {"shared.weight": "emb.weight"},
-        ),  # as the tied two, of a module that makes no calls
-        ("shared.weight", (7, 4), {}),
-        ("head.bias", (5,), {"head.decoder.bias": "head.bias"}),  # of a module within its own
-        ("other.bias", (5,), {}),
-    ],
-)
-def test_a_tied_weight_of_a_module_that_makes_no_calls(
-    target: str, shape: tuple[int, ...], expected: dict[str, str], tmp_path: Path
-) -> None:
-    content = tied_program()
-    whole, signature = content["graph_module"]["graph"], content["graph_module"]["signature"]
-    signature["input_specs"][2:2] = [
-        {"parameter": {"arg": {"name": "p_more"}, "parameter_name": target}},
-        {"parameter": {"arg": {"name": "p_bias"}, "parameter_name": "head.decoder.bias"}},
-    ]
-    whole["tensor_values"] |= {"p_more": meta(*shape), "p_bias": meta(5)}
-    whole["nodes"][1]["inputs"].append({"name": "bias", "arg": tensor("p_bias"), "kind": 1})
-    found = aliases(read(save(tmp_path / "a.pt2", content)))
-    assert found == {"head.weight": "emb.weight"} | expected
-
-
 # Several programs, and what is no program
 
 
@@ -551,56 +307,3 @@ def test_joint_graphs(tmp_path: Path) -> None:
         "o",
         "loss",
     ]
-
-
-# Sources
-
-
-@pytest.mark.parametrize(
-    ("frames", "line"),
-    [
-        (["models/gen.py", "torch/nn/modules/linear.py"], "models/gen.py:1"),
-        (["/home/me/lab/model.py", "/usr/lib/python3/dist-packages/torch/nn/functional.py"], "model.py:1"),
-        (["/home/me/model.py", "/v/lib/python3.11/site-packages/hf/llama.py"], "hf/llama.py:2"),
-        (["/home/me/model.py", "<eval_with_key>.22", "<string>"], "model.py:1"),
-        (["/home/me/model.py", "/usr/lib/python3.12/functools.py"], "model.py:1"),
-        (["/home/me/torch/model.py"], "model.py:1"),
-        (["C:\\work\\model.py", "C:\\v\\Lib\\site-packages\\torch\\nn\\x.py"], "model.py:1"),
-        (["<stdin>"], "<stdin>:1"),
-        (["torch/fx/passes/runtime_assert.py"], ""),
-        ([], ""),
-    ],
-)
-def test_source_lines(frames: list[str], line: str) -> None:
-    trace = "".join(
-        f'  File "{file}", line {index}, in forward\n    call()\n' for index, file in enumerate(frames, 1)
-    )
-    assert Sources().line(trace) == line
-
-
-@pytest.mark.parametrize(
-    ("recorded", "path"),
-    [
-        ("", ""),
-        ("blocks.0.fc", "blocks.0.fc"),
-        ("L['self']", ""),
-        ("L['s'].blocks[0].n1", "blocks.0.n1"),
-        ("L['self'].experts['left'].fc", "experts.left.fc"),
-        ("fc@1", "fc"),
-        ("a@2.fc@1", "a.fc"),
-        ("_export_root.fc", "fc"),
-    ],
-)
-def test_module_paths(recorded: str, path: str) -> None:
-    assert module_path(recorded) == path
-
-
-def test_module_stack() -> None:
-    sources = Sources()
-    hook = "_empty_nn_module_stack_from_metadata_hook"
-    assert sources.place(f"{hook},{hook},{hook}") == ("", "")
-    assert sources.place("L__self__,,__main__.Net;L__self__fc@1,fc,torch.nn.Linear") == (
-        "fc",
-        "torch.nn.Linear",
-    )
-    assert sources.modules == {"": "__main__.Net", "fc": "torch.nn.Linear"}

@@ -7,9 +7,6 @@ import json
 import os
 import pickle
 import random
-import struct
-import time
-import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,29 +14,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops.errors import FileError
-from graphflops.exporters import archive, load
-from tests.exporters.build import DATA, call, graph, meta, program, save, size, tensor
+from graphflops.exporters import load
+from tests.exporters.build import (
+    DATA,
+    call,
+    graph,
+    meta,
+    program,
+    refused,
+    save,
+    size,
+    tensor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-SMALL = DATA / "conv_static-torch2.13.0.pt2"
-PROGRAM = "m/models/model.json"
-
-
-def refused(path: Path, *says: str, seconds: float = 5.0) -> str:
-    """The message with which a file is refused: one printable line that says all of this."""
-    started = time.perf_counter()
-    with pytest.raises(FileError) as caught:
-        load(path)
-    message = str(caught.value)
-    assert message.isprintable(), repr(message)
-    assert len(message) < 1200
-    for part in says:
-        assert part in message, message
-    assert time.perf_counter() - started < seconds
-    assert caught.value.__cause__ is None
-    return message
 
 
 def read_or_refused(path: Path) -> None:
@@ -53,172 +42,6 @@ def changed(edit: Callable[[dict[str, Any]], Any], **fields: Any) -> dict[str, A
     content = program(**fields)
     edit(content)
     return content
-
-
-# What is no archive
-
-
-def test_missing(tmp_path: Path) -> None:
-    assert refused(tmp_path / "no.pt2", "no such file").startswith(str(tmp_path))
-    refused(Path("x" * 5000), "name too long")
-    refused(Path("a\0b"), "null")
-
-
-def test_directory(tmp_path: Path) -> None:
-    refused(tmp_path, "is a directory")
-
-
-def test_empty(tmp_path: Path) -> None:
-    (tmp_path / "a.pt2").touch()
-    refused(tmp_path / "a.pt2", "is empty")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.pt2")
-    refused(tmp_path / "a.pt2", "not a file")
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
-        (pickle.dumps({"a": 1}), "pickle"),
-        (b"<!DOCTYPE html><html><body>Not found</body></html>", "web page"),
-        (b'{"schema": 1, "rows": []}', "JSON"),
-        (b"\x08\x08\x12\x07pytorch", "ONNX"),
-        (b"\x7fELF\x02\x01", "compiled library"),
-        (b"GGUF\x03", "GGUF"),
-        (b"\x40\0\0\0\0\0\0\0" + b'{"weight": {}}', "safetensors"),
-        (b"hello", "not a .pt2"),
-        (b"\0" * 600, "not a .pt2"),
-    ],
-)
-def test_other_files(tmp_path: Path, content: bytes, says: str) -> None:
-    (tmp_path / "a.pt2").write_bytes(content)
-    refused(tmp_path / "a.pt2", says)
-
-
-@pytest.mark.parametrize(
-    ("members", "says"),
-    [
-        (["m/data.pkl", "m/data/0"], "checkpoint"),
-        (["m/constants.pkl", "m/data.pkl", "m/code/__torch__.py"], "TorchScript"),
-        (["m/data/aotinductor/model/a.so"], "AOTInductor"),
-        (["data/aotinductor/model/a.so"], "AOTInductor"),
-        (["a.txt"], "without an exported program"),
-        (["m/models/a/b/model.txt"], "without an exported program"),
-    ],
-)
-def test_other_archives(tmp_path: Path, members: list[str], says: str) -> None:
-    with zipfile.ZipFile(tmp_path / "a.pt2", "w") as file:
-        for member in members:
-            file.writestr(member, b"x")
-    refused(tmp_path / "a.pt2", says)
-
-
-# Damaged and dangerous archives
-
-
-@pytest.mark.parametrize("kept", [4, 5, 100, 0.1, 0.5, 0.9, -1, -22, -100])
-def test_truncated(tmp_path: Path, kept: float) -> None:
-    whole = SMALL.read_bytes()
-    (tmp_path / "a.pt2").write_bytes(whole[: int(kept * len(whole)) if 0 < kept < 1 else int(kept)])
-    refused(tmp_path / "a.pt2", "truncated or damaged")
-
-
-def test_damaged_member(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt2", program())
-    path.write_bytes(path.read_bytes().replace(b"graph_module", b"graph_modulo", 1))
-    refused(path, "model.json is damaged")
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_the_same_member_twice(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt2", program())
-    with zipfile.ZipFile(path, "a") as file:
-        file.writestr(PROGRAM, json.dumps(program([])))
-    refused(path, "more than once")
-
-
-@pytest.mark.parametrize("member", ["../a.json", "m/../../a", "/etc/passwd", "..\\a", "C:\\a", "m/.."])
-def test_members_that_point_outside(tmp_path: Path, member: str) -> None:
-    refused(save(tmp_path / "a.pt2", program(), extra={member: b""}), "points outside")
-
-
-def patched(path: Path, at: int, form: str, value: int) -> Path:
-    """Overwrite a field of the first member's entry in the archive's directory."""
-    content = bytearray(path.read_bytes())
-    struct.pack_into(form, content, content.rfind(b"PK\x01\x02") + at, value)
-    path.write_bytes(content)
-    return path
-
-
-def test_a_member_that_claims_gigabytes(tmp_path: Path) -> None:
-    tracemalloc.start()
-    path = patched(save(tmp_path / "a.pt2", program()), 24, "<I", 4_000_000_000)
-    refused(path, "claims 4,000,000,000 bytes", seconds=1.0)
-    assert tracemalloc.get_traced_memory()[1] < 10_000_000
-    tracemalloc.stop()
-
-
-def test_a_member_that_claims_ten_gigabytes(tmp_path: Path) -> None:
-    """Sizes past 4 GB are written in a field of their own."""
-    path = tmp_path / "a.pt2"
-    data = json.dumps(program()).encode()
-    info = zipfile.ZipInfo(PROGRAM)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(info, data)
-        info.file_size = 10 * 2**30
-    refused(path, "claims 10,737,418,240 bytes", seconds=1.0)
-
-
-def test_a_zip_bomb(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt2", b" " * 80_000_000, compression=zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < 100_000
-    refused(path, "zip bomb", seconds=1.0)
-
-
-def test_a_member_that_unpacks_to_more_than_it_claims(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt2", b" " * 3_000_000, compression=zipfile.ZIP_DEFLATED)
-    refused(patched(path, 24, "<I", 1000), "damaged")
-
-
-def test_a_huge_directory(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt2", program())
-    content = bytearray(path.read_bytes())
-    struct.pack_into("<I", content, content.rfind(b"PK\x05\x06") + 12, 3_000_000_000)
-    path.write_bytes(content)
-    refused(path, "too many")
-
-
-def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 2)
-    refused(save(tmp_path / "a.pt2", program(), extra={"m/a": b"", "m/b": b""}), "3 members")
-
-
-def test_encrypted(tmp_path: Path) -> None:
-    refused(patched(save(tmp_path / "a.pt2", program()), 8, "<H", 1), "is encrypted")
-
-
-def test_unknown_compression(tmp_path: Path) -> None:
-    refused(patched(save(tmp_path / "a.pt2", program()), 10, "<H", 99), "cannot be unpacked")
-
-
-def test_a_member_name_that_is_not_utf8(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt2", program(), extra={"m/zz": b""})
-    content = path.read_bytes().replace(b"m/zz", b"m/\xff\xfe")
-    path.write_bytes(content)
-    assert len(load(path).nodes) == 1  # an old zip tool's name: nobody asks for it
-    refused(patched(path, 8, "<H", 0x800), "damaged")
-
-
-def test_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("graphflops.exporters.pt2.graph_of", full)
-    refused(save(tmp_path / "a.pt2", program()), "does not fit in memory")
 
 
 # JSON that is no program
