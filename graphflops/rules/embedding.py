@@ -123,57 +123,35 @@ def bagged(
     )
 
 
-@rule("aten.embedding_bag", "aten._embedding_bag_forward_only")
-def embedding_bag(
-    weight: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    scale_grad_by_freq: bool = False,
-    mode: int = SUM,
-    sparse: bool = False,
-    per_sample_weights: TensorType | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-) -> Estimate:
-    """Looks rows up and reduces each bag by sum, mean or maximum."""
-    shape, padded = (per_sample_weights, include_last_offset), padding_idx >= 0
-    return bagged(weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0])
+def register_bag(*keys: str, last_counts: bool, none_unpadded: bool = False) -> None:
+    """Register embedding bags.
+
+    last_counts: whether the end of the last bag, if included in the offsets, has a size of its own.
+    none_unpadded: whether a negative padding row counts from the end, so that only None stands for no padding.
+    """
+
+    @rule(*keys)
+    def embedding_bag(
+        weight: TensorType,
+        indices: TensorType,
+        offsets: TensorType,
+        scale_grad_by_freq: bool = False,
+        mode: int = SUM,
+        sparse: bool = False,
+        per_sample_weights: TensorType | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = -1,
+    ) -> Estimate:
+        """Looks rows up and reduces each bag by sum, mean or maximum."""
+        padded = padding_idx is not None and (none_unpadded or padding_idx >= 0)
+        counted = offsets.shape[0] - (0 if last_counts else include_last_offset)
+        shape = (per_sample_weights, include_last_offset)
+        return bagged(weight, indices, offsets, mode, *shape, padded, counted)
 
 
-@rule("aten._embedding_bag")
-def embedding_bag_saving(
-    weight: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    scale_grad_by_freq: bool = False,
-    mode: int = SUM,
-    sparse: bool = False,
-    per_sample_weights: TensorType | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-) -> Estimate:
-    """Looks rows up and reduces each bag by sum, mean or maximum."""
-    shape, padded = (per_sample_weights, include_last_offset), padding_idx >= 0
-    return bagged(
-        weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0] - include_last_offset
-    )
-
-
-@rule("aten.embedding_bag.padding_idx")
-def embedding_bag_padded(
-    weight: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: TensorType | None,
-    include_last_offset: bool,
-    padding_idx: int | None,
-) -> Estimate:
-    """As `embedding_bag`; a negative padding row counts from the end."""
-    shape, padded = (per_sample_weights, include_last_offset), padding_idx is not None
-    return bagged(weight, indices, offsets, mode, *shape, padded, counted=offsets.shape[0])
+register_bag("aten.embedding_bag", "aten._embedding_bag_forward_only", last_counts=True)
+register_bag("aten._embedding_bag", last_counts=False)
+register_bag("aten.embedding_bag.padding_idx", last_counts=True, none_unpadded=True)
 
 
 @rule("aten._embedding_bag_dense_backward")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import differ
 from graphflops.rules.conv import convolved
-from graphflops.rules.onnx.fused import Outputs, applied, arithmetic, chosen, fused, only
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, in_32_bits
 from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
 from graphflops.rules.vision import deformed
 from graphflops.rules.work import activation as activation_named
-from graphflops.tensor import INT32, TensorType
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate
     from graphflops.dims import Dim
+    from graphflops.tensor import TensorType
 
 
 @rule("onnx.Conv", product=("x", "w"))
@@ -53,33 +52,10 @@ def convolution_of_integers(
     w: TensorType,
     x_zero_point: TensorType | None = None,
     w_zero_point: TensorType | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
+    **geometry: Any,
 ) -> Estimate:
-    """As `Conv` in 32 bits; zero points, where given, are taken off each operand once."""
-    product = convolution(
-        x,
-        w,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
-    shifted = (x.numel if x_zero_point else 0) + (w.numel if w_zero_point else 0)
-    return replace(
-        product,
-        out=(only(product).like(dtype=INT32),),
-        vector_flops=shifted,
-        reads=(x, w, x_zero_point, w_zero_point),
-        matrix_dtype=arithmetic(x),
-    )
+    """As `Conv` in 32 bits, with a subtraction per element of an operand that has a zero point."""
+    return in_32_bits(convolution(x, w, **geometry), (x, x_zero_point), (w, w_zero_point))
 
 
 @rule("onnx.ConvTranspose", product=("x", "w"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import WORK_QUANTITIES, Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.rules.work import activation as activation_named
-from graphflops.tensor import INT8, TensorType
+from graphflops.tensor import INT8, INT32, TensorType
 
 if TYPE_CHECKING:
     from graphflops.rules.work import Work
@@ -69,3 +70,14 @@ def only(estimate: Estimate) -> TensorType:
 def arithmetic(x: TensorType) -> DType:
     """The type under which a product with this operand is recorded: int8 for signed and unsigned 8-bit integers."""
     return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype
+
+
+def in_32_bits(product: Estimate, *factors: tuple[TensorType, TensorType | None]) -> Estimate:
+    """A product of integers in 32 bits; each factor with its zero point, one subtraction per element if it has one."""
+    return replace(
+        product,
+        out=(only(product).like(dtype=INT32),),
+        vector_flops=total(x.numel for x, zero_point in factors if zero_point is not None),
+        reads=(*(x for x, _ in factors), *(zero_point for _, zero_point in factors)),
+        matrix_dtype=arithmetic(factors[0][0]),
+    )

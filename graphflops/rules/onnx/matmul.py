@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.rules import matmul as shared
-from graphflops.rules.onnx.fused import arithmetic, only
+from graphflops.rules.onnx.fused import in_32_bits, only
 from graphflops.rules.registry import require, rule
-from graphflops.tensor import INT32, TensorType
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate
+    from graphflops.tensor import TensorType
 
 
 @rule("onnx.MatMul", product=("a", "b"))
@@ -27,16 +27,8 @@ def matmul_of_integers(
     a_zero_point: TensorType | None = None,
     b_zero_point: TensorType | None = None,
 ) -> Estimate:
-    """As `MatMul` in 32 bits; zero points, where given, are taken off each operand once."""
-    product = shared.matmul(a, b)
-    shifted = (a.numel if a_zero_point else 0) + (b.numel if b_zero_point else 0)
-    return replace(
-        product,
-        out=(only(product).like(dtype=INT32),),
-        vector_flops=shifted,
-        reads=(a, b, a_zero_point, b_zero_point),
-        matrix_dtype=arithmetic(a),
-    )
+    """As `MatMul` in 32 bits, with a subtraction per element of an operand that has a zero point."""
+    return in_32_bits(shared.matmul(a, b), (a, a_zero_point), (b, b_zero_point))
 
 
 @rule("onnx.Gemm", product=("a", "b"))

@@ -18,6 +18,8 @@ from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import UINT32
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphflops.tensor import TensorType
 
 
@@ -127,38 +129,30 @@ def bitmask_dropout(
     return replace(estimate, out=(out, words), writes=writes)
 
 
-@rule("com.microsoft.BiasDropout")
-def bias_dropout(
-    x: TensorType,
-    bias: TensorType,
-    residual: TensorType | None = None,
-    ratio: TensorType | None = None,
-    training_mode: TensorType | None = None,
-    *,
-    seed: int | None = None,
-    outputs: Outputs = (True,),
-) -> Estimate:
-    """One addition per element for the bias and one for a residual, and Dropout between them."""
-    return between(dropout(x, ratio, training_mode, outputs=outputs), x, bias, residual)
-
-
-@rule("com.microsoft.BitmaskBiasDropout")
-def bitmask_bias_dropout(
-    x: TensorType,
-    bias: TensorType,
-    residual: TensorType | None = None,
-    ratio: TensorType | None = None,
-    training_mode: TensorType | None = None,
-    *,
-    seed: int | None = None,
-    outputs: Outputs = (True,),
-) -> Estimate:
-    """As BiasDropout, its mask a bit per element."""
-    return between(bitmask_dropout(x, ratio, training_mode, outputs=outputs), x, bias, residual)
-
-
 def between(dropped: Estimate, x: TensorType, bias: TensorType, residual: TensorType | None) -> Estimate:
     """Dropout between two additions: `x` itself is then never the result."""
     sums = 1 + (residual is not None)
     out = (x.like(), *dropped.out[1:])
     return fused(out, dropped, work(sums * x.numel), reads=(x, bias, residual))
+
+
+def register_bias_dropout(name: str, dropped: Callable[..., Estimate]) -> None:
+    """Register a dropout between the addition of a bias and that of a residual."""
+
+    @rule(f"com.microsoft.{name}")
+    def bias_dropout(
+        x: TensorType,
+        bias: TensorType,
+        residual: TensorType | None = None,
+        ratio: TensorType | None = None,
+        training_mode: TensorType | None = None,
+        *,
+        seed: int | None = None,
+        outputs: Outputs = (True,),
+    ) -> Estimate:
+        """One addition per element for the bias, a dropout, and one addition for a residual."""
+        return between(dropped(x, ratio, training_mode, outputs=outputs), x, bias, residual)
+
+
+register_bias_dropout("BiasDropout", dropout)
+register_bias_dropout("BitmaskBiasDropout", bitmask_dropout)

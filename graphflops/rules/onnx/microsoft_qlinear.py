@@ -6,7 +6,7 @@ per result (five without a zero point).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Estimate
 from graphflops.rules.axes import axis as axis_of
@@ -207,28 +207,11 @@ def qlinear_conv_either_way(
     x_scale: TensorType,
     x_zero_point: TensorType,
     w: TensorType,
-    w_scale: TensorType,
-    w_zero_point: TensorType,
-    y_scale: TensorType,
-    y_zero_point: TensorType,
-    bias: TensorType | None = None,
-    *,
-    auto_pad: str = "NOTSET",
+    *operands: TensorType,
     channels_last: int = 0,
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
+    **geometry: Any,
 ) -> Estimate:
-    """As QLinearConv, channels after the batch or at the end."""
-    product = qlinear_conv(
-        channels_first(x) if channels_last else x,
-        *(x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias),
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        pads=pads,
-        strides=strides,
-    )
+    """As QLinearConv, with channels first or last."""
+    first = channels_first(x) if channels_last else x
+    product = qlinear_conv(first, x_scale, x_zero_point, w, *operands, **geometry)
     return moved(product) if channels_last else product

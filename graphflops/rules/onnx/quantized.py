@@ -7,7 +7,7 @@ subtracted from every operand element, and every result is scaled to its own ran
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import total
@@ -22,7 +22,6 @@ from graphflops.tensor import UINT8, TensorType
 
 if TYPE_CHECKING:
     from graphflops.rules.onnx.fused import Touched
-    from graphflops.rules.onnx.windows import Ints
     from graphflops.tensor import DType
 
 NARROW = WORK["quantize_float"].flops
@@ -125,17 +124,9 @@ def qlinear_conv(
     y_scale: TensorType,
     y_zero_point: TensorType,
     bias: TensorType | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
+    **geometry: Any,
 ) -> Estimate:
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
     parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point)
-    product = convolution(
-        x, w, bias, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides
-    )
+    product = convolution(x, w, bias, **geometry)
     return quantized_product(product, x, w, dtype=y_zero_point.dtype, reads=parameters)

@@ -83,44 +83,31 @@ def layer_backward(call: ForwardCall) -> Estimate:
     return with_gradients(work, call)
 
 
-@rule("onnx.RNN", product=("x", "w", "r"))
-def rnn(
-    x: TensorType,
-    w: TensorType,
-    r: TensorType,
-    bias: TensorType | None = None,
-    sequence_lens: TensorType | None = None,
-    initial_h: TensorType | None = None,
-    *,
-    activations: tuple[str, ...] = (),
-    clip: float | None = None,
-    layout: int = 0,
-    outputs: Outputs = (),
-    **others: object,
-) -> Estimate:
-    """Both matrices once per row of every step, and an activation."""
-    cell = cell_of("RNN", activations, clip, peepholes=False)
-    return layer(cell, x, w, r, bias, (initial_h,), layout, 2, outputs, sequence_lens)
+def register_layer(kind: str) -> None:
+    """Register a recurrent layer with one state."""
+
+    @rule(f"onnx.{kind}", product=("x", "w", "r"))
+    def recurrent(
+        x: TensorType,
+        w: TensorType,
+        r: TensorType,
+        bias: TensorType | None = None,
+        sequence_lens: TensorType | None = None,
+        initial_h: TensorType | None = None,
+        *,
+        activations: tuple[str, ...] = (),
+        clip: float | None = None,
+        layout: int = 0,
+        outputs: Outputs = (),
+        **others: object,
+    ) -> Estimate:
+        """Both matrices of all gates once per row of every step, and the cell's formula."""
+        cell = cell_of(kind, activations, clip, peepholes=False)
+        return layer(cell, x, w, r, bias, (initial_h,), layout, 2, outputs, sequence_lens)
 
 
-@rule("onnx.GRU", product=("x", "w", "r"))
-def gru(
-    x: TensorType,
-    w: TensorType,
-    r: TensorType,
-    bias: TensorType | None = None,
-    sequence_lens: TensorType | None = None,
-    initial_h: TensorType | None = None,
-    *,
-    activations: tuple[str, ...] = (),
-    clip: float | None = None,
-    layout: int = 0,
-    outputs: Outputs = (),
-    **others: object,
-) -> Estimate:
-    """Both matrices of three gates once per row of every step; resetting before or after a product costs the same."""
-    cell = cell_of("GRU", activations, clip, peepholes=False)
-    return layer(cell, x, w, r, bias, (initial_h,), layout, 2, outputs, sequence_lens)
+register_layer("RNN")
+register_layer("GRU")  # resetting before or after the product costs the same
 
 
 @rule("onnx.LSTM", product=("x", "w", "r"))
