@@ -104,6 +104,7 @@ def test_functions_of_numbers_are_pythons_and_of_sizes_a_formula(module: str, na
         ("_operator.xor", (6, 3), 5),
         ("_operator.rshift", (16, 2), 4),
         ("_operator.gt", (3, 2), True),
+        ("math.pow", (2, 10), 1024.0),
         ("_operator.gt", (s, 5), compare(">", s, 5)),
     ],
 )

@@ -173,6 +173,40 @@ def test_a_gated_delta_rule_is_three_products_of_the_state_for_each_row() -> Non
     assert shapes(estimate) == [(6, 2, 8), (2, 2, 8, 4)]
 
 
+@pytest.mark.parametrize(
+    ("attributes", "vector", "evaluations"),
+    [
+        # Queries and keys: a square, a sum, a product for each of 4 elements of 6 rows of 2 heads; a root for each row.
+        ({"qk_l2_norm": 1}, 3 * 4 * (2 * 6 * 2), 2 * 6 * 2),
+        # Each of 6 * 2 decays: the bias added, the softplus' own sum, scaled; an exponential and a logarithm.
+        ({"gate_activation": "softplus"}, 3 * 12, 2 * 12),
+        ({"beta_activation": "sigmoid"}, 0, 12),
+    ],
+)
+def test_gates_and_norms_of_a_delta_rule(attributes: dict[str, Any], vector: int, evaluations: int) -> None:
+    operands = (t(6, 2, 4), t(6, 2, 4), t(6, 2, 8), t(3, dtype="int32"), t(6, 2), t(6, 2), t(2, 2, 8, 4))
+    plain = price(MS + "GatedDeltaNet.1", *operands)
+    more = price(MS + "GatedDeltaNet.1", *operands, **attributes)
+    assert more.vector_flops - plain.vector_flops == vector
+    assert more.transcendentals - plain.transcendentals == evaluations
+
+
+def test_a_gate_of_the_product_of_normed_keys_and_queries() -> None:
+    """4 rows of 8: two norms of 4 operations per element, a dot product of 2, the gated value 1; 4 more for each row."""
+    operands = (t(4, 8), t(4, 8), t(4, 8), t(8), t(8))
+    gated = price(MS + "EngramGate.1", *operands)
+    assert (gated.vector_flops, gated.transcendentals) == ((2 * 4 + 2 + 1) * 32 + 4 * 4, 4 * 4)
+    normed = price(MS + "EngramGate.1", *operands, t(8))
+    assert (normed.vector_flops, normed.transcendentals) == ((3 * 4 + 2 + 1) * 32 + 4 * 4, 5 * 4)
+
+
+def test_a_transform_along_two_axes() -> None:
+    """16 real lanes of 16 at half the work, then 2 * 9 complex ones of 8, each 5 n log n."""
+    transform = price(MS + "Rfft.1", t(2, 8, 16), signal_ndim=2)
+    assert transform.vector_flops == 16 * (5 * 16 * 4 // 2) + 18 * (5 * 8 * 3)
+    assert shapes(transform) == [(2, 8, 9, 2)]
+
+
 def test_a_causal_convolution_of_packed_rows() -> None:
     operands = (t(6, 8), t(8, 1, 4), t(3, dtype="int32"), t(8), t(2, 8, 3))
     estimate = price(MS + "VarlenCausalConvWithState.1", *operands, outputs=(True, True))
