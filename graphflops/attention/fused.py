@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.hidden_pairs import Hidden, masked_part
 from graphflops.attention.match import copies
 from graphflops.dims import floor_div, prod
-from graphflops.graph import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphflops.attention.hidden_pairs import Hiding
     from graphflops.dims import Dim
+    from graphflops.ops import Op
     from graphflops.tensor import TensorType
     from graphflops.view import Call
 
@@ -24,15 +23,15 @@ Shapes = tuple[
 ]  # the seven sizes of an AttentionUse, in its order
 
 
-def is_fused(op: str) -> bool:
+def is_fused(op: Op) -> bool:
     """Whether an operator is an attention."""
-    return _family(op) is not None
+    return op.name in _SIZES
 
 
 def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
     """The attention that a call is, and what its mask hides; None where it is none, or its operands are not known."""
     view = hiding.view
-    family = _family(call.node.op)
+    family = _SIZES.get(call.operator.name)
     if family is None or call.row.state != "counted":
         return None
     operands = [view.types.get(name) for name in call.operands]
@@ -43,7 +42,7 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
         return None
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
     row, cost = call.row, call.cost
-    mask, masked = mask_of(call), cost.masked_flops
+    mask, masked = call.value("mask"), cost.masked_flops
     hidden = Hidden(mask="structure" if masked != 0 else "none")
     seen = view.flexible.get(call.node)
     if seen is not None:
@@ -72,19 +71,6 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
 
 def _blocks(number: Dim | None, times: Dim) -> Dim | None:
     return None if number is None else number * times
-
-
-@lru_cache(maxsize=1024)
-def _family(op: str) -> Callable[[Call, list[TensorType | None]], Shapes | None] | None:
-    return _OPERATORS.get(op.rpartition(".")[0]) or _OPERATORS.get(op)
-
-
-def mask_of(call: Call) -> str:
-    """Name of the tensor that hides scores; "" where there is none."""
-    place = _MASKS.get(call.node.op.rpartition(".")[0])
-    named = (call.attribute(name) for name in ("attn_mask", "attn_bias"))
-    by_name = next((value.name for value in named if isinstance(value, Ref)), "")
-    return by_name or ("" if place is None else call.operand(place))
 
 
 def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
@@ -143,22 +129,10 @@ def _packed(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     )
 
 
-_FAMILIES: dict[Callable[[Call, list[TensorType | None]], Shapes | None], str] = {
-    _heads_first: "aten.scaled_dot_product_attention aten._scaled_dot_product_attention_math"
-    " aten._scaled_dot_product_flash_attention aten._scaled_dot_product_flash_attention_for_cpu"
-    " aten._scaled_dot_product_efficient_attention aten._scaled_dot_product_cudnn_attention"
-    " aten._scaled_dot_product_fused_attention_overrideable higher_order.flex_attention",
-    _onnx: "onnx.Attention",
-    _packed: "com.microsoft.MultiHeadAttention com.microsoft.GroupQueryAttention",
-}
-_OPERATORS = {name: family for family, names in _FAMILIES.items() for name in names.split()}
-_MASKS = {
-    "aten.scaled_dot_product_attention": 3,
-    "aten._scaled_dot_product_attention_math": 3,
-    "aten._scaled_dot_product_efficient_attention": 3,
-    "aten._scaled_dot_product_cudnn_attention": 3,
-    "aten._scaled_dot_product_fused_attention_overrideable": 3,
-    "onnx.Attention": 3,
-    "com.microsoft.MultiHeadAttention": 5,
-    "com.microsoft.GroupQueryAttention": 9,
+_SIZES: dict[str, Callable[[Call, list[TensorType | None]], Shapes | None]] = {
+    "scaled_dot_product_attention": _heads_first,
+    "flex_attention": _heads_first,
+    "onnx_attention": _onnx,
+    "multi_head_attention": _packed,
+    "group_query_attention": _packed,
 }

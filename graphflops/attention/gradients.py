@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.attention.hidden_pairs import masked_part
-from graphflops.attention.roles import role_of
+from graphflops.attention.operator_kinds import role_of
 from graphflops.dims import same
-from graphflops.graph import Ref
 
 if TYPE_CHECKING:
     from graphflops.attention.hidden_pairs import Hidden, Hiding
@@ -60,22 +59,16 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
 
 def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
     """The same of a call that gives all gradients of an attention that is one operator; nothing for any other call."""
-    place = _OPERATORS.get(call.node.op.rpartition(".")[0])
-    if place is None or call.cost.masked_flops != 0:
+    mask = call.value("mask")
+    if (
+        call.operator.name != "scaled_dot_product_attention_backward"
+        or not mask
+        or call.cost.masked_flops != 0
+    ):
         return {}
-    argument = call.attribute("attn_mask", call.attribute("attn_bias", (*call.given, *[None] * 9)[place]))
-    query, key = (hiding.view.types.get(call.operand(place)) for place in (1, 2))
-    if not isinstance(argument, Ref) or query is None or key is None:
+    query, key = (hiding.view.types.get(call.value(name)) for name in ("query", "key"))
+    if query is None or key is None:
         return {}
     queries, keys = query.shape[-2], key.shape[-2]
-    hidden = hiding.of_operator(call, argument.name, queries, keys)
+    hidden = hiding.of_operator(call, mask, queries, keys)
     return {call.name: masked_part(call.cost.matrix_flops, hidden, queries, keys)}
-
-
-# Places of the mask; where the last one is given, it is given by name.
-_OPERATORS = {
-    "aten._scaled_dot_product_efficient_attention_backward": 4,
-    "aten._scaled_dot_product_fused_attention_overrideable_backward": 4,
-    "aten._scaled_dot_product_cudnn_attention_backward": 8,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": -1,
-}

@@ -12,13 +12,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.attention.roles import Product, axis_of, base_of, keeps_last, last_of, product_of, role_of
+from graphflops.attention.operator_kinds import Product, axis_of, keeps_last, last_of, product_of, role_of
 from graphflops.dims import Dim, differ, floor_div, prod, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.attention.roles import Role
+    from graphflops.attention.operator_kinds import Role
     from graphflops.tensor import TensorType
     from graphflops.view import Call, View
 
@@ -94,19 +94,15 @@ def _written_out(power: Call, view: View) -> tuple[tuple[Call, ...], Call, str, 
     """exp(x - max(x)) / sum(exp(x - max(x))), as decompositions write a softmax."""
     scores, calls = _first(power), [power]
     maker = view.makers.get(scores)
-    if maker is not None and base_of(maker) in ("sub", "Sub"):
+    if maker is not None and maker.operator.name == "sub":
         operands = maker.uses
         top = view.makers.get(operands[1]) if len(operands) == 2 else None
-        if top is not None and base_of(top) in ("amax", "max", "ReduceMax") and _first(top) == operands[0]:
+        if top is not None and top.operator.name in ("amax", "max") and _first(top) == operands[0]:
             scores, calls = operands[0], [top, maker, power]
     users = {id(user): user for user in view.users.get(power.result, [])}.values()
     total = next((user for user in users if role_of(user) == "sum"), None)
     for user in users:
-        if (
-            total is not None
-            and base_of(user) in ("div", "Div")
-            and user.uses == (power.result, total.result)
-        ):
+        if total is not None and user.operator.name == "div" and user.uses == (power.result, total.result):
             source, summed = view.types.get(power.result), view.types.get(total.result)
             along = None if source is None or summed is None else _reduced(source, summed)
             if source is not None and along == source.rank - 1:
@@ -149,7 +145,7 @@ def _back(
         if found is not None:
             first, between, masks = found
             others = [other for other in maker.uses if other != operand]
-            masking = tuple(other for other in others if _is_mask(other, view))
+            masking = tuple(other for other in others if role == "choice" or _is_mask(other, view))
             if role in ("bias", "choice") and masking:
                 masks = (*masks, Masking(maker, operand, masking))
             return first, (*between, maker), masks

@@ -10,10 +10,11 @@ from graphflops.attention.fused import fused, is_fused
 from graphflops.attention.gradients import hidden_in_gradients, hidden_in_operator
 from graphflops.attention.hidden_pairs import Hidden, Hiding, masked_part
 from graphflops.attention.match import Spelled, spelled
-from graphflops.attention.roles import role
+from graphflops.attention.operator_kinds import role
 from graphflops.attention.user_masks import refuse_unused
 from graphflops.dims import floor_div, prod, same
 from graphflops.errors import DimError
+from graphflops.ops import operator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from graphflops.view import Call, View
 
 
-def may_hold(op: str) -> bool:
+def may_hold(spelling: str) -> bool:
     """Whether a program that has the operator can have an attention."""
+    op = operator(spelling)
     return is_fused(op) or role(op) in ("softmax", "power")
 
 

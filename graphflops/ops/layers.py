@@ -10,7 +10,10 @@ _CONV = "x weight bias"
 # fmt: off
 LAYERS: tuple[Row, ...] = (
     # Products
-    Row("matmul", "product", "a b", "matmul linalg_matmul", onnx="MatMul", microsoft="FusedMatMul TransposeMatMul"),
+    Row(
+        "matmul", "product", "a b", "matmul linalg_matmul", onnx="MatMul",
+        microsoft="FusedMatMul(a,b,turn_a,turn_b) TransposeMatMul(a,b,turn_a,turn_b)",
+    ),
     Row("mm", "product", "a b", "mm"),
     Row("bmm", "product", "a b", "bmm"),
     Row("mv", "product", "a b", "mv"),
@@ -140,13 +143,14 @@ LAYERS: tuple[Row, ...] = (
         " _scaled_dot_product_attention_math(query,key,value,mask,dropout_p,is_causal)"
         " _scaled_dot_product_flash_attention(query,key,value,dropout_p,is_causal)"
         " _scaled_dot_product_flash_attention.quantized(query,key,value,q_descale,k_descale,v_descale,dropout_p,is_causal)"
-        " _scaled_dot_product_flash_attention_for_cpu(query,key,value,dropout_p,is_causal)",
+        " _scaled_dot_product_flash_attention_for_cpu(query,key,value,dropout_p,is_causal,mask)",
     ),
     Row(
         "scaled_dot_product_attention_backward", "attention", "grad query key value mask",
         "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_fused_attention_overrideable_backward"
         " _scaled_dot_product_cudnn_attention_backward(grad,query,key,value,out,logsumexp,philox_seed,philox_offset,mask)"
-        " _scaled_dot_product_flash_attention_for_cpu_backward(grad,query,key,value)"
+        " _scaled_dot_product_flash_attention_for_cpu_backward"
+        "(grad,query,key,value,out,logsumexp,dropout_p,is_causal,mask)"
         " _scaled_dot_product_flash_attention_backward(grad,query,key,value)",
     ),
     Row(

@@ -84,6 +84,7 @@ ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "order": ("perm", "dims", "permutation"),
     "shape": ("size",),
     "low": ("min",),
+    "mask": ("attn_mask", "attn_bias"),
     "high": ("max",),
     "start": ("starts",),
     "end": ("ends",),

@@ -1,0 +1,138 @@
+"""Classifies operators by their part in an attention pattern: product, softmax, mask addition, layout and so on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.ops import Op
+    from graphflops.view import Call
+
+Part = Literal[
+    "product", "softmax", "layout", "cast", "dropout", "scale", "bias", "choice", "cap", "join", "part"
+]
+Role = Union[Part, Literal["power", "sum"]]
+
+# By canonical name; every other operator has the role of its kind.
+_BY_NAME: dict[str, Role | None] = {
+    **dict.fromkeys(
+        ("matmul", "bmm", "mm", "baddbmm", "einsum", "gemm", "int_matmul", "qlinear_matmul"), "product"
+    ),
+    **dict.fromkeys(("softmax", "masked_softmax"), "softmax"),
+    **dict.fromkeys(("repeat", "repeat_interleave"), "layout"),
+    **dict.fromkeys(("slice", "narrow", "split", "getitem"), "part"),
+    **dict.fromkeys(("select", "chunk", "unbind", "diagonal", "unfold", "as_strided", "view_dtype"), None),
+    "bernoulli": "dropout",
+    **dict.fromkeys(("mul", "div", "neg", "pow", "sqrt"), "scale"),
+    **dict.fromkeys(
+        ("add", "sub", "rsub", "add_relu", "add_n", "maximum", "minimum", "clamp", "clamp_min"), "bias"
+    ),
+    **dict.fromkeys(("where", "masked_fill", "masked_scatter", "nan_to_num"), "choice"),
+    "tanh": "cap",
+    "cat": "join",
+    **dict.fromkeys(("exp", "exp2"), "power"),
+    "sum": "sum",
+}
+_BY_KIND: dict[str, Role] = {
+    **dict.fromkeys(("view", "identity"), "layout"),
+    **dict.fromkeys(("cast", "quantisation"), "cast"),
+    "dropout": "dropout",
+}
+
+
+def role(op: Op) -> Role | None:
+    """The part of an operator in an attention pattern; None where it has none."""
+    return _BY_NAME[op.name] if op.name in _BY_NAME else _BY_KIND.get(op.kind)
+
+
+def role_of(call: Call) -> Role | None:
+    """The part of a call in an attention pattern; None where it has none, or no rule."""
+    return role(call.operator) if call.row.state != "unknown" else None
+
+
+class Product(NamedTuple):
+    """A matrix product: the operand that gives the rows, the one that gives the columns, and the axis that is summed over,
+    counted from the end, in each.
+    """
+
+    left: str
+    right: str
+    left_axis: int = -1
+    right_axis: int = -2
+
+
+def product_of(call: Call) -> Product | None:
+    """The product that a call is; None where it is none, or sums over more than one axis."""
+    if call.operator.name == "einsum":
+        return _einsum(call)
+    left, right = call.value("a"), call.value("b")
+    if not left or not right:
+        return None
+    turned = [bool(call.argument(name, 0)) for name in ("turn_a", "turn_b")]
+    return Product(left, right, -2 if turned[0] else -1, -1 if turned[1] else -2)
+
+
+def _einsum(call: Call) -> Product | None:
+    equation, names = call.argument("equation", ""), call.uses
+    if not isinstance(equation, str) or len(names) != 2 or "->" not in equation:
+        return None
+    terms, _, result = equation.replace(" ", "").partition("->")
+    a, _, b = terms.partition(",")
+    summed = (set(a) & set(b)) - set(result) - {"."}
+    if not result or len(summed) != 1 or (result[-1] in a) == (result[-1] in b):
+        return None
+    (letter,) = summed
+    places = a.index(letter) - len(a), b.index(letter) - len(b)
+    if result[-1] in b:
+        return Product(names[0], names[1], *places)
+    return Product(names[1], names[0], *reversed(places))
+
+
+def axis_of(call: Call, rank: int) -> int | None:
+    """The axis that a softmax goes along, counted from the front."""
+    op = call.operator
+    axis = call.argument("axis", 1 if op.is_onnx and op.version < 13 else -1)
+    return axis % rank if isinstance(axis, int) and rank else None
+
+
+def keeps_last(call: Call, shape: Sequence[Dim], keys: Dim) -> bool:
+    """Whether the axis of the keys is the last still after a call that may change the order of axes.
+
+    Axes of length one behind it do not count: decompositions of `einsum` put them wherever they please.
+    """
+    order = _order(call, len(shape))
+    if order is None:
+        return bool(shape)
+    long = [axis for axis in order if keys == 1 or shape[axis] != 1]
+    return bool(long) and long[-1] == max(long)
+
+
+def last_of(shape: Sequence[Dim], keys: Dim) -> Dim:
+    """The size of the axis that would be that of the keys: the last, but for axes of length one."""
+    return shape[-1] if keys == 1 else next((size for size in reversed(shape) if size != 1), 1)
+
+
+def _order(call: Call, rank: int) -> list[int] | None:
+    """The operand's axes in the order of the result; None where the call keeps their order, [] where it is not known."""
+    name, order = call.operator.name, list(range(rank))
+    if name == "permute":
+        given = call.argument("order", tuple(reversed(order)))
+        return [axis % rank for axis in given] if isinstance(given, tuple) and len(given) == rank else []
+    axes: list[Any] = [-2, -1]
+    if name in ("transpose", "movedim"):
+        names = ("axis0", "axis1") if name == "transpose" else ("source", "destination")
+        axes = [call.argument(each) for each in names]
+        axes = [axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis for axis in axes]
+    elif name != "t" or rank < 2:
+        return None
+    if not all(isinstance(axis, int) for axis in axes):
+        return []
+    first, second = (axis % rank for axis in axes)
+    if name == "movedim":
+        order.insert(second, order.pop(first))
+    else:
+        order[first], order[second] = order[second], order[first]
+    return order
