@@ -58,15 +58,8 @@ def analyze(
         return report
     from graphflops import analysis
 
-    return analysis.analyze(
-        model,
-        model_name=model_name,
-        dims=dims,
-        inputs=inputs,
-        masks=masks,
-        training=training,
-        progress=progress,
-    )
+    sizes = {"dims": dims, "inputs": inputs, "masks": masks}
+    return analysis.analyze(model, model_name=model_name, training=training, progress=progress, **sizes)  # type: ignore[arg-type]
 
 
 def is_report(model: object) -> bool:

@@ -239,7 +239,8 @@ def test_own_rules(unknown: str, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout
         assert "my.silu" in done.stdout
-        assert "unknown" not in done.stdout.replace("0 unknown", "")
+        if args != ["rules"]:  # which tells what each rule counts, in its own words
+            assert "unknown" not in done.stdout.replace("0 unknown", "")
 
 
 @pytest.mark.parametrize(

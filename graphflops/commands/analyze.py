@@ -10,7 +10,7 @@ from graphflops.commands import files, options
 from graphflops.render import formats
 
 if TYPE_CHECKING:
-    from graphflops.report import Cut
+    from graphflops.report import Cut, Report
 
 
 @click.command(cls=options.Command)
@@ -76,7 +76,12 @@ def analyze(
     for note in sweep.notes if sweeps else ():
         click.echo(f"graphflops: {note}", err=True)
     if strict and report.coverage.unknown:
-        from graphflops.render.summary import unknown
+        _refuse_unknown(ctx, report)
 
-        click.echo(f"graphflops: strict: {unknown(report)}", err=True)
-        ctx.exit(3)
+
+def _refuse_unknown(ctx: click.Context, report: Report) -> None:
+    """Says which operators have an unknown cost, and exits with 3."""
+    from graphflops.render.summary import unknown
+
+    click.echo(f"graphflops: strict: {unknown(report)}", err=True)
+    ctx.exit(3)

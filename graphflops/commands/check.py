@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from graphflops.errors import FileError, shown
 from graphflops.render import formats
 
 if TYPE_CHECKING:
+    from graphflops.budget.limits import BudgetFile
     from graphflops.budget.run import Checked
 
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--jobs",
+    "processes",
     type=click.IntRange(min=1),
     metavar="N",
     help="Processes. Default: one for each processor where that pays.",
@@ -45,14 +47,14 @@ if TYPE_CHECKING:
 @click.pass_context
 def check(
     ctx: click.Context,
+    /,
     models: tuple[str, ...],
     budget_file: str,
     baseline: str | None,
     update: bool,
-    jobs: int | None,
     form: str | None,
     output: str | None,
-    rule_files: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Check models against the limits in a budget: exit 3, and what broke, where, and by how much.
 
@@ -70,29 +72,25 @@ def check(
     from graphflops.checkout import located
 
     budget = limits.read(budget_file)
-    paths = list(dict.fromkeys(models)) or budget.files()
-    if not paths:
-        raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget_file)}")
-    if update and budget.baseline_path is None:
-        raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
+    paths = _models(budget, models, update)
     before, revision = (None, "") if update else before_of(budget, paths, baseline)
-    result = checked(
-        budget,
-        paths,
-        before,
-        revision=revision,
-        update=update,
-        processes=jobs,
-        rule_files=rule_files,
-    )
+    result = checked(budget, paths, before, revision=revision, update=update, **given)
     form = formats.chosen("Findings", form, output)
     files.write(formats.render(result.findings, form, locate=located, **files.screen(output)), output)
     if update and not result.failed and budget.baseline_path is not None:
         _update(budget.baseline_path, result, whole=not models)
-    if result.failed:
-        ctx.exit(1)
-    if result.broken:
-        ctx.exit(3)
+    if result.failed or result.broken:
+        ctx.exit(1 if result.failed else 3)
+
+
+def _models(budget: BudgetFile, models: tuple[str, ...], update: bool) -> list[str]:
+    """The models to check; the budget must name some, or the command line."""
+    paths = list(dict.fromkeys(models)) or budget.files()
+    if not paths:
+        raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget.path)}")
+    if update and budget.baseline_path is None:
+        raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
+    return paths
 
 
 def _update(path: str, result: Checked, *, whole: bool) -> None:

@@ -84,26 +84,28 @@ def diff(
     pairs = _pairs(sides, ctx.meta.get(_PATHS))
     if form not in ("table", "markdown") and len(pairs) != 1:
         raise click.UsageError(
-            f"{len(pairs)} models differ: name one behind --, or ask for a table or Markdown"
+            f"{len(pairs)} models differ: name one behind --, or ask for table or markdown"
         )
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
-        if old is None or new is None:
-            there = old or new
-            assert there is not None
-            state = "gone" if new is None else "new"
-            texts.append(f"{shown(there.path)}: {state}, nothing to compare with\n")
-            differs = True
-            continue
-        comparison = _compared(old, new, **given)
-        differs = differs or not comparison.same
-        if named or not comparison.same:
+        comparison = None if old is None or new is None else _compared(old, new, **given)
+        differs = differs or comparison is None or not comparison.same
+        if comparison is None:
+            texts.append(_alone(old, new))
+        elif named or not comparison.same:
             texts.append(formats.render(comparison, form, **cut, **files.screen(output)))
     one = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
     files.write(one, output)
     if exit_code and differs:
         ctx.exit(3)
+
+
+def _alone(old: ModelFile | None, new: ModelFile | None) -> str:
+    """What is said of a model that is in one revision only."""
+    there = old or new
+    assert there is not None
+    return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"
 
 
 def _compared(old: ModelFile, new: ModelFile, *, rule_files: tuple[str, ...], **given: Any) -> Comparison:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.tree import ComparedModule
 
@@ -142,46 +142,43 @@ def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]
         yield from _aligned(sorted(mine, key=key), sorted(other, key=key))
         return
     free = {part.name: part for part in other}
-
-    def take(name: str) -> ComparedModule:
-        return free.pop(name)
-
-    rest: list[ComparedModule] = []
-    for part in mine:
-        same = free.get(part.name)
-        if same is not None and same.signature == part.signature:
-            yield part, take(part.name)
-        else:
-            rest.append(part)
-    later: list[ComparedModule] = []
-    for part in rest:
-        same = free.get(part.name)
-        if same is not None and not differ(part, same):
-            yield part, take(part.name)
-        else:
-            later.append(part)
-    rest = []
-    for part in later:
-        equal = next(
-            (name for name, one in free.items() if one.signature == part.signature and _weighs(one)), None
-        )
-        if equal is not None:
-            yield part, take(equal)
-        else:
-            rest.append(part)
-    later = []
-    for part in rest:
-        if part.name in free:
-            yield part, take(part.name)
-        else:
-            later.append(part)
-    for kind in {part.kind: None for part in later if part.kind}:
-        renamed = [part for part in later if part.kind == kind]
+    rest = mine
+    for match in (_equal_namesake, _same_type_namesake, _equal_elsewhere, _namesake):
+        later: list[ComparedModule] = []
+        for part in rest:
+            name = match(part, free)
+            if name is None:
+                later.append(part)
+            else:
+                yield part, free.pop(name)
+        rest = later
+    for kind in {part.kind: None for part in rest if part.kind}:
+        renamed = [part for part in rest if part.kind == kind]
         into = [part for part in free.values() if part.kind == kind]
         if len(renamed) == len(into):
             yield from zip(renamed, into, strict=True)
             for part in into:
-                take(part.name)
+                free.pop(part.name)
+
+
+def _equal_namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
+    same = free.get(part.name)
+    return part.name if same is not None and same.signature == part.signature else None
+
+
+def _same_type_namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
+    same = free.get(part.name)
+    return part.name if same is not None and not differ(part, same) else None
+
+
+def _equal_elsewhere(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
+    return next(
+        (name for name, one in free.items() if one.signature == part.signature and _weighs(one)), None
+    )
+
+
+def _namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
+    return part.name if part.name in free else None
 
 
 def _number(part: ComparedModule) -> int:

@@ -36,14 +36,14 @@ _ORDER = (
 )
 
 NumberedRow = tuple["Row", int]  # with the number of its kind
-Pair = tuple["Row | None", "Row | None"]
+RowPair = tuple["Row | None", "Row | None"]
 
 
-def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[Pair]:
+def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[RowPair]:
     """The calls that are not as they were; what only came earlier or later is left out."""
     surplus = Counter(kind for _, kind in old)
     surplus.subtract(Counter(kind for _, kind in new))
-    pairs: list[Pair] = []
+    pairs: list[RowPair] = []
     for ours, theirs in _blocks([kind for _, kind in old], [kind for _, kind in new]):
         mine = [call for call in old[ours] if _spend(surplus, call[1], 1)]
         other = [call for call in new[theirs] if _spend(surplus, call[1], -1)]
@@ -70,7 +70,7 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[slice, sli
             yield slice(i, j), slice(k, n)
 
 
-def _matched(old: list[Row], new: list[Row]) -> Iterator[Pair]:
+def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:
     """Calls of one operator in order, those on one source line first; then what stands in another's place; then the rest."""
     for key in (lambda row: (row.op, row.source), lambda row: row.op):
         waiting: dict[Hashable, deque[Row]] = {}
@@ -92,12 +92,12 @@ def _matched(old: list[Row], new: list[Row]) -> Iterator[Pair]:
     yield from ((None, row) for row in new)
 
 
-def changes(pairs: Iterable[Pair]) -> tuple[CallChange, ...]:
+def changes(pairs: Iterable[RowPair]) -> tuple[CallChange, ...]:
     """The pairs as the comparison shows them."""
     return tuple(CallChange(before, after) for before, after in pairs)
 
 
-def facts(pairs: Iterable[Pair], joined: JointSizes, module: tuple[str, str]) -> list[Fact]:
+def facts(pairs: Iterable[RowPair], joined: JointSizes, module: tuple[str, str]) -> list[Fact]:
     """What is different about these calls, each thing once. module: the path of the module in either program."""
     found: dict[Fact, None] = {}
     came: dict[str, list[int]] = {}

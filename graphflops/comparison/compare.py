@@ -1,7 +1,8 @@
-"""Two reports compared: sizes joined, calls numbered, modules paired, differences listed."""
+"""Compares two reports: joins their sizes, numbers their calls, pairs their modules and lists what differs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,9 @@ from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from graphflops.comparison.result import Figure, ModuleChange
+    from graphflops.comparison.result import Figure, GroupChange, ModuleChange
     from graphflops.comparison.sizes import JointSizes, Renamed
     from graphflops.comparison.tree import ComparedModule
     from graphflops.report import Report, Totals
@@ -41,21 +42,59 @@ _TRAFFIC = tuple(q.name for q in REPORTED if q.unit == "B")
 _OTHER = tuple(q.name for q in REPORTED[2:] if q.name not in (*_PARTS, *_TRAFFIC))
 _RANKED_AT = 1024  # what a size without a value counts as where entries are ranked
 
+Rank = Callable[[Mapping[str, "Figure"], Mapping[str, "Figure"]], tuple[int, ...]]
+
 
 def compared(old: Report, new: Report) -> Comparison:
-    """What differs between two programs."""
+    """Computes what differs between two programs."""
+    trees, numbers = _trees(old, new)
+    sizes, export = trees.joined, trees.export
+    has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
+    found, rank = listed(trees), _rank(sizes)
+    entries = _handed_over(found.modules) if export else found.modules
+    modules = sorted(entries, key=lambda module: rank(module.figures, module.backward)) if has_modules else []
+    folds = sorted(folded(modules), key=lambda fold: rank(fold.figures, fold.backward))
+    ops, unchanged_ops = _changed([] if export else by_operator(trees, numbers), rank)
+    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
+    totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
+    ranges = bounds(sizes.sizes, old, new)
+    comparison = Comparison(
+        old=old,
+        new=new,
+        same=False,
+        export=export,
+        sizes=sizes.sizes,
+        remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules)),
+        unknown=tuple(_unknown(old, new)),
+        totals=totals,
+        dtypes=tuple(_stored(old, new)),
+        inputs=tuple(InputChange(*entry) for entry in different_inputs(old, new, sizes)),
+        growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
+        crossings=tuple(crossings(totals["forward"], sizes.sizes, ranges, sizes.values)),
+        modules=tuple(modules),
+        unchanged=found.unchanged if has_modules else 0,
+        renumbered=tuple(found.renumbered),
+        ops=ops,
+        unchanged_ops=unchanged_ops,
+        sources=sources,
+        unchanged_sources=unchanged_sources,
+        folded=tuple(folds),
+    )
+    return replace(comparison, same=_is_same(comparison))
+
+
+def _trees(old: Report, new: Report) -> tuple[Trees, tuple[Sequence[int | None], Sequence[int | None]]]:
+    """Both programs as trees of paired modules, and the number of each row's interned call."""
     joined = join(old, new)
     kinds = InternedCalls(joined.value)
     numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
     export = (old.origin.format == "onnx") != (new.origin.format == "onnx")
-    training = old.backward is not None and new.backward is not None
     signatures: dict[Hashable, int] = {}
     mark = _exported(old, new, joined) if export else (_own, _own)
     trees = (
         grown(old, numbers[0], old.parameter_modules, signatures, mark[0]),
         grown(new, numbers[1], attributed(old, new), signatures, mark[1]),
     )
-    told = not export or all(any(row.module for row in report.rows) for report in (old, new))
     made = Trees(
         (old, new),
         *trees,
@@ -64,62 +103,29 @@ def compared(old: Report, new: Report) -> Comparison:
         joined=joined,
         shared=(shared(old), shared(new)),
         export=export,
-        training=training,
+        training=old.backward is not None and new.backward is not None,
     )
-    found = listed(made)
-    rank = _rank(joined)
-    entries = _handed_over(found.modules) if export else found.modules
-    modules = sorted(entries, key=lambda module: rank(module.figures, module.backward)) if told else []
-    ops = [] if export else list(by_operator(made, numbers))
-    sources = list(by_source(made, numbers))
-    changed = [[group for group in groups if differs(group)] for groups in (ops, sources)]
-    for groups in changed:
-        groups.sort(key=lambda group: rank(group.figures, group.backward))
-    totals = _totals(old, new, joined, kinds, training=training)
-    unknown = tuple(_unknown(old, new))
-    inputs = tuple(InputChange(*entry) for entry in different_inputs(old, new, joined))
-    stored = tuple(_stored(old, new))
-    kept = _KEPT if export else None
-    same = not (unknown or inputs or stored or modules) and not any(
-        (
-            any(
-                size.opened or size.fixed or size.before is None or size.after is None
-                for size in joined.sizes
-            ),
-            any(
-                figure.differs
-                for figures in totals.values()
-                for name, figure in figures.items()
-                if kept is None or name in kept
-            ),
-            any(remark.name == "sizes-differ" for remark in joined.remarks),
-        )
-    )
-    folds = sorted(folded(modules), key=lambda fold: rank(fold.figures, fold.backward))
-    return Comparison(
-        old=old,
-        new=new,
-        same=same,
-        export=export,
-        sizes=joined.sizes,
-        remarks=(*joined.remarks, *_remarks(old, new, told=told)),
-        unknown=unknown,
-        totals=totals,
-        dtypes=stored,
-        inputs=inputs,
-        modules=tuple(modules),
-        folded=tuple(folds),
-        unchanged=found.unchanged if told else 0,
-        renumbered=tuple(found.renumbered),
-        growth=tuple(growth(totals["forward"], joined.sizes, folds)),
-        crossings=tuple(
-            crossings(totals["forward"], joined.sizes, bounds(joined.sizes, old, new), joined.values)
-        ),
-        ops=tuple(changed[0]),
-        sources=tuple(changed[1]),
-        unchanged_ops=len(ops) - len(changed[0]),
-        unchanged_sources=len(sources) - len(changed[1]),
-    )
+    return made, numbers
+
+
+def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChange, ...], int]:
+    """The groups that changed, by how much, and how many did not."""
+    every = list(groups)
+    changed = [group for group in every if differs(group)]
+    changed.sort(key=lambda group: rank(group.figures, group.backward))
+    return tuple(changed), len(every) - len(changed)
+
+
+def _is_same(found: Comparison) -> bool:
+    """True if nothing differs; of an export only matrix FLOPs and parameters count, beside what is listed."""
+    if found.unknown or found.inputs or found.dtypes or found.modules:
+        return False
+    if any(size.opened or size.fixed or None in (size.before, size.after) for size in found.sizes):
+        return False
+    if any(remark.name == "sizes-differ" for remark in found.remarks):
+        return False
+    figures = (item for phase in found.totals.values() for item in phase.items())
+    return not any(figure.differs for name, figure in figures if not found.export or name in _KEPT)
 
 
 def _own(module: ComparedModule) -> Hashable:
@@ -158,7 +164,7 @@ def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
             yield change
 
 
-def _rank(joined: JointSizes) -> Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]:
+def _rank(joined: JointSizes) -> Rank:
     """What entries are sorted by: how much work changed, then traffic, then other work, then parameters."""
     known: dict[Dim, int] = {}
 
@@ -219,13 +225,13 @@ def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
             yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
 
 
-def _remarks(old: Report, new: Report, *, told: bool) -> Iterator[Remark]:
+def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]:
     if (old.backward is None) != (new.backward is None):
         which = "old" if new.backward is None else "new"
         yield Remark(
             "training-in-one", f"only the {which} report prices training: the forward passes are compared"
         )
-    if not told:
+    if not has_modules:
         yield Remark(
             "no-modules", "one file does not say which module a call is made in: only totals are compared"
         )

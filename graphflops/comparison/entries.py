@@ -11,10 +11,10 @@ from graphflops.comparison.calls import changes, different, facts, ordered, own_
 from graphflops.comparison.result import Fact, ModuleChange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.comparison.align import Pairs
-    from graphflops.comparison.calls import NumberedRow
+    from graphflops.comparison.calls import NumberedRow, RowPair
     from graphflops.comparison.interned_calls import Counts, InternedCalls
     from graphflops.comparison.result import Figure, Status
     from graphflops.comparison.sizes import JointSizes
@@ -175,22 +175,17 @@ def _entry(
     whole: bool,
     order: Fact | None = None,
 ) -> ModuleChange:
+    """The entry of a module: its figures on both sides, and what is different about it."""
     before, after = _calls(ours, whole=whole), _calls(theirs, whole=whole)
     held = (_holds(ours, whole=whole), _holds(theirs, whole=whole))
     said: list[Fact] = [order] if order is not None else []
-    pairs = []
+    pairs: list[RowPair] = []
     if ours is not None and theirs is not None:
         if differ(ours, theirs):
             said.append(Fact("type", ours.kind, theirs.kind))
         if not whole:
-            said += _shared(trees, ours, theirs)
-            if held[0] != held[1]:
-                said.append(Fact("parameters", str(held[0]), str(held[1])))
-            if not trees.export:
-                pairs = different(_rows(trees.reports[0], ours), _rows(trees.reports[1], theirs))
-                said += facts(pairs, trees.joined, (ours.path, theirs.path))
-            else:
-                said += _work(trees, before, after)
+            pairs = [] if trees.export else _different_calls(trees, ours, theirs)
+            said += _own_facts(trees, ours, theirs, pairs)
     figures = trees.kinds.figures(before, after, held)
     backward: Mapping[str, Figure] = {}
     if trees.training:
@@ -210,6 +205,23 @@ def _entry(
         before_unknown=trees.kinds.unknown(before),
         after_unknown=trees.kinds.unknown(after),
     )
+
+
+def _different_calls(trees: Trees, ours: ComparedModule, theirs: ComparedModule) -> list[RowPair]:
+    return different(_rows(trees.reports[0], ours), _rows(trees.reports[1], theirs))
+
+
+def _own_facts(
+    trees: Trees, ours: ComparedModule, theirs: ComparedModule, pairs: Sequence[RowPair]
+) -> Iterator[Fact]:
+    """What differs in a module itself, the modules in it left out."""
+    yield from _shared(trees, ours, theirs)
+    if ours.parameters != theirs.parameters:
+        yield Fact("parameters", str(ours.parameters), str(theirs.parameters))
+    if trees.export:
+        yield from _work(trees, ours.own, theirs.own)
+    else:
+        yield from facts(pairs, trees.joined, (ours.path, theirs.path))
 
 
 def _rows(report: Report, module: ComparedModule) -> list[NumberedRow]:

@@ -49,16 +49,7 @@ def table(
     listed = list(summary.facts(report, ledger))
     room = max(len(fact.label) for fact in listed) + 2
     for fact in listed:
-        style = "red" if fact.alarming else ""
-        used = _MARGIN + room + len(fact.text) + 4
-        beside = shortened(fact.formula, max(page.width - used, 40)) if fact.formula else ""
-        gap = "    " if fact.text and beside else ""
-        page.line(
-            ("  " + fact.label.ljust(room), "bold"),
-            (fact.text, style),
-            gap,
-            (beside, "" if gap == "" else "dim"),
-        )
+        _fact_line(page, fact, room)
     for grid in tables(report, ledger, by, depth, top):
         page.line()
         page.table(grid)
@@ -71,6 +62,15 @@ def table(
     page.line((f"  FLOPs: {CONVENTIONS['flops']}", "dim"))
     page.line((f"  bytes: {CONVENTIONS['bytes']}", "dim"))
     return page.text()
+
+
+def _fact_line(page: Page, fact: summary.Fact, room: int) -> None:
+    """A total with its label, and its formula as far as the width allows."""
+    used = _MARGIN + room + len(fact.text) + 4
+    beside = shortened(fact.formula, max(page.width - used, 40)) if fact.formula else ""
+    gap = "    " if fact.text and beside else ""
+    text = (fact.text, "red" if fact.alarming else "")
+    page.line(("  " + fact.label.ljust(room), "bold"), text, gap, (beside, "dim" if gap else ""))
 
 
 def listing(listing: Listing, *, width: int = 120, color: bool = False) -> str:

@@ -10,7 +10,7 @@ from graphflops.render.text import short_type
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphflops.comparison.result import Comparison, Figure
+    from graphflops.comparison.result import Comparison, Figure, GroupChange, ModuleChange
     from graphflops.report import Grouping
 
 _SIDES = ("before", "after", "delta")
@@ -21,50 +21,40 @@ def csv(comparison: Comparison, *, by: Grouping | None = None, top: int | None =
 
     A quantity is an integer, or its formula where a size has no value. top: lines kept, from the first.
     """
-    rows: list[list[str | int]] = []
-    if by in (None, "module"):
-        names = [
-            "status",
-            "before",
-            "after",
-            "before_type",
-            "after_type",
-            "modules",
-            "before_unknown",
-            "after_unknown",
-        ]
-        for change in comparison.modules:
-            place = [
-                change.status,
-                change.before or "",
-                change.after or "",
-                *map(short_type, (change.before_type, change.after_type)),
-            ]
-            counts = [change.modules, change.before_unknown, change.after_unknown]
-            rows.append([*place, *counts, *_figures(change.figures), *_figures(change.backward)])
-        backward = any(change.backward for change in comparison.modules)
-    else:
-        names = ["before", "after", "before_calls", "after_calls", "before_unknown", "after_unknown"]
-        groups = comparison.ops if by == "op" else comparison.sources
-        for group in groups:
-            counts = [group.before_calls, group.after_calls, group.before_unknown, group.after_unknown]
-            rows.append(
-                [
-                    group.before or "",
-                    group.after or "",
-                    *counts,
-                    *_figures(group.figures),
-                    *_figures(group.backward),
-                ]
-            )
-        backward = any(group.backward for group in groups)
+    names, rows, changed = _modules(comparison) if by in (None, "module") else _groups(comparison, by)
     quantities = [name for name in comparison.totals["forward"] if name not in _HELD]
     if by in (None, "module"):
         quantities.append("parameters")
     heads = [f"{name}_{side}" for name in quantities for side in _SIDES]
-    if backward:
+    if any(change.backward for change in changed):
         heads += [f"backward_{head}" for head in heads if not head.startswith("parameters")]
     return written([*names, *heads], rows[:top])
+
+
+def _modules(comparison: Comparison) -> tuple[Sequence[str], list[list[str | int]], Sequence[ModuleChange]]:
+    """Heads and lines of the modules that changed."""
+    names = ("status", "before", "after", "before_type", "after_type", "modules")
+    rows: list[list[str | int]] = []
+    for change in comparison.modules:
+        types = map(short_type, (change.before_type, change.after_type))
+        place = [change.status, change.before or "", change.after or "", *types]
+        counts = [change.modules, change.before_unknown, change.after_unknown]
+        rows.append([*place, *counts, *_figures(change.figures), *_figures(change.backward)])
+    return (*names, "before_unknown", "after_unknown"), rows, comparison.modules
+
+
+def _groups(
+    comparison: Comparison, by: Grouping | None
+) -> tuple[Sequence[str], list[list[str | int]], Sequence[GroupChange]]:
+    """Heads and lines of the operators or source lines that changed."""
+    names = ("before", "after", "before_calls", "after_calls", "before_unknown", "after_unknown")
+    groups = comparison.ops if by == "op" else comparison.sources
+    rows: list[list[str | int]] = []
+    for group in groups:
+        counts = [group.before_calls, group.after_calls, group.before_unknown, group.after_unknown]
+        figures = [*_figures(group.figures), *_figures(group.backward)]
+        rows.append([group.before or "", group.after or "", *counts, *figures])
+    return names, rows, groups
 
 
 _HELD = ("peak_bytes", "parameters", "parameter_bytes", "buffer_bytes")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.render.html.tree import Layout
-    from graphflops.report import Report, SymbolInfo, Totals
+    from graphflops.render.html.tree import Layout, Place
+    from graphflops.report import Report, Row, SymbolInfo, Totals
 
 LARGEST = 1_800_000  # bytes of data in a page
 _OTHERS = "(other operators)"
@@ -104,38 +104,19 @@ def page_data(
     for calls, places, letters in _FITS:
         if calls > room and calls != _FITS[-1][0]:
             continue
-        most_changes = 2 * places
         layout = laid_out(trees, places, limit=calls)
         parts = _Parts(letters)
         data = {
             "sides": [
-                _side(report, ledger, tree, layout, number, parts, calls)
-                for number, (report, ledger, tree) in enumerate(zip(sides, ledgers, trees, strict=True))
+                _side(report, ledgers[side], trees[side], layout, side, parts, calls)
+                for side, report in enumerate(sides)
             ],
-            "places": [
-                [
-                    p.parent,
-                    parts.shown(p.label),
-                    parts.shown(p.path),
-                    parts.shown(short_type(p.type)),
-                    p.times,
-                ]
-                for p in layout.places
-            ],
+            "places": [_place(place, parts) for place in layout.places],
             "operators": operators,
             "titles": titles,
             "lead": lead,
-            "changes": [
-                [
-                    change.status,
-                    parts.shown(change.path),
-                    parts.shown(change.type),
-                    [parts.shown(fact) for fact in change.facts],
-                    [[parts.formula(quantity, sides[0]) for quantity in figure] for figure in change.figures],
-                ]
-                for change in changes[:most_changes]
-            ],
-            "more_changes": max(len(changes) - most_changes, 0),
+            "changes": [_change(change, parts, sides[0]) for change in changes[: 2 * places]],
+            "more_changes": max(len(changes) - 2 * places, 0),
             "sizes": [size.wire(parts.symbols) for size in sizes],
             "quantities": [[q.name, q.label, q.unit] for q in REPORTED if q.name in QUANTITIES],
             "conventions": CONVENTIONS,
@@ -149,6 +130,17 @@ def page_data(
             break
         room = min(calls, rows) * LARGEST // size
     return encoded
+
+
+def _place(place: Place, parts: _Parts) -> list[Any]:
+    texts = (place.label, place.path, short_type(place.type))
+    return [place.parent, *map(parts.shown, texts), place.times]
+
+
+def _change(change: PageChange, parts: _Parts, report: Report) -> list[Any]:
+    facts = [parts.shown(fact) for fact in change.facts]
+    figures = [[parts.formula(quantity, report) for quantity in figure] for figure in change.figures]
+    return [change.status, parts.shown(change.path), parts.shown(change.type), facts, figures]
 
 
 def inert(data: bytes) -> str:
@@ -281,31 +273,39 @@ class _Calls:
         }
         self.entry_of: list[int] = []
         self._kinds: dict[Any, int] = {}
+        self._list(layout, tree, number, most)
+
+    def _list(self, layout: Layout, tree: Tree, number: int, most: int) -> None:
+        """Put every row in its entry, the entries of folded rows after those that stand before them."""
         folded = self._folded(most)
         rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
-        for index, row in enumerate(report.rows):
-            kind = ledger.of[index]
+        for row, kind in zip(self.report.rows, self.ledger.of, strict=True):
             place = layout.home[number][tree.by_path[row.module]]
-            if kind not in folded or folded[kind] > 0:
+            if folded.get(kind, 1) > 0:
                 if kind in folded:
                     folded[kind] -= 1
-                where = (parts.name(row.module), place, parts.name(row.source), parts.name(row.matrix_dtype))
-                self._add(parts.name(row.node), parts.name(row.op), *where, self._kind(kind), 1)
+                self._add_call(row, place, kind)
                 continue
-            state, op = ledger.kinds[kind].state, row.op
+            state, op = self.ledger.kinds[kind].state, row.op
             if (op, place, row.matrix_dtype, state) not in rest and len(rest) > most:
                 op, place = _OTHERS, layout.outermost(place)
             key = (op, place, row.matrix_dtype, state)
             if key not in rest:
-                where = (-1, place, -1, parts.name(row.matrix_dtype))
                 rest[key] = len(self.columns["node"]), Counter()
-                self._add(-1, parts.name(op), *where, 0, 0)
+                names = (-1, place, -1, self.parts.name(row.matrix_dtype))
+                self._add(-1, self.parts.name(op), *names, 0, 0)
             entry, counts = rest[key]
             counts[kind] += 1
             self.entry_of.append(entry)
         for entry, counts in rest.values():
             self.columns["kind"][entry] = self._together(counts)
             self.columns["calls"][entry] = sum(counts.values())
+
+    def _add_call(self, row: Row, place: int, kind: int) -> None:
+        """An entry for one call."""
+        name = self.parts.name
+        node, op, module = name(row.node), name(row.op), name(row.module)
+        self._add(node, op, module, place, name(row.source), name(row.matrix_dtype), self._kind(kind), 1)
 
     def _add(self, *cells: int) -> None:
         if cells[-1]:
