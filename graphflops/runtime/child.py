@@ -1,4 +1,4 @@
-"""The process that is run under Nsight Compute: `python -m graphflops.runtime.child JSON`."""
+"""The process that runs under Nsight Compute: `python -m graphflops.runtime.child JSON`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(spec: str) -> None:
-    """Run a program twice: to compile and tune what there is to, then each call in a range."""
+    """Run a program twice: first to compile and tune its kernels, then each call in a range."""
     options = json.loads(spec)
     run = prepared(options.pop("model"), **options)
     execution = Execution(run.graph, run.weights, run.sizes, run.trusted)

@@ -1,4 +1,4 @@
-"""Attention nodes of a program through our own kernel, which counts what it multiplies."""
+"""Runs the attention nodes of a program with our own kernel, which counts the executed tiles."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from graphflops.runtime.flex import PreparedAttention
     from graphflops.runtime.flex.configs import Kernel
 
-_LN2 = math.log(2)  # flexible attention's own log-sum-exp is to the base 2
-_LARGEST_BLOCK = 2**20  # a block mask that nobody gave is one block of 2**30 rows
+_LN2 = math.log(2)  # the log-sum-exp of torch's flex_attention has the base 2
+_LARGEST_BLOCK = 2**20  # without a block mask, torch passes one block of 2**30 rows
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """One launch of a kernel of ours.
+    """One launch of our kernel.
 
-    kernel: forward, query_gradient or key_gradient. tiles, partial_tiles: multiplied, of full and of partial blocks.
-    predicted: both, from the mask's lists alone. tile_flops: FLOPs of one tile's products.
-    visible: scores that are not masked. pair_flops: FLOPs of one score's products in the whole operator.
-    source: the functions generated for it.
+    kernel: forward, query_gradient or key_gradient. tiles, partial_tiles: executed tiles of full and of partial blocks.
+    predicted: both numbers, predicted from the mask's block lists. tile_flops: FLOPs of one tile's products.
+    visible: unmasked scores. pair_flops: FLOPs of one score's products in the whole operator.
+    source: the generated functions.
     """
 
     kernel: str
@@ -42,7 +42,7 @@ class KernelRun:
 
     @property
     def flops(self) -> int:
-        """FLOPs that it executed."""
+        """Executed FLOPs."""
         return (self.tiles + self.partial_tiles) * self.tile_flops
 
 
@@ -50,7 +50,7 @@ class KernelRun:
 class Kernels:
     """Our attention kernels in the runs of one program.
 
-    counts: whether they count, and wait for the device to tell. runs: what they counted, in the order in which they ran.
+    counts: True if the kernels count, which waits for the device. runs: their counts, in the order of the launches.
     """
 
     counts: bool = True
@@ -62,7 +62,7 @@ class Kernels:
     def prepared(
         self, key: Any, tensors: tuple[Any, ...], make: Callable[[], PreparedAttention]
     ) -> PreparedAttention:
-        """The attention made for a key; made again where the tensors it was made from are others, or were written to."""
+        """The attention prepared for a key; prepared again if its tensors were replaced or written to."""
         versions = tuple([x._version for x in tensors if isinstance(x, torch.Tensor)])
         if key in self._known:
             old, then, attention = self._known[key]
@@ -93,13 +93,13 @@ class Kernels:
         query: torch.Tensor,
         value: torch.Tensor,
     ) -> None:
-        """Keep what a kernel counted."""
+        """Record the counts of a kernel."""
         if self.counts:
             self.runs.append(_run(attention, kernel, counts, query, value))
 
 
 def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Whether our kernel can run here on such operands."""
+    """True if our kernel can run on these operands on this machine."""
     here = q.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
     known = q.dtype == k.dtype == v.dtype and q.dtype in (torch.float16, torch.bfloat16, torch.float32)
     return (
@@ -139,7 +139,7 @@ def flex_attention(
         kernels, query, key, score_mod, block_mask, score_mod_other_buffers, mask_mod_other_buffers
     )
     out, lse = kernels.forward(attention, query, key, value, scale)
-    maxima = torch.full_like(lse, math.nan)  # the kernel keeps none
+    maxima = torch.full_like(lse, math.nan)  # the kernel does not compute them
     return out, lse / _LN2, maxima
 
 
@@ -160,7 +160,7 @@ def flex_attention_backward(
     score_mod_other_buffers: Sequence[Any] = (),
     mask_mod_other_buffers: Sequence[Any] = (),
 ) -> tuple[Any, ...]:
-    """`higher_order.flex_attention_backward`: gradients of query, key and value, and of what the score function captures."""
+    """`higher_order.flex_attention_backward`: gradients of query, key, value and captured tensors."""
     from graphflops.runtime.flex.trace import function_of
 
     learned = any(isinstance(x, torch.Tensor) and x.requires_grad for x in score_mod_other_buffers)
@@ -196,7 +196,7 @@ def _run(
     predicted = attention.predicted(kernel, query, value)
     tile_flops = attention.tile_flops(kernel, query, value)
     width, value_width = int(query.shape[-1]), int(value.shape[-1])
-    # Backward: scores again, gradients of query, key and value, and of the probabilities.
+    # Backward: the scores again, and the gradients of query, key, value and probabilities.
     pair = width + value_width if kernel == "forward" else 3 * width + 2 * value_width
     return KernelRun(
         kernel=kernel,

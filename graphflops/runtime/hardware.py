@@ -1,6 +1,6 @@
-"""A validation with what the GPU's own counters say of each call.
+"""Adds the GPU's hardware counters to a validation.
 
-The program runs once more in a process of its own under Nsight Compute, each call in a range that bears its row's number.
+The program runs once more in a separate process under Nsight Compute, each call in a range named by the index of its row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def with_counters(found: Validation, report: Report, options: Mapping[str, Any]) -> Validation:
-    """Each call with a check of its FLOPs against those counted, where it has any, and the bytes counted."""
+    """The validation with counted bytes of each call, and a check of its FLOPs if it has any."""
     spec = json.dumps({**options, "model": found.path})
     counted = measure([sys.executable, "-m", "graphflops.runtime.child", spec])
     nodes = tuple(_with(node, report, counted.get(range_name(node.row)), found.sizes) for node in found.nodes)
@@ -35,7 +35,7 @@ def _with(
 ) -> NodeResult:
     row = report.rows[node.row]
     if row.regions and node.tile_flops is None:
-        return node  # its calls are counted one by one
+        return node  # its nested calls are counted one by one
     if counted is None:
         if not node.flops or not node.turns:
             return node

@@ -1,4 +1,4 @@
-"""Runs an ONNX file in onnxruntime, and confronts the type of every value with the one derived."""
+"""Runs an ONNX file in onnxruntime, and compares the type of every value with the derived type."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from graphflops.report import Report
 
-_AT_ONCE = 2**31  # bytes of values that one run hands out
-_INNER = "a value inside a nested graph or function, which onnxruntime does not hand out"
+_AT_ONCE = 2**31  # bytes of values that one run returns
+_INNER = "a value inside a nested graph or function, which onnxruntime does not return"
 _NAMES = {"object": "string", "str_": "string"}
 
 
 def validate_onnx(
     path: str, report: Report, inputs: Mapping[str, Any], repeats: int, random_weights: bool = False
 ) -> Validation:
-    """Run the file at `path`, its optimizations off, on numpy arrays by name; no FLOPs are counted there.
+    """Run the file at `path` without optimizations, on numpy arrays by name; FLOPs are not counted.
 
-    random_weights: make up what the file stores outside of itself.
-    Raises ModelError without onnxruntime, RunError where it does not run the model.
+    random_weights: use random numbers for external data.
+    Raises ModelError if onnxruntime is missing, RunError if it does not run the model.
     """
     try:
         import onnx
@@ -95,18 +95,18 @@ def _results(
 
 
 def _refuse_outside(model: onnx.ModelProto, path: str) -> None:
-    """Raise FileError for weights that the file says lie anywhere but beside or below itself."""
+    """Raise FileError for external data outside the folder of the model."""
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
             parts = entry.value.replace("\\", "/").split("/")
             if entry.key == "location" and (".." in parts or parts[0] == "" or ":" in parts[0]):
                 raise FileError(
-                    f"{shown(path)}: {shown(tensor.name)} is stored at {shown(entry.value)}, outside of the model's folder"
+                    f"{shown(path)}: {shown(tensor.name)} is stored at {shown(entry.value)}, outside the model's folder"
                 )
 
 
 def _make_up(model: onnx.ModelProto) -> None:
-    """Small numbers in place of every weight that is stored outside of the file."""
+    """Replace every external weight by small random numbers."""
     import numpy
     from onnx import helper, numpy_helper
 
@@ -129,8 +129,8 @@ def _session(model: onnx.ModelProto, path: str) -> Any:
         return onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # noqa: BLE001 onnxruntime's own errors have no common base
-        advice = ": --random-weights runs it without" if "xternal data" in str(error) else ""
+    except Exception as error:  # noqa: BLE001 onnxruntime's errors have no common base
+        advice = ": use --random-weights" if "xternal data" in str(error) else ""
         raise RunError(f"{shown(path)}: onnxruntime does not load it: {_line(error)}{advice}") from None
 
 
@@ -143,7 +143,7 @@ def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[An
 
 
 def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:
-    """The values to ask for in one run each: not more than memory holds."""
+    """Lists of values that one run each returns, so that they fit in memory."""
     types = {name: typed for row in report.rows for name, typed in row.outputs}
     portion: list[str] = []
     held = 0
@@ -160,7 +160,7 @@ def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:
 
 
 def _type(value: Any) -> tuple[str, tuple[int, ...]]:
-    """Element type and shape; of what is no tensor, its kind."""
+    """Element type and shape; the name of the class for a value that is no tensor."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return type(value).__name__, ()

@@ -1,4 +1,4 @@
-"""Sizes of a program as they turn out when it runs."""
+"""Sizes of a program that are found when it runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunSizes:
-    """What is known of a program's symbols; those that only data tell are added as they are met."""
+    """Known values of a program's symbols; data-dependent sizes are added when a run reveals them."""
 
     known: dict[str, int]
 
     def meet(self, size: Dim, real: int) -> int | None:
-        """What a size is by all that is known; an open one is what it turns out to be. None where it stays open."""
+        """The value of a size; a symbol without a value is bound to `real`. None if the size remains unknown."""
         if isinstance(size, int):
             return size
         value = evaluate(size, self.known)
@@ -34,7 +34,7 @@ class RunSizes:
         return value
 
     def check(self, typed: TensorType, dtype: str, shape: Sequence[int]) -> CheckResult:
-        """A derived type against that of a tensor: `equal` or `different`."""
+        """Compare a derived type with that of a tensor: `equal` or `different`."""
         sizes = [self.meet(size, real) for size, real in zip(typed.shape, shape, strict=False)]
         ran = written(dtype, shape)
         same = len(typed.shape) == len(shape) and all(
@@ -47,5 +47,5 @@ class RunSizes:
 
 
 def written(dtype: str, shape: Sequence[int | None]) -> str:
-    """`float32[2, 8]`; `?` for a size that nobody knows."""
+    """`float32[2, 8]`; `?` for an unknown size."""
     return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"

@@ -1,4 +1,4 @@
-"""Stored weights and constants as tensors of torch, and random ones in their place."""
+"""Stored weights and constants as tensors of torch, or random tensors in their place."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def dtype_of(dtype: DType) -> torch.dtype:
 
 
 class Weights:
-    """What the inputs of a program hold that no caller passes, on one device.
+    """Values of a program's parameters, buffers and constants on one device.
 
-    random: numbers of our own in place of the stored ones. keep: parameters and constants stay on the device from one run to
-    the next; otherwise each is there from its first use to its last.
+    random: use random numbers instead of the stored ones. keep: True keeps parameters and constants on the device between
+    runs; otherwise each is there from its first to its last use in a run.
     """
 
     def __init__(self, graph: Graph, device: torch.device, random: bool = False, keep: bool = False) -> None:
@@ -44,9 +44,9 @@ class Weights:
         self._checkpoint: dict[str, Any] | None = None
 
     def of(self, graph: Graph, entry: Input) -> torch.Tensor:
-        """What an input of the program, or of a graph nested in it, holds; a copy of what programs may write to.
+        """The value of an input of the program or of a nested graph; a copy if the program may write to it.
 
-        Raises FileError for one that the file does not hold as numbers, ModelError for one whose size is open.
+        Raises FileError if the file does not store it as numbers, ModelError if a size is unknown.
         """
         if not self.keep or entry.role == "buffer":
             return self._made(graph, entry)
@@ -58,7 +58,7 @@ class Weights:
     def _made(self, graph: Graph, entry: Input) -> torch.Tensor:
         typed = graph.types.get(entry.name)
         if not isinstance(typed, TensorType):
-            raise ModelError(f"input {shown(entry.name)} is no tensor: {shown(str(typed), 80)}")
+            raise ModelError(f"input {shown(entry.name)} is not a tensor: {shown(str(typed), 80)}")
         if self.random:
             return random_weight(typed, self.device)
         stored = graph.contents(entry.name) if graph.contents is not None else None
@@ -71,26 +71,26 @@ class Weights:
                 return tensor_of(stored).to(self.device, copy=entry.role != "parameter")
             except (TypeError, ValueError, OverflowError) as error:
                 raise FileError(
-                    f"{what} is stored in a way that torch does not take: {_line(error)}"
+                    f"{what} is stored in a form that torch does not accept: {_line(error)}"
                 ) from None
         found = self._checkpointed().get(entry.target)
         if isinstance(found, torch.Tensor) and not found.is_meta:
             return found.detach().to(self.device, copy=entry.role != "parameter")
         raise FileError(
-            f"{shown(entry.target or entry.name)} is not stored in the program: --random-weights runs it without weights"
+            f"{shown(entry.target or entry.name)} is not stored in the program: use --random-weights"
         )
 
     def _checkpointed(self) -> dict[str, Any]:
-        """Tensors of the checkpoints that torch before 2.9 wrote, which torch reads without running anything."""
+        """Tensors of the checkpoints that torch before 2.9 wrote; torch reads them without running code."""
         if self._checkpoint is None:
             self._checkpoint = {}
             for data in getattr(self.graph.contents, "checkpoints", list)():
                 try:
                     loaded = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-                except Exception as error:  # noqa: BLE001 whatever reading a stranger's file raises
+                except Exception as error:  # noqa: BLE001 reading an untrusted file may raise anything
                     raise FileError(
-                        f"{shown(self.graph.origin.path)}: its weights are a pickle of more than tensors, not opened "
-                        f"({_line(error)}): --random-weights runs it without"
+                        f"{shown(self.graph.origin.path)}: its weights are a pickle of other objects, which is not opened "
+                        f"({_line(error)}): use --random-weights"
                     ) from None
                 if isinstance(loaded, dict):
                     self._checkpoint.update(loaded)
@@ -102,7 +102,7 @@ def _line(error: Exception) -> str:
 
 
 def tensor_of(stored: Stored) -> torch.Tensor:
-    """A stored tensor, in the memory it lies in."""
+    """A stored tensor, without a copy of its memory."""
     dtype = dtype_of(stored.dtype)
     if 0 in stored.shape or not stored.memory:
         return torch.empty(stored.shape, dtype=dtype)
@@ -117,7 +117,7 @@ def tensor_of(stored: Stored) -> torch.Tensor:
 
 
 def random_weight(typed: TensorType, device: torch.device) -> torch.Tensor:
-    """Numbers like those of a freshly made layer: small around zero, vectors around one, integers zero."""
+    """Values like those of a new layer: matrices near zero, vectors near one, integers zero."""
     shape = numbers(typed)
     dtype = dtype_of(typed.dtype)
     if typed.dtype.kind == "bool":
@@ -131,11 +131,11 @@ def random_weight(typed: TensorType, device: torch.device) -> torch.Tensor:
 
 
 def numbers(typed: TensorType) -> tuple[int, ...]:
-    """The shape, all of whose sizes must be known; ModelError otherwise."""
+    """The shape; ModelError if a size is unknown."""
     shape = tuple([size for size in typed.shape if isinstance(size, int)])
     if len(shape) < len(typed.shape):
         unknown = [shown(str(size)) for size in typed.shape if not isinstance(size, int)]
-        raise ModelError(f"sizes are open: give {', '.join(unknown)} by --dim")
+        raise ModelError(f"sizes are unknown: give {', '.join(unknown)} by --dim")
     if math.prod(shape) > _LARGEST:
-        raise ModelError(f"a tensor of {shown(str(typed))} fits no memory")
+        raise ModelError(f"a tensor of {shown(str(typed))} does not fit in memory")
     return shape

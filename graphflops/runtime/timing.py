@@ -1,4 +1,4 @@
-"""How long each call takes, and what the device can do at most."""
+"""Measures the time of each call, and the peak rates of the device."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from graphflops.runtime.execute import Step
 
 _ROUNDS = 5
-_CYCLES = 2_000_000_000  # of a GPU's clock, a second
+_CYCLES = 2_000_000_000  # cycles of a GPU's clock per second
 _LONGEST_LEAD = 1.0  # seconds
 
 
 class Clock:
     """Times steps: pass `around` to an execution, begin each run with `start`, end it with `stop`.
 
-    lead: seconds that a GPU is kept busy before a run, so that launches wait for it and not it for launches: times are then
-    those of the device alone. As long as a run takes to launch is enough.
+    lead: seconds for which the GPU is kept busy before a run, so that it never waits for launches and the times are those of
+    the device alone. The time that a run takes to launch is enough.
     """
 
     def __init__(self, device: torch.device, place: Callable[[Step], int]) -> None:
@@ -39,7 +39,7 @@ class Clock:
         self._whole: Any = None
 
     def around(self, step: Step) -> Any:
-        """Run a step between two marks; one that runs graphs is timed by the calls in them."""
+        """Run a step between two marks; a step with nested graphs is timed by the calls in them."""
         if step.nests:
             return step()
         begun = self._mark()
@@ -48,14 +48,14 @@ class Clock:
         return returned
 
     def start(self) -> None:
-        """A run begins."""
+        """Begin a run."""
         self._marks = []
         if self.lead and self.device.type == "cuda":
             torch.cuda._sleep(int(min(self.lead, _LONGEST_LEAD) * _CYCLES))
         self._whole = self._mark()
 
     def stop(self) -> None:
-        """The run is over; waits for the device."""
+        """End a run; waits for the device."""
         end = self._mark()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -66,7 +66,7 @@ class Clock:
         self.runs.append(run)
 
     def forget(self) -> None:
-        """Drop what was timed so far."""
+        """Drop all times so far."""
         self.runs.clear()
         self.wholes.clear()
 
@@ -93,7 +93,7 @@ class Clock:
 
 
 def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
-    """What a large matrix product in each element type and a large copy reach on the device."""
+    """Rates of a large matrix product in each element type, and of a large copy, on the device."""
     side, elements = (8192, 2**28) if device.type == "cuda" else (1024, 2**24)
     rates: dict[str, float] = {}
     for dtype in dtypes:
@@ -103,7 +103,7 @@ def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
                 2 * side**3 / _fastest(device, partial(torch.matmul, a, b))
             )
         except RuntimeError:
-            continue  # no product in this element type
+            continue  # the device has no product in this element type
     source = torch.empty(elements, dtype=torch.float32, device=device).fill_(1)
     target = torch.empty_like(source)
     bandwidth = 2 * source.nbytes / _fastest(device, lambda: target.copy_(source))

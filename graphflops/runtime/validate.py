@@ -1,4 +1,4 @@
-"""Runs a program and proves, or refutes, what the analysis says of it."""
+"""Runs a program and compares its analysis with the execution."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def validate(
     seed: int = 0,
     counters: Literal["none", "hardware"] = "none",
 ) -> Validation:
-    """Run a program, and confront each call's counts with what happens.
+    """Run a program and compare the analysis of each call with its execution.
 
     model: path of a `.pt2` or `.onnx`, a `Graph`, or a `torch.export.ExportedProgram` (one with flexible attention, say).
     dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: tensors by name, or a `.npz` or `.safetensors` file of
-    them; random ones otherwise. device: `cpu`, `cuda`, `cuda:1`.
-    random_weights: make weights up, one call at a time, instead of reading them: a program saved without any runs too.
-    repeats: runs that are timed after the first; 0 takes no time.
-    counters: `hardware` runs a file once more under Nsight Compute, and compares what the GPU counted.
-    Raises FileError for what cannot be read, ModelError where what is asked for contradicts the program or the machine,
-    RunError where it cannot go on.
+    them; random tensors by default. device: `cpu`, `cuda`, `cuda:1`.
+    random_weights: use random weights instead of the stored ones, so that a program saved without weights runs too.
+    repeats: number of timed runs after the first; 0 times nothing.
+    counters: `hardware` runs a file once more under Nsight Compute, and compares the counts of the GPU.
+    Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
+    the program cannot run.
     """
     options: dict[str, Any] = {
         "dims": dict(dims or {}),
@@ -64,7 +64,7 @@ def validate(
         from graphflops.runtime.onnx_run import validate_onnx
 
         if run.device.type != "cpu" or not run.graph.origin.path:
-            raise ModelError("an ONNX file is run by onnxruntime, on the CPU: leave --device out")
+            raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device")
         arrays = {name: tensor.numpy() for name, tensor in run.inputs.items()}
         return validate_onnx(run.graph.origin.path, run.report, arrays, repeats, random_weights)
     found = run.validated(repeats)
@@ -85,7 +85,7 @@ def prepared(
     random_weights: bool,
     seed: int,
 ) -> Run:
-    """Everything that a run needs: the program, its analysis at the sizes asked for, inputs and weights."""
+    """The program, its analysis at the given sizes, its inputs and weights: all that a run needs."""
     where = _device(device)
     graph = as_graph(model, model_name)
     given = inputs_from(inputs, where) if isinstance(inputs, str) else inputs
@@ -94,13 +94,13 @@ def prepared(
     view = View(graph, report.rows)
     try:
         tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report, where)
-    except (RuntimeError, MemoryError):  # torch's own word for memory of the machine that runs out
-        raise ModelError("inputs of these sizes fit no memory: give smaller ones by --dim") from None
+    except (RuntimeError, MemoryError):  # torch raises RuntimeError if the machine's memory is exhausted
+        raise ModelError("inputs of these sizes do not fit in memory: give smaller sizes by --dim") from None
     return Run(graph, report, tensors, where, random_weights, seed)
 
 
 class Run:
-    """One program about to be validated, with what it runs on."""
+    """One program that is about to be validated, with its inputs, weights and device."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes that inputs have; those that only data tell are met while running."""
+        """The sizes of the inputs; data-dependent sizes are recorded during the run."""
         return {
             name: info.value
             for name, info in self.report.symbols.items()
@@ -129,7 +129,7 @@ class Run:
         }
 
     def validated(self, repeats: int) -> Validation:
-        """Run it watched, then for its memory, then for its time."""
+        """Run the program for comparison, then for its peak memory, then for its time."""
         sizes = self.sizes
         execution = Execution(self.graph, self.weights, sizes, self.trusted)
         with FlopCounterReference() as reference:
@@ -141,7 +141,7 @@ class Run:
         clock = Clock(self.device, watch.row_of)
         execution.around, execution.after = clock.around, lambda step, results: None
         for turn in range(repeats + 1 if repeats else 0):
-            if turn == 1:  # the first one warms up
+            if turn == 1:  # the first run warms up
                 clock.lead = 2 * clock.wholes[0]
                 clock.forget()
             clock.start()
@@ -163,28 +163,26 @@ class Run:
         )
 
     def refuse_uncountable(self) -> None:
-        """Raise ModelError where no counters of hardware can be read."""
+        """Raise ModelError if the hardware counters cannot be read."""
         from graphflops.runtime.counters import available
 
         if self.device.type != "cuda":
             raise ModelError("--counters hardware reads the counters of a GPU: give --device cuda")
         if not self.graph.origin.path:
-            raise ModelError(
-                "--counters hardware runs the program in a process of its own: save it to a file"
-            )
+            raise ModelError("--counters hardware runs the program in a separate process: save it to a file")
         if available() is None:
             raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
 
     def once(self, execution: Execution) -> Sequence[Any]:
-        """One run from fresh copies of the inputs."""
+        """Run once on fresh copies of the inputs."""
         torch.manual_seed(self.seed)
         execution.kernels.runs.clear()
         return execution.run({name: tensor.clone() for name, tensor in self.inputs.items()})
 
     def memory(self, execution: Execution) -> int | None:
-        """Most bytes asked for at once, inputs included and weights not; None where the device does not tell.
+        """Peak of requested bytes, with the inputs and without the weights.
 
-        Nor does it where weights come and go.
+        None on a device that does not measure it, and if weights are not kept on the device.
         """
         if self.device.type != "cuda" or not self.weights.keep:
             return None
@@ -203,7 +201,7 @@ def _types(names: Mapping[str, None]) -> list[torch.dtype]:
 
 
 def _device(name: str) -> torch.device:
-    """The device of that name, once it is sure that it is there."""
+    """The device of that name; ModelError if the machine does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -213,7 +211,7 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ModelError(
-                f"--device {shown(name)}: no CUDA device is visible here; --device cpu runs anywhere"
+                f"--device {shown(name)}: this machine has no CUDA device; --device cpu always runs"
             )
         if (device.index or 0) >= torch.cuda.device_count():
             raise ModelError(
@@ -224,7 +222,7 @@ def _device(name: str) -> torch.device:
 
 
 def _free(device: torch.device) -> int:
-    """Bytes of memory that are free on the device; of the machine's own, all."""
+    """Free memory of a GPU, or all memory of the machine, in bytes."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free

@@ -1,4 +1,4 @@
-"""The result of a validation, and the only thing that its renderers read."""
+"""The result of a validation, from which all its renderers read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One number or type of ours against what happened.
+    """One number or type of the analysis, compared with a measured one.
 
-    what: type: shape and element type of a result. flops: matrix FLOPs against FlopCounterMode's. tiles: those that our
-    attention kernel multiplied, against those predicted. visible: scores that it did not mask, against the analysis.
-    hardware: FLOPs that the device's counters read.
-    reason: why they differ, where that is known; which other count is meant, where it is not the usual one.
+    what: type: shape and element type of a result. flops: matrix FLOPs, against FlopCounterMode. tiles: executed by our
+    attention kernel, against the prediction. visible: unmasked scores in the kernel, against the analysis.
+    hardware: FLOPs read from the device's counters.
+    reason: why the two differ, if known.
     """
 
     what: What
@@ -35,13 +35,13 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """One call of the program, confronted with what happened.
+    """One call of the program, compared with its execution.
 
-    row: place of its row in the report. turns: how often it ran.
-    flops, bytes: ours, of all turns, at the sizes met; None where they are not known.
-    seconds: of all turns in one run, the median over several; None where time was not taken.
-    tile_flops: FLOPs of the tiles that our attention kernel multiplied in it; None where it did not run.
-    counted_bytes: of memory, read and written, as the device counted; None where it was not asked.
+    row: index of its row in the report. turns: how often it ran.
+    flops, bytes: of the analysis, for all turns, at the sizes of the run; None if unknown.
+    seconds: of all turns in one run, the median of several runs; None if not timed.
+    tile_flops: FLOPs of the tiles that our attention kernel executed for it; None if it did not run.
+    counted_bytes: bytes of device memory read and written, as counted by the device; None if not counted.
     """
 
     row: int
@@ -59,7 +59,7 @@ class NodeResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its checks."""
+        """The worst verdict of its checks."""
         if self.turns == 0 and not self.checks:
             return "not executed"
         found = {check.verdict for check in self.checks}
@@ -81,9 +81,9 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the device did in the same run.
+    """Measured peak rates of the device.
 
-    flops: FLOP/s of a large matrix product, by element type. bandwidth: bytes per second of a large copy, read and written.
+    flops: FLOP/s of a large matrix product, by element type. bandwidth: bytes per second, read and written, of a large copy.
     """
 
     flops: Mapping[str, float]
@@ -92,12 +92,12 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A program run and confronted with its analysis.
+    """A program that was run, compared with its analysis.
 
-    device: what it ran on, in words. sizes: of the symbols, given, taken from the export or met while running.
-    peak_bytes: most memory asked for at once beside weights, measured; predicted_peak_bytes: ours; None if not taken.
-    seconds: of one run, the median; None where time was not taken.
-    kernels: by call, the source of the functions that were generated for our attention kernel, each once.
+    device: description of the device. sizes: of the symbols: given, recorded in the export, or found in the run.
+    peak_bytes: measured peak of requested memory beside the weights; predicted_peak_bytes: of the analysis; None if unknown.
+    seconds: of one run, the median; None if not timed.
+    kernels: by call, the source of the functions generated for our attention kernel, each once.
     """
 
     path: str
@@ -113,11 +113,11 @@ class Validation:
 
     @property
     def verdicts(self) -> Mapping[Verdict, int]:
-        """How many calls have each verdict."""
+        """Number of calls with each verdict."""
         found = Counter(node.verdict for node in self.nodes)
         return {verdict: found[verdict] for verdict in reversed(_WORST)}
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was to run ran, and nothing differs without a reason."""
+        """True if every check ran and no difference is unexplained."""
         return all(check.verdict in ("equal", "explained") for node in self.nodes for check in node.checks)

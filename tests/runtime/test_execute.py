@@ -152,7 +152,7 @@ def test_made_up_weights_give_the_same_shapes() -> None:
 def test_weights_that_are_not_there(tmp_path: Path) -> None:
     with torch.device("meta"):
         program = graphflops.capture(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
-    with pytest.raises(FileError, match=r"weight is not stored in the program: --random-weights"):
+    with pytest.raises(FileError, match=r"weight is not stored in the program: use --random-weights"):
         ran(program, torch.ones(2, 4))
 
 
