@@ -349,3 +349,8 @@ def test_every_check_is_in_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| GF")]
     assert rows == [f"| {c.code} | `{c.name}` | {c.severity} | {c.summary} |" for c in checks().values()]
+
+
+def test_every_check_has_a_case() -> None:
+    cases = Path(__file__).read_text()
+    assert [code for code in checks() if code not in cases] == []
