@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
-from graphflops.rules.matmul import Number, additions, flops_of, only_result
+from graphflops.rules.matmul import Number, additions, flops_of
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

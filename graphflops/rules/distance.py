@@ -14,7 +14,7 @@ Tensors = tuple[TensorType, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class NormWork:
     """Work of a p-norm of differences: operations and functions per component, functions per distance."""
 
     vector: int
@@ -22,11 +22,11 @@ class Norm:
     roots: int
 
 
-def norm_of(p: float) -> Norm:
+def norm_of(p: float) -> NormWork:
     """Subtract, compare with zero or take the absolute value or square it, accumulate; pow for other p."""
     if p in (0, 1, float("inf")):
-        return Norm(3, 0, 0)
-    return Norm(3, 0, 1) if p == 2 else Norm(3, 1, 1)
+        return NormWork(3, 0, 0)
+    return NormWork(3, 0, 1) if p == 2 else NormWork(3, 1, 1)
 
 
 @rule("aten._euclidean_dist")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Operations per element.
 ROUND = 3  # multiply by the inverse scale 1, round 1, add the zero point 1
-REHEARSE = WORK["fake_quantize"].flops
+FAKE_QUANTIZE = WORK["fake_quantize"].flops
 MASK = 3  # two comparisons and their conjunction
 
 
@@ -27,7 +27,7 @@ def fake_quantize_per_tensor(
     x: TensorType, scale: Value, zero_point: Value, quant_min: Dim, quant_max: Dim
 ) -> Estimate:
     """Seven operations per element."""
-    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
 @rule("aten.fake_quantize_per_channel_affine", "quantized_decomposed.fake_quant_per_channel")
@@ -35,7 +35,7 @@ def fake_quantize_per_channel(
     x: TensorType, scale: TensorType, zero_point: TensorType, axis: int, quant_min: Dim, quant_max: Dim
 ) -> Estimate:
     """Seven operations per element."""
-    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
 # The gradient passes where the element was within the range, which is found again.
@@ -46,12 +46,12 @@ backward(
 )(differentiate(by_operand(WORK["fake_quantize"], "x")))
 
 
-def with_mask(rehearsed: Estimate) -> Estimate:
+def with_mask(quantized: Estimate) -> Estimate:
     """The estimate with a mask of the elements within the range as a second result."""
-    (out,) = rehearsed.out
+    (out,) = quantized.out
     assert isinstance(out, TensorType)
-    vector = rehearsed.vector_flops + MASK * out.numel
-    return Estimate((out, out.like(dtype=BOOL)), 0, vector, reads=rehearsed.reads)
+    vector = quantized.vector_flops + MASK * out.numel
+    return Estimate((out, out.like(dtype=BOOL)), 0, vector, reads=quantized.reads)
 
 
 rule("aten.fake_quantize_per_tensor_affine_cachemask")(Derived(fake_quantize_per_tensor, with_mask))
@@ -68,7 +68,7 @@ def fake_quantize_per_tensor_mask_qparams(
     quant_max: Dim,
 ) -> Estimate:
     """Seven operations per element, and three for the mask."""
-    return with_mask(convert(x, x.dtype, REHEARSE, scale, zero_point, fake_quant_enabled))
+    return with_mask(convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point, fake_quant_enabled))
 
 
 @rule(
@@ -80,7 +80,7 @@ def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
     return convert(grad, grad.dtype, 1, mask)
 
 
-# Rehearsal with a scale and a zero point that are learned.
+# With a learned scale and zero point.
 
 
 @rule("aten._fake_quantize_learnable_per_tensor_affine")
@@ -93,7 +93,7 @@ def fake_quantize_learnable(
     grad_factor: float = 1.0,
 ) -> Estimate:
     """Seven operations per element."""
-    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
 @rule("aten._fake_quantize_learnable_per_channel_affine")
@@ -107,7 +107,7 @@ def fake_quantize_learnable_per_channel(
     grad_factor: float = 1.0,
 ) -> Estimate:
     """Seven operations per element."""
-    return convert(x, x.dtype, REHEARSE, scale, zero_point)
+    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
 @rule("aten._fake_quantize_learnable_per_tensor_affine_backward")
@@ -142,11 +142,11 @@ def fake_quantize_learnable_per_channel_backward(
     return fake_quantize_learnable_backward(grad, x, scale, zero_point, quant_min, quant_max, grad_factor)
 
 
-# Rehearsal with a range that follows the data.
+# With a range that follows the data.
 
 
 @rule("aten.fused_moving_avg_obs_fake_quant")
-def observe_and_rehearse(
+def observe_and_quantize(
     x: TensorType,
     observer_on: TensorType,
     fake_quant_on: TensorType,
@@ -163,7 +163,7 @@ def observe_and_rehearse(
 ) -> Estimate:
     """Observes the range, then seven operations per element; both switches are assumed to be on."""
     switches, averages = (observer_on, fake_quant_on), (running_min, running_max, scale, zero_point)
-    return convert(x, x.dtype, MIN_MAX + REHEARSE, *switches, *averages)
+    return convert(x, x.dtype, MIN_MAX + FAKE_QUANTIZE, *switches, *averages)
 
 
 def with_state(masked: Estimate) -> Estimate:
@@ -174,6 +174,6 @@ def with_state(masked: Estimate) -> Estimate:
     )
 
 
-_observed = Derived(observe_and_rehearse, with_mask)
+_observed = Derived(observe_and_quantize, with_mask)
 rule("aten._fused_moving_avg_obs_fq_helper")(_observed)
 rule("aten._fused_moving_avg_obs_fq_helper_functional")(Derived(_observed, with_state))

@@ -14,10 +14,10 @@ from graphflops.rules.matmul import (
     grouped_mm,
     linear,
     matmul_into,
-    only_result,
 )
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
 

@@ -9,6 +9,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
 from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
@@ -212,13 +213,6 @@ def _groups(offs: TensorType | None) -> Dim:
     require(offs is not None, "a grouped product of two matrices needs the groups' ends")
     assert offs is not None
     return offs.shape[0]
-
-
-def only_result(product: Estimate) -> TensorType:
-    """The one tensor that an estimate returns."""
-    (out,) = product.out
-    assert isinstance(out, TensorType)
-    return out
 
 
 # Products of several matrices.

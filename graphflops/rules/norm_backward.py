@@ -30,7 +30,7 @@ Wants = tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class NormGradient:
     """Operations per element of the gradients of one kind of normalisation.
 
     shared: what the gradients of input and weight have in common.
@@ -68,11 +68,11 @@ class Norm:
         return Estimate(out, vector_flops=self.work(x, weight, wants), reads=touched)
 
 
-LAYER = Norm(shared=2, input=7, weight=2, weighted=1)
-ROOT_MEAN_SQUARE = Norm(shared=1, input=5, weight=2, weighted=1)
-GROUP = Norm(shared=2, input=4, weight=0, sums=True)
-BATCH = Norm(shared=3, input=4, weight=0, sums=True)
-BATCH_INFERENCE = Norm(shared=0, input=1, weight=3)
+LAYER = NormGradient(shared=2, input=7, weight=2, weighted=1)
+ROOT_MEAN_SQUARE = NormGradient(shared=1, input=5, weight=2, weighted=1)
+GROUP = NormGradient(shared=2, input=4, weight=0, sums=True)
+BATCH = NormGradient(shared=3, input=4, weight=0, sums=True)
+BATCH_INFERENCE = NormGradient(shared=0, input=1, weight=3)
 
 
 @rule("aten.native_layer_norm_backward")
@@ -248,7 +248,7 @@ def batch_norm_backward_elemt(
     return Estimate((x.like(),), vector_flops=5 * x.numel, reads=(grad_out, x, *kept))
 
 
-def priced(norm: Norm, call: ForwardCall, statistics: Dim) -> Estimate:
+def priced(norm: NormGradient, call: ForwardCall, statistics: Dim) -> Estimate:
     """The gradients of a forward call's wanted operands; its statistics, two per group, are read."""
     given, grad = call.arguments, result_of(call)
     wants = tuple(name in call.wants for name in OPERANDS)

@@ -26,6 +26,8 @@ from graphflops.tensor import Contents, TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from graphflops.cost import Estimate
+
 Shape = tuple[Dim, ...]
 END = 2**31  # a slice bound past any size means "to the end"; exporters write 2**63 - 1
 
@@ -135,3 +137,10 @@ def overlapping(x: TensorType, shape: Sequence[Dim]) -> TensorType:
 def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
     """The tensors among the values."""
     return tuple(value for value in values if isinstance(value, TensorType))
+
+
+def only_result(estimate: Estimate) -> TensorType:
+    """The single tensor that an estimate returns."""
+    (out,) = estimate.out
+    assert isinstance(out, TensorType)
+    return out

@@ -12,8 +12,8 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, floor_div, prod
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.counts import n_log_n
-from graphflops.rules.matmul import only_result
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, INT64, TensorType
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.rules import contraction, linalg
-from graphflops.rules.onnx.fused import only
 from graphflops.rules.registry import rule
+from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
@@ -19,7 +19,7 @@ def einsum(*tensors: TensorType, equation: str) -> Estimate:
     estimate = contraction.einsum(equation, tensors)
     if not estimate.alias:
         return estimate
-    return Estimate((only(estimate).like(),), reads=(only(estimate).like(),))
+    return Estimate((only_result(estimate).like(),), reads=(only_result(estimate).like(),))
 
 
 @rule("onnx.Det")

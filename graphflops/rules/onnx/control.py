@@ -10,7 +10,7 @@ from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.control import either, once
-from graphflops.rules.onnx.entries import Numbers, filled, grid, size, unknown
+from graphflops.rules.onnx.entries import Numbers, filled, known_contents, size, unknown
 from graphflops.rules.onnx.loops import State, Turn, looped
 from graphflops.rules.onnx.sequence import alike, listed, sequence_of
 from graphflops.rules.onnx.values import chosen
@@ -60,7 +60,7 @@ def _chosen(condition: Expr | None, a: TensorType, b: TensorType, place: int) ->
     for axis, (one, other) in enumerate(zip(a.shape, b.shape, strict=True)):
         open_ = unknown(f"branch{place}", axis) if condition is None else where(condition, one, other)
         shape.append(one if one == other else open_)
-    out, first, second = a.like(shape), grid(a), grid(b)
+    out, first, second = a.like(shape), known_contents(a), known_contents(b)
     if condition is None or first is None or second is None or a.shape != b.shape:
         return out
     return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))

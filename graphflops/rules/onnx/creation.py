@@ -15,7 +15,7 @@ from graphflops.rules.onnx.entries import (
     Numbers,
     Place,
     filled,
-    grid,
+    known_contents,
     many,
     numbers,
     rank_depends_on_data,
@@ -124,7 +124,7 @@ def _term(first: Number, step: Number, index: int, dtype: DType) -> Number | Non
 def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: int = -1) -> Estimate:
     """One of two values written per index and class."""
     place, classes = place_of(axis, indices.rank + 1), size(depth)
-    known, pair = grid(indices), numbers(values)
+    known, pair = known_contents(indices), numbers(values)
     estimate = arrangement.one_hot(indices, place, classes, values.dtype)
     (out,) = tensors_of(estimate.out)
 

@@ -84,7 +84,7 @@ def unknown(what: str, place: int) -> Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class KnownContents:
     """Known contents of a small tensor, by index."""
 
     shape: Place
@@ -105,12 +105,12 @@ class Grid:
         return list(product(*map(range, self.shape)))
 
 
-def grid(x: TensorType) -> Grid | None:
+def known_contents(x: TensorType) -> KnownContents | None:
     """A tensor's contents by index; None if unknown."""
     shape = fixed(x.shape)
     if x.value is None or shape is None:
         return None
-    return Grid(shape, tuple(flat(x.value)))
+    return KnownContents(shape, tuple(flat(x.value)))
 
 
 def fixed(shape: Sequence[Dim]) -> Place | None:
@@ -134,7 +134,7 @@ def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorTy
 
 def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
     """`out` with the contents of `x`, if known; `source` maps each index of `out` to an index of `x`."""
-    known = grid(x)
+    known = known_contents(x)
     return out if known is None else filled(out, lambda place: known.at(source(place)))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import WORK_QUANTITIES, Estimate, Value
 from graphflops.dims import Dim, total
+from graphflops.rules.shapes import only_result
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, INT32, TensorType
 
@@ -45,7 +46,7 @@ def chosen(outputs: Outputs, *results: TensorType | None) -> tuple[TensorType | 
     )
 
 
-def asked(outputs: Outputs, place: int) -> bool:
+def is_wanted(outputs: Outputs, place: int) -> bool:
     """True if the result at that index is wanted."""
     return not outputs or (place < len(outputs) and outputs[place])
 
@@ -60,13 +61,6 @@ def applied(row: Work, x: TensorType) -> Estimate:
     return work(row.flops * x.numel, row.transcendentals * x.numel)
 
 
-def only(estimate: Estimate) -> TensorType:
-    """The single tensor that an estimate returns."""
-    (out,) = estimate.out
-    assert isinstance(out, TensorType)
-    return out
-
-
 def arithmetic(x: TensorType) -> DType:
     """The type under which a product with this operand is recorded: int8 for signed and unsigned 8-bit integers."""
     return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype
@@ -76,7 +70,7 @@ def in_32_bits(product: Estimate, *factors: tuple[TensorType, TensorType | None]
     """A product of integers in 32 bits; each factor with its zero point, one subtraction per element if it has one."""
     return replace(
         product,
-        out=(only(product).like(dtype=INT32),),
+        out=(only_result(product).like(dtype=INT32),),
         vector_flops=total(x.numel for x, zero_point in factors if zero_point is not None),
         reads=(*(x for x, _ in factors), *(zero_point for _, zero_point in factors)),
         matrix_dtype=arithmetic(factors[0][0]),

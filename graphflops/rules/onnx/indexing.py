@@ -9,7 +9,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import differ
 from graphflops.rules.arrangement import combined, functional, picked
 from graphflops.rules.axes import axis as place_of
-from graphflops.rules.onnx.entries import Grid, Place, filled, grid, moved, wrapped
+from graphflops.rules.onnx.entries import KnownContents, Place, filled, known_contents, moved, wrapped
 from graphflops.rules.onnx.values import Number, add, largest, multiply, smallest
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import replaced, shown
@@ -36,7 +36,7 @@ def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     require(x.rank > 0, "a tensor without axes has nothing to gather along")
     place = place_of(axis, x.rank)
     out = x.like(replaced(x.shape, place, *indices.shape))
-    known = grid(indices)
+    known = known_contents(indices)
     if known is None:
         return picked(out, indices)
     last = place + indices.rank
@@ -51,7 +51,7 @@ def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
 def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     """One element per index along an axis."""
     require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
-    place, known, out = place_of(axis, x.rank), grid(indices), x.like(indices.shape)
+    place, known, out = place_of(axis, x.rank), known_contents(indices), x.like(indices.shape)
     if known is None:
         return picked(out, indices)
 
@@ -64,7 +64,7 @@ def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Est
 @rule("onnx.GatherND")
 def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Estimate:
     """One slice per index vector; a vector holds positions along the leading axes behind the batch."""
-    lead, known = indices.shape[:-1], grid(indices)
+    lead, known = indices.shape[:-1], known_contents(indices)
     deep = _depth(x, indices, batch_dims)
     out = x.like((*lead, *x.shape[batch_dims + deep :]))
     if known is None:
@@ -99,9 +99,9 @@ def scatter_elements(
     """One element written per index along an axis, combined with what is there where a reduction is named."""
     require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
     place = place_of(axis, x.rank)
-    known, new = grid(indices), grid(updates)
+    known, new = known_contents(indices), known_contents(updates)
 
-    def writes(known: Grid, new: Grid) -> Iterable[tuple[Place, Number]]:
+    def writes(known: KnownContents, new: KnownContents) -> Iterable[tuple[Place, Number]]:
         for at in known.places:
             yield (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :]), new.at(at)
 
@@ -115,9 +115,9 @@ def scatter_nd(
 ) -> Estimate:
     """Writes one slice per index vector; a reduction combines it with the old values, one operation each."""
     deep, lead = _depth(x, indices), len(indices.shape) - 1
-    known, new = grid(indices), grid(updates)
+    known, new = known_contents(indices), known_contents(updates)
 
-    def writes(known: Grid, new: Grid) -> Iterable[tuple[Place, Number]]:
+    def writes(known: KnownContents, new: KnownContents) -> Iterable[tuple[Place, Number]]:
         for at in new.places:
             named = [wrapped(known.at((*at[:lead], i)), x.shape[i]) for i in range(deep)]
             yield (*named, *at[lead:]), new.at(at)
@@ -135,7 +135,7 @@ def _scattered(
 ) -> Estimate:
     require(reduction in _COMBINED, f"unknown reduction {reduction}")
     update = combined(x, updates, (indices, updates), None if reduction == "none" else reduction)
-    estimate, old = functional(update), grid(x)
+    estimate, old = functional(update), known_contents(x)
     if writes is None or old is None:
         return estimate
     return replace(estimate, out=(_written(x.like(), old, writes, _COMBINED[reduction]),))
@@ -143,7 +143,7 @@ def _scattered(
 
 def _written(
     out: TensorType,
-    old: Grid,
+    old: KnownContents,
     writes: Iterable[tuple[Place, Number]],
     combine: Callable[[Number, Number], Number],
 ) -> TensorType:

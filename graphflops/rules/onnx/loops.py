@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Estimate, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, symbol
-from graphflops.rules.onnx.entries import filled, grid, numbers, unknown
+from graphflops.rules.onnx.entries import filled, known_contents, numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
 from graphflops.rules.onnx.series import at_turn, growth, turns_while
 from graphflops.rules.shapes import flat, nested, tensors_of
@@ -231,7 +231,7 @@ class _Loop:
         slice_ = self.seen(value.like(settled), count)
         assert isinstance(slice_, TensorType)
         whole = self.with_axis(slice_, place, count)
-        known = grid(value)
+        known = known_contents(value)
         if known is None or self.places:
             return whole
         return filled(whole, lambda at: _at(known.at(at[1:]), self.name, at[0]))

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
-from graphflops.rules.onnx.fused import Outputs, chosen, only
+from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate
@@ -47,4 +48,4 @@ def softmax_cross_entropy_loss(
 ) -> Estimate:
     """The logarithm of the softmax, which may be a result of its own, then a pick."""
     loss = cross_entropy_loss(x, target, weight, code_of(reduction))
-    return replace(loss, out=chosen(outputs, only(loss), x.like()))
+    return replace(loss, out=chosen(outputs, only_result(loss), x.like()))

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.rules import matmul as shared
-from graphflops.rules.onnx.fused import in_32_bits, only
+from graphflops.rules.onnx.fused import in_32_bits
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate
@@ -47,7 +48,7 @@ def gemm(
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
     product = shared.matmul(_turned(a, transA), _turned(b, transB))
     if c is None:
-        scaled = shared.additions(only(product)) if alpha != 1 else 0
+        scaled = shared.additions(only_result(product)) if alpha != 1 else 0
         return replace(product, vector_flops=scaled)
     return shared.add_product(c, product, beta, alpha)
 

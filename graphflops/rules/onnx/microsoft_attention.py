@@ -15,8 +15,9 @@ from graphflops.dims import Dim, differ, floor_div, mod
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, only, work
+from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, work
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
@@ -167,7 +168,7 @@ def project(
     third = floor_div(weights.shape[1], 3)
     query, _, value = widths if len(widths) == 3 else (third, third, third)
     product = matmul(x, weights)
-    biased = only(product).numel if bias is not None else 0
+    biased = only_result(product).numel if bias is not None else 0
     made = Estimate(matrix_flops=product.matrix_flops, vector_flops=biased)
     batch, rows, _ = x.shape
     parts = (by_head(x.like((batch, rows, width)), heads) for width in (query, value))

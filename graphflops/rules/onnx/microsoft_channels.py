@@ -13,11 +13,12 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, mod, same
 from graphflops.rules.onnx.conv import convolution, transposed_convolution
 from graphflops.rules.onnx.entries import literals, unknown
-from graphflops.rules.onnx.fused import Outputs, fused, only, work
+from graphflops.rules.onnx.fused import Outputs, fused, work
 from graphflops.rules.onnx.fused import activation as activated
 from graphflops.rules.onnx.pool import average_pool, global_average_pool, global_max_pool, max_pool
 from graphflops.rules.onnx.resize import resize_by_factors
 from graphflops.rules.registry import find, require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def moved(estimate: Estimate) -> Estimate:
 
 def after(product: Estimate, added: TensorType | None, activation: str) -> Estimate:
     """The convolution, an optional addition, and an activation."""
-    out = only(product)
+    out = only_result(product)
     summed = work(out.numel if added is not None else 0)
     return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, added))
 
@@ -95,7 +96,7 @@ def transposed_convolution_with_pads(
     known = () if pads is None else literals(pads)
     estimate = transposed_convolution(x, w, bias, pads=known or (), **geometry)
     if known is None:
-        out = only(estimate)
+        out = only_result(estimate)
         sizes = (unknown("unpadded", place) for place in range(2, x.rank))
         estimate = replace(estimate, out=(out.like((*out.shape[:2], *sizes)),))
     return replace(estimate, reads=(*estimate.reads, pads))

@@ -9,7 +9,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import ceil_div, floor_div
 from graphflops.rules.onnx.activation import gelu, rows_of, swish
 from graphflops.rules.onnx.arithmetic import pointwise
-from graphflops.rules.onnx.fused import Outputs, applied, asked, chosen, fused, work
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, is_wanted, work
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
@@ -95,7 +95,7 @@ def linear_attention_gate(
 ) -> Estimate:
     """A sum, softplus and a product for the decay; a sigmoid for the update rate."""
     decay = applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), a)
-    sigmoid = b if asked(outputs, 1) else None
+    sigmoid = b if is_wanted(outputs, 1) else None
     rate = work(0) if sigmoid is None else applied(WORK["sigmoid"], sigmoid)
     out = chosen(outputs, a.like(), None if b is None else b.like())
     return fused(out, decay, rate, reads=(a, bias, scale, sigmoid))

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.rules.matmul import add_product, matmul, matmul_into
-from graphflops.rules.onnx.fused import activation, applied, fused, only, work
+from graphflops.rules.onnx.fused import activation, applied, fused, work
 from graphflops.rules.onnx.matmul import gemm
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import rule
+from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import INT32, UINT32
 
@@ -34,7 +35,9 @@ def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
 def scaled(product: Estimate, alpha: float) -> Estimate:
     """The product with one multiplication per result, unless alpha is one."""
     return (
-        product if alpha == 1 else replace(product, vector_flops=product.vector_flops + only(product).numel)
+        product
+        if alpha == 1
+        else replace(product, vector_flops=product.vector_flops + only_result(product).numel)
     )
 
 
@@ -80,7 +83,7 @@ def fused_matmul_activation(
 
 def activated(name: str, product: Estimate) -> Estimate:
     """The work of the activation of that name on a product's results."""
-    return activation(name, only(product))
+    return activation(name, only_result(product))
 
 
 @rule("com.microsoft.FusedGemm", product=("a", "b"))
@@ -120,9 +123,9 @@ def gemm_float8(
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
     product = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     scales = (scale_a, scale_b, scale_y)
-    rescaled = work(only(product).numel * sum(scale is not None for scale in scales))
+    rescaled = work(only_result(product).numel * sum(scale is not None for scale in scales))
     estimate = followed(product, rescaled, activated(activation, product), reads=scales)
-    return replace(estimate, out=(only(product).like(dtype=onnx_dtype(dtype)),))
+    return replace(estimate, out=(only_result(product).like(dtype=onnx_dtype(dtype)),))
 
 
 @rule("com.microsoft.GemmFastGelu", product=("x", "weight"))
@@ -130,7 +133,7 @@ def gemm_fast_gelu(x: TensorType, weight: TensorType, bias: TensorType | None = 
     """A product, its bias, and gelu by tanh."""
     product = matmul(x, weight)
     biased = product if bias is None else add_product(bias, product, 1, 1)
-    return followed(biased, applied(WORK["gelu_tanh"], only(product)))
+    return followed(biased, applied(WORK["gelu_tanh"], only_result(product)))
 
 
 @rule("com.microsoft.MatMulInteger16", product=("a", "b"))

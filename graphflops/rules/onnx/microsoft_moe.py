@@ -26,7 +26,7 @@ COMBINED = 2  # an expert's result times its weight, added to the others'
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ExpertLayer:
     """One layer of all experts: weights (experts, ...), bias, quantization parameters, and weights per stored element."""
 
     weights: TensorType
@@ -69,7 +69,7 @@ class Gate:
 def mixture(
     x: TensorType,
     router: TensorType,
-    layers: tuple[Layer, ...],
+    layers: tuple[ExpertLayer, ...],
     k: int,
     gate: Gate,
     normalised: bool,
@@ -126,9 +126,9 @@ def moe(
     use_sparse_mixer: int = 0,
 ) -> Estimate:
     """The layers of the chosen experts for every token."""
-    layers = [Layer(fc1, fc1_bias), Layer(fc2, fc2_bias)]
+    layers = [ExpertLayer(fc1, fc1_bias), ExpertLayer(fc2, fc2_bias)]
     if fc3 is not None:
-        layers.append(Layer(fc3, fc3_bias))
+        layers.append(ExpertLayer(fc3, fc3_bias))
     gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
     return mixture(x, router_probs, tuple(layers), k, gate, normalize_routing_weights != 0)
 
@@ -158,7 +158,7 @@ class FewBits(NamedTuple):
     fc1_act_block_scale: TensorType | None = None
     fc2_act_block_scale: TensorType | None = None
 
-    def layers(self, bits: tuple[int, ...]) -> tuple[Layer, ...]:
+    def layers(self, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
         """The layers, with weights of so many bits; narrow floats are stored one to an element."""
         stored = (
             (self.fc1, self.fc1_bias, (self.fc1_scales, self.fc1_zero_points, self.fc1_global_scale)),
@@ -166,7 +166,7 @@ class FewBits(NamedTuple):
             (self.fc3, self.fc3_bias, (self.fc3_scales, self.fc3_zero_points)),
         )
         return tuple(
-            Layer(
+            ExpertLayer(
                 weights, bias, parameters, weights.dtype.bits // (8 if weights.dtype.is_floating else width)
             )
             for (weights, bias, parameters), width in zip(stored, bits, strict=True)

@@ -107,10 +107,10 @@ class Paged(NamedTuple):
     attention_metadata: TensorType | None = None
 
     @property
-    def pages(self) -> Pages:
+    def pages(self) -> PagedCache:
         """Keys and values, as the new rows see them."""
         offsets = with_past(self.cumulative_sequence_length, self.past_seqlens)
-        return Pages((self.key_cache, self.value_cache), self.block_table, offsets)
+        return PagedCache((self.key_cache, self.value_cache), self.block_table, offsets)
 
     @property
     def tables(self) -> tuple[TensorType | None, ...]:
@@ -171,7 +171,7 @@ def paged_attention(
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class PagedCache:
     """Keys and values in pages (block, row in block, heads, width).
 
     table: which blocks each sequence has.

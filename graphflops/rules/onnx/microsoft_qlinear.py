@@ -12,7 +12,7 @@ from graphflops.cost import Estimate
 from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.onnx.activation import rows_of
 from graphflops.rules.onnx.arithmetic import pointwise
-from graphflops.rules.onnx.fused import fused, only, work
+from graphflops.rules.onnx.fused import fused, work
 from graphflops.rules.onnx.microsoft_channels import channels_first, moved
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.pool import average_pool, global_average_pool
@@ -26,6 +26,7 @@ from graphflops.rules.onnx.quantized import (
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
@@ -43,7 +44,7 @@ def between(
     estimate: Estimate, operands: tuple[Quantized, ...], zero_point: TensorType | None, *scales: TensorType
 ) -> Estimate:
     """The operator between its conversions; the result has the first operand's type."""
-    out = only(estimate).like(dtype=operands[0][0].dtype)
+    out = only_result(estimate).like(dtype=operands[0][0].dtype)
     conversions = sum(dequantizing(zero) * x.numel for x, zero in operands)
     conversions += quantizing(out.dtype, zero_point) * out.numel
     reads = (value for operand in operands for value in operand)

@@ -15,9 +15,10 @@ from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.entries import sizes
-from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, only, work
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK, activation
 from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType
 
@@ -39,7 +40,7 @@ def by_weight(
     """Rows of `inner` features times a packed weight, and a bias."""
     require(not differ(x.shape[-1], inner), f"{x.shape[-1]} features meet a weight for {inner}")
     product = weight_only(x, features, per_weight, *weight, bias)
-    biased = only(product).numel if bias is not None else 0
+    biased = only_result(product).numel if bias is not None else 0
     return replace(product, vector_flops=product.vector_flops + biased)
 
 
@@ -179,7 +180,7 @@ def matmul_nbits_mlp(
         by_weight(x, K, N, DEQUANTIZE, weight, scales, bias=bias)
         for weight, scales, bias in ((gate, gate_scales, gate_bias), (up, up_scales, up_bias))
     )
-    out = only(products[0])
+    out = only_result(products[0])
     parts, reads = several(x, skip, norm_scale, products, gating(activation, out))
     return fused(chosen(outputs, out, x.like() if skip is not None else None), *parts, reads=reads)
 
@@ -221,7 +222,7 @@ def matmul_nbits_qkv(
     )
     parts, reads = several(x, skip, norm_scale, products)
     summed = x.like() if skip is not None else None
-    return fused(chosen(outputs, *map(only, products), summed), *parts, reads=reads)
+    return fused(chosen(outputs, *map(only_result, products), summed), *parts, reads=reads)
 
 
 @rule("com.microsoft.GatherBlockQuantized")

@@ -13,7 +13,7 @@ from graphflops.rules.axes import axes
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import (
     filled,
-    grid,
+    known_contents,
     moved,
     rank_of,
     size,
@@ -61,7 +61,7 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
     """The tensors joined along an axis, with their known contents."""
     shape = end_to_end(tensors, axis)
     out, place = tensors[0].like(shape), place_of(axis, len(shape))
-    known = [contents for x in tensors if (contents := grid(x)) is not None]
+    known = [contents for x in tensors if (contents := known_contents(x)) is not None]
     if len(known) < len(tensors):
         return out
     sources = [(part, index) for part in known for index in range(part.shape[place])]
@@ -172,7 +172,7 @@ def col2im(
 @rule("onnx.Trilu")
 def trilu(x: TensorType, k: Numbers = None, *, upper: int = 1) -> Estimate:
     """A copy, zero on one side of a diagonal."""
-    copy, shift, known = triangle(x), 0 if k is None else size(k), grid(x)
+    copy, shift, known = triangle(x), 0 if k is None else size(k), known_contents(x)
     if known is None or not isinstance(shift, int):
         return copy
 

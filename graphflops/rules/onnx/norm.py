@@ -14,7 +14,7 @@ from graphflops.rules.batch_norm import scaled, updated
 from graphflops.rules.dropout import masked
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.arithmetic import only_value
-from graphflops.rules.onnx.fused import Outputs, asked, chosen
+from graphflops.rules.onnx.fused import Outputs, chosen, is_wanted
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
@@ -90,7 +90,7 @@ def _trained(
 ) -> Estimate:
     """Normalises by the batch's own statistics, and updates the running ones if they are wanted."""
     _check_channels(x, scale)
-    running = [given if asked(outputs, place) else None for place, given in enumerate((mean, var), 1)]
+    running = [given if is_wanted(outputs, place) else None for place, given in enumerate((mean, var), 1)]
     mixed = updated(normalised(x, var.numel, scale, bias), *running)
     return replace(mixed, out=chosen(outputs, *out), writes=None)
 
@@ -228,7 +228,7 @@ def dropout_unless_tested(
 
 
 def _dropped(x: TensorType, training: bool, outputs: Outputs, mask: DType) -> Estimate:
-    if not training and not asked(outputs, 1):
+    if not training and not is_wanted(outputs, 1):
         return free(replace(x.view(x.shape), value=x.value))
     estimate = masked(x, mask, training)
     return replace(estimate, out=chosen(outputs, *tensors_of(estimate.out)))

@@ -140,7 +140,7 @@ def max_unpool(
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     if output_shape is None:
         spatial = transposed_sizes(x.shape[2:], kernel_shape, strides, (), pads, "NOTSET", ())
-        asked = (*x.shape[:2], *spatial)
+        shape = (*x.shape[:2], *spatial)
     else:
-        asked = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
-    return replace(max_unpool2d(x, indices, asked), reads=(x, indices, output_shape))
+        shape = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
+    return replace(max_unpool2d(x, indices, shape), reads=(x, indices, output_shape))

@@ -13,10 +13,11 @@ from graphflops.cost import Estimate
 from graphflops.dims import total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.conv import convolution
-from graphflops.rules.onnx.fused import arithmetic, only
+from graphflops.rules.onnx.fused import arithmetic
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import rule
+from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import UINT8, TensorType
 
@@ -85,7 +86,7 @@ def quantized_product(
     reads: Touched = (),
 ) -> Estimate:
     """A product of quantized operands: a subtraction per element of `zeroed`, `per_result` operations per result."""
-    out, factor = only(product), product.reads[0]
+    out, factor = only_result(product), product.reads[0]
     assert isinstance(factor, TensorType)
     vector = per_result * out.numel + total(x.numel for x in zeroed)
     return replace(

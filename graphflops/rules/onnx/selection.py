@@ -8,7 +8,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, floor_div
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.counts import n_log_n
-from graphflops.rules.onnx.entries import Numbers, filled, grid, literals, moved, size
+from graphflops.rules.onnx.entries import Numbers, filled, known_contents, literals, moved, size
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.registry import require, rule
 from graphflops.rules.search import distinct, nonzero
@@ -20,7 +20,7 @@ from graphflops.tensor import INT64, TensorType
 @rule("onnx.NonZero")
 def non_zero(x: TensorType) -> Estimate:
     """The position of every element that is not zero, a column each: one comparison per element."""
-    known = grid(x)
+    known = known_contents(x)
     if known is not None and not any(isinstance(entry, Expr) for entry in known.entries):
         found = [place for place in known.places if known.at(place) != 0]
         out = filled(x.like((x.rank, len(found)), INT64), lambda at: found[at[1]][at[0]])

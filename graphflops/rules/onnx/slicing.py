@@ -9,7 +9,17 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, ceil_div, differ, dim_min, floor_div, total
 from graphflops.rules.arrangement import bordered, picked
 from graphflops.rules.axes import axis as place_of
-from graphflops.rules.onnx.entries import chosen_axes, filled, fixed, grid, many, moved, size, sizes, unknown
+from graphflops.rules.onnx.entries import (
+    chosen_axes,
+    filled,
+    fixed,
+    known_contents,
+    many,
+    moved,
+    size,
+    sizes,
+    unknown,
+)
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, replaced, shown
 from graphflops.rules.signs import kept_by_slice, start_of_slice
@@ -152,7 +162,7 @@ def _with_border(
     x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None
 ) -> TensorType:
     """`out` with the contents of `x` and of its border."""
-    known = grid(x)
+    known = known_contents(x)
     widths = [width for at in range(x.rank) if isinstance(width := ahead.get(at, 0), int)]
     shape = fixed(out.shape)
     if known is None or shape is None or len(widths) < x.rank:

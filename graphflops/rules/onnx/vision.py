@@ -36,8 +36,8 @@ def affine_grid(theta: TensorType, size: TensorType, *, align_corners: int = 0) 
     """Every position, with a 1 appended, times the transposed affine matrix."""
     count = many(size) or 4
     require(count in (4, 5), f"a grid of {count} axes")
-    asked = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
-    estimate = resample.affine_grid_generator(theta, asked, bool(align_corners))
+    shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
+    estimate = resample.affine_grid_generator(theta, shape, bool(align_corners))
     return replace(estimate, reads=(theta, size))
 
 
