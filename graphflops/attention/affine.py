@@ -1,15 +1,12 @@
 """The affine domain: values as formulas in the places i and j of a query and a key, for symbolic lengths too.
 
-A truth is made of affine conditions (`conditions`). A number is given by cases: a few pieces, each with the truth where it
-holds, so that `abs`, `min`, `where` and `clamp` of affine numbers need no representation of their own.
+A truth is made of affine conditions (`conditions`), a number is given by cases (`piecewise`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import product
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.conditions import (
     FALSE,
@@ -21,13 +18,31 @@ from graphflops.attention.conditions import (
     Truth,
     truth,
     where_not_negative,
-    where_same_block,
-    where_zero,
 )
 from graphflops.attention.constant_forms import Even, known_element, stored_form
 from graphflops.attention.domain import Domain, Indices
 from graphflops.attention.elementwise import Function, computed, is_known
-from graphflops.dims import Expr, at_least, floor_div, mod
+from graphflops.attention.piecewise import (
+    UNKNOWN_NUMBER,
+    Known,
+    Number,
+    Piece,
+    Quotient,
+    as_number,
+    as_truth,
+    by_cases,
+    combined,
+    constant_of,
+    negative,
+    number,
+    number_of,
+    piece_of,
+    tested,
+    times,
+    where_at_least,
+    where_equal,
+)
+from graphflops.dims import Expr, at_least, floor_div
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,220 +51,6 @@ if TYPE_CHECKING:
     from graphflops.attention.scopes import Scope, Step
     from graphflops.dims import Dim
     from graphflops.tensor import DType, TensorType
-
-_MOST_PIECES = 8  # of one number
-_EXACT = 2**53  # whole numbers up to this are exact in float64
-
-
-@dataclass(frozen=True, slots=True)
-class Quotient:
-    """A number divided by a positive one, rounded down."""
-
-    term: Affine
-    divisor: int
-
-    def __add__(self, number: Dim) -> Quotient:
-        return Quotient(self.term + number * self.divisor, self.divisor)
-
-
-Piece = Union[Affine, Quotient, float, None]  # None: not known, but no more than an ordinary score
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number by cases: the first piece whose truth holds; together the truths hold everywhere."""
-
-    pieces: tuple[tuple[Truth, Piece], ...]
-
-
-Known = Union[Truth, Number]
-UNKNOWN_NUMBER = Number(((TRUE, None),))
-
-
-def number(value: object) -> Number:
-    """A number that is the same for every pair; a whole one is affine."""
-    if isinstance(value, float) and abs(value) < _EXACT and value == int(value):
-        value = int(value)
-    return Number(((TRUE, Affine(0, 0, value) if isinstance(value, (int, Expr)) else value),))  # type: ignore[arg-type]
-
-
-def constant_of(piece: Piece) -> float | None:
-    """The number that a piece is for every pair; None where it is none."""
-    if isinstance(piece, Affine):
-        return piece.constant if piece.is_number and isinstance(piece.constant, int) else None
-    return piece if isinstance(piece, (int, float)) else None
-
-
-def number_of(value: Known) -> float | None:
-    """The number that a value is for every pair; None where it is none."""
-    return constant_of(value.pieces[0][1]) if isinstance(value, Number) and len(value.pieces) == 1 else None
-
-
-def as_number(value: Known) -> Number:
-    """A truth as 1 where it holds and 0 elsewhere; a number as it is."""
-    if isinstance(value, Number):
-        return value
-    return _number([(value, Affine(0, 0, 1)), (~value, ZERO)])
-
-
-def as_truth(value: Known) -> Truth:
-    """Where a number is not zero; a truth as it is."""
-    return value if isinstance(value, Truth) else _where(value, lambda piece: ~_equal(piece, ZERO))
-
-
-def negative(value: Known) -> Number:
-    """Minus a number."""
-    return _combined(lambda piece: _times(piece, Affine(0, 0, -1)), value)
-
-
-def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
-    """Where a mask lets scores through: a truth where it holds, a number to be added where it is not a hiding one.
-
-    unknown: where a number that is not known lets through.
-    """
-    if isinstance(value, Truth):
-        return value
-
-    def visible(piece: Piece) -> Truth:
-        return unknown if piece is None else ~_at_least(number(HIDING).pieces[0][1], piece)
-
-    return _where(value, visible)
-
-
-def _where(value: Number, test: Callable[[Piece], Truth]) -> Truth:
-    """Where a test of the pieces holds; by the pieces of which it does not hold where that alone is exact."""
-    tested = [(holds, test(piece)) for holds, piece in value.pieces]
-    found = FALSE
-    for holds, passes in tested:
-        found = found | (holds & passes)
-    if found.exact:
-        return found
-    fails = FALSE
-    for holds, passes in tested:
-        fails = fails | (holds & ~passes)
-    return ~fails if fails.exact else found & ~Truth(fails.lower, fails.lower)
-
-
-def _number(pieces: Sequence[tuple[Truth, Piece]]) -> Number:
-    """A number of those pieces, equal ones joined; not known where they are too many."""
-    found: dict[Piece, Truth] = {}
-    for holds, piece in pieces:
-        if holds.upper:
-            found[piece] = found[piece] | holds if piece in found else holds
-    if len(found) == 1:
-        return Number(((TRUE, *found),))  # type: ignore[arg-type]
-    if not found or len(found) > _MOST_PIECES:
-        return UNKNOWN_NUMBER
-    return Number(tuple((holds, piece) for piece, holds in found.items()))
-
-
-def _combined(function: Callable[..., Piece], *values: Known) -> Number:
-    """A function of numbers, piece by piece."""
-    return _number([(holds, function(*pieces)) for holds, pieces in _cases(values)])
-
-
-def _tested(function: Callable[..., Truth], *values: Known) -> Truth:
-    """A condition on numbers, piece by piece."""
-    found = FALSE
-    for holds, pieces in _cases(values):
-        found = found | (holds & function(*pieces))
-    return found
-
-
-def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
-    """Pieces of several numbers together, and where each combination holds."""
-    numbers = [as_number(value).pieces for value in values]
-    if math.prod(map(len, numbers)) > _MOST_PIECES**2:
-        return [(TRUE, (None,) * len(values))]
-    found = []
-    for chosen in product(*numbers):
-        holds = TRUE
-        for each, _ in chosen:
-            holds = holds & each
-        if holds.upper:
-            found.append((holds, tuple(piece for _, piece in chosen)))
-    return found
-
-
-# Pieces
-
-
-def _times(a: Piece, b: Piece) -> Piece:
-    x, y = constant_of(a), constant_of(b)
-    if x is not None and y is not None:
-        return _constant(x * y)
-    for one, factor in ((a, y), (b, x)):
-        if isinstance(one, Affine) and factor is not None and math.isfinite(factor) and factor == int(factor):
-            return one * int(factor)
-        if isinstance(one, Quotient) and factor == 1:
-            return one
-    return None
-
-
-def _constant(value: float) -> Piece:
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return number(value).pieces[0][1]
-
-
-def _at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
-    """`a >= b + more`; `more` is for whole numbers, 1 for a strict comparison."""
-    x, y = constant_of(a), constant_of(b)
-    if x is not None and y is not None:
-        return truth(x > y if more else x >= y)
-    if isinstance(a, Affine) and isinstance(b, Affine):
-        return where_not_negative(a + b * -1 + -more)
-    if isinstance(a, (Affine, Quotient)) and y is not None:
-        if math.isinf(y):
-            return truth(y < 0)
-        limit = math.floor(y) + 1 if more or y != int(y) else int(y)
-        return _whole_at_least(a, limit)
-    if isinstance(b, (Affine, Quotient)) and x is not None:
-        if math.isinf(x):
-            return truth(x > 0)
-        limit = math.ceil(x) - 1 if more or x != int(x) else int(x)
-        return ~_whole_at_least(b, limit + 1)
-    if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
-        difference = a.term + b.term * -1
-        if difference.is_number and isinstance(difference.constant, int) and not difference.constant:
-            return truth(not more)
-    return UNKNOWN
-
-
-def _whole_at_least(value: Affine | Quotient, limit: int) -> Truth:
-    """`value >= limit`."""
-    if isinstance(value, Quotient):
-        return where_not_negative(value.term + -limit * value.divisor)
-    return where_not_negative(value + -limit)
-
-
-def _equal(a: Piece, b: Piece) -> Truth:
-    x, y = constant_of(a), constant_of(b)
-    if x is not None and y is not None:
-        return truth(x == y)
-    if isinstance(a, Affine) and isinstance(b, Affine):
-        return where_zero(a + b * -1)
-    for one, whole in ((a, y), (b, x)):
-        if whole is not None and isinstance(one, (Affine, Quotient)):
-            if math.isinf(whole) or whole != int(whole):
-                return FALSE
-            return _whole_at_least(one, int(whole)) & ~_whole_at_least(one, int(whole) + 1)
-    if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
-        return _same_block(a.term, b.term, a.divisor)
-    return UNKNOWN
-
-
-def _same_block(a: Affine, b: Affine, size: int) -> Truth:
-    """Where two places are in the same block, counted from the first place."""
-    if a == b:
-        return TRUE
-    directions = {(a.row, a.column), (b.row, b.column)}
-    if directions != {(1, 0), (0, 1)} or a.constant != b.constant or mod(a.constant, size) != 0:
-        return UNKNOWN
-    return where_same_block(size)
-
-
-# Functions
 
 
 class AffineDomain(Domain[Known]):
@@ -271,7 +72,7 @@ class AffineDomain(Domain[Known]):
     def literal(self, value: Any) -> Known:
         if isinstance(value, bool):
             return truth(value)
-        return Number(((TRUE, _constant(value)),)) if isinstance(value, float) else number(value)
+        return Number(((TRUE, piece_of(value)),)) if isinstance(value, float) else number(value)
 
     def as_index(self, value: Known) -> Affine | None:
         piece = value.pieces[0][1] if isinstance(value, Number) and len(value.pieces) == 1 else None
@@ -301,7 +102,7 @@ class AffineDomain(Domain[Known]):
         if isinstance(yes, Truth) and isinstance(no, Truth):
             return (holds & yes) | (~holds & no)
         pieces = [(holds & each, piece) for each, piece in as_number(yes).pieces]
-        return _number([*pieces, *((~holds & each, piece) for each, piece in as_number(no).pieces)])
+        return by_cases([*pieces, *((~holds & each, piece) for each, piece in as_number(no).pieces)])
 
     def stored(self, scope: Scope, name: str, typed: TensorType, at: Indices) -> Known | None:
         known = known_element(typed, at)
@@ -349,13 +150,13 @@ class AffineDomain(Domain[Known]):
         """A number in an element type: one that differs from pair to pair is not followed where half precision rounds it."""
         if dtype.kind != "float" or dtype.bits >= 32:
             return value
-        return _combined(lambda piece: piece if constant_of(piece) is not None else None, value)
+        return combined(lambda piece: piece if constant_of(piece) is not None else None, value)
 
     def plus(self, a: Piece, b: Piece) -> Piece:
         """A sum; an addend that hides a score does so whatever the other one is."""
         x, y = constant_of(a), constant_of(b)
         if x is not None and y is not None:
-            return _constant(x + y)
+            return piece_of(x + y)
         if isinstance(a, Affine) and isinstance(b, Affine):
             return a + b
         for one, more in ((a, b), (b, a)):
@@ -373,17 +174,17 @@ def _of_constants(function: Function, values: Sequence[Known]) -> Known | None:
         numbers = [constant_of(piece) for piece in pieces]
         if any(x is None for x in numbers):
             return None
-        return _constant(computed(function, numbers).item())
+        return piece_of(computed(function, numbers).item())
 
-    return _combined(of_pieces, *values)
+    return combined(of_pieces, *values)
 
 
 def _add(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return _combined(domain.plus, a, _scaled(b, function.options.get("alpha", 1)))
+    return combined(domain.plus, a, _scaled(b, function.options.get("alpha", 1)))
 
 
 def _sub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return _combined(domain.plus, a, _scaled(b, -function.options.get("alpha", 1)))
+    return combined(domain.plus, a, _scaled(b, -function.options.get("alpha", 1)))
 
 
 def _rsub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
@@ -391,15 +192,15 @@ def _rsub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known
 
 
 def _scaled(value: Known, factor: Any) -> Known:
-    return value if factor == 1 else _combined(lambda piece: _times(piece, _constant(factor)), value)
+    return value if factor == 1 else combined(lambda piece: times(piece, piece_of(factor)), value)
 
 
 def _minimum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return domain.choose(_tested(_at_least, b, a), a, b)
+    return domain.choose(tested(where_at_least, b, a), a, b)
 
 
 def _maximum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return domain.choose(_tested(_at_least, a, b), a, b)
+    return domain.choose(tested(where_at_least, a, b), a, b)
 
 
 def _clamp(domain: AffineDomain, function: Function, x: Known, low: Any = None, high: Any = None) -> Known:
@@ -408,7 +209,7 @@ def _clamp(domain: AffineDomain, function: Function, x: Known, low: Any = None, 
 
 
 def _abs(domain: AffineDomain, function: Function, x: Known) -> Known:
-    return domain.choose(_tested(lambda piece: _at_least(piece, ZERO), x), x, negative(x))
+    return domain.choose(tested(lambda piece: where_at_least(piece, ZERO), x), x, negative(x))
 
 
 def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known | None:
@@ -429,7 +230,7 @@ def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Kn
             return Affine(0, 0, floor_div(piece.constant, divisor))
         return piece if divisor == 1 else Quotient(piece, divisor)
 
-    return _combined(quotient, a)
+    return combined(quotient, a)
 
 
 def _cast(domain: AffineDomain, function: Function, x: Known) -> Known:
@@ -441,7 +242,7 @@ def _cast(domain: AffineDomain, function: Function, x: Known) -> Known:
             return None if math.isinf(piece) else Affine(0, 0, int(piece))
         return piece
 
-    return _combined(truncated, x)
+    return combined(truncated, x)
 
 
 def _whole(domain: AffineDomain, function: Function, x: Known) -> Known | None:
@@ -453,12 +254,12 @@ def _whole(domain: AffineDomain, function: Function, x: Known) -> Known | None:
 def _comparison(
     test: Callable[[Piece, Piece], Truth],
 ) -> Callable[[AffineDomain, Function, Known, Known], Known]:
-    return lambda domain, function, a, b: _tested(test, a, b)
+    return lambda domain, function, a, b: tested(test, a, b)
 
 
 def _equality(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
     both = isinstance(a, Truth) and isinstance(b, Truth)
-    found = (a & b) | (~a & ~b) if both else _tested(_equal, a, b)  # type: ignore[operator]
+    found = (a & b) | (~a & ~b) if both else tested(where_equal, a, b)  # type: ignore[operator]
     return found if function.name == "eq" else ~found
 
 
@@ -466,7 +267,7 @@ _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
     "add": _add,
     "sub": _sub,
     "rsub": _rsub,
-    "mul": lambda domain, function, a, b: _combined(_times, a, b),
+    "mul": lambda domain, function, a, b: combined(times, a, b),
     "neg": lambda domain, function, x: negative(x),
     "abs": _abs,
     "minimum": _minimum,
@@ -484,10 +285,10 @@ _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
     "cast": _cast,
     "where": lambda domain, function, condition, yes, no: domain.choose(condition, yes, no),
     "masked_fill": lambda domain, function, x, mask, value: domain.choose(mask, value, x),
-    "ge": _comparison(_at_least),
-    "gt": _comparison(lambda a, b: _at_least(a, b, 1)),
-    "le": _comparison(lambda a, b: _at_least(b, a)),
-    "lt": _comparison(lambda a, b: _at_least(b, a, 1)),
+    "ge": _comparison(where_at_least),
+    "gt": _comparison(lambda a, b: where_at_least(a, b, 1)),
+    "le": _comparison(lambda a, b: where_at_least(b, a)),
+    "lt": _comparison(lambda a, b: where_at_least(b, a, 1)),
     "eq": _equality,
     "ne": _equality,
 }

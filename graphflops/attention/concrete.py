@@ -75,6 +75,9 @@ class ConcreteDomain(Domain[Known]):
             return index
         return None if isinstance(size, Expr) else np.where(index < 0, index + size, index)
 
+    def repeated(self, index: Any, size: Dim) -> Any:
+        return None if isinstance(size, Expr) else index % size
+
     def between(self, index: Any, begin: Dim, end: Dim | None) -> Known:
         if isinstance(begin, Expr) or isinstance(end, Expr):
             return Known(False, False)

@@ -82,6 +82,10 @@ class Domain(ABC, Generic[V]):
     def wrapped(self, index: Any, size: Dim) -> Any:
         """An index that counts from the end where it is negative, counted from the start; None where that is not known."""
 
+    def repeated(self, index: Any, size: Dim) -> Any:
+        """An index modulo the size of the axis that is repeated; None where that is not known."""
+        return None
+
     @abstractmethod
     def between(self, index: Any, begin: Dim, end: Dim | None) -> V:
         """Where an index is at least `begin`, and below `end` if there is one."""

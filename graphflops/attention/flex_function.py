@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention.affine import UNKNOWN_NUMBER, AffineDomain, Number, as_truth, visible_where
+from graphflops.attention.affine import AffineDomain
 from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain, Known, array_of_value
 from graphflops.attention.conditions import COLUMN, HIDING, NEVER, ROW, TRUE, Truth
 from graphflops.attention.elementwise import converted
 from graphflops.attention.index_propagation import Propagation, is_followed
 from graphflops.attention.interval_functions import Interval
 from graphflops.attention.intervals import IntervalDomain
+from graphflops.attention.piecewise import UNKNOWN_NUMBER, Number, as_truth, visible_where
 from graphflops.attention.scopes import size_of
 from graphflops.errors import shown
 from graphflops.graph import Ref

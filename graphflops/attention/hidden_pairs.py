@@ -16,13 +16,13 @@ from graphflops.graph import Ref
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphflops.attention.affine import Known
     from graphflops.attention.attention_use import Masking as Kind
     from graphflops.attention.concrete import ConcreteDomain
     from graphflops.attention.conditions import Cases
     from graphflops.attention.index_propagation import Propagation
     from graphflops.attention.match import Masking, Spelled
     from graphflops.attention.pair_enumeration import Restriction, Sense
+    from graphflops.attention.piecewise import Known
     from graphflops.attention.scopes import Scope
     from graphflops.attention.user_masks import Stated
     from graphflops.attention.value_numbering import ValueNumbers
@@ -165,7 +165,7 @@ class Hiding:
 
     def number(self, argument: object, call: Call) -> float | None:
         """The number that an argument is for every pair."""
-        from graphflops.attention.affine import number_of
+        from graphflops.attention.piecewise import number_of
 
         if isinstance(argument, Ref):
             return number_of(self.formula(argument.name, call.place).value)
@@ -205,7 +205,7 @@ class Hiding:
 
     def seen(self, each: Restriction) -> Truth:
         """Where a mask lets scores through, as a formula."""
-        from graphflops.attention.affine import as_truth, negative, visible_where
+        from graphflops.attention.piecewise import as_truth, negative, visible_where
 
         value = self.formula(each.name, each.before).value
         if each.sense in ("added", "subtracted"):

@@ -48,7 +48,7 @@ def doubled_hidden(
 ) -> tuple[int, int, bool]:
     """2 x the hidden pairs, summed over `problems` distinct (batch, head) slices, that number, and whether it is exact.
 
-    The remaining slices repeat these. upper: nothing is visible outside of these cases.
+    The other slices repeat these. upper: nothing is visible outside of these cases.
     Raises ModelError where too many pairs would have to be evaluated.
     """
     import numpy as np
@@ -60,18 +60,16 @@ def doubled_hidden(
         None if size is None else np.arange(size).reshape(size, *[1] * (len(lead) - axis + 1))
         for axis, size in enumerate(lead)
     ]
-    two = np.arange(2)
-    shape = np.shape(masks.visible(axes, np.minimum(two, queries - 1)[:, None], np.minimum(two, keys - 1)))
+    i, j = (np.minimum(np.arange(2), size - 1) for size in (queries, keys))
+    shape = np.shape(masks.visible(axes, i[:, None], j))
     shape = (*[1] * (len(lead) + 2 - len(shape)), *shape)
     varying = {axis: size for axis, size in enumerate(shape[:-2]) if size > 1}
     rows, columns = (size if shape[axis] > 1 else 1 for axis, size in ((-2, queries), (-1, keys)))
 
     def places_of(problem: int) -> list[Any]:
-        places = [None if size is None else np.int64(0) for size in lead]
         indices = np.unravel_index(problem, tuple(varying.values())) if varying else ()
-        for axis, index in zip(varying, indices, strict=True):
-            places[axis] = np.int64(index)
-        return places
+        given = dict(zip(varying, map(np.int64, indices), strict=True))
+        return [None if size is None else given.get(axis, np.int64(0)) for axis, size in enumerate(lead)]
 
     def visible(problem: int, _: int, i: Any, j: Any) -> Any:
         return masks.visible(places_of(problem), i, j)
@@ -81,8 +79,8 @@ def doubled_hidden(
 
     masks.exact = True
     problems = math.prod(varying.values())
-    found = count(visible, problems, 1, rows, columns, settled=settled)
-    pairs = found.pairs * (queries // rows) * (keys // columns)
+    pairs = count(visible, problems, 1, rows, columns, settled=settled).pairs
+    pairs *= (queries // rows) * (keys // columns)
     return 2 * (queries * keys * problems - pairs), problems, masks.exact
 
 

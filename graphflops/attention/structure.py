@@ -120,7 +120,7 @@ def part(p: Asked[Any], step: Step, at: Indices) -> Any:
     """A range of some axes, or every so many of it."""
     shape, inner = _source(p, step).shape, list(at)
     starts, axes, steps = (p.number(step.argument(name)) for name in ("start", "axes", "step"))
-    if not isinstance(starts, tuple):  # ATen's, of one axis
+    if not isinstance(starts, tuple):  # of one axis
         starts, axes = (starts or 0,), (step.argument("axis", 0),)
     axes = tuple(range(len(starts))) if axes is None else axes
     steps = steps if isinstance(steps, tuple) else (steps or 1,) * len(starts)
@@ -155,19 +155,13 @@ def tiled(p: Asked[Any], step: Step, at: Indices) -> Any:
     shape = _source(p, step).shape
     repeats, inner = p.number(step.argument("repeats")), at[len(at) - len(shape) :]
     times = repeats[len(repeats) - len(shape) :]
-    wanted = [size for size, each in zip(shape, times, strict=True) if size != 1 and each != 1]
-    if any(isinstance(size, Expr) for size in wanted):
-        return None
-    pairs = zip(shape, times, inner, strict=True)
-    return _of(
-        p,
-        step,
-        [p.domain.zero if n == 1 else i if each == 1 or i is None else _modulo(i, n) for n, each, i in pairs],
-    )
 
+    def place(size: Dim, each: Any, index: Any) -> Any:
+        if size == 1 or index is None or each == 1:
+            return p.domain.zero if size == 1 else index
+        return p.domain.repeated(index, size)
 
-def _modulo(index: Any, size: Dim) -> Any:
-    return index % size if hasattr(index, "__mod__") else None
+    return _of(p, step, [place(*each) for each in zip(shape, times, inner, strict=True)])
 
 
 # Elements by indices

@@ -302,18 +302,8 @@ def packed_efficient_backward(
 ) -> Estimate:
     """Five products, the scores being recomputed; without a bias its gradient is a placeholder."""
     problem = efficient_problem(
-        *(
-            query,
-            key,
-            value,
-            bias,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_k,
-            dropout_p,
-            custom_mask_type,
-            window_size,
-        )
+        *(query, key, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_k),
+        *(dropout_p, custom_mask_type, window_size),
     )
     estimate = problem.backward({*OPERANDS, *(("mask",) if bias_requires_grad else ())}, out)
     placeholder = query.like((), FLOAT32) if bias is None else bias.like()

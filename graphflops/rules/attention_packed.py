@@ -143,18 +143,8 @@ def flash_attention_forward(
     if block_table is not None:
         key, value = (pages_read(x, sequences, max_k) for x in (key, value))
     longest = max_k if cum_seq_k is not None or block_table is not None else key.shape[1]
-    problem = flash_problem(
-        query,
-        key,
-        value,
-        cum_seq_q,
-        cum_seq_k,
-        max_k,
-        dropout_p,
-        is_causal,
-        window_size_left,
-        window_size_right,
-    )
+    window = window_size_left, window_size_right
+    problem = flash_problem(query, key, value, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal, *window)
     debug = flash_debug_mask(query, (sequences, heads, rows_each), longest, return_debug_mask)
     reads = (cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, block_table)
     return problem.forward(result_of(query, value), row_sums, *flash_state(query), debug, reads=reads)

@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphflops.analysis import analyze
-from graphflops.attention.affine import AffineDomain, as_truth
+from graphflops.attention.affine import AffineDomain
 from graphflops.attention.concrete import ConcreteDomain
 from graphflops.attention.conditions import COLUMN, ROW, Cases, SameBlock
 from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.intervals import IntervalDomain, Span
+from graphflops.attention.piecewise import as_truth
 from graphflops.attention.scopes import GraphScopes
 from graphflops.dims import evaluate
 from graphflops.graph import Graph, Ref

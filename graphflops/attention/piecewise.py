@@ -1,0 +1,245 @@
+"""Numbers by cases: a few affine pieces, each with the truth where it holds.
+
+So `abs`, `min`, `where` and `clamp` of affine numbers need no representation of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Union
+
+from graphflops.attention.conditions import (
+    FALSE,
+    HIDING,
+    TRUE,
+    UNKNOWN,
+    ZERO,
+    Affine,
+    Truth,
+    truth,
+    where_not_negative,
+    where_same_block,
+    where_zero,
+)
+from graphflops.dims import Expr, mod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.dims import Dim
+
+_MOST_PIECES = 8  # of one number
+_EXACT = 2**53  # whole numbers up to this are exact in float64
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """A number divided by a positive one, rounded down."""
+
+    term: Affine
+    divisor: int
+
+    def __add__(self, number: Dim) -> Quotient:
+        return Quotient(self.term + number * self.divisor, self.divisor)
+
+
+Piece = Union[Affine, Quotient, float, None]  # None: not known, but no more than an ordinary score
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number by cases: the first piece whose truth holds; together the truths hold everywhere."""
+
+    pieces: tuple[tuple[Truth, Piece], ...]
+
+
+Known = Union[Truth, Number]
+UNKNOWN_NUMBER = Number(((TRUE, None),))
+
+
+def number(value: object) -> Number:
+    """A number that is the same for every pair; a whole one is affine."""
+    if isinstance(value, float) and abs(value) < _EXACT and value == int(value):
+        value = int(value)
+    return Number(((TRUE, Affine(0, 0, value) if isinstance(value, (int, Expr)) else value),))  # type: ignore[arg-type]
+
+
+def constant_of(piece: Piece) -> float | None:
+    """The number that a piece is for every pair; None where it is none."""
+    if isinstance(piece, Affine):
+        return piece.constant if piece.is_number and isinstance(piece.constant, int) else None
+    return piece if isinstance(piece, (int, float)) else None
+
+
+def number_of(value: Known) -> float | None:
+    """The number that a value is for every pair; None where it is none."""
+    return constant_of(value.pieces[0][1]) if isinstance(value, Number) and len(value.pieces) == 1 else None
+
+
+def as_number(value: Known) -> Number:
+    """A truth as 1 where it holds and 0 elsewhere; a number as it is."""
+    if isinstance(value, Number):
+        return value
+    return by_cases([(value, Affine(0, 0, 1)), (~value, ZERO)])
+
+
+def as_truth(value: Known) -> Truth:
+    """Where a number is not zero; a truth as it is."""
+    return value if isinstance(value, Truth) else _where(value, lambda piece: ~where_equal(piece, ZERO))
+
+
+def negative(value: Known) -> Number:
+    """Minus a number."""
+    return combined(lambda piece: times(piece, Affine(0, 0, -1)), value)
+
+
+def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
+    """Where a mask lets scores through: a truth where it holds, a number to be added where it is not a hiding one.
+
+    unknown: where a number that is not known lets through.
+    """
+    if isinstance(value, Truth):
+        return value
+
+    def visible(piece: Piece) -> Truth:
+        return unknown if piece is None else ~where_at_least(number(HIDING).pieces[0][1], piece)
+
+    return _where(value, visible)
+
+
+def _where(value: Number, test: Callable[[Piece], Truth]) -> Truth:
+    """Where a test of the pieces holds; by the pieces of which it does not hold where that alone is exact."""
+    tested = [(holds, test(piece)) for holds, piece in value.pieces]
+    found = FALSE
+    for holds, passes in tested:
+        found = found | (holds & passes)
+    if found.exact:
+        return found
+    fails = FALSE
+    for holds, passes in tested:
+        fails = fails | (holds & ~passes)
+    return ~fails if fails.exact else found
+
+
+def by_cases(pieces: Sequence[tuple[Truth, Piece]]) -> Number:
+    """A number of those pieces, equal ones joined; not known where they are too many."""
+    found: dict[Piece, Truth] = {}
+    for holds, piece in pieces:
+        if holds.upper:
+            found[piece] = found[piece] | holds if piece in found else holds
+    if len(found) == 1:
+        return Number(((TRUE, *found),))  # type: ignore[arg-type]
+    if not found or len(found) > _MOST_PIECES:
+        return UNKNOWN_NUMBER
+    return Number(tuple((holds, piece) for piece, holds in found.items()))
+
+
+def combined(function: Callable[..., Piece], *values: Known) -> Number:
+    """A function of numbers, piece by piece."""
+    return by_cases([(holds, function(*pieces)) for holds, pieces in _cases(values)])
+
+
+def tested(function: Callable[..., Truth], *values: Known) -> Truth:
+    """A condition on numbers, piece by piece."""
+    found = FALSE
+    for holds, pieces in _cases(values):
+        found = found | (holds & function(*pieces))
+    return found
+
+
+def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
+    """Pieces of several numbers together, and where each combination holds."""
+    numbers = [as_number(value).pieces for value in values]
+    if math.prod(map(len, numbers)) > _MOST_PIECES**2:
+        return [(TRUE, (None,) * len(values))]
+    found = []
+    for chosen in product(*numbers):
+        holds = TRUE
+        for each, _ in chosen:
+            holds = holds & each
+        if holds.upper:
+            found.append((holds, tuple(piece for _, piece in chosen)))
+    return found
+
+
+# Pieces
+
+
+def times(a: Piece, b: Piece) -> Piece:
+    """The product of two pieces."""
+    x, y = constant_of(a), constant_of(b)
+    if x is not None and y is not None:
+        return piece_of(x * y)
+    for one, factor in ((a, y), (b, x)):
+        if isinstance(one, Affine) and factor is not None and math.isfinite(factor) and factor == int(factor):
+            return one * int(factor)
+        if isinstance(one, Quotient) and factor == 1:
+            return one
+    return None
+
+
+def piece_of(value: float) -> Piece:
+    """A number as a piece."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return number(value).pieces[0][1]
+
+
+def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
+    """`a >= b + more`; `more` is for whole numbers, 1 for a strict comparison."""
+    x, y = constant_of(a), constant_of(b)
+    if x is not None and y is not None:
+        return truth(x > y if more else x >= y)
+    if isinstance(a, Affine) and isinstance(b, Affine):
+        return where_not_negative(a + b * -1 + -more)
+    if isinstance(a, (Affine, Quotient)) and y is not None:
+        if math.isinf(y):
+            return truth(y < 0)
+        limit = math.floor(y) + 1 if more or y != int(y) else int(y)
+        return _whole_at_least(a, limit)
+    if isinstance(b, (Affine, Quotient)) and x is not None:
+        if math.isinf(x):
+            return truth(x > 0)
+        limit = math.ceil(x) - 1 if more or x != int(x) else int(x)
+        return ~_whole_at_least(b, limit + 1)
+    if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
+        difference = a.term + b.term * -1
+        if difference.is_number and isinstance(difference.constant, int) and not difference.constant:
+            return truth(not more)
+    return UNKNOWN
+
+
+def _whole_at_least(value: Affine | Quotient, limit: int) -> Truth:
+    """`value >= limit`."""
+    if isinstance(value, Quotient):
+        return where_not_negative(value.term + -limit * value.divisor)
+    return where_not_negative(value + -limit)
+
+
+def where_equal(a: Piece, b: Piece) -> Truth:
+    """`a == b`."""
+    x, y = constant_of(a), constant_of(b)
+    if x is not None and y is not None:
+        return truth(x == y)
+    if isinstance(a, Affine) and isinstance(b, Affine):
+        return where_zero(a + b * -1)
+    for one, whole in ((a, y), (b, x)):
+        if whole is not None and isinstance(one, (Affine, Quotient)):
+            if math.isinf(whole) or whole != int(whole):
+                return FALSE
+            return _whole_at_least(one, int(whole)) & ~_whole_at_least(one, int(whole) + 1)
+    if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
+        return _same_block(a.term, b.term, a.divisor)
+    return UNKNOWN
+
+
+def _same_block(a: Affine, b: Affine, size: int) -> Truth:
+    """Where two places are in the same block, counted from the first place."""
+    if a == b:
+        return TRUE
+    directions = {(a.row, a.column), (b.row, b.column)}
+    if directions != {(1, 0), (0, 1)} or a.constant != b.constant or mod(a.constant, size) != 0:
+        return UNKNOWN
+    return where_same_block(size)
