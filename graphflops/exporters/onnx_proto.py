@@ -74,6 +74,8 @@ def without_weights(data: bytes | Pages) -> bytes:
         pieces = list(_slimmed(view, 0, len(view), "model", 0))
     except (IndexError, ValueError):
         return bytes(view[:])
+    if len(pieces) == 1 and isinstance(data, bytes):
+        return data  # nothing was dropped
     return b"".join(pieces)
 
 
