@@ -76,6 +76,7 @@ class Scope:
         self.depth = depth
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
+        self._numbers: dict[str, int] = {}  # by name: the last number put behind it
         tensor = program.tensor
         self.types: dict[str, Any] = {name: tensor(name, raw) for name, raw in graph.tensor_values.items()}
         self.types.update(
@@ -256,10 +257,11 @@ class Scope:
 
     def unused(self, name: str) -> str:
         """The name, with a number behind it if it is taken."""
-        candidate, count = name, 0
+        candidate, count = name, self._numbers.get(name, 0)
         while candidate in self.node_names or candidate in self.refs:
             count += 1
             candidate = f"{name}_{count}"
+        self._numbers[name] = count
         return candidate
 
     # Arguments

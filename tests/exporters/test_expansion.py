@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 
 import pytest
@@ -15,7 +16,7 @@ from graphflops.exporters.sources import OnnxPlaces, Sources
 from graphflops.exporters.tied import with_aliases
 from graphflops.exporters.types import collect
 from graphflops.graph import Input, Node, Ref
-from tests.exporters.build import save
+from tests.exporters.build import call, meta, program, save, tensor
 from tests.exporters.onnx_files import node
 from tests.support import t
 
@@ -127,6 +128,18 @@ def test_a_program_of_quotes_and_bare_numbers(tmp_path):
     for text in (b'{"a": NaN, "' + b'\\"' * LONG, b'{"a": NaN, ' + b'"\\' * LONG):
         with pytest.raises(FileError, match="is not JSON"):
             load(save(tmp_path / "a.pt2", text))
+
+
+def test_calls_of_one_name(tmp_path):
+    """Looking for a free number from 1 on each time takes 2 * 10**8 steps."""
+    names = ["x", *(f"v{i}" for i in range(20_000)), "y"]
+    nodes = [
+        call("torch.ops.aten.relu.default", tensor(operand), out=result, name="same")
+        for operand, result in itertools.pairwise(names)
+    ]
+    found = load(save(tmp_path / "a.pt2", program(nodes, dict.fromkeys(names, meta(4, 8)))))
+    assert [entry.name for entry in found.nodes[:3]] == ["same", "same_1", "same_2"]
+    assert found.nodes[-1].name == "same_20000"
 
 
 def test_twenty_thousand_tied_weights():
