@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from graphflops.dims import symbol
 from graphflops.findings import Finding
 from graphflops.onnx_audit.audit import audit
 from graphflops.onnx_audit.catalogue import checks
+from graphflops.onnx_audit.model import Model
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -337,6 +340,34 @@ def test_a_batch_norm_after_its_convolution(tmp_path: Path) -> None:
     assert [(c, s) for c, s, _ in found(body, tmp_path)] == [("GF254", "note")]
     shared = body.replace("float[1,1,4,4] y)", "float[1,1,4,4] y, float[1,1,4,4] c)")
     assert found(shared, tmp_path) == []
+
+
+def test_attention_of_several_calls_and_keys_copied_for_each_head() -> None:
+    """The sample has four layers, in which 8 query heads share 2 heads of keys and values."""
+    got = audit(Path(__file__).parents[2] / "samples" / "gqa_transformer.onnx").findings
+    assert [f.message for f in got if f.code == "GF257"] == ["2 heads of keys and values are copied to 8"] * 4
+    scores = [finding.bytes for finding in got if finding.code == "GF256"]
+    batch, sequence = symbol("batch"), symbol("sequence")
+    # 8 heads of float32 scores or probabilities, written or read six times between the products
+    assert scores == [6 * 8 * 4 * batch * sequence * sequence] * 4
+
+
+def test_fused_attention_of_grouped_heads_is_fine(tmp_path: Path) -> None:
+    body = (
+        "g (float[1,8,16,8] q, float[1,2,16,8] k, float[1,2,16,8] v) => (float[1,8,16,8] y)"
+        " { y = Attention (q, k, v) }"
+    )
+    codes = [code for code, _, _ in found(body, tmp_path, '<ir_version: 11, opset_import: ["" : 23]>\n')]
+    assert not {"GF256", "GF257"} & {*codes}
+
+
+@pytest.mark.parametrize("size, severity", [(2**31, None), (2**31 - 2**20, "warning"), (2**30, "none")])
+def test_a_file_too_large_for_protobuf(size: int, severity: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.touch()
+    os.truncate(path, size)  # a sparse file: it takes no room
+    got = [found.severity for found in checks()["GF241"].run(Model(path, onnx.ModelProto()))]
+    assert got == ([] if severity == "none" else [severity])
 
 
 def test_a_model_of_onnx_itself_has_no_grave_finding() -> None:
