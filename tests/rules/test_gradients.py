@@ -28,7 +28,7 @@ PLANE = trained(2, 3, 8, 8)
 RUNNING = {"running_mean": t(6), "running_var": t(6), "momentum": 0.1, "eps": 1e-5}
 NORMED = {"x": BATCH, "weight": CHANNEL, "bias": CHANNEL, **RUNNING}
 POISSON = {"x": X, "target": t(8), "full": False, "eps": 1e-8, "reduction": 1}
-ONE_LAYER = {"params": (trained(4, 8), trained(4, 4)), "has_biases": False, "num_layers": 1, "dropout": 0.0}
+ONE_LAYER = {"num_layers": 1, "dropout": 0.0}
 ONE_LAYER |= {"train": True, "bidirectional": False, "batch_first": False}
 FOLDED = {
     "output_size": (8, 8),
@@ -91,12 +91,29 @@ def test_arithmetic_of_gradients(
     assert shapes(estimate) == [x.shape for x in operands]
 
 
-@pytest.mark.parametrize("kind", ["rnn_relu", "rnn_tanh"])
-def test_the_gradient_of_a_sequence_is_its_products_twice(kind: str) -> None:
-    arguments = {"x": trained(5, 3, 8), "hx": trained(1, 3, 4), **ONE_LAYER}
+# Operations per hidden unit and row: the gradient of a sigmoid or tanh is 3, that of a relu 1.
+BACK = [
+    ("rnn_relu", 1, 1),
+    ("rnn_tanh", 1, 3),
+    ("lstm", 4, 3 * 3 + 2 * 3 + 7),  # of the output gate and of tanh(c') 3, of the other gates and of c 4
+    ("gru", 3, 2 * 3 + 3 + 6),  # of the new state 2, of z, of r, of the hidden part and of h 1 each
+]
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize(("kind", "gates", "per_unit"), BACK)
+def test_the_gradient_of_a_sequence_is_its_products_twice(
+    kind: str, gates: int, per_unit: int, biases: bool
+) -> None:
+    weights = (trained(4 * gates, 8), trained(4 * gates, 4))
+    weights += (trained(4 * gates), trained(4 * gates)) * biases
+    state = (trained(1, 3, 4), trained(1, 3, 4)) if kind == "lstm" else trained(1, 3, 4)
+    arguments = {"x": trained(5, 3, 8), "hx": state, **ONE_LAYER, "params": weights, "has_biases": biases}
     estimate = gradient(f"aten.{kind}.input", "x hx params", **arguments)
-    assert estimate.matrix_flops == 2 * (2 * 5 * 3 * 4 * (8 + 4))
-    assert shapes(estimate) == [(5, 3, 8), (1, 3, 4), (4, 8), (4, 4)]
+    assert estimate.matrix_flops == 2 * (2 * 5 * 3 * (4 * gates) * (8 + 4))
+    # The gradient of a bias is a sum; both have the same.
+    assert estimate.vector_flops == (5 * 3 * 4) * (per_unit + gates * biases)
+    assert estimate.transcendentals == 5 * 3 * 4 * (kind == "lstm")  # tanh(c') is evaluated again
 
 
 # 6 steps of 2 samples, 5 classes, 3 labels: 2 * 3 + 1 states at each step.
