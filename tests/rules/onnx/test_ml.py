@@ -48,6 +48,13 @@ def test_support_vectors(kernel, matrix, vector, functions) -> None:
     assert regressor.transcendentals == n * 3 * functions
 
 
+def test_a_regressor_without_support_vectors_is_one_product() -> None:
+    regressor = price(ML + "SVMRegressor", X, coefficients=(0.1,) * 4, rho=(0.1,), kernel_type="RBF")
+    assert (regressor.matrix_flops, regressor.vector_flops) == (2 * 4 * n, n)
+    one_class = price(ML + "SVMRegressor", X, coefficients=(0.1,) * 4, rho=(0.1,), one_class=1)
+    assert one_class.vector_flops == 2 * n
+
+
 def test_votes_of_pairs_of_classes() -> None:
     settings = {
         "support_vectors": (0.1,) * 16,
