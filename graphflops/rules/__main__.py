@@ -6,6 +6,6 @@ from graphflops.rules import index
 from graphflops.rules.registry import index_text
 
 if __name__ == "__main__":
-    index.RULES.clear()  # what it says may be out of date, and must not forbid a rule its new home
+    index.RULES.clear()  # the old index may be out of date and must not stop a rule from moving to another module
     index.BACKWARDS.clear()
     Path(index.__file__).write_text(index_text(), encoding="utf-8")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
 
-# In ATen `softplus` has scales.
+# ATen's `softplus` has scales.
 pointwise("relu, threshold, leaky_relu, rrelu, hardshrink, softshrink, hardsigmoid, hardswish, mish, silu")
 pointwise("hardtanh relu6, selu, celu, log_sigmoid")
 pointwise("softplus", "scaled_softplus")
@@ -164,7 +164,7 @@ def rrelu_with_noise_functional(
     return replace(elementwise(WORK["rrelu"], a), out=(a.like(), noise.like()))
 
 
-# In training the slopes are kept.
+# Training keeps the slopes for the gradient.
 backward("aten.rrelu_with_noise", "aten.rrelu_with_noise_functional")(
     differentiate(by_operand(WORK["rrelu_with_noise"], "a", "noise"))
 )

@@ -20,7 +20,7 @@ from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
 
 SCALE_AND_SHIFT = 2
-UPDATE = 3  # two products and an addition mix a new statistic into a running one
+UPDATE = 3  # updating a running statistic: two products and an addition
 
 
 def channels_of(x: TensorType) -> TensorType:

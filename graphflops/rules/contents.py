@@ -66,7 +66,7 @@ def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Cont
         return None
     try:
         return aligned(fold, shape, known)  # type: ignore[arg-type]
-    except (ArithmeticError, DimError):  # a division by zero that the program may never come to
+    except (ArithmeticError, DimError):  # a division by zero that the program may never execute
         return None
 
 

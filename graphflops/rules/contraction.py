@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 Tensors = tuple[TensorType, ...]
-_ORDERS_TRIED = 4  # operands of an einsum up to which all orders are tried: 18 orders of four
-Sizes = dict[str, Dim]  # size by label; a label of size 1 is left out, for nothing is repeated along it
+_ORDERS_TRIED = 4  # all contraction orders are tried for at most this many operands: 18 orders of four
+Sizes = dict[str, Dim]  # size by label, without labels of size 1
 
 
 # Einsum.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from graphflops.graph import Opaque
 
-_PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown in full where neither is provably dearer
+_PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown if neither is provably more expensive
 
 
 @rule("higher_order.cond")

@@ -114,7 +114,7 @@ def _each(value: PerAxis | str, count: int) -> Shape:
     return value * count if len(value) == 1 else value
 
 
-# The spellings of convolution.
+# Convolution operators.
 
 
 @rule("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten._convolution_mode", product=("x", "weight"))

@@ -90,7 +90,7 @@ def cummax_gradient(call: ForwardCall) -> Estimate:
     return operand_gradient(call, each=1, saved=selected_indices(call))
 
 
-_MOST_TURNS = 10_000  # a number that a file makes up may ask for any
+_MOST_TURNS = 10_000  # a damaged file may hold any number
 
 
 @rule("aten.diff")
@@ -109,7 +109,7 @@ def diff(
     pieces = tuple(piece for piece in (prepend, x, append) if piece is not None)
     length = total(piece.shape[place] for piece in pieces)
     out = x.like(replaced(x.shape, place, dim_max(length - n, 0)), result_type(*pieces))
-    turns = n if isinstance(length, Expr) else min(n, length)  # past its length nothing is left to subtract
+    turns = n if isinstance(length, Expr) else min(n, length)  # beyond its length nothing is left to subtract
     require(turns <= _MOST_TURNS, f"{n} differences one after another")
     steps = total(dim_max(length - step, 0) for step in range(1, turns + 1))
     return Estimate((out,), vector_flops=parts(out) * steps * prod(reduced(x.shape, place)), reads=pieces)

@@ -93,7 +93,7 @@ def _renormed(
     )
 
 
-# Bags: rows looked up and reduced at once.
+# Bags: rows are looked up and reduced in one operator.
 
 
 def bagged(

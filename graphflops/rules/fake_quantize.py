@@ -38,7 +38,7 @@ def fake_quantize_per_channel(
     return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
-# The gradient passes where the element was within the range, which is found again.
+# The gradient passes for elements within the range; the mask is recomputed.
 backward(
     "aten.fake_quantize_per_tensor_affine",
     "aten.fake_quantize_per_channel_affine",

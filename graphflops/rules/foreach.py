@@ -13,7 +13,7 @@ from graphflops.rules.registry import find, require, rule
 from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
-Item: TypeAlias = "Value | Sequence[Value]"  # a list with an entry for each item, or what all items share
+Item: TypeAlias = "Value | Sequence[Value]"  # a list with one entry per item, or one value for all items
 Tensors = Sequence[TensorType]
 
 ITEMWISE = """abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg

@@ -44,7 +44,7 @@ def complex_work(shape: Sizes, dims: Iterable[int]) -> Dim:
     return total(transform(shape[dim]) * without(shape, dim) for dim in dims)
 
 
-# The three transforms that all others are made of.
+# The three basic transforms.
 
 
 @rule("aten._fft_c2c")
@@ -93,7 +93,7 @@ def prims_fft_c2r(x: TensorType, *, dim: Sequence[int], last_dim_size: Dim) -> E
     return fft_c2r(x, dim, 0, last_dim_size)
 
 
-# The public spellings: each cuts or pads its operand to the sizes asked for, then transforms it.
+# The public operators: each crops or pads its operand to the given sizes, then transforms it.
 
 
 def padded(

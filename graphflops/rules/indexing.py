@@ -222,7 +222,7 @@ def scatter_reduce(
     return scatter(x, dim, index, src, reduce=reduce)
 
 
-# Gradients: what a gather read, a scatter adds up, and the other way round.
+# Gradients: the gradient of a gather is a scatter-add, and the reverse.
 
 
 @backward(

@@ -166,7 +166,7 @@ def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> E
     return Estimate((x.like((count, r)),), reads=(x,))
 
 
-# Gradients: views of the result's, except where an element was used more than once.
+# Gradients: views of the result's gradient, unless an element was used more than once.
 
 
 @backward(

@@ -41,7 +41,7 @@ def nothing(x: TensorType) -> TensorType:
     return x.like((0,))
 
 
-# Cholesky and its symmetric indefinite relative.
+# Cholesky and LDL^T.
 
 
 @rule("aten.cholesky", "aten.linalg_cholesky")

@@ -139,7 +139,7 @@ def _scaled(
     return Estimate(product.out, pairs * product.matrix_flops, vector, reads=reads)
 
 
-# Weights of few bits: the activations keep their type, in which the products are formed.
+# Weights of few bits: products are computed in the type of the activations.
 
 
 def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorType | None) -> Estimate:
@@ -276,7 +276,7 @@ def fbgemm_linear_int8(
     )
 
 
-# Pruned weights: only what is stored is multiplied. Of 2:4 sparse weights that is half.
+# Pruned weights: only stored weights are multiplied, half of 2:4 sparse ones.
 
 
 @rule("aten._sparse_semi_structured_linear")

@@ -152,7 +152,7 @@ def copy_from(src: TensorType, x: TensorType, non_blocking: bool = False) -> Est
     return copy(x.like(src.shape), src)
 
 
-# Memory set aside or exchanged.
+# Memory that is allocated or exchanged.
 
 
 @rule("aten.resize")

@@ -66,9 +66,7 @@ def narrow(x: TensorType, dim: int, start: Dim | TensorType, length: Dim) -> Est
     return free(x.view(replaced(x.shape, place, length)))
 
 
-_MOST_PIECES = (
-    100_000  # no program names more results of one call; a size that a file makes up may ask for any number
-)
+_MOST_PIECES = 100_000  # no real call has more results; a damaged file may hold any size
 
 
 def require_few(pieces: Dim) -> None:

@@ -22,7 +22,7 @@ from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.work import WORK, Gradient, Work, power
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
 
-# One operand; the type stays, if nothing else is said.
+# One operand; the type stays unless `result` is given.
 pointwise("neg negative _neg_view_copy", fold=operator.neg)
 pointwise("abs absolute", result=to_real)
 pointwise("floor, ceil, trunc fix, sign, sgn, frac, nan_to_num, bitwise_not")

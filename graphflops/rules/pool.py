@@ -40,7 +40,7 @@ def outputs(
     spare = padded - window + (stride - 1 if ceil_mode else 0)
     require(not at_least(-1, spare), f"a window of {window} is larger than its input of {padded}")
     count = floor_div(spare, stride) + 1
-    if not ceil_mode or at_least(window, after + stride):  # else the last window may start too late
+    if not ceil_mode or at_least(window, after + stride):  # else the last window may start behind the input
         return count
     return count - compare(">=", (count - 1) * stride, before + size)
 
@@ -63,7 +63,7 @@ def pooled(
         sizes, kernel, spread(stride, spatial, kernel), pads, spread(dilation, spatial, 1), strict=True
     )
     counts = tuple(outputs(*setting, ceil_mode) for setting in settings)
-    # Rounding up allows a window that is larger than its input, of which it holds no more than there is.
+    # With ceil_mode a window may be larger than its input; it then holds only the elements of the input.
     padded = [size + 2 * pad for size, pad in zip(sizes, pads, strict=True)]
     held = tuple(
         size if at_least(window, size) else window for window, size in zip(kernel, padded, strict=True)
@@ -204,7 +204,7 @@ for _spatial in (2, 3):
     rule(f"aten.avg_pool{_spatial}d_backward")(avg_pooling_backward(_spatial))
 
 
-# Windows as even as the sizes allow.
+# Adaptive windows.
 
 
 _LARGEST_FACTORED = 2**20
@@ -302,7 +302,7 @@ rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward")(
 )
 
 
-# Random windows, and maxima put back.
+# Fractional pooling and unpooling.
 
 
 @rule("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")

@@ -35,7 +35,7 @@ prim("shift_left, shift_right_arithmetic")
 prim("eq, ne, lt, le, gt, ge", result=to_bool)
 
 
-# The same as an ATen operator, under the same signature.
+# Rules of ATen operators with the same signature.
 rule("prims.where")(pointwise_rules.select)
 rule("prims.clone", "prims.copy_strided", "prims.device_put")(movement.clone)
 rule("prims.copy_to")(movement.copy)
@@ -80,7 +80,7 @@ def collapse(a: TensorType, start: int, end: int) -> Estimate:
     return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
 
 
-# Fresh tensors.
+# New tensors.
 
 
 @rule("prims.empty", "prims.empty_strided", "prims.empty_permuted")

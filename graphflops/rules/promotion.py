@@ -53,7 +53,7 @@ def result_type(*operands: Value) -> DType:
         if result is None:
             result = promoted
         elif category(promoted) > category(result):
-            # A lower rank brings its category; the width stays that of the floats before it.
+            # A lower priority contributes its category only; the width stays.
             if promoted.kind == "complex" and result.kind == "float":
                 promoted = complex_of(result)
             result = promoted

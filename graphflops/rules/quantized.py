@@ -25,7 +25,7 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
     return Estimate((x.like(dtype=dtype),), vector_flops=per_element * x.numel, reads=reads)
 
 
-# Export's own vocabulary: quantized tensors are plain integer tensors.
+# Operators of torch.export: quantized tensors are plain integer tensors.
 
 
 @rule("quantized_decomposed.quantize_per_tensor")

@@ -46,14 +46,12 @@ def dim(x: TensorType) -> Estimate:
     return number(x.rank)
 
 
-# What the type answers; where the answer hangs on memory, it is that of a tensor of its own without gaps.
+# Answered by the type; questions about memory are answered for a contiguous tensor.
 _ANSWERS: dict[str, Callable[[TensorType], Value]] = {
     "is_complex": lambda x: x.dtype.kind == "complex",
     "is_floating_point": lambda x: x.dtype.kind == "float",
     "is_signed": lambda x: x.dtype.kind not in ("uint", "bool"),
-    "sym_storage_offset": lambda x: data_dependent(
-        "storage_offset"
-    ),  # of a view: where in the memory it looks
+    "sym_storage_offset": lambda x: data_dependent("storage_offset"),  # the storage offset of a view
     "storage_offset": lambda x: data_dependent("storage_offset"),
     "sym_is_contiguous": lambda x: True,
     "is_contiguous": lambda x: True,
@@ -91,7 +89,7 @@ def is_same_size(a: TensorType, b: TensorType) -> Estimate:
     return number(True if all(map(same, a.shape, b.shape)) else None)
 
 
-# Elements read out of tensors.
+# Reads of single elements.
 
 
 @rule("aten.item", "aten._local_scalar_dense")
@@ -110,7 +108,7 @@ def is_nonzero(x: TensorType) -> Estimate:
     return Estimate((data_dependent("is_nonzero"),), vector_flops=1, reads=(x,), writes=())
 
 
-# Promises: nothing is computed, a few hand on a token that keeps them in order.
+# Assertions: no work; a few return a token that orders them.
 
 
 @rule("aten._assert_scalar", "aten.sym_constrain_range", "aten.sym_constrain_range_for_size", "aten._print")
@@ -160,7 +158,7 @@ def make_dep_token(*, dtype: object = None) -> Estimate:
     return free(TensorType((), FLOAT32), alias=False)
 
 
-# Notes to profilers, debuggers and the caching allocator.
+# Hints for profilers, debuggers and the caching allocator.
 
 
 @rule("profiler._record_function_enter", "profiler._record_function_enter_new")

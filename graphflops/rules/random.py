@@ -77,7 +77,7 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
     return Estimate((TensorType((n,), dtype or INT64),))
 
 
-# Filling a tensor: its shape and type count, its contents do not.
+# Fills: only the tensor's shape and type are used.
 
 
 @rule(
@@ -177,12 +177,12 @@ def multinomial(a: TensorType, num_samples: Dim, replacement: bool = False) -> E
     return Estimate((out,), vector_flops=4 * a.numel, transcendentals=a.numel, reads=(a,))
 
 
-# What a sample does not depend on smoothly has no gradient; a gamma number's goes through its sampler.
+# Non-differentiable samples have no gradient; that of a gamma number goes through its sampler.
 backward("aten.bernoulli", "aten.normal", "aten.poisson", "aten.binomial")(differentiate({}))
 backward("aten._standard_gamma")(differentiate({"a": Gradient(1, 1, reads="a out")}))
 
 
-# Generators that count: the state is an operand.
+# Counter-based generators: the state is an operand.
 
 
 @rule("rngprims.philox_rand")

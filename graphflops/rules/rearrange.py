@@ -73,7 +73,7 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
     return data_dependent("repeat_interleave")
 
 
-# The same elements elsewhere.
+# Permutations of elements.
 
 
 @rule("aten.roll")
@@ -157,7 +157,7 @@ def diag(x: TensorType, diagonal: int = 0) -> Estimate:
     return diag_embed(x, diagonal) if x.rank == 1 else copied(*tensors_of(parts.diagonal(x, diagonal).out))
 
 
-# A part replaced.
+# Copies with a replaced part.
 
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
@@ -218,7 +218,7 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
     return Estimate(results, reads=copy, writes=copy)
 
 
-# Gradients of views, as a graph of forward and backward spells them.
+# Gradients of views as operators of a joint graph.
 
 
 @rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward")

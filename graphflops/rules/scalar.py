@@ -33,7 +33,7 @@ def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
         return number(None)
     try:
         result = function(*arguments)
-    except (ArithmeticError, TypeError, ValueError):  # the program may never come to it
+    except (ArithmeticError, TypeError, ValueError):  # the program may never execute it
         return number(None)
     too_long = isinstance(result, int) and result.bit_length() > MAX_POWER_BITS
     return number(None if too_long or isinstance(result, complex) else result)

@@ -18,7 +18,7 @@ from graphflops.rules.vector_norm import of_vectors
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 
 COSINE = 4  # two divisions, a product and a sum
-PER_PAIR = 2  # two norms kept from zero
+PER_PAIR = 2  # both norms clamped away from zero
 
 
 @rule("aten.cosine_similarity")

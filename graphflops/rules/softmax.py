@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SOFTMAX = 4  # maximum 1, subtract 1, sum 1, divide 1; and an exponential
 LOG_SOFTMAX = 4  # maximum 1, subtract 1, sum 1, subtract 1; and an exponential
-SAFE = 3  # compare 1, any 1, select 1: rows that are masked away become zero
+SAFE = 3  # compare 1, any 1, select 1: fully masked rows become zero
 SOFTMAX_GRADIENT = 4  # multiply 1, sum 1, subtract 1, multiply 1
 LOG_SOFTMAX_GRADIENT = 3  # sum 1, multiply 1, subtract 1; and an exponential
 

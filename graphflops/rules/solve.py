@@ -193,7 +193,7 @@ def pinv_tolerances(
     return pseudo_inverse(x, hermitian, atol, rtol)
 
 
-# What singular values tell.
+# Ranks, norms and condition numbers.
 
 
 def rank_of(x: TensorType, hermitian: bool, *tolerances: object) -> Estimate:

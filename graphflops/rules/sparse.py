@@ -31,7 +31,7 @@ ELEMENTWISE = (
     *("sqrt", "square", "expm1", "log1p", "erf", "floor", "ceil", "round", "trunc", "deg2rad", "rad2deg"),
     *("mul", "div", "clone", "to.dtype", "to.device", "to.dtype_layout", "_to_copy"),
 )
-# Operators that move elements about or tell of a tensor, whichever of its elements are stored.
+# Operators that move elements or query a tensor, with any stored elements.
 UNCHANGED = (
     *("t", "transpose", "numpy_T", "adjoint", "detach", "alias"),
     *("sym_size", "sym_numel", "_assert_tensor_metadata", "is_coalesced"),
@@ -58,7 +58,7 @@ def elements(x: TensorType, dtype: DType | None = None) -> TensorType:
     return x.like((stored(x),), dtype)
 
 
-# Made of elements, and taken apart.
+# Construction from elements, and access to them.
 
 
 @rule("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe")
@@ -208,7 +208,7 @@ def nnz(x: TensorType) -> Estimate:
     return free(stored(x))
 
 
-# Element by element.
+# Elementwise operators.
 
 
 def _as_stored(name: str) -> None:
@@ -329,7 +329,7 @@ def sparse_sampled_addmm(
     return Estimate((sampled.like(),), matrix, 3 * stored(base), reads=(sampled, a, b), writes=(sampled,))
 
 
-# Places of rows and columns, as dense tensors.
+# Row and column indices, as dense tensors.
 
 
 @rule("aten._convert_indices_from_coo_to_csr")

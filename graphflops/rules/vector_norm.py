@@ -16,7 +16,7 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 if TYPE_CHECKING:
     from graphflops.tensor import DType, TensorType
 
-ROOTLESS = (0, 1, math.inf, -math.inf)  # orders that take no power and no root
+ROOTLESS = (0, 1, math.inf, -math.inf)  # orders without powers and roots
 
 
 def of_vectors(

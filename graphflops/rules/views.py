@@ -28,7 +28,7 @@ from graphflops.tensor import DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The same elements under other sizes.
+# Other shapes of the same elements.
 
 
 @rule("aten.view", "aten._unsafe_view", "aten.reshape")
@@ -191,7 +191,7 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
     return free(x.view(x.shape[place] for place in order))
 
 
-# Repeats that are not stored.
+# Expanded tensors.
 
 
 @rule("aten.expand")

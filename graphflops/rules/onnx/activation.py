@@ -24,7 +24,7 @@ for _name in ("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish", "Sigmo
     unary(_name)
 for _name in ("Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish"):
     unary(_name)
-# Experiments that files of ONNX's first years hold.
+# Experimental operators in files of ONNX's first years.
 unary("Affine", "affine")
 unary("ScaledTanh", "scaled_tanh")
 unary("ParametricSoftplus", "scaled_softplus")

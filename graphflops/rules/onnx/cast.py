@@ -9,7 +9,7 @@ from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import rule
 from graphflops.tensor import DTYPES, DType, TensorType, UnknownType
 
-_SPELLINGS = {"float": "float32", "double": "float64"}  # in version 1 a type was named, the others as here
+_SPELLINGS = {"float": "float32", "double": "float64"}  # version 1 names the type, later versions number it
 
 
 def converted(x: TensorType | UnknownType, dtype: DType) -> Estimate:

@@ -77,9 +77,7 @@ def transposed_convolution(
     sizes = spatial_sizes(x, w, group, kernel_shape)
     if output_shape:
         require(len(output_shape) >= len(sizes), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
-        wanted: tuple[Dim, ...] = output_shape[
-            -len(sizes) :
-        ]  # some exporters name batch and channels as well
+        wanted: tuple[Dim, ...] = output_shape[-len(sizes) :]  # some exporters include batch and channels
     else:
         geometry = (strides, dilations, pads, auto_pad, output_padding)
         wanted = transposed_sizes(sizes, w.shape[2:], *geometry)

@@ -107,7 +107,7 @@ def _steps(first: Number, last: Number, step: Number) -> Dim:
             count: Number = ceil_div(span, step)
         else:
             count = ceil(divide(span, step))
-    except (ArithmeticError, DimError, ValueError):  # a fraction of sizes that nobody can tell
+    except (ArithmeticError, DimError, ValueError):  # an unknown fraction of symbolic sizes
         return data_dependent("range")
     steps = int(count) if isinstance(count, float) else count
     return larger(steps, 0)

@@ -19,11 +19,11 @@ from graphflops.tensor import TensorType, UnknownType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_AXES = 256  # past this a file is broken, or made to harm
+MOST_AXES = 256  # more axes than this: the file is damaged or malicious
 Place = tuple[int, ...]
 Numbers = Union[
     TensorType, UnknownType, Sequence[Number], Number, None
-]  # an operand, or the attribute that it was in older versions
+]  # an operand, or an attribute in older versions
 
 
 def numbers(given: Numbers) -> tuple[Number, ...] | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from graphflops.rules.work import Work
     from graphflops.tensor import DType
 
-# Which results are wanted, as far as the call names them; () where that is not known.
+# Which results of the call are wanted; () if that is not known.
 Outputs = tuple[bool, ...]
 Touched = tuple[TensorType | Dim | None, ...]
 

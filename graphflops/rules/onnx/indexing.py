@@ -151,7 +151,7 @@ def _written(
     try:
         for place, number in writes:
             entries[place] = combine(entries[place], number)
-    except (IndexError, ValueError):  # an index that is not known, numbers whose order is not
+    except (IndexError, ValueError):  # an unknown index, or numbers of unknown order
         return out
     return filled(out, lambda at: entries[at])
 

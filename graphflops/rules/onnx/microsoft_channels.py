@@ -115,7 +115,7 @@ def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimat
     return replace(pooled, vector_flops=2 * pooled.vector_flops, reads=(x, mask))
 
 
-# A whole domain with channels at the end: ONNX's operators on the operand turned around.
+# A domain with channels last: ONNX's operators on the permuted operand.
 
 
 def register_channels_last(name: str) -> None:
@@ -143,7 +143,7 @@ for _name in (
 
 # Channels in blocks, whose sizes depend on the machine.
 
-BLOCK = 16  # the largest block; channels that are a multiple of it are in no case padded
+BLOCK = 16  # the largest block: a multiple of it is never padded
 
 rule("com.microsoft.nchwc.MaxPool")(max_pool)
 rule("com.microsoft.nchwc.AveragePool")(average_pool)

@@ -107,7 +107,7 @@ def complex_mul(a: TensorType, b: TensorType) -> Estimate:
     return pointwise(Work("complex_mul", 3), a, b)
 
 
-# Dropout in training; nothing but what stands before and behind it in inference.
+# Dropout: active in training only; additions before and after it always count.
 
 
 @rule("com.microsoft.BitmaskDropout")

@@ -163,7 +163,7 @@ def qordered_layer_normalization(
     return fused((x.like(),), norm, converting, reads=(x, scale_x, scale, bias, scale_y))
 
 
-# The embedding layer of encoders: rows of up to three tables summed and normalised.
+# The embedding layer of encoders: rows of up to three tables, summed and normalised.
 
 
 def embedded(

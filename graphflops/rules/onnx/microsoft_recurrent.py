@@ -14,7 +14,7 @@ from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT8, TensorType
 
-OPERANDS = 5  # of an LSTM behind the weights: bias, lengths, two states, peepholes
+OPERANDS = 5  # operands of an LSTM after its weights: bias, lengths, two states, peepholes
 
 
 @rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r"))

@@ -194,7 +194,7 @@ def dequantize_bfp(
     return Estimate((out,), vector_flops=DEQUANTIZE * out.numel, reads=(x, shape, strides))
 
 
-# Rows of tokens without the padding, and with it again.
+# Removing and restoring the padding of token rows.
 
 
 @rule("com.microsoft.RemovePadding")
@@ -216,7 +216,7 @@ def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
     return Estimate((x.like((*token_offset.shape, x.shape[-1])),), reads=(x, token_offset))
 
 
-# Experiments of ONNX that files of its first years hold.
+# Experimental operators in files of ONNX's first years.
 
 
 @rule("onnx.Scale")
@@ -259,7 +259,7 @@ def given_tensor_fill(
     return free(TensorType((*filled, *extra_shape), FLOAT32), alias=False)
 
 
-# Detection as TensorRT's plug-ins spell it.
+# Detection operators of TensorRT's plug-ins.
 
 
 @rule("onnx.EfficientNMS_TRT", "TRT.EfficientNMS_TRT")

@@ -130,7 +130,7 @@ def matmul_fp8(
     return product if input_scale is None else narrowed(x, product, FLOAT8[0])
 
 
-# Several of them behind a norm.
+# Several products after one norm.
 
 
 def entering(x: TensorType, skip: TensorType | None, scale: TensorType | None) -> Estimate:

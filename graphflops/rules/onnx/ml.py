@@ -171,7 +171,7 @@ def svm_classifier(
     return fused(out, *parts, reads=(x, held), matrix_dtype=FLOAT32)
 
 
-# One value for another.
+# Look-ups of values.
 
 
 @rule("ai.onnx.ml.ArrayFeatureExtractor")
@@ -260,7 +260,7 @@ def feature_vectorizer(*tensors: TensorType, inputdimensions: Ints = ()) -> Esti
     return Estimate((out,), vector_flops=converted, reads=tensors)
 
 
-# Maps from names or numbers to values, of which nothing is known beforehand.
+# Maps from names or numbers to values; their contents are unknown.
 
 
 @rule("ai.onnx.ml.DictVectorizer")

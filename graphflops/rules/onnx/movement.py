@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.values import Number
     from graphflops.tensor import TensorType
 
-# Axes in another order, tensors end to end.
+# Permuted and concatenated tensors.
 
 
 @rule("onnx.Transpose")
@@ -73,7 +73,7 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
     return filled(out, entry)
 
 
-# Repeats, all of them stored.
+# Stored repeats.
 
 
 @rule("onnx.Expand")
@@ -122,7 +122,7 @@ def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
     return replace(copy, out=(source,))
 
 
-# Blocks of pictures.
+# Blocks of images.
 
 
 @rule("onnx.DepthToSpace")
@@ -166,7 +166,7 @@ def col2im(
     return columns_to_image(x, (batch,), channels, image)
 
 
-# The same elements, some elsewhere or gone.
+# Copies with some elements moved or zeroed.
 
 
 @rule("onnx.Trilu")

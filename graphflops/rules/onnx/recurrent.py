@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PEEPHOLES = 6  # per hidden unit: a product with the cell state and its addition for three gates
 CLIP = 2  # per gate: two comparisons
-# Which of the activations named for a direction each kind of cell applies, gate by gate, and the usual ones.
+# Index, gate by gate, into the activations named for a direction.
 APPLIED = {"RNN": (0,), "GRU": (0, 0, 1), "LSTM": (0, 0, 0, 1, 2)}
 CELLS = {"RNN": shared.TANH, "GRU": shared.GRU, "LSTM": shared.LSTM}
 

@@ -69,7 +69,7 @@ def upsample(x: TensorType, *, width_scale: float, height_scale: float, mode: st
     return resize_by_factors(x, (1.0, 1.0, height_scale, width_scale), mode=mode)
 
 
-# How large the result is: None for an axis of which only data can tell.
+# Output sizes; None for a data-dependent one.
 
 Lengths = list[Dim | None]
 
@@ -109,7 +109,7 @@ def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
         ArithmeticError,
         DimError,
         ValueError,
-    ):  # a factor computed from sizes in a way that is not followed
+    ):  # a factor computed from sizes in an unsupported way
         return None
     return int(found) if isinstance(found, float) else found
 
@@ -123,7 +123,7 @@ def _extents(roi: Numbers) -> list[Number] | None:
     return [subtract(end, start) for start, end in zip(starts, ends, strict=True)]
 
 
-# What it costs.
+# Work.
 
 
 def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:

@@ -24,9 +24,7 @@ def non_zero(x: TensorType) -> Estimate:
     if known is not None and not any(isinstance(entry, Expr) for entry in known.entries):
         found = [place for place in known.places if known.at(place) != 0]
         out = filled(x.like((x.rank, len(found)), INT64), lambda at: found[at[1]][at[0]])
-    elif (
-        x.uniform is not None
-    ):  # a range of numbers, as exporters spelled it before there was an operator for it
+    elif x.uniform is not None:  # how exporters made a range before ONNX had a Range operator
         out = x.like((x.rank, x.numel if x.uniform else 0), INT64)
     else:
         out = x.like((x.rank, data_dependent("nonzero")), INT64)

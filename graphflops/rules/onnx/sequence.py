@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LISTED = 64  # elements that are followed one by one
-VARIES = symbol("size that varies")  # in the type of all elements, a size that they do not share
+VARIES = symbol("size that varies")  # stands for a size that differs between elements
 
 
 def sequence_of(items: Sequence[ElementType | None]) -> SequenceType:
@@ -71,7 +71,7 @@ def listed(x: SequenceType) -> tuple[ElementType, ...] | None:
     )
 
 
-# Lists.
+# Sequences.
 
 
 def _may_be_listed(value: Value) -> bool:
@@ -130,7 +130,7 @@ def sequence_length(x: SequenceType) -> Estimate:
     return free(TensorType((), INT64, value=x.length), alias=False)
 
 
-# Tensors cut up and joined.
+# Splitting and concatenating.
 
 
 @rule("onnx.SplitToSequence")
@@ -184,7 +184,7 @@ def _with_axis(x: TensorType, axis: int) -> TensorType:
     return same_elements(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
-# What may be absent.
+# Optional values.
 
 
 @rule("onnx.Optional", rankless=("x",))

@@ -167,7 +167,7 @@ def _with_border(
     shape = fixed(out.shape)
     if known is None or shape is None or len(widths) < x.rank:
         return out
-    # What a negative width cuts off is gone before the border is drawn.
+    # A negative width crops first; the border is drawn from what remains.
     first = [max(0, -width) for width in widths]
     last = [min(n, length - width) for n, length, width in zip(known.shape, shape, widths, strict=True)]
     border = [max(0, width) for width in widths]

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
 Number = Union[Dim, float]
-FOLLOWED = 64  # elements; what programs compute sizes with has as many as tensors have axes, or twice that
-_SIMPLE = 1000  # largest denominator of a fraction that a floating constant is taken to stand for
+FOLLOWED = 64  # elements; tensors that programs compute sizes with hold one or two entries per axis
+_SIMPLE = 1000  # largest denominator of the fraction that replaces a floating constant
 _PACKED = {"float16": "e", "float32": "f", "float64": "d"}
 _RELATIONS = {
     "==": operator.eq,
@@ -67,7 +67,7 @@ def folded(function: Callable[..., Number], out: TensorType, *operands: TensorTy
         ArithmeticError,
         DimError,
         ValueError,
-    ):  # what the program may never come to, or what nobody can tell
+    ):  # a value that the program may never compute, or an unknown one
         return out
     return replace(out, value=contents)
 
@@ -187,7 +187,7 @@ def _sizes(*numbers: Number) -> list[Dim]:
     return [numerator for numerator, _ in fractions]
 
 
-# What operators do with single elements.
+# Functions of single elements.
 
 
 def add(a: Number, b: Number) -> Number:
