@@ -22,6 +22,7 @@ from tests.support import price, t
         ("aten.mish.default", (), 1, 3),
         ("aten.softplus.default", (1, 20), 3, 2),
         ("aten.elu.default", (), 2, 1),
+        ("aten.celu.default", (1.5,), 3, 1),  # of x / alpha
         ("aten.elu.default", (1.67, 1.05), 3, 1),
         ("aten.elu.default", (1.0, 1.05, 2.0), 4, 1),
         ("aten.log_sigmoid.default", (), 4, 2),

@@ -108,3 +108,9 @@ def test_a_symbolic_signal() -> None:
 def test_a_signal_shorter_than_a_frame() -> None:
     with pytest.raises(ShapeError, match="a frame takes 16 samples of a signal of 10"):
         price("aten.stft.default", t(10), 16)
+
+
+def test_a_frame_is_no_longer_than_the_signal() -> None:
+    assert shapes(price("aten.stft.default", t(64), 64)) == [(33, 1, 2)]
+    with pytest.raises(ShapeError, match="65 samples of a signal of 64"):
+        price("aten.stft.default", t(64), 65)
