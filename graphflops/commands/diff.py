@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison
     from graphflops.report import Grouping
 
+_SEVERAL = ("table", "markdown")  # formats of which several texts are one after the other
 _PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
 
 
@@ -81,11 +82,7 @@ def diff(
     form = formats.chosen("Comparison", form, output)
     cut = {"by": by, "depth": depth, "top": top}
     formats.refuse("Comparison", form, cut)
-    pairs = _pairs(sides, ctx.meta.get(_PATHS))
-    if form not in ("table", "markdown") and len(pairs) != 1:
-        raise click.UsageError(
-            f"{len(pairs)} models differ: name one behind --, or ask for table or markdown"
-        )
+    pairs = _pairs(sides, ctx.meta.get(_PATHS), several=form in _SEVERAL)
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
@@ -95,10 +92,13 @@ def diff(
             texts.append(_alone(old, new))
         elif named or not comparison.same:
             texts.append(formats.render(comparison, form, **cut, **files.screen(output)))
-    one = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
-    files.write(one, output)
+    files.write(_together(texts), output)
     if exit_code and differs:
         ctx.exit(3)
+
+
+def _together(texts: Sequence[str | bytes]) -> str | bytes:
+    return texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
 
 
 def _alone(old: ModelFile | None, new: ModelFile | None) -> str:
@@ -117,8 +117,17 @@ def _compared(old: ModelFile, new: ModelFile, *, rule_files: tuple[str, ...], **
         return compare(old, new, progress=progress, **given)
 
 
-def _pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:
-    """What is to be compared with what."""
+def _pairs(sides: Sequence[str], paths: Sequence[str] | None, *, several: bool) -> list[Pair]:
+    """What is to be compared with what. several: whether the format can show more than one comparison."""
+    pairs = _named_pairs(sides, paths)
+    if not several and len(pairs) != 1:
+        raise click.UsageError(
+            f"{len(pairs)} models differ: name one behind --, or ask for table or markdown"
+        )
+    return pairs
+
+
+def _named_pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:
     if len(sides) > 2:
         raise click.UsageError("name OLD and NEW, or revisions and, behind --, paths")
     if paths is None and len(sides) == 2:

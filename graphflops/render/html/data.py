@@ -101,30 +101,23 @@ def page_data(
     trees = [Tree(report, ledger) for report, ledger in zip(sides, ledgers, strict=True)]
     rows = max(len(report.rows) for report in sides)
     room = _FITS[0][0]
+    fixed = {"operators": operators, "titles": titles, "lead": lead, "conventions": CONVENTIONS}
+    fixed["quantities"] = [[q.name, q.label, q.unit] for q in REPORTED if q.name in QUANTITIES]
     for calls, places, letters in _FITS:
         if calls > room and calls != _FITS[-1][0]:
             continue
         layout = laid_out(trees, places, limit=calls)
         parts = _Parts(letters)
+        both = enumerate(zip(sides, ledgers, trees, strict=True))
         data = {
-            "sides": [
-                _side(report, ledgers[side], trees[side], layout, side, parts, calls)
-                for side, report in enumerate(sides)
-            ],
+            "sides": [_side(*one, layout, side, parts, calls) for side, one in both],
             "places": [_place(place, parts) for place in layout.places],
-            "operators": operators,
-            "titles": titles,
-            "lead": lead,
             "changes": [_change(change, parts, sides[0]) for change in changes[: 2 * places]],
             "more_changes": max(len(changes) - 2 * places, 0),
             "sizes": [size.wire(parts.symbols) for size in sizes],
-            "quantities": [[q.name, q.label, q.unit] for q in REPORTED if q.name in QUANTITIES],
-            "conventions": CONVENTIONS,
-            "names": parts.names,
-            "formulas": parts.formulas,
-            "pretty": parts.pretty,
         }
-        encoded = inert(msgspec.json.encode(data))
+        tables = {"names": parts.names, "formulas": parts.formulas, "pretty": parts.pretty}
+        encoded = inert(msgspec.json.encode({**data, **fixed, **tables}))
         size = len(encoded.encode())
         if size <= LARGEST:
             break
