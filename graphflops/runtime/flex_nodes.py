@@ -163,20 +163,16 @@ def flex_attention_backward(
     """`higher_order.flex_attention_backward`: gradients of query, key, value and captured tensors."""
     from graphflops.runtime.flex.trace import function_of
 
-    learned = any(isinstance(x, torch.Tensor) and x.requires_grad for x in score_mod_other_buffers)
+    captured = tuple(score_mod_other_buffers), tuple(mask_mod_other_buffers)
+    learned = any(isinstance(x, torch.Tensor) and x.requires_grad for x in captured[0])
     if learned or not takes(query, key, value):
         from torch._higher_order_ops.flex_attention import sdpa_dense_backward
 
         mask = (*block_mask[:-1], function_of(block_mask[-1].graph))
-        found = sdpa_dense_backward(
-            *(query, key, value, out, logsumexp, grad_out, grad_logsumexp),
-            *(function_of(fw_graph.graph), function_of(joint_graph.graph), mask, scale, {}),
-            *(tuple(score_mod_other_buffers), tuple(mask_mod_other_buffers)),
-        )
-        return tuple(found)
-    attention = _prepared(
-        kernels, query, key, fw_graph, block_mask, score_mod_other_buffers, mask_mod_other_buffers
-    )
+        graphs = function_of(fw_graph.graph), function_of(joint_graph.graph)
+        tensors = query, key, value, out, logsumexp, grad_out, grad_logsumexp
+        return tuple(sdpa_dense_backward(*tensors, *graphs, mask, scale, {}, *captured))
+    attention = _prepared(kernels, query, key, fw_graph, block_mask, *captured)
     grad = torch.zeros_like(out) if grad_out is None else grad_out
     *gradients, counts, key_counts = attention.backward(
         *(query, key, value, out, logsumexp * _LN2, grad),

@@ -51,28 +51,28 @@ def validate(
     Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
     the program cannot run.
     """
-    options: dict[str, Any] = {
-        "dims": dict(dims or {}),
-        "inputs": inputs,
-        "random_weights": random_weights,
-        "seed": seed,
-    }
+    options: dict[str, Any] = {"dims": dict(dims or {}), "inputs": inputs, "random_weights": random_weights}
+    options["seed"] = seed
     run = prepared(model, model_name=model_name, device=device, **options)
     if counters == "hardware":
         run.refuse_uncountable()
     if run.graph.declared is not None:
-        from graphflops.runtime.onnx_run import validate_onnx
-
-        if run.device.type != "cpu" or not run.graph.origin.path:
-            raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device")
-        arrays = {name: tensor.numpy() for name, tensor in run.inputs.items()}
-        return validate_onnx(run.graph.origin.path, run.report, arrays, repeats, random_weights)
+        return _validated_onnx(run, repeats, random_weights)
     found = run.validated(repeats)
     if counters == "hardware":
         from graphflops.runtime.hardware import with_counters
 
         return with_counters(found, run.report, {**options, "model_name": model_name, "device": device})
     return found
+
+
+def _validated_onnx(run: Run, repeats: int, random_weights: bool) -> Validation:
+    from graphflops.runtime.onnx_run import validate_onnx
+
+    if run.device.type != "cpu" or not run.graph.origin.path:
+        raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device")
+    arrays = {name: tensor.numpy() for name, tensor in run.inputs.items()}
+    return validate_onnx(run.graph.origin.path, run.report, arrays, repeats, random_weights)
 
 
 def prepared(

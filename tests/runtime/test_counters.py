@@ -341,7 +341,7 @@ def test_measure_asks_for_what_the_device_has(pretend):
         ),
         ("==ERROR== Failed to load", METRICS, "pass", "ncu did not count: Failed to load"),
         ("", "dram__bytes_read", "pass", "no counters of tensor operations"),
-        ("", "dram__bytes_op_read", "pass", "not known here: ncu lists no dram__bytes_read"),
+        ("", "dram__bytes_op_read", "pass", "not supported: ncu lists no dram__bytes_read"),
     ],
 )
 def test_failures_are_one_line(pretend, said, metrics, command, message):

@@ -94,5 +94,5 @@ def test_counts_are_sums_over_programs() -> None:
 def test_blocks_that_no_tile_divides() -> None:
     mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 48, 48, device=DEVICE.type, BLOCK_SIZE=24)
     q = torch.randn(1, 1, 48, 16, device=DEVICE)
-    with pytest.raises(ModelError, match="a block of 24 is no multiple of 16"):
+    with pytest.raises(ModelError, match="a block of 24 is not a multiple of 16"):
         flex_attention(q, q, q, block_mask=mask)

@@ -1,4 +1,4 @@
-"""What a GPU's own counters say that calls did, read with Nsight Compute, and why that differs from the analysis."""
+"""Reads a GPU's hardware counters with Nsight Compute, and explains how they differ from the analysis."""
 
 from graphflops.runtime.counters.counted import KernelCount, RangeCount
 from graphflops.runtime.counters.explain import Explanation, Verdict, explain, explain_row

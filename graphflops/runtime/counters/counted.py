@@ -1,4 +1,4 @@
-"""What counters said of kernels."""
+"""Counts of kernels, from the hardware counters."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Fused multiply-adds by element type. Half precision is left out: HFMA and HFMA2, which does two, count alike, and compilers
-# move constants with them.
+# Fused multiply-adds by element type. Half precision is not counted: HFMA and HFMA2, which does two operations, share one
+# counter, and compilers also move constants with them.
 _FUSED = {"float32": "ffma", "float64": "dfma"}
-_NOT_MATRIX = 64  # a kernel with less than this part of the largest kernel's FLOPs only accompanies it
+_NOT_MATRIX = 64  # a kernel with less than 1/64 of the largest kernel's FLOPs is an auxiliary kernel
 
 
 @dataclass(frozen=True)
 class KernelCount:
-    """What one launch of a kernel did.
+    """Counts of one kernel launch.
 
-    name: the kernel's, demangled.
-    tensor_flops: operations of the tensor cores by element type of their operands, tiles counted whole.
-    instructions: arithmetic instructions outside of them by name (ffma, fadd, ...), one for each thread that executed it.
+    name: demangled name of the kernel.
+    tensor_flops: FLOPs of the tensor cores by element type of the operands, in whole tiles.
+    instructions: other arithmetic instructions by name (ffma, fadd, ...), one for each thread that executed it.
     grid: blocks launched along each axis.
-    dram_read, dram_written: bytes, the caches emptied before the launch; what stays in them is not written.
+    dram_read, dram_written: bytes, with empty caches before the launch; data that remains in a cache is not written.
     """
 
     name: str
@@ -35,35 +35,35 @@ class KernelCount:
 
     @property
     def fma_flops(self) -> dict[str, int]:
-        """FLOPs of fused multiply-adds outside of the tensor cores, by element type."""
+        """FLOPs of fused multiply-adds outside the tensor cores, by element type."""
         counts = {dtype: 2 * self.instructions.get(name, 0) for dtype, name in _FUSED.items()}
         return {dtype: flops for dtype, flops in counts.items() if flops}
 
     @property
     def flops(self) -> int:
-        """FLOPs of the tensor cores; of a kernel that does not use them, of its fused multiply-adds."""
+        """FLOPs of the tensor cores; FLOPs of fused multiply-adds if the kernel does not use tensor cores."""
         return sum(self.tensor_flops.values()) or sum(self.fma_flops.values())
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether it used the tensor cores."""
+        """True if it used the tensor cores."""
         return any(self.tensor_flops.values())
 
 
 @dataclass(frozen=True)
 class RangeCount:
-    """What the kernels of one range did, in the order of their launches."""
+    """Counts of the kernels of one range, in the order of their launches."""
 
     kernels: tuple[KernelCount, ...]
 
     @property
     def tensor_flops(self) -> dict[str, int]:
-        """Operations of the tensor cores, by element type of their operands."""
+        """FLOPs of the tensor cores, by element type of the operands."""
         return _summed(kernel.tensor_flops for kernel in self.kernels)
 
     @property
     def fma_flops(self) -> dict[str, int]:
-        """FLOPs of fused multiply-adds outside of the tensor cores, by element type, those of elementwise work included."""
+        """FLOPs of fused multiply-adds outside the tensor cores, by element type, elementwise work included."""
         return _summed(kernel.fma_flops for kernel in self.kernels)
 
     @property
@@ -78,7 +78,7 @@ class RangeCount:
 
     @property
     def matrix_kernels(self) -> tuple[KernelCount, ...]:
-        """The kernels that did the bulk of the arithmetic: all on tensor cores, others if their share is worth the name."""
+        """The kernels of the matrix work: all on tensor cores, and others with a notable share of the FLOPs."""
         most = max((kernel.flops for kernel in self.kernels), default=0)
         return tuple(
             kernel

@@ -1,4 +1,4 @@
-"""Why a GPU counted other FLOPs than the analysis: whole tiles, skipped tiles, another algorithm, no tensor cores."""
+"""Explains why a GPU counts other FLOPs than the analysis: whole tiles, skipped tiles, other algorithms, no tensor cores."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ _ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """One call's FLOPs by the analysis and by the counters.
+    """FLOPs of one call by the analysis and by the counters.
 
-    model_flops: matrix FLOPs of the analysis, None where it does not know. counted_flops: those of the matrix kernels.
-    padded_flops: what the sizes come to in whole tiles, tiles that a mask hides left out; None where no tile sizes reproduce
-    what was counted.
-    verdict: equal; padded: whole tiles; skipped: a mask's tiles, or taps on padding, were left out; algorithm: other
-    arithmetic, known; different: not explained; unknown: the analysis has no number.
-    reasons: in words, the path first where it is not the tensor cores.
+    model_flops: matrix FLOPs of the analysis, None if unknown. counted_flops: of the matrix kernels.
+    padded_flops: FLOPs in whole tiles, without masked tiles; None if no tile sizes reproduce the count.
+    verdict: equal; padded: whole tiles; skipped: masked tiles or taps on padding were not computed; algorithm: another known
+    algorithm; different: unexplained; unknown: the analysis has no number.
+    reasons: in words; the first names the instructions if the tensor cores were not used.
     """
 
     model_flops: int | None
@@ -44,12 +43,12 @@ class Explanation:
 
     @property
     def reason(self) -> str:
-        """All reasons, or the verdict."""
+        """All reasons; the verdict if there is none."""
         return "; ".join(self.reasons) or self.verdict
 
     @property
     def explained(self) -> bool:
-        """Whether it is equal, or known why not."""
+        """True if the counts are equal or their difference is explained."""
         return self.verdict not in ("different", "unknown")
 
 
@@ -60,9 +59,9 @@ def explain_row(
     backward: bool = False,
     tiles: int | None = None,
 ) -> Explanation:
-    """A row of a report against what its range counted.
+    """Explain the counts of the range of a report's row.
 
-    value: `Report.value`. backward: the gradients that the row prices. tiles: as `explain` takes it.
+    value: `Report.value`. backward: for the gradients that the row prices. tiles: as for `explain`.
     """
     cost = row.backward if backward else row.cost
     if row.state == "unknown" or cost is None:
@@ -78,13 +77,12 @@ def explain(
     masked_flops: int = 0,
     tiles: int | None = None,
 ) -> Explanation:
-    """The model's FLOPs of a call against those counted.
+    """Compare the FLOPs of the analysis with the counted ones.
 
-    problem: the sizes, without which nothing but equality and a mask can be told. masked_flops: part of the model's.
-    tiles: FLOPs of the tiles that the kernel itself counted, or that are predicted for it, where that is known.
+    problem: the sizes of the products; without them only equality and masks are recognised. masked_flops: part of
+    model_flops. tiles: FLOPs of the tiles that the kernel itself counted, or that are predicted for it, if known.
     """
-    total = counted.flops
-    path = _path(counted)
+    total, path = counted.flops, _path(counted)
 
     def answer(verdict: Verdict, padded: int | None, *reasons: str) -> Explanation:
         return Explanation(model_flops, padded, total, verdict, (*path, *reasons))
@@ -94,7 +92,7 @@ def explain(
     if model_flops == 0:
         if counted.tensor_flops:
             return answer("different", None, "matrix work where the analysis has none")
-        return Explanation(0, 0, 0, "equal")  # what elementwise kernels multiply is no matrix work
+        return Explanation(0, 0, 0, "equal")  # multiplications of elementwise kernels are no matrix work
     if total == 0:
         return Explanation(model_flops, None, 0, "different", ("no matrix path",))
     if tiles is not None and tiles != total:
@@ -106,13 +104,19 @@ def explain(
         return answer(_verdict(fit, model_flops), fit.flops, *fit.reasons)
     if tiles is not None:
         return answer("skipped" if total < model_flops else "padded", tiles, "the kernel's own tiles")
-    names = [kernel.name.lower() for kernel in counted.kernels]
-    known = {text: None for word, text in _ALGORITHMS.items() if any(word in name for name in names)}
-    if known:
-        return answer("algorithm", None, *known)
+    algorithms = _algorithms(counted)
+    if algorithms:
+        return answer("algorithm", None, *algorithms)
     if masked_flops and model_flops - masked_flops <= total < model_flops:
         return answer("skipped", None, "masked tiles skipped")
     return answer("different", None, f"{total / model_flops:.3f} of the model")
+
+
+def _algorithms(counted: RangeCount) -> list[str]:
+    """Known algorithms that the names of the kernels state."""
+    names = [kernel.name.lower() for kernel in counted.kernels]
+    found = [text for word, text in _ALGORITHMS.items() if any(word in name for name in names)]
+    return list(dict.fromkeys(found))
 
 
 def _verdict(fit: TiledWork, model_flops: int) -> Verdict:

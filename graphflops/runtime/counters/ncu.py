@@ -1,8 +1,8 @@
 """Runs a process under Nsight Compute (`ncu`) and reads its counters, per NVTX range and kernel.
 
 The process marks each call with a range named by `range_name`, pushed and popped (kernels of the thread that pushed it) or
-started and ended (kernels of every thread, those of autograd included). Kernels outside of such ranges run at full speed;
-a kernel inside is run several times, memory restored in between, so its results are those of one run.
+started and ended (kernels of every thread, autograd included). Kernels outside such ranges run at full speed; a kernel
+inside one is replayed several times, with memory restored in between, so its results are those of one run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INSTRUCTION = "smsp__sass_thread_inst_executed_op_{}_pred_on"
 _INSTRUCTIONS = ("ffma", "fadd", "fmul", "hfma", "dfma")
 _READ, _WRITTEN = "dram__bytes_read", "dram__bytes_write"
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tfloat32", "fp64": "float64", "fp8": "float8"}
-_UNUSED = "int1"  # operand type of no operator; each counter of the tensor cores costs a run of the kernel
+_UNUSED = "int1"  # no operator has this operand type, and each counter of the tensor cores costs a replay
 _RANGE = re.compile(r":(gf:\d+(?:\.\d+)*):")
 _FILTERS = ("regex:gf:.*/", "regex:gf:.*")  # pushed and popped; started and ended
 _FORBIDDEN = "ERR_NVGPUCTRPERM"
@@ -40,13 +40,13 @@ _FORBIDDEN = "ERR_NVGPUCTRPERM"
 def range_name(*place: int) -> str:
     """The NVTX range of a call: `gf:12`, and `gf:12.3` for the fourth call of a graph nested in it.
 
-    A number and not the call's name, which may hold any character and is read back from text.
+    A number, because the name of a call may hold any character and is read back from text.
     """
     return "gf:" + ".".join(map(str, place))
 
 
 def available() -> str | None:
-    """Path of `ncu`, from PATH or the folders where CUDA installs it; None where there is none."""
+    """Path of `ncu`, from PATH or the folders where CUDA installs it; None if there is none."""
     found = shutil.which("ncu")
     if found:
         return found
@@ -61,11 +61,11 @@ def measure(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> dict[str, RangeCount]:
-    """Run a command under `ncu` and count what the kernels of each range did.
+    """Run a command under `ncu` and return the counts of the kernels of each range.
 
-    argv: the command; it should run each call once before it opens any range, so that nothing is tuned or compiled inside.
-    timeout: seconds. Ranges of the same name are added up; one that launched no kernel is not in the answer.
-    Raises ModelError where there is no ncu, where it may not or cannot read counters, and where the command fails.
+    argv: the command; it should run each call once before the first range, so that no range contains tuning or compilation.
+    timeout: seconds. Ranges of the same name are added up; a range without kernels is not in the result.
+    Raises ModelError if ncu is missing or cannot read the counters, and if the command fails.
     """
     ncu = available()
     if ncu is None:
@@ -87,7 +87,7 @@ def measure(
 def read_csv(text: str) -> dict[str, RangeCount]:
     """The counters by range, from what `ncu --csv --page raw --nvtx` prints.
 
-    A kernel in nested ranges belongs to the innermost. Raises ModelError where a counter is missing or was not read.
+    A kernel in nested ranges belongs to the innermost. Raises ModelError if a counter is missing or was not read.
     """
     lines = [line for line in text.splitlines() if line.startswith('"')]
     kernels: dict[str, list[KernelCount]] = {}
@@ -110,9 +110,7 @@ def _kernel(row: Mapping[str, str]) -> KernelCount:
     }
     absent = [name for name in (_READ, _WRITTEN, _INSTRUCTION.format("ffma")) if name not in counts]
     if absent:
-        raise ModelError(
-            f"no {absent[0]} in the output of ncu: its columns are not those that were asked for"
-        )
+        raise ModelError(f"no {absent[0]} in the output of ncu: its columns are not the requested ones")
     tensor: dict[str, int] = {}
     for name, count in counts.items():
         if name.startswith(_TENSOR) and count:
@@ -139,13 +137,13 @@ def _number(column: str, text: str) -> int:
 
 @functools.cache
 def _metrics(ncu: str) -> tuple[str, ...]:
-    """The counters that the GPU has of those we ask for; ModelError where it has none of the tensor cores."""
+    """The counters to read on this GPU; ModelError if it has no counters of the tensor cores."""
     ran = _run([ncu, "--query-metrics"], 120, None, None)
     names = {line.split(maxsplit=1)[0] for line in ran.stdout.splitlines() if line.strip()}
     if ran.returncode:
         raise ModelError(_failure(ran.stdout, ran))
     if _READ not in names:
-        raise ModelError(f"the counters of this GPU are not known here: ncu lists no {_READ}")
+        raise ModelError(f"the counters of this GPU are not supported: ncu lists no {_READ}")
     tensor = _totals(name for name in names if name.startswith(_TENSOR) and _UNUSED not in name)
     if not tensor:
         raise ModelError("this GPU has no counters of tensor operations: Ampere and later have them")
@@ -153,7 +151,7 @@ def _metrics(ncu: str) -> tuple[str, ...]:
 
 
 def _totals(names: Iterable[str]) -> list[str]:
-    """Those that are not part of another: `src_fp8`, without `src_fp8_sparsity_on`."""
+    """The names that are not part of another counter: `src_fp8`, without `src_fp8_sparsity_on`."""
     listed = sorted(names)
     return [name for name in listed if not any(name.startswith(f"{other}_") for other in listed)]
 
@@ -179,17 +177,17 @@ def _run(
             out, err = process.communicate(timeout=timeout)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # ncu's end alone would leave the command on the GPU
+                os.killpg(process.pid, signal.SIGKILL)  # killing ncu alone would leave the command on the GPU
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ModelError(
-                    f"counting was not done after {timeout:g} s: give it longer, or fewer calls"
+                    f"counting did not finish in {timeout:g} s: allow more time, or count fewer calls"
                 ) from None
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def _failure(log: str, ran: subprocess.CompletedProcess[str]) -> str:
-    """One line: what ncu says went wrong, or the last line of the command where that failed."""
+    """One line: the error of ncu, or the last line of the command's output if the command failed."""
     if _FORBIDDEN in log + ran.stderr:
         return "the driver keeps counters for administrators: run as root, or set NVreg_RestrictProfilingToAdminUsers=0"
     errors = [line.partition("==ERROR==")[2].strip() for line in log.splitlines() if "==ERROR==" in line]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Union
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from graphflops.dims import Dim
     from graphflops.ops import Op
@@ -193,30 +193,38 @@ def _jobs(
         output.append(MatrixProduct(pixels, TiledAxis(outputs), TiledAxis(c, count), groups, note))
         weight.append(MatrixProduct(TiledAxis(outputs), TiledAxis(c, count), pixels, groups, note))
         if phases == 1:
-            gradient.append(
-                MatrixProduct(TiledAxis(wide, images), TiledAxis(c), TiledAxis(outputs, count), groups, note)
-            )
-            continue
-        if wide % phases == 0 == count % phases:  # each place within a stride has taps of its own
-            own = TiledAxis(wide // phases, images * phases)
-            gradient.append(
-                MatrixProduct(own, TiledAxis(c), TiledAxis(outputs, count // phases), groups, note)
-            )
-        rows, parts = (
-            prod(-(-side[place] // stride) for side, stride in zip(sides, strides, strict=True))
-            for place in (0, 2)
-        )
-        together = "; ".join(filter(None, (note, "taps padded to whole strides")))
-        gradient.append(
-            MatrixProduct(
-                TiledAxis(rows, images), TiledAxis(c, phases), TiledAxis(outputs, parts), groups, together
-            )
-        )
+            columns, depth = TiledAxis(c), TiledAxis(outputs, count)
+            gradient.append(MatrixProduct(TiledAxis(wide, images), columns, depth, groups, note))
+        else:
+            gradient += _strided_gradients(images, outputs, c, groups, sides, strides, note)
     return (
         KernelJob(tuple(output), "fprop"),
         KernelJob(tuple(gradient), "dgrad"),
         KernelJob(tuple(weight), "wgrad"),
     )
+
+
+def _strided_gradients(
+    images: int,
+    outputs: int,
+    channels: int,
+    groups: int,
+    sides: Sequence[tuple[int, int, int]],
+    strides: Sequence[int],
+    note: str,
+) -> Iterator[MatrixProduct]:
+    """Layouts of the input's gradient of a convolution with strides."""
+    (wide, _, count), phases = (prod(sizes) for sizes in zip(*sides, strict=True)), prod(strides)
+    if wide % phases == 0 == count % phases:  # each position within a stride has its own taps
+        own = TiledAxis(wide // phases, images * phases)
+        yield MatrixProduct(own, TiledAxis(channels), TiledAxis(outputs, count // phases), groups, note)
+    rows, parts = (
+        prod(-(-side[place] // stride) for side, stride in zip(sides, strides, strict=True))
+        for place in (0, 2)
+    )
+    together = "; ".join(filter(None, (note, "taps padded to whole strides")))
+    pixels, columns, depth = TiledAxis(rows, images), TiledAxis(channels, phases), TiledAxis(outputs, parts)
+    yield MatrixProduct(pixels, columns, depth, groups, together)
 
 
 def _inside(size: int, results: int, taps: int, stride: int) -> int:

@@ -1,7 +1,7 @@
-"""Whole tiles laid over the sizes of a call, to come to what its kernels were counted to do, to the last FLOP.
+"""Tile quantisation: finds the division of a call's sizes into whole tiles that reproduces the counted FLOPs exactly.
 
-Tile sizes come from the kernels' names, else from a list of usual ones. Nothing is fitted: either some layout comes to the
-very number, or there is no answer.
+Tile sizes come from the kernels' names, else from a list of usual sizes. Nothing is approximated: a layout reproduces the
+exact count, or there is no answer.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 THRICE = "each product three times: FP32 by TF32"
 SEVEN = "seven products: each of two kernels computes the scores"
 SCALED = "one more multiply-add for each result"
-_SIZES = (16, 32, 64, 128, 256)  # of tiles, where no name tells
+_SIZES = (16, 32, 64, 128, 256)  # of tiles, if the kernel's name does not state them
 _TILES = tuple(Tile(rows, columns) for rows in _SIZES for columns in _SIZES)
 _DEPTHS = (8, 16, 32, 64, 128)
-_WIDTHS = (16, 32, 64, 128)  # to multiples of which head widths are padded
-_FINEST = 32  # keys of the second product, which may stop earlier within a tile
-_SPLIT = 8  # elements, where a depth is split unevenly
+_WIDTHS = (16, 32, 64, 128)  # head widths are padded to a multiple of one of these
+_FINEST = 32  # keys: the second product may stop earlier within a tile
+_SPLIT = 8  # elements: granularity of an uneven split of the depth
 
 
 @dataclass(frozen=True)
 class TiledWork:
-    """Work in whole tiles that explains what was counted to the last FLOP."""
+    """Work in whole tiles that reproduces the counted FLOPs exactly."""
 
     flops: int
     reasons: tuple[str, ...] = ()
 
 
 def tiled_work(problem: Problem, counted: RangeCount, model_flops: int) -> TiledWork | None:
-    """Whole tiles of every matrix kernel that come to its count; None where sizes and model disagree or no tiles do.
+    """Whole tiles of every matrix kernel that reproduce its count; None if there are none or the sizes contradict it.
 
-    A kernel does one job. There are fewer kernels than jobs where only some gradients are wanted, more in a loop.
+    A kernel does one job. There are fewer kernels than jobs if only some gradients are needed, more in a loop.
     """
     kernels = counted.matrix_kernels
     if isinstance(problem, AttentionProblem):
@@ -95,7 +95,7 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
 
 
 def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:
-    """FLOPs and results of a product in whole tiles, each way to lay them out, plain ones first, and what is special."""
+    """FLOPs, number of results and description of each layout of a product in whole tiles, simple layouts first."""
     up_by, along = tile.cluster
     shapes = dict.fromkeys(((tile.rows, tile.columns, up_by, along), (tile.columns, tile.rows, along, up_by)))
     clusters = (False, True) if tile.cluster != (1, 1) else (False,)
@@ -110,7 +110,7 @@ def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[t
 
 
 def _parts(kernel: KernelCount) -> tuple[int, ...]:
-    """Into how many parts a kernel may have split the depth, by its grid."""
+    """Numbers of parts into which a kernel may have split the depth, from its grid."""
     blocks = prod(kernel.grid)
     if "splitK" in kernel.name:
         return tuple(number for number in range(2, blocks + 1) if blocks % number == 0)
@@ -118,7 +118,7 @@ def _parts(kernel: KernelCount) -> tuple[int, ...]:
 
 
 def _depths(way: MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
-    """The depth in whole steps: over all of it or each stretch, in so many even parts or in aligned ones and a rest."""
+    """The depth in whole steps: of the whole or of each segment, in equal parts or in aligned parts and a remainder."""
     for step in (tile.depth,) if tile.depth else _DEPTHS:
         if parts == 1:
             yield from way.depth.padded(step)
@@ -131,7 +131,7 @@ def _depths(way: MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
 
 
 def _grid_fit(job: KernelJob, kernel: KernelCount, tile: Tile) -> TiledWork | None:
-    """Every block of the grid multiplies one tile, those beyond the sizes too; or several blocks share a tile's depth."""
+    """Every block of the grid computes one tile, also past the sizes; or several blocks share the depth of a tile."""
     blocks = prod(kernel.grid)
     shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
     for way, share in product(job.ways, shares):
@@ -143,11 +143,11 @@ def _grid_fit(job: KernelJob, kernel: KernelCount, tile: Tile) -> TiledWork | No
 
 
 def _attention_fit(problem: AttentionProblem, kernels: Sequence[KernelCount]) -> TiledWork | None:
-    """Products over pairs of queries and keys in whole tiles, head widths padded."""
+    """Products over pairs of queries and keys in whole tiles, with padded head widths."""
     total = sum(kernel.flops for kernel in kernels)
     named = [tile for kernel in kernels if (tile := tile_of(kernel.name))][:1]
     width, value = problem.width, problem.value_width
-    # What is summed over a head's width, and what has it for columns: q k' and p v; backward also do v', and dv, dq, dk.
+    # Products that sum over the head width, and those with it as columns: q k' and p v; backward also do v', and dv, dq, dk.
     summed: tuple[int, ...] = (width,)
     columns: tuple[int, ...] = (value,)
     words: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ def _attention_words(
 
 
 def _pairs(problem: AttentionProblem, rows: int, columns: int) -> int:
-    """Pairs of a query with a key in tiles that are multiplied."""
+    """Pairs of a query and a key in the computed tiles."""
     if not problem.causal:
         return up(problem.queries, rows) * up(problem.keys, columns)
     ends = range(rows, up(problem.queries, rows) + 1, rows)

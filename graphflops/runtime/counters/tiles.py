@@ -1,4 +1,4 @@
-"""Tile sizes, from the names that libraries give their kernels."""
+"""Tile sizes, read from the names of library kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tile:
-    """What one step of a kernel multiplies; for attention rows are queries and columns are keys.
+    """The tile that one step of a kernel multiplies; in attention rows are queries and columns are keys.
 
-    depth: multiply-adds of each result in a step, None where the name does not say; for attention the padded head width.
-    cluster: tiles that are started together, along rows and columns.
+    depth: multiply-adds of each result in a step, None if the name does not state it; in attention the padded head width.
+    cluster: number of tiles launched together, along rows and columns.
     """
 
     rows: int
@@ -42,7 +42,7 @@ _INSTRUCTION = re.compile(r"tensor(\d+)x(\d+)x(\d+)")
 
 
 def tile_of(name: str) -> Tile | None:
-    """The tile of a kernel of cuBLAS, cuDNN, CUTLASS or flash attention; None where its name does not say."""
+    """The tile of a kernel of cuBLAS, cuDNN, CUTLASS or flash attention; None if its name does not state it."""
     if match := _TRAITS.search(name):
         width, rows, columns = map(int, match.groups())
         return Tile(rows, columns, width)
@@ -56,7 +56,7 @@ def tile_of(name: str) -> Tile | None:
 
 
 def instruction_of(name: str) -> Tile | None:
-    """What a convolution kernel that takes several groups at once pads each group to: one instruction's tile."""
+    """The tile of one instruction, to which a convolution kernel for several groups pads each group."""
     if not _GROUPED.search(name):
         return None
     match = _INSTRUCTION.search(name)
@@ -67,7 +67,7 @@ def instruction_of(name: str) -> Tile | None:
 
 
 def role_of(name: str) -> str:
-    """Which of a convolution's products a kernel computes: fprop, dgrad or wgrad; "" where its name does not say."""
+    """The product of a convolution that a kernel computes: fprop, dgrad or wgrad; "" if its name does not state it."""
     match = _ROLE.search(name.lower())
     return match[1] if match else ""
 

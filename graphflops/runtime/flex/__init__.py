@@ -1,4 +1,4 @@
-"""Flexible attention as our own Triton kernels, forward and backward, which count the tiles they multiply."""
+"""Flexible attention in our own Triton kernels, forward and backward, which count the tiles that they compute."""
 
 from graphflops.runtime.flex.attention import (
     FlexCounts,

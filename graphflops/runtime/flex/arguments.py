@@ -116,27 +116,19 @@ def _known_constants(
     exact: bool,
 ) -> dict[str, Any]:
     even_queries, even_keys = q_shape[2] % rows == 0, k_shape[2] % columns == 0
-    sharing, itemsize, shift = q_shape[1] // k_shape[1], dtype.itemsize, 2 * by_column
-    if by_column:
-        side = _together(q_shape[2] * (q_shape[3] + value_width) * itemsize, 1, k_shape[0] * k_shape[1])
-    else:
-        side = _together(k_shape[2] * (k_shape[3] + value_width) * itemsize, sharing, q_shape[0] * q_shape[1])
+    sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
+    length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
+    together = _together(length * (q_shape[3] + value_width) * itemsize, share, q_shape[0] * heads)
     return {
         **_function_constants(key),
         **_tile_constants(tiles),
+        **_list_constants(present >> 2 * by_column, contiguous >> 2 * by_column),
+        **_width_constants(q_shape[-1], value_width),
         "SCALE": scale,
-        "WIDTH": q_shape[-1],
-        "VALUE_WIDTH": value_width,
-        "BLOCK_WIDTH": _block_width(q_shape[-1]),
-        "BLOCK_VALUE_WIDTH": _block_width(value_width),
         "BLOCK_ROWS": rows,
         "BLOCK_COLUMNS": columns,
         "SHARING": sharing,
-        "TOGETHER": side,
-        "HAS_PARTIAL": bool(present >> shift & 1),
-        "HAS_FULL": bool(present >> shift & 2),
-        "PARTIAL_CONTIGUOUS": bool(contiguous >> shift & 1),
-        "FULL_CONTIGUOUS": bool(contiguous >> shift & 2),
+        "TOGETHER": together,
         "EVEN_QUERIES": even_queries,
         "EVEN_KEYS": even_keys,
         "CLAMP": indexed and not (even_queries and even_keys),
@@ -155,6 +147,24 @@ def _function_constants(key: str) -> dict[str, Any]:
         "MASK": given.mask,
         "HAS_SCORE": given.score is not None,
         "HAS_MASK": given.mask is not None,
+    }
+
+
+def _width_constants(width: int, value_width: int) -> dict[str, Any]:
+    return {
+        "WIDTH": width,
+        "VALUE_WIDTH": value_width,
+        "BLOCK_WIDTH": _block_width(width),
+        "BLOCK_VALUE_WIDTH": _block_width(value_width),
+    }
+
+
+def _list_constants(present: int, contiguous: int) -> dict[str, Any]:
+    return {
+        "HAS_PARTIAL": bool(present & 1),
+        "HAS_FULL": bool(present & 2),
+        "PARTIAL_CONTIGUOUS": bool(contiguous & 1),
+        "FULL_CONTIGUOUS": bool(contiguous & 2),
     }
 
 

@@ -1,4 +1,4 @@
-"""Attention from Python: prepared once for a score function and a mask, called with queries, keys and values."""
+"""Attention in Python: prepared once for a score function and a mask, then called with queries, keys and values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from graphflops.runtime.flex.configs import Kernel
     from graphflops.runtime.flex.functions import Written
 
-BLOCK = 128  # rows and columns of a block where nobody says otherwise
+BLOCK = 128  # default rows and columns of a block
 
 
 @dataclass(frozen=True)
 class FlexCounts:
-    """What a kernel counted while it ran.
+    """Counts of a kernel during its run.
 
     full_tiles, partial_tiles: tiles it multiplied, of blocks that ask no mask and of those that do.
     visible: scores that are not masked; None where only tiles were counted.
@@ -41,7 +41,7 @@ class FlexCounts:
 
 @dataclass(frozen=True)
 class PreparedAttention:
-    """One attention, ready to run on operands of the sizes its blocks were made for.
+    """One attention, ready to run on operands of the sizes of its blocks.
 
     settings: what its kernels take besides operands, the scale and what to count.
     """
@@ -86,11 +86,11 @@ class PreparedAttention:
         scale: float | None = None,
         count: int = 0,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of q, k and v, and the counts of the two kernels that make them (query's, then key's)."""
+        """Gradients of q, k and v, and the counts of the two kernels (query gradient, then key gradient)."""
         return launch.backward(q, k, v, out, lse, grad, grad_lse, self.problem(q, scale, count))
 
     def predicted(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> Prediction:
-        """Tiles that a kernel will multiply for such operands."""
+        """Prediction of the tiles that a kernel computes for such operands."""
         tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         return block_lists.predicted_tiles(
             self.blocks, tiles, q.shape[0], q.shape[1], kernel == "key_gradient"
@@ -110,7 +110,7 @@ class PreparedAttention:
     def problem(
         self, q: torch.Tensor, scale: float | None = None, count: int = 0
     ) -> arguments.LaunchSettings:
-        """What kernels take besides their operands."""
+        """The arguments of the kernels besides their operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
 
@@ -243,7 +243,7 @@ def _dense(q: torch.Tensor, k: torch.Tensor) -> MaskBlocks:
 
 
 def _block(length: int) -> int:
-    """The size of a block: less than the usual where the whole length is."""
+    """The size of a block: the default, or less if the length is less."""
     return max(16, min(BLOCK, 1 << max(length - 1, 0).bit_length()))
 
 

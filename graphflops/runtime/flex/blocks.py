@@ -1,4 +1,4 @@
-"""Which blocks of the score matrix are computed: lists for the kernels, and what they will multiply.
+"""Blocks of the score matrix that are computed: lists for the kernels, and the predicted tiles.
 
 A block is full where the mask function need not be asked, partial where it must be. Each list is held twice: by row of
 blocks for the forward and the query's gradient, by column for the key's and value's.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockLists:
-    """Blocks in each line (row or column) of blocks: how many, and which.
+    """Number and indices of the listed blocks in each line (row or column) of blocks.
 
     counts: int32 [batch, heads, lines]; places: int32 [batch, heads, lines, most], ascending up to the count.
     contiguous: every line's places follow one another, so that the first tells all. empty: no line has any.
@@ -60,7 +60,7 @@ class MaskBlocks:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Tiles that a kernel will multiply."""
+    """Tiles that a kernel is predicted to compute."""
 
     full_tiles: int
     partial_tiles: int
@@ -69,7 +69,7 @@ class Prediction:
 def from_sets(
     partial: torch.Tensor, full: torch.Tensor, rows: int, columns: int, queries: int, keys: int
 ) -> MaskBlocks:
-    """Blocks from truth values [batch, heads, rows of blocks, columns of blocks]: which are partial, which full."""
+    """Blocks from two boolean tensors [batch, heads, rows of blocks, columns of blocks]: partial blocks and full blocks."""
     return MaskBlocks(
         rows,
         columns,
@@ -90,7 +90,7 @@ def lists(chosen: torch.Tensor) -> BlockLists:
 
 
 def checked(counts: torch.Tensor, places: torch.Tensor) -> BlockLists:
-    """Lists with what is to be known of them; reads them from the device."""
+    """Lists with their properties, which are read from the device."""
     counts, places = counts.to(torch.int32).contiguous(), places.to(torch.int32).contiguous()
     most = int(counts.max()) if counts.numel() else 0
     places = places[..., : max(most, 1)].contiguous()
@@ -100,7 +100,7 @@ def checked(counts: torch.Tensor, places: torch.Tensor) -> BlockLists:
 
 
 def dense(queries: int, keys: int, rows: int, columns: int, device: torch.device) -> MaskBlocks:
-    """Every block; where the lengths are no multiples of a block's, those that stick out are partial."""
+    """All blocks; blocks that exceed the lengths are partial."""
     last = torch.zeros(1, 1, -(-queries // rows), -(-keys // columns), dtype=torch.bool, device=device)
     if keys % columns:
         last[..., -1] = True
@@ -117,7 +117,7 @@ def causal(queries: int, keys: int, rows: int, columns: int, device: torch.devic
 
 
 def from_mask(mask: torch.Tensor, rows: int, columns: int) -> MaskBlocks:
-    """The blocks of a mask given as truth values [batch, heads, queries, keys]."""
+    """The blocks of a boolean mask [batch, heads, queries, keys]."""
     queries, keys = mask.shape[-2:]
     padded = torch.nn.functional.pad(mask.to(torch.int32), (0, -keys % columns, 0, -queries % rows))
     batch, heads, height, width = padded.shape
@@ -142,7 +142,7 @@ def from_lists(
     rows: int,
     columns: int,
 ) -> MaskBlocks:
-    """The blocks of a mask as torch lists them: of partial and of full ones, counts and places by row of blocks."""
+    """The blocks of a mask in the form of torch: counts and indices of partial and of full blocks, by row of blocks."""
     lines, across = -(-queries // rows), -(-keys // columns)
     some, whole = _given(*partial, lines, across), _given(*full, lines, across)
     if some is None:
@@ -153,7 +153,7 @@ def from_lists(
 def _given(
     counts: torch.Tensor | None, places: torch.Tensor | None, lines: int, across: int
 ) -> torch.Tensor | None:
-    """Truth values of the blocks that are listed; lines and blocks past the lengths are left out."""
+    """True for each listed block, without lines and blocks past the lengths."""
     if counts is None or places is None:
         return None
     counts, places = counts[..., :lines], places[..., :lines, :]
@@ -170,7 +170,7 @@ def _given(
 def predicted_tiles(
     blocks: MaskBlocks | Any, tiles: Tiles, batch: int, heads: int, by_column: bool = False
 ) -> Prediction:
-    """What a kernel will multiply for an input of so many batch entries and query heads.
+    """The tiles that a kernel computes for an input with these numbers of batch entries and query heads.
 
     blocks: ours or torch's `BlockMask`. tiles: sizes of the kernel's tiles. by_column: for the gradient of keys and values.
     Each block is split in tiles; tiles of rows (or, by column, of keys) that lie past the end are never started.

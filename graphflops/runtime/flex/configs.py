@@ -1,4 +1,4 @@
-"""Tile sizes and launch settings of the kernels: data by machine, cut down to what a problem and a device allow."""
+"""Tile sizes and launch settings of the kernels: data by machine, reduced to the limits of a problem and a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kernel = Literal["forward", "query_gradient", "key_gradient"]
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a kernel is launched.
+    """Launch settings of a kernel.
 
     rows, columns: queries and keys of a tile, powers of two. warps, stages: Triton's.
     descriptors: tiles are brought by the tensor copy engine where strides allow.
@@ -38,7 +38,7 @@ _chosen: contextvars.ContextVar[Mapping[Kernel, Tiles]] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def override(**tiles: Tiles) -> Iterator[None]:
-    """Use these settings, by kernel, for what runs inside; sizes are still cut to the mask's blocks."""
+    """Use these settings, by kernel, within the context; sizes are still reduced to the mask's blocks."""
     token = _chosen.set({**_chosen.get(), **tiles})  # type: ignore[dict-item]
     try:
         yield
@@ -47,7 +47,7 @@ def override(**tiles: Tiles) -> Iterator[None]:
 
 
 def choose(kernel: Kernel, device: str, itemsize: int, width: int, blocks: tuple[int, int] | None) -> Tiles:
-    """The settings of a kernel on a device, for operands of so many bytes an element and the wider head width.
+    """The settings of a kernel on a device, for operands of this element size and the larger head width.
 
     blocks: sizes of the mask's blocks, which tiles must divide; None where the blocks are made to suit.
     Raises ModelError for blocks that no tile of 16 divides.
@@ -63,7 +63,9 @@ def _cut(tiles: Tiles, blocks: tuple[int, int]) -> Tiles:
 
 def _dividing(tile: int, block: int) -> int:
     if block % 16:
-        raise ModelError(f"block_mask: a block of {block} is no multiple of 16; make it with BLOCK_SIZE=128")
+        raise ModelError(
+            f"block_mask: a block of {block} is not a multiple of 16; make it with BLOCK_SIZE=128"
+        )
     while block % tile:
         tile //= 2
     return tile

@@ -1,4 +1,4 @@
-"""The forward kernel: one program for a tile of queries, over the blocks of keys that its mask lists."""
+"""The forward kernel: one program for each tile of queries, over the key blocks that the mask lists."""
 
 import triton
 import triton.language as tl
@@ -121,7 +121,7 @@ def forward_kernel(
             ROWS, COLUMNS, BLOCK_COLUMNS, SHARING, False, PARTIAL_CONTIGUOUS, EVEN_KEYS, CLAMP, COUNT,
             DESCRIPTORS, STAGES, PRECISION, UPCAST,
         )  # fmt: skip
-    # A row that sees nothing is zero, and its log-sum-exp minus infinity.
+    # A fully masked row is zero, and its log-sum-exp is minus infinity.
     values = values / tl.where(total == 0, 1, total)[:, None]
     store_tile(
         out, values, entry, head, row, out_batch, out_head, out_row, out_column, queries,
@@ -184,7 +184,7 @@ def sweep(
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Online softmax over the listed blocks; scores are powers of two, so that `exp2` and one multiply-add do."""
+    """Online softmax over the listed blocks; scores are in base 2, so that `exp2` and one multiply-add suffice."""
     SPLIT: tl.constexpr = BLOCK_COLUMNS // COLUMNS
     # Without a score function, scale and base change are one factor, applied inside the exponent.
     FOLD: tl.constexpr = (not HAS_SCORE) and SCALE > 0
@@ -224,7 +224,7 @@ def sweep(
                 real = real & keep
             visible += tl.sum(tl.sum(real.to(tl.int32), 1), 0).to(tl.int64)
         highest = tl.maximum(top, tl.max(score, 1) * FACTOR)
-        # Nothing seen so far: subtracting minus infinity from itself would be no number.
+        # No unmasked score so far: subtracting minus infinity from itself would give NaN.
         base = highest if FULL and not HAS_SCORE else tl.where(highest == float("-inf"), 0.0, highest)
         weight = tl.exp2(score * FACTOR - base[:, None])
         shrink = tl.exp2(top - base)

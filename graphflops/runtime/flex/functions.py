@@ -1,4 +1,4 @@
-"""Generated functions as Triton functions, kept by the digest of their source."""
+"""Generated source compiled to Triton functions, registered by the digest of the source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEAD = '"""Score and mask functions of one attention, generated from its graph.
 
 @dataclass(frozen=True)
 class KernelFunctions:
-    """What a kernel calls for each tile of scores; None for a function that is not there.
+    """The functions that a kernel calls for each tile of scores; None for an absent function.
 
     source: the Python text that `--show-kernel` prints.
     """
@@ -37,7 +37,7 @@ class KernelFunctions:
 
 @dataclass(frozen=True)
 class Written:
-    """Key of registered functions, and the tensors they index, in the kernels' order."""
+    """Key of registered functions, and the tensors that they index, in the order of the kernels."""
 
     key: str
     buffers: tuple[torch.Tensor, ...]
@@ -56,7 +56,7 @@ def written(
 ) -> Written:
     """Trace, translate and register the functions of one attention.
 
-    dtype: the scores' element type as the functions see it. Raises ModelError for what has no translation.
+    dtype: the scores' element type as the functions see it. Raises ModelError for an operator without a translation.
     """
     buffers: list[torch.Tensor] = []
     parts = []
@@ -77,7 +77,7 @@ def written(
 
 
 def functions(key: str) -> KernelFunctions:
-    """The functions registered under a key; raises ModelError where another process registered them."""
+    """The functions registered under a key; raises ModelError if this process has not registered them."""
     try:
         return _known[key]
     except KeyError:
@@ -90,7 +90,7 @@ def _identity(traced: Traced) -> bool:
 
 
 def _placed(traced: Traced, buffers: list[torch.Tensor]) -> list[Buffer]:
-    """Places of a function's captured tensors among all; one that several functions use is passed once."""
+    """Indices of a function's captured tensors among all; a tensor of several functions is passed once."""
     placed = []
     for tensor in traced.tensors:
         same = (i for i, other in enumerate(buffers) if _same(other, tensor))
@@ -103,13 +103,13 @@ def _placed(traced: Traced, buffers: list[torch.Tensor]) -> list[Buffer]:
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are one view of the same memory."""
+    """True if two tensors are the same view of the same memory."""
     first, second = ((x.dtype, x.device, x.data_ptr(), x.shape, x.stride()) for x in (a, b))
     return first == second
 
 
 def _plain(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor as a kernel reads it: on the device, truth values as bytes."""
+    """The tensor in the form that a kernel reads: on the device, booleans as bytes."""
     moved = tensor if tensor.device == device else tensor.to(device)
     return moved.view(torch.uint8) if moved.dtype == torch.bool else moved
 
@@ -118,7 +118,7 @@ def _compiled(source: str, key: str) -> KernelFunctions:
     name = f"<graphflops attention {key}>"
     helpers = {word: value for word, value in vars(library).items() if not word.startswith("_")}
     space: dict[str, Any] = {**helpers, "triton": triton, "tl": tl, "__name__": f"graphflops_attention_{key}"}
-    # Triton and tracebacks read the source of a function by its file's name.
+    # Triton and tracebacks read the source of a function by its file name.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), space)
     return KernelFunctions(source, space.get("score_mod"), space.get("score_grad"), space.get("mask_mod"))

@@ -30,7 +30,7 @@ from graphflops.runtime.flex.query_gradient import query_kernel
 def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: LaunchSettings
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Output, log-sum-exp, and each program's counts [programs, 3] (none where nothing is counted)."""
+    """Output, log-sum-exp, and each program's counts [programs, 3], empty if nothing is counted."""
     check(q, k, v)
     tiles = tiles_for("forward", q, v, (problem.rows, problem.columns))
     batch, heads, queries, _ = q.shape
@@ -95,7 +95,7 @@ def query_gradient(
     grad_q: torch.Tensor,
     problem: LaunchSettings,
 ) -> torch.Tensor:
-    """Write the query's gradient, and `delta` for the key's; each program's counts."""
+    """Write the query's gradient, and `delta` for the key's gradient; returns each program's counts."""
     tiles = tiles_for("query_gradient", q, v, (problem.rows, problem.columns))
     batch, heads, queries, _ = q.shape
     programs = -(-queries // tiles.rows) * batch * heads
@@ -136,7 +136,7 @@ def key_gradient(
     grad_v: torch.Tensor,
     problem: LaunchSettings,
 ) -> torch.Tensor:
-    """Write the gradients of key and value; each program's counts."""
+    """Write the gradients of key and value; returns each program's counts."""
     tiles = tiles_for("key_gradient", q, v, (problem.rows, problem.columns))
     batch, heads, queries, _ = q.shape
     pairs = batch * k.shape[1]
@@ -166,7 +166,7 @@ def key_gradient(
 
 
 def _start(kernel: Any, programs: int, constants: dict[str, Any], *args: Any, **more: Any) -> None:
-    """Launch a kernel, with fewer stages where a function's own loads leave no room for as many."""
+    """Launch a kernel, with fewer stages if the loads of its functions leave too little shared memory."""
     from triton.runtime.errors import OutOfResources
 
     while programs:
@@ -176,7 +176,7 @@ def _start(kernel: Any, programs: int, constants: dict[str, Any], *args: Any, **
         except OutOfResources as error:
             if constants["STAGES"] == 1:
                 raise ModelError(f"attention kernel: {error}") from None
-            # The dictionary is the one that later launches find.
+            # Later launches use the same dictionary.
             constants["STAGES"] = constants["num_stages"] = constants["STAGES"] - 1
 
 

@@ -1,4 +1,4 @@
-"""Functions that generated score and mask functions call where Triton has no operator of torch's meaning."""
+"""Functions that generated code calls where Triton has no operator with torch's semantics."""
 
 import triton
 import triton.language as tl
@@ -64,7 +64,7 @@ def expm1(x):
 
 @triton.jit
 def log1p(x):
-    """log(1 + x), corrected for what 1 + x rounds away."""
+    """log(1 + x), corrected for the rounding of 1 + x."""
     y = 1 + x
     return tl.where(y == 1, x, tl.log(y) * (x / tl.where(y == 1, 1, y - 1)))
 

@@ -1,4 +1,4 @@
-"""The kernels as operators of torch, so that autograd, torch.compile and torch.export take them."""
+"""The kernels as operators of torch, so that autograd, torch.compile and torch.export support them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ flex_forward.register_autograd(_gradients, setup_context=_keep)
 
 
 class _Eager(torch.autograd.Function):  # type: ignore[misc]
-    """The same for plain tensors: half a dozen layers of Python less than a custom operator has."""
+    """The same for plain tensors, without the overhead of a custom operator."""
 
     @staticmethod
     def forward(
@@ -183,7 +183,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 def run_forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Output, log-sum-exp and counts, by the operator where a tracer looks on, else at once."""
+    """Output, log-sum-exp and counts; through the operator while torch traces, else directly."""
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     if torch.compiler.is_compiling() or type(q) not in _PLAIN or _get_current_dispatch_mode() is not None:
         found = flex_forward(

@@ -1,4 +1,4 @@
-"""What the kernels share: tiles in and out of memory, products, and which tile comes next."""
+"""Helpers of all kernels: loading and storing tiles, products, and the order of tiles."""
 
 import triton
 import triton.language as tl
@@ -59,7 +59,7 @@ def store_tile(
     WIDTH: tl.constexpr,
     BLOCK_WIDTH: tl.constexpr,
 ):
-    """Write the rows of one head that exist."""
+    """Write the rows of one head, without rows past its end."""
     start = target + batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head
     start += row.to(tl.int64) * stride_row
     rows = tl.arange(0, ROWS)
@@ -71,7 +71,7 @@ def store_tile(
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
-    """Matrix product of a and b. UPCAST: in single precision, for what cannot be multiplied as it is."""
+    """Matrix product of a and b. UPCAST: in single precision, for types that Triton cannot multiply."""
     if UPCAST:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
     else:
@@ -97,7 +97,7 @@ def tile_start(
     TILE: tl.constexpr,
     CONTIGUOUS: tl.constexpr,
 ):
-    """First query or key of a line's tile: each listed block is SPLIT tiles; `first` is the line's own first."""
+    """First query or key of a tile in a line: each listed block has SPLIT tiles; `first` is the first of the line."""
     if CONTIGUOUS:
         return first + step * TILE
     else:
