@@ -354,7 +354,7 @@ def test_failures_are_one_line(pretend, said, metrics, command, message):
 def test_time_out_and_missing_programs(pretend, monkeypatch):
     asked = pretend()
     late = asked.parent / "late"
-    with pytest.raises(ModelError, match=r"not done after 0\.2 s"):
+    with pytest.raises(ModelError, match=r"did not finish in 0\.2 s"):
         measure(
             [sys.executable, "-c", f"import time; time.sleep(0.6); open({str(late)!r}, 'w')"], timeout=0.2
         )
