@@ -40,11 +40,6 @@ class Call:
         return self.row.node
 
     @property
-    def kind(self) -> str:
-        """The operator without its version: `Conv` of `onnx.Conv.11`, `com.microsoft.Gelu` outside of ai.onnx."""
-        return self.operator.base.removeprefix("onnx.")
-
-    @property
     def operator(self) -> Op:
         """The canonical operator."""
         return self.node.operator

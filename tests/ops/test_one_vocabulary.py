@@ -15,10 +15,11 @@ PACKAGE = Path(graphflops.__file__).parent
 FILES = [
     path.relative_to(PACKAGE).as_posix()
     for path in sorted(PACKAGE.rglob("*.py"))
-    if path.relative_to(PACKAGE).parts[0] not in ("ops", "rules", "attention")
+    if path.relative_to(PACKAGE).parts[0] not in ("ops", "rules")
 ]
 SPELLINGS = {*spellings(), *index.RULES, *index.BACKWARDS}
-WORDS = {operator(key).word for key in SPELLINGS} | {row.name for row in ROWS}
+CANONICAL = {row.name for row in ROWS}
+WORDS = {operator(key).word for key in SPELLINGS} | CANONICAL
 WORDS -= {"bool", "int", "float", "complex"}  # types of Python
 DISTINCT = {
     word for word in WORDS if word.lower() != word
@@ -32,7 +33,18 @@ LITERALS = {
     "runtime/onnx_run.py": "reads ONNX: onnxruntime returns no Constant",
     "runtime/operators.py": "refuses some operators of torch, and replaces some by functions that run on any machine",
 }
+MASKS = "says what masks become in each operator, by canonical name"
 COLLECTIONS = {
+    "attention/affine.py": MASKS,
+    "attention/concrete.py": MASKS,
+    "attention/elementwise.py": MASKS,
+    "attention/flex_function.py": MASKS,
+    "attention/fused.py": "knows the fused attentions by canonical name",
+    "attention/interval_functions.py": MASKS,
+    "attention/operator_kinds.py": "parts of an attention pattern, by canonical name",
+    "attention/scopes.py": "operators that run a graph once, by canonical name",
+    "attention/structure.py": MASKS,
+    "attention/whole_tensors.py": MASKS,
     "dims/functions.py": "functions of sizes, as Python's math has them",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "runtime/flex/codegen.py": "names that the generated code already uses",
@@ -115,6 +127,13 @@ def test_no_table_of_operators(file: str) -> None:
 def test_no_splitting_of_spellings(file: str) -> None:
     found = splits_in(file)
     assert not found, f"node.operator has the parts dialect, word, variant and functional: {found}"
+
+
+@pytest.mark.parametrize("file", [file for file, reason in COLLECTIONS.items() if "canonical" in reason])
+def test_tables_by_canonical_names_hold_no_other_spelling(file: str) -> None:
+    tables = [{*strings(node)} & WORDS for node in nodes_of(file)]
+    others = {name for names in tables if len(names) > MOST for name in names - CANONICAL}
+    assert not others, f"not canonical names: {sorted(others)}"
 
 
 def test_every_exception_is_needed() -> None:
