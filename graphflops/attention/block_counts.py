@@ -1,4 +1,4 @@
-"""Blocks of pairs that a band of diagonals cut out of a rectangle touches, in closed form."""
+"""Counts in closed form the blocks of pairs that a band of diagonals touches within a rectangle."""
 
 from __future__ import annotations
 

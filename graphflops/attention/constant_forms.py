@@ -122,7 +122,7 @@ def _form(array: Any) -> Form | None:
 
 
 def _cases(matrix: Any) -> tuple[Case, ...] | None:
-    """Conditions on row and column that hold just where a matrix is true: the count tells, for they hold at least there."""
+    """Conditions on row and column that hold exactly where a matrix is true: there, and by their count nowhere else."""
     import numpy as np
 
     rows, columns = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))

@@ -1,4 +1,4 @@
-"""What is visible of flexible attention: the pairs that its functions let through, and the blocks that run for them."""
+"""Counts what flexible attention leaves visible: the pairs that its functions let through, and the blocks that run."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class FlexAttentions:
         self.known: dict[Any, tuple[Seen | None, str]] = {}
 
     def seen(self, graph: Graph, node: Node, values: Sequence[Any]) -> tuple[Seen | None, str]:
-        """What is visible of one, and why that is not for certain, if it is not; None where nothing is known.
+        """The visible pairs and blocks of one call, and the reason where they are only a bound; None where nothing is known.
 
         graph: the one that the call is in. values: its arguments as the analysis knows them.
         """
         try:
             problem = self.problem(graph, node, values)
         except (GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
-            return None, ""  # no call of the operator: its rule says what is wrong
+            return None, ""  # not a valid call: its rule reports the error
         if problem is None:
             return None, ""
         identity = problem.identity(self.numbers)
@@ -54,7 +54,7 @@ class FlexAttentions:
         return self.known[identity]
 
     def problem(self, graph: Graph, node: Node, values: Sequence[Any]) -> Problem | None:
-        """The call as what is to be counted; None where it is of another form."""
+        """The attention of a call; None where its arguments have another form."""
         given = node.arguments()
         known = dict(zip(node.operator.parameters, values, strict=False))
         query, key, blocks = known["query"], known["key"], given["block_mask"]
@@ -97,7 +97,7 @@ class FlexAttentions:
         return Function(scope, places, self.concrete)
 
     def lists(self, around: Scope, place: int, blocks: Sequence[Any], values: Sequence[Any]) -> Lists | None:
-        """The blocks that are listed, where the lists are at hand."""
+        """The lists of blocks that run, where their contents are available."""
         found: list[tuple[Any, Any] | None] = []
         if not isinstance(blocks[_LISTS[0][0]], Ref):
             return None
@@ -114,7 +114,7 @@ class FlexAttentions:
         return Lists(*found)
 
     def array(self, around: Scope, place: int, argument: Any, value: Any) -> Any:
-        """The contents of an operand; None where they are not at hand."""
+        """The contents of an operand; None where they are not available."""
         if not isinstance(argument, Ref) or not isinstance(value, TensorType):
             return None
         found = array_of_value(around, argument.name, value)

@@ -1,4 +1,4 @@
-"""What one flexible attention lets through: in closed form, by asking its functions, or as far as is certain."""
+"""Counts the pairs and blocks that one flexible attention leaves visible: in closed form, by evaluation, or as a bound."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FAILURES = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class Lists:
-    """Blocks by line: how many there are, and which, the first so many of each; None where there are none of the kind."""
+    """Lists of blocks: for each line of blocks how many run, and which; None where there are none of the kind."""
 
     partial: tuple[Any, Any] | None
     full: tuple[Any, Any] | None
@@ -79,7 +79,7 @@ class Problem:
     lists: Lists | None
 
     def identity(self, numbers: ValueNumbers) -> Any:
-        """Equal for attentions of which the same is visible."""
+        """A key that is equal for attentions with the same visible pairs."""
         sizes = self.query.shape[:3], self.keys, self.rows, self.columns
         return sizes, self.score.key(numbers), self.mask.key(numbers), self.lists and self.lists.key
 
@@ -105,7 +105,7 @@ class Problem:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is one block that holds everything: torch's mask for want of one."""
+        """Whether one block holds all pairs: the block mask that torch uses where none is given."""
         return bool(self.rows == LARGEST_BLOCK and self.columns == LARGEST_BLOCK)
 
     @property
@@ -114,10 +114,10 @@ class Problem:
         return all(isinstance(size, int) and size > 0 for size in sizes)
 
     def seen(self) -> tuple[Seen | None, str]:
-        """What is visible, and why that is not for certain, if it is not."""
+        """The visible pairs and blocks, and the reason where they are only a bound; "" where they are exact."""
         problem = ""
         try:
-            found = self.closed() or self.asked()
+            found = self.closed() or self.evaluated()
         except GraphflopsError as error:
             found, problem = None, str(error)
         except _FAILURES as error:
@@ -132,7 +132,7 @@ class Problem:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """Those that may hide scores."""
+        """The functions that may hide scores."""
         return (self.mask, self.score) if self.score.may_hide else (self.mask,)
 
     def reason(self) -> str:
@@ -148,7 +148,7 @@ class Problem:
     # Closed forms
 
     def closed(self) -> Seen | None:
-        """By closed form; None where there is none."""
+        """The count in closed form; None where there is none."""
         both = self.mask.where & self.score.kept
         if not (self.mask.where.exact and both.exact) or self.lists is not None:
             return None
@@ -159,7 +159,7 @@ class Problem:
         return self.of(doubled, blocks or self.any_blocks, self.batch * self.heads)
 
     def blocks(self) -> block_counts.Blocks | None:
-        """The blocks of a head that run at most, if not listed; None where there is no closed form."""
+        """Upper bound of the blocks of one head that run, in closed form; None where there is none."""
         if self.is_whole:
             everything = self.any_blocks
             return (
@@ -180,11 +180,11 @@ class Problem:
 
     @property
     def any_blocks(self) -> block_counts.Blocks:
-        """All pairs, in blocks of which no more is known."""
+        """All pairs, in an unknown number of blocks."""
         return block_counts.Blocks(None, None, self.queries * self.keys, 0)
 
     def of(self, doubled: Dim, blocks: block_counts.Blocks, times: Dim, *, exact: bool = True) -> Seen:
-        """What is visible, given twice the pairs and the blocks of heads that so many others are like."""
+        """The result for all heads, given 2 x the visible pairs and the blocks of some, each standing for `times`."""
         partial, full = (None if x is None else x * times for x in blocks[:2])
         asked, rest = (x * times for x in blocks[2:])
         hides = doubled * times != 2 * self.scores
@@ -193,7 +193,7 @@ class Problem:
         return Seen(doubled * times, asked + rest, asked, partial, full, mask)
 
     def bounded(self) -> Seen | None:
-        """What is certain: no more is visible, and no more blocks run; None where nothing is."""
+        """Upper bounds of visible pairs and of blocks that run; None where nothing bounds them."""
         upper = (self.mask.where & self.score.kept).upper
         doubled, _ = doubled_visible(upper, self.queries, self.keys)
         if self.lists is not None and self.has_numbers:
@@ -210,10 +210,10 @@ class Problem:
         unsure = block_counts.Blocks(None, None, blocks.partial_pairs + blocks.full_pairs, 0)
         return self.of(doubled, unsure, self.batch * self.heads, exact=False)
 
-    # Asking
+    # Evaluation
 
-    def asked(self) -> Seen | None:
-        """By asking the functions; None where what they capture is not at hand."""
+    def evaluated(self) -> Seen | None:
+        """The count by evaluating the functions; None where the contents of a captured tensor are not available."""
         hides = self.score.may_hide
         missing = self.mask.missing or (hides and self.score.missing and not self.score.kept.exact)
         if not self.has_numbers or missing:
@@ -240,7 +240,7 @@ class Problem:
         return self.of(2 * found.pairs, blocks, times)
 
     def like(self, batch: int, heads: int) -> Dim:
-        """How many heads each is like of so many batch entries and heads that are looked at."""
+        """How many (batch, head) slices each evaluated slice stands for."""
         return (self.batch if batch == 1 else 1) * (self.heads if heads == 1 else 1)
 
     def listed(
@@ -257,7 +257,7 @@ class Problem:
         import numpy as np
 
         found = self.mask.at_points(b, h, rows, columns)
-        if found.known is not True:
+        if not np.all(found.known):
             raise ModelError(self.reason())
         return np.asarray(found.value).astype(bool)
 
@@ -268,7 +268,7 @@ class Problem:
         return ~(np.asarray(found.value <= HIDING) & found.known)
 
     def settled(self, b: int, h: int, *edges: Any) -> Any:
-        """What is visible of rectangles."""
+        """For each rectangle: SEEN, HIDDEN or MIXED."""
         import numpy as np
 
         found = self.settled_mask(b, h, *edges)
@@ -288,19 +288,19 @@ class Problem:
         return np.broadcast_to(state, edges[0].shape)
 
     def certainly_kept(self, score: Interval) -> Any:
-        """Of ranges of scores, whether none of them is hidden."""
+        """Whether no score in an interval is hidden."""
         return score.low > (HIDING if self.score.replaces else FAR)
 
 
 def _places(
     b: int, h: int, first_row: Any, last_row: Any, first_column: Any, last_column: Any
 ) -> tuple[Interval, ...]:
-    """Rectangles as ranges of the functions' places."""
+    """Rectangles as intervals of the functions' indices."""
     return Interval(b, b), Interval(h, h), Interval(first_row, last_row), Interval(first_column, last_column)
 
 
 def _hidden(score: Interval) -> Any:
-    """Whether scores are hidden whatever they were, or replaced by a number that hides."""
+    """Whether scores are hidden whatever they were before, or replaced by a hiding number."""
     return (score.high <= FAR) | ((score.low == score.high) & (score.high <= HIDING))
 
 

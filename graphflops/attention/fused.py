@@ -1,4 +1,4 @@
-"""Attention that is one operator: where queries, keys and values are, and how many heads there are."""
+"""Attention that is one operator: its sizes, by the layout of its operands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_fused(op: Op) -> bool:
 
 
 def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
-    """The attention that a call is, and what its mask hides; None where it is none, or its operands are not known."""
+    """The attention that a call computes, and what its mask hides; None for other calls and for operands of unknown type."""
     view = hiding.view
     family = _SIZES.get(call.operator.name)
     if family is None or call.row.state != "counted":

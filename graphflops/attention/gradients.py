@@ -1,4 +1,4 @@
-"""The products of an attention's backward in a joint graph, which are over the same pairs as those of its forward."""
+"""Masked FLOPs of an attention's backward in a joint graph: its products are over the same pairs as those of the forward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_PRODUCTS = 4  # of the gradients of queries, keys and values, and of the p
 
 
 def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str, Dim]:
-    """By row, the needless part of the products of an attention's gradients, where it is spelled out.
+    """Masked FLOPs, by row, of the gradient products of a spelled-out attention.
 
     They are the backward's products next to the probabilities: between are only calls on tensors of as many elements.
     """
@@ -58,7 +58,7 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
 
 
 def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
-    """The same of a call that gives all gradients of an attention that is one operator; nothing for any other call."""
+    """Masked FLOPs of an operator that computes all gradients of an attention; {} for any other call."""
     mask = call.value("mask")
     if (
         call.operator.name != "scaled_dot_product_attention_backward"

@@ -111,7 +111,7 @@ class Hiding:
         return self.formulas[name, before]
 
     def of_spelled(self, group: Spelled) -> Hidden:
-        """What the masks of an attention hide that is spelled out."""
+        """The pairs that the masks of a spelled-out attention hide."""
         queries, keys = self.view.types[group.first.result].shape[-2:]
         found = []
         for masking in group.masks:
@@ -122,7 +122,7 @@ class Hiding:
         return hidden._replace(mask="tensor") if group.masks and hidden.mask == "none" else hidden
 
     def of_operator(self, call: Call, name: str, queries: Dim, keys: Dim) -> Hidden:
-        """What a mask hides that an operator takes: a truth, or a number added to each score."""
+        """The pairs that the mask operand of an operator hides: a truth, or a number added to each score."""
         typed = self.view.types.get(name)
         if typed is None:
             return Hidden(mask="tensor")
@@ -141,7 +141,7 @@ class Hiding:
         return Restriction(self.scope, name, call.place, sense, shape)
 
     def restrictions(self, masking: Masking, shape: tuple[Dim, ...]) -> list[Restriction]:
-        """What in a call may hide scores."""
+        """The masks that a call applies to scores."""
         call, name, scores = masking.call, masking.call.operator.name, masking.scores
         is_sum = name == "add" or (name == "sub" and call.value("a") == scores)
         if is_sum and call.argument("alpha", 1) == 1:
@@ -172,7 +172,7 @@ class Hiding:
         return argument if isinstance(argument, (int, float)) else None
 
     def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
-        """What several masks hide together."""
+        """The pairs that several masks hide together."""
         if not restrictions:
             return Hidden()
         self.scope.constants.used.clear()
@@ -191,8 +191,8 @@ class Hiding:
         with suppress(DimError):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
-        if not exact and self.are_numbers_needed(restrictions, told):
-            counted = self.of_numbers(restrictions, truth.upper, queries, keys)
+        if not exact and self.is_enumeration_needed(restrictions, told):
+            counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
             doubled = dim_max(doubled, statement.doubled_hidden(queries, keys) * problems)
@@ -212,12 +212,12 @@ class Hiding:
             return visible_where(negative(value) if each.sense == "subtracted" else value)
         return as_truth(value) if each.sense == "keep" else ~as_truth(value)
 
-    def of_numbers(
+    def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim
     ) -> tuple[int, int, bool] | None:
-        """Twice the pairs that are hidden in so many problems, and whether no more are; None where sizes are open.
+        """`doubled_hidden` of these masks; None where sizes are symbolic or a mask cannot be followed.
 
-        Masks that are made alike are asked about once.
+        Masks with equal value numbers are evaluated once.
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
@@ -237,13 +237,13 @@ class Hiding:
         self.scope.constants.used |= met
         return found
 
-    def are_numbers_needed(self, restrictions: Sequence[Restriction], told: bool) -> bool:
-        """Whether numbers tell more of masks than formulas do."""
+    def is_enumeration_needed(self, restrictions: Sequence[Restriction], told: bool) -> bool:
+        """Whether concrete evaluation may hide more pairs than the formulas do."""
         found = [self.formula(each.name, each.before) for each in restrictions]
         return not told or any(each.lost for each in found) or not any(each.open for each in found)
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The program's inputs whose contents values are made of; what comes out of a product or a softmax is no mask."""
+        """The program's inputs that values are computed from; the results of products and softmaxes are not masks."""
         users = {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
         found: dict[str, None] = {}
         waiting, seen = list(names), set(names)
@@ -262,7 +262,7 @@ class Hiding:
 
 
 def masked_part(flops: Dim, hidden: Hidden, queries: Dim, keys: Dim) -> Dim:
-    """The part of products over all pairs that is over hidden ones."""
+    """The FLOPs of products over all pairs that fall on hidden pairs."""
     if hidden.doubled == 0:
         return 0
     return floor_div(floor_div(flops, 2 * queries * keys) * hidden.doubled, hidden.problems)

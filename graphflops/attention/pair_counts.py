@@ -1,4 +1,4 @@
-"""Pairs of a query and a key that conditions leave, counted in closed form."""
+"""Counts in closed form the (query, key) pairs for which conditions hold."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MOST_CASES = 4  # whose overlaps are counted: 15 formulas
 
 
 def doubled_visible(cases: Cases, queries: Dim, keys: Dim) -> tuple[Dim, bool]:
-    """Twice the pairs for which one of the cases holds, and whether no condition had to be left out to tell.
+    """2 x the pairs for which one of the cases holds, and whether the count is exact.
 
-    Where one had to be, the number is too large. Raises DimError where the formula grows too large.
+    If not, some condition was dropped and the count is an upper bound. Raises DimError where the formula grows too large.
     """
-    kept = [_told(case) for case in cases]
+    kept = [_countable(case) for case in cases]
     if () in kept:
         return 2 * queries * keys, () in cases
     exact = kept == list(cases)
@@ -31,20 +31,18 @@ def doubled_visible(cases: Cases, queries: Dim, keys: Dim) -> tuple[Dim, bool]:
     for number in range(1, len(kept) + 1):
         for chosen in combinations(kept, number):
             for case in where_not_negative(*[term for each in chosen for term in each]).upper:
-                if _told(case) != case:
+                if _countable(case) != case:
                     return 2 * queries * keys, False
                 visible = visible + _doubled(case, queries, keys) * (1 if number % 2 else -1)
     return visible, exact
 
 
-def _told(case: Case) -> Case:
-    """The conditions that are counted by: bounds of queries or keys, diagonals of both, and where there are no bounds
-    blocks of one size.
-    """
+def _countable(case: Case) -> Case:
+    """The conditions that have a closed form together: bounds of queries and keys, diagonals, and without bounds blocks."""
     blocks = [term for term in case if isinstance(term, SameBlock)]
-    told = [term for term in case if term not in blocks and _is_simple(term.row, term.column)]
-    bounded = any(0 in (term.row, term.column) for term in told)
-    return (*told, *([] if bounded else blocks[:1]))
+    kept = [term for term in case if term not in blocks and _is_simple(term.row, term.column)]
+    bounded = any(0 in (term.row, term.column) for term in kept)
+    return (*kept, *([] if bounded else blocks[:1]))
 
 
 def _is_simple(row: int, column: int) -> bool:
@@ -52,7 +50,7 @@ def _is_simple(row: int, column: int) -> bool:
 
 
 def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
-    """Twice the pairs for which all of the conditions hold: a band of diagonals, cut out of a rectangle."""
+    """2 x the pairs for which all of the conditions hold: a band of diagonals, cut out of a rectangle."""
     limit = {(term.row, term.column): term.constant for term in case}
     size = limit.get((0, 0))
     if size is not None:

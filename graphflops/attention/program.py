@@ -44,10 +44,10 @@ class Found(NamedTuple):
 
 
 def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
-    """Every attention of a program, operators and spelled out, and what their masks make needless.
+    """Finds every attention of a program, as one operator or spelled out, and the FLOPs that their masks make needless.
 
     stated: what the user says of inputs that are masks, by name. Raises ModelError where that does not fit the program.
-    One whose sizes are nothing, or grow too large an expression, is left out.
+    An attention with a size of 0, or whose sizes grow too large an expression, is left out.
     """
     hiding = Hiding(view, stated or {})
     found: list[tuple[int, AttentionUse]] = []

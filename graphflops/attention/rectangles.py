@@ -1,6 +1,6 @@
-"""Counts what a mask lets through by asking it: block by block, never all pairs of a long sequence at once.
+"""Counts the visible pairs and blocks of a mask by evaluating it block by block, never on all pairs at once.
 
-numpy is imported when something is counted, and by nothing else in the package.
+numpy is imported when something is counted.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     Settled = Callable[[int, int, Whole, Whole, Whole, Whole], NDArray[np.int8]]
 
 HIDDEN, SEEN, MIXED = 0, 1, 2
-MOST_PAIRS = 2**29  # asked about for one mask: some seconds; more is refused
-_AT_ONCE = 2**18  # pairs asked about in one call
-_LEAST = 2**14  # pairs that take as long to ask about as it takes to ask at all
-_RECTANGLES = 1024  # looked at in one call
+MOST_PAIRS = 2**29  # evaluated for one mask: some seconds; more is refused
+_AT_ONCE = 2**18  # pairs evaluated in one call
+_LEAST = 2**14  # pairs that take as long as the call itself
+_RECTANGLES = 1024  # evaluated in one call
 _FAN = 8  # a rectangle is cut into so many by so many
 _INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut into
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a mask lets through, over all batch entries and heads that were asked about.
+    """The visible pairs and blocks of a mask, summed over the batch entries and heads that were evaluated.
 
     pairs: visible pairs of a query and a key.
     partial_blocks, full_blocks: blocks with visible pairs; a full one has no others and lies within both lengths.
@@ -64,26 +64,26 @@ def count(
     block_columns: int = 128,
     settled: Settled | None = None,
 ) -> Counted:
-    """What a mask lets through of so many batch entries and heads; ask for one of each where it does not tell them apart.
+    """Counts over `batch` x `heads` slices; pass 1 where the mask is the same for all of them.
 
     visible: called with the indices of a batch entry and a head, and int64 arrays of query places [n, rows, 1] and key
         places [n, 1, columns]; returns truth values that broadcast to [n, rows, columns].
-    settled: answers for rectangles at once: called with a batch entry, a head, and the first and the last query, the
+    settled: evaluates whole rectangles: called with a batch entry, a head, and the first and the last query, the
         first and the last key of each, as int64 arrays [n]; returns for each HIDDEN, SEEN or, where it cannot tell, MIXED.
 
-    Raises ModelError where more than MOST_PAIRS pairs had to be asked about.
+    Raises ModelError where more than MOST_PAIRS pairs would have to be evaluated.
     """
     budget = _Budget()
     whole = Counted()
     for b in range(batch):
         for h in range(heads):
-            asked = _Asked(visible, settled, b, h, budget)
-            whole += asked.blocks(0, queries, 0, keys, block_rows, block_columns)
+            slice_ = _Slice(visible, settled, b, h, budget)
+            whole += slice_.blocks(0, queries, 0, keys, block_rows, block_columns)
     return whole
 
 
 class _Budget:
-    """How many pairs may still be asked about."""
+    """How many pairs may still be evaluated."""
 
     def __init__(self) -> None:
         self.left = MOST_PAIRS
@@ -92,13 +92,13 @@ class _Budget:
         self.left -= max(pairs, _LEAST)
         if self.left < 0:
             raise ModelError(
-                f"to count what it lets through, more than {MOST_PAIRS:,} pairs had to be asked about"
+                f"the mask is too irregular: more than {MOST_PAIRS:,} pairs would have to be evaluated; give smaller sizes"
             )
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A mask of one batch entry and head."""
+class _Slice:
+    """The mask of one batch entry and head."""
 
     visible: Visible
     settled: Settled | None
@@ -123,7 +123,7 @@ class _Asked:
             whole += grid.seen(found[:, state == SEEN])
             mixed = found[:, state == MIXED]
             single = (mixed[1] - mixed[0] == 1) & (mixed[3] - mixed[2] == 1)
-            whole += self.asked(grid, mixed[:, single])
+            whole += self.evaluated(grid, mixed[:, single])
             if not single.all():
                 waiting.append(_cut(mixed[:, ~single]))
         return whole
@@ -136,8 +136,8 @@ class _Asked:
             return np.full(edges[0].shape, MIXED, np.int8)
         return self.settled(self.b, self.h, *edges)
 
-    def asked(self, grid: _Grid, blocks: Whole) -> Counted:
-        """The count of single blocks, every pair asked about."""
+    def evaluated(self, grid: _Grid, blocks: Whole) -> Counted:
+        """The count of single blocks, every pair evaluated."""
         import numpy as np
 
         whole = Counted()
@@ -247,21 +247,21 @@ def _cut(blocks: Whole) -> Whole:
 def count_listed(
     partial: Iterable[tuple[int, int, int, int]],
     full: Iterable[tuple[int, int, int, int]],
-    asked: tuple[Visible | None, Visible | None],
+    masks: tuple[Visible | None, Visible | None],
     queries: int,
     keys: int,
     block_rows: int,
     block_columns: int,
 ) -> Counted:
-    """The same where the blocks that run are listed, as batch entry, head, and line and column of the block.
+    """Counts where the blocks that run are listed, each as batch entry, head, and line and column of the block.
 
-    asked: for partial blocks and for full ones, as `visible` of `count`; None where all in them is visible.
+    masks: for partial blocks and for full ones, as `visible` of `count`; None where all in them is visible.
     """
     import numpy as np
 
     budget, grid = _Budget(), _Grid(0, queries, 0, keys, block_rows, block_columns)
     figures = []
-    for listed, visible in zip((partial, full), asked, strict=True):
+    for listed, visible in zip((partial, full), masks, strict=True):
         places: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for b, h, line, column in listed:
             if 0 <= line * block_rows < queries and 0 <= column * block_columns < keys:
@@ -273,7 +273,7 @@ def count_listed(
             here = int(grid.area(rectangles).sum())
             blocks, area = blocks + len(cells), area + here
             if visible is not None:
-                here = _Asked(visible, None, b, h, budget).asked(grid, rectangles).pairs
+                here = _Slice(visible, None, b, h, budget).evaluated(grid, rectangles).pairs
             pairs += here
         figures.append((blocks, area, pairs))
     (partial_blocks, partial_pairs, some), (full_blocks, full_pairs, rest) = figures

@@ -1,4 +1,4 @@
-"""What the user says of an input that is a mask: `causal`, `window:1024`, `prefix:128`, `density:0.3`."""
+"""Masks that the user states for an input: `causal`, `window:1024`, `prefix:128`, `density:0.3`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stated:
     """What a mask lets through. The last query is at the place of the last key.
 
     causal: keys up to the query's own place. window: of those the last `length`, its own among them. prefix: those, and the
-    first `length` keys. density: of all pairs so many of a million million.
+    first `length` keys. density: visible fraction of all pairs, in units of 1e-12.
     """
 
     kind: Literal["causal", "window", "prefix", "density"]
@@ -48,14 +48,14 @@ class Stated:
         )
 
     def doubled_hidden(self, queries: Dim, keys: Dim) -> Dim:
-        """Twice the pairs hidden, where no more is known than how many."""
+        """2 x the hidden pairs of a density; 0 for a mask whose structure is known."""
         hidden = _WHOLE - self.length if self.kind == "density" else 0
         return floor_div(2 * queries * keys * hidden, _WHOLE)
 
     def refuse(self, name: str, typed: TensorType | None, queries: Dim, keys: Dim) -> None:
-        """Raise ModelError where the input cannot tell one query from another, and so cannot be such a mask.
+        """Raise ModelError where the input is the same for all queries, and so cannot be such a mask.
 
-        One of fewer than two axes may be places, of which the program makes a mask.
+        An input of fewer than two axes may be positions, of which the program makes a mask.
         """
         if self.kind == "density" or typed is None or typed.rank < 2:
             return
@@ -68,7 +68,7 @@ _WHOLE = 10**12
 
 
 def parse(text: str) -> Stated:
-    """What a text states. Raises ModelError for one that states nothing."""
+    """The mask that a text states. Raises ModelError for any other text."""
     found = _SPELLING.fullmatch(text.strip())
     if found is None:
         raise ModelError(f"{shown(text)!r} says nothing of a mask: {KINDS}")
@@ -84,7 +84,7 @@ def parse(text: str) -> Stated:
 
 
 def parsed(masks: Mapping[str, str], graph: Graph) -> dict[str, Stated]:
-    """What is stated of inputs by name. Raises ModelError for a name that no input has, or for what states nothing."""
+    """The stated masks by input name. Raises ModelError for a name that no input has, or a text that states no mask."""
     names = [entry.name for entry in graph.inputs if entry.role == "user"]
     found = {}
     for name, text in masks.items():
@@ -95,7 +95,7 @@ def parsed(masks: Mapping[str, str], graph: Graph) -> dict[str, Stated]:
 
 
 def refuse_unused(masks: Iterable[str], used: set[str]) -> None:
-    """Raise ModelError for an input of which something is stated, but that masks nothing."""
+    """Raise ModelError for a stated mask of an input that masks nothing."""
     for name in masks:
         if name not in used:
             raise ModelError(f"--mask {shown(name)}: no attention is found that it masks")

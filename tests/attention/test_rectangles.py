@@ -37,7 +37,7 @@ def counted(matrix: Any, rows: int, columns: int) -> Counted:
 @pytest.mark.parametrize("settles", [True, False])
 @pytest.mark.parametrize("at_once", [50, 2**18])
 def test_any_matrix(settles: bool, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a block is asked about in parts."""
+    """Also where a block is evaluated in parts."""
     monkeypatch.setattr(rectangles, "_AT_ONCE", at_once)
     monkeypatch.setattr(rectangles, "_INNER", 3)
     drawn = np.random.default_rng(0)
