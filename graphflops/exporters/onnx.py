@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _WHOLE_BYTES = 16 * 2**20  # a larger file is not read whole: most of it is weights
 _MOST_TEXT = 512 * 2**20
+_MOST_CALLS = 1_000_000  # they take 1 GiB
 _MOST_NESTED = 100  # braces in text; the parsers recurse
 
 _SYNTAX = re.compile(rb"\s*<\s*(?:\w+\s*:|>)")
@@ -78,6 +79,8 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
         model = _DECODERS[form](data, name)
         if not model.HasField("graph"):
             raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")
+        if len(model.graph.node) > _MOST_CALLS:
+            raise FileError(f"has more than {_MOST_CALLS:,} calls, which are not read")
         producer = " ".join(filter(None, map(checked, (model.producer_name, model.producer_version))))
         return model, Origin(str(path), "onnx", shown(producer), hashlib.sha256(data).hexdigest())
 

@@ -268,6 +268,8 @@ class Program:
         opset = scope.opsets.get(domain)
         known = self._operators.get((domain, kind, opset))
         if known is None:
+            if not kind:
+                raise FileError("a call names no operator: the file is damaged")
             if opset is None and (domain or self.model.ir_version >= 3) and not scope.functions:
                 self.note("GF115", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
             known = spelled(checked(domain), checked(kind), 1 if opset is None else opset)

@@ -77,6 +77,7 @@ class Scope:
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
         self._numbers: dict[str, int] = {}  # by name: the last number put behind it
+        program.count(len(graph.nodes))
         tensor = program.tensor
         self.types: dict[str, Any] = {name: tensor(name, raw) for name, raw in graph.tensor_values.items()}
         self.types.update(

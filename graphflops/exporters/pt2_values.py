@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
 MAX_SIZE = 2**62  # elements along one axis
+MAX_CALLS = 1_000_000  # in all graphs of a program; they take 1 GiB
 
 SCALAR_TYPES: dict[int, DType] = {
     number: DTYPES[name]
@@ -126,9 +127,16 @@ class Program:
         self.nested: dict[bytes, Graph] = {}
         self._metas: dict[bytes, TensorType] = {}
         self._ops: dict[str, str] = {}
+        self._calls = 0
         self._meta_decoder = msgspec.json.Decoder(schema.TensorMeta)
         self._graph_decoder = msgspec.json.Decoder(schema.Graph)
         self._node_decoder = msgspec.json.Decoder(schema.Node)
+
+    def count(self, calls: int) -> None:
+        """Count the calls of a graph; raises FileError for more than a program may have."""
+        self._calls += calls
+        if self._calls > MAX_CALLS:
+            raise FileError(f"has more than {MAX_CALLS:,} calls, which are not read")
 
     def graph(self, name: str, text: bytes) -> schema.Graph:
         """A graph that is an argument."""

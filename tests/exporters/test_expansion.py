@@ -17,7 +17,7 @@ from graphflops.exporters.tied import with_aliases
 from graphflops.exporters.types import collect
 from graphflops.graph import Input, Node, Ref
 from tests.exporters.build import call, meta, program, save, tensor
-from tests.exporters.onnx_files import node
+from tests.exporters.onnx_files import model, node, value
 from tests.support import t
 
 LONG = 400_000  # characters; what looks at each pair of them takes minutes
@@ -128,6 +128,23 @@ def test_a_program_of_quotes_and_bare_numbers(tmp_path):
     for text in (b'{"a": NaN, "' + b'\\"' * LONG, b'{"a": NaN, ' + b'"\\' * LONG):
         with pytest.raises(FileError, match="is not JSON"):
             load(save(tmp_path / "a.pt2", text))
+
+
+def test_more_calls_than_are_read(tmp_path, write, monkeypatch):
+    monkeypatch.setattr("graphflops.exporters.pt2_values.MAX_CALLS", 2)
+    monkeypatch.setattr("graphflops.exporters.onnx._MOST_CALLS", 2)
+    names = ["x", "a", "b", "y"]
+    pairs = list(itertools.pairwise(names))
+    calls = [call("torch.ops.aten.relu.default", tensor(a), out=b) for a, b in pairs]
+    archive = save(tmp_path / "a.pt2", program(calls, dict.fromkeys(names, meta(4, 8))))
+    for path in (archive, write("g (float[4] x) => (y) { a = Relu(x) b = Relu(a) y = Relu(b) }")):
+        with pytest.raises(FileError, match="has more than 2 calls"):
+            load(path)
+
+
+def test_a_call_without_an_operator(refused):
+    made = model([node("", ["x"], ["y"])], [value("x")], [value("y")])
+    assert refused(made) == "a call names no operator: the file is damaged"
 
 
 def test_calls_of_one_name(tmp_path):
