@@ -6,14 +6,14 @@ A reader is a module with `read(path, model)`, which returns a Graph or raises F
 from __future__ import annotations
 
 import importlib
+import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, ReaderError, shown
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from graphflops.graph import Graph
 
 _HEAD = 512  # bytes by which a file is told
@@ -75,14 +75,36 @@ def load(path: Path | str, model: str | None = None) -> Graph:
     model: which program of an archive that holds several.
     Raises FileError, in one line, for anything that no reader reads.
     """
-    from graphflops.exporters import archive
-
-    path = archive.regular_file(path)
+    path = regular_file(path)
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError as error:
-        raise FileError(f"{shown(str(path))}: {archive.reason(error)}") from None
+        raise FileError(f"{shown(str(path))}: {reason(error)}") from None
     by_suffix = (reader for reader in READERS if path.suffix in reader.suffixes)
     reader = recognised(head) or next(by_suffix, READERS[0])  # which refuses the file, and says what it is
     return reader.read(path, model)
+
+
+def regular_file(path: Path | str) -> Path:
+    """The path, if it names a regular file that is not empty; raises FileError otherwise."""
+    path = Path(path)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise FileError(f"{shown(str(path))}: no such file") from None
+    except (OSError, ValueError) as error:  # a name that is too long or holds a NUL
+        raise FileError(f"{shown(str(path))}: {reason(error)}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise FileError(f"{shown(str(path))}: is a directory: give the model file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(f"{shown(str(path))}: is a device or a pipe, not a file")
+    if status.st_size == 0:
+        raise FileError(f"{shown(str(path))}: is empty: export or copy it again")
+    return path
+
+
+def reason(error: BaseException) -> str:
+    """The operating system's message for an error, in one line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return shown(text, 200)

@@ -7,15 +7,15 @@ reading, and only members that a reader asks for by name are ever opened.
 from __future__ import annotations
 
 import mmap
-import stat
 import zipfile
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from graphflops.errors import FileError, shown
+from graphflops.exporters import reason, regular_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO
 
@@ -52,30 +52,6 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
 _ONNX_FIELDS = frozenset(
     b"\x12\x1a\x22\x2a\x32\x3a\x42\x72"
 )  # keys that may follow ir_version in a ModelProto
-
-
-def regular_file(path: Path | str) -> Path:
-    """The path, if it names a regular file that is not empty; raises FileError otherwise."""
-    path = Path(path)
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise FileError(f"{shown(str(path))}: no such file") from None
-    except (OSError, ValueError) as error:  # a name that is too long or holds a NUL
-        raise FileError(f"{shown(str(path))}: {reason(error)}") from None
-    if stat.S_ISDIR(status.st_mode):
-        raise FileError(f"{shown(str(path))}: is a directory: give the model file in it")
-    if not stat.S_ISREG(status.st_mode):
-        raise FileError(f"{shown(str(path))}: is a device or a pipe, not a file")
-    if status.st_size == 0:
-        raise FileError(f"{shown(str(path))}: is empty: export or copy it again")
-    return path
-
-
-def reason(error: BaseException) -> str:
-    """The operating system's message for an error, in one line."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return shown(text, 200)
 
 
 def kind_of(head: bytes) -> str:

@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters import onnx_proto
-from graphflops.exporters.archive import Pages, reason, refusal, regular_file
+from graphflops.exporters import onnx_proto, reason, regular_file
+from graphflops.exporters.archive import Pages, refusal
 from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_values import checked
