@@ -22,6 +22,7 @@ DIAGNOSTICS = {
     "GF115": "domain-not-imported",
     "GF116": "size-named",
     "GF117": "mask-not-known",
+    "GF118": "cannot-run",
 }
 
 

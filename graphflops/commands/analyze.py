@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.commands import files, options
+from graphflops.errors import shown as printable
 from graphflops.render import formats
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def analyze(
     Nothing in the file is run and no weight is loaded. A size that the file leaves open is taken at the value
     it was exported with, unless --dim or --input gives another.
 
+    Exits with 1, after the report, where a call of an ONNX model provably cannot run.
+
     \b
     graphflops analyze lm.pt2 --input ids=1,4096 --depth 3
     graphflops analyze lm.pt2 --by op --top 10
@@ -75,6 +78,13 @@ def analyze(
     files.write(formats.render(shown, form, **cut, **files.screen(output)), output)
     for note in sweep.notes if sweeps else ():
         click.echo(f"graphflops: {note}", err=True)
+    impossible = [diagnostic for diagnostic in report.diagnostics if diagnostic.code == "GF118"]
+    for diagnostic in impossible:
+        click.echo(
+            f"graphflops: error: {printable(diagnostic.node)} cannot run: {diagnostic.message}", err=True
+        )
+    if impossible:
+        ctx.exit(1)
     if strict and report.coverage.unknown:
         _refuse_unknown(ctx, report)
 

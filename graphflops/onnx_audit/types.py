@@ -30,7 +30,7 @@ def type_contradiction(model: Model) -> Iterator[Observation]:
     assert model.report is not None
     calls = {call.row.node: call for call in model.view.calls}
     for diagnostic in model.report.diagnostics:
-        if diagnostic.code == "GF104":
+        if diagnostic.code == "GF118":
             yield Observation(diagnostic.message, calls.get(diagnostic.node))
 
 

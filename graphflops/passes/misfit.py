@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Expr
-from graphflops.errors import GraphflopsError, shown
+from graphflops.errors import GraphflopsError, ShapeError, shown
 from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
@@ -24,21 +24,25 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def reason(rule: Rule, op: str, arguments: Mapping[str, Any], error: Exception) -> str:
-    """One sentence that says why a rule does not fit a call."""
+def reason(rule: Rule, op: str, arguments: Mapping[str, Any], error: Exception) -> tuple[str, bool]:
+    """One sentence that says why a rule does not fit a call, and whether the call provably cannot run."""
     found = _missing(rule, op, arguments) or _wrong_kind(rule, op, arguments)
     if found or isinstance(error, GraphflopsError):
-        return found or str(error)
-    return f"the rule of {shown(op)} does not fit this call: {error!r}"
+        return found or str(error), bool(found) or isinstance(error, ShapeError)
+    return f"the rule of {shown(op)} does not fit this call: {error!r}", False
 
 
 def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
-    """An operand without default that the call does not give."""
+    """An operand or attribute without default that the call does not give."""
     annotations = _annotations(rule)
     defaults = getattr(rule.function, "__defaults__", None) or ()
     for name in rule.parameters[: rule.positional - len(defaults)]:
         if arguments.get(name) is None and "None" not in str(annotations.get(name, "None")):
             return f"{shown(op)} is called without its operand {name}"
+    keywords = getattr(rule.function, "__kwdefaults__", None) or {}
+    for name in rule.parameters[rule.positional :]:
+        if name not in arguments and name not in keywords:
+            return f"{shown(op)} is called without its attribute {name}"
     return ""
 
 

@@ -75,7 +75,10 @@ def price_call(
     except RecursionError:
         raise
     except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up
-        return unknown_call("GF104", str(error) if arguments is None else reason(rule, op, arguments, error))
+        if arguments is None:
+            return unknown_call("GF104", str(error))
+        problem, cannot_run = reason(rule, op, arguments, error)
+        return unknown_call("GF118" if cannot_run and wanted is not None else "GF104", problem)
 
 
 def _completed(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, Expr, differ
 from graphflops.errors import ModelError, shown
+from graphflops.graph import Ref
 from graphflops.passes.fallback_types import FallbackTypes
 from graphflops.passes.price_call import (
     RANKLESS,
@@ -63,6 +64,8 @@ class Reconciler:
         names: dict[str, Dim] = {}
         for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
+            if recorded is None and name is not None:
+                recorded = self._declared(node, name, derived, graph)
             if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
                 for size, known in zip(derived.shape, recorded.shape, strict=False):
                     names.update(told_by(size, known, priced.placeholders))
@@ -82,6 +85,25 @@ class Reconciler:
             gradient_cost=None if back is None else back.estimate.cost,
         )
 
+    def _declared(self, node: Node, name: str, derived: Value, graph: Graph) -> Value:
+        """The declared type of a result whose sizes integers decide that are stored in another file; None for others."""
+        declared = (graph.declared or {}).get(name)
+        if (
+            self.fallback is None
+            or not isinstance(declared, TensorType)
+            or not isinstance(derived, TensorType)
+        ):
+            return None
+        operands = {ref.name for ref in node.args if isinstance(ref, Ref)}
+        stored = [entry for entry in graph.inputs if entry.name in operands and entry.role != "user"]
+        types = [graph.types.get(entry.name) for entry in stored]
+        if not any(isinstance(x, TensorType) and x.dtype.kind == "int" and x.value is None for x in types):
+            return None
+        if declared.rank != derived.rank or not all(isinstance(size, int) for size in declared.shape):
+            return None
+        self.fallback.sources.setdefault("declared", []).append(name)
+        return declared
+
     def fresh(self, placeholder: str) -> Dim:
         """The next size of that origin, or the value that the user gives for it."""
         return self.binding.told(self.names.fresh(placeholder.rstrip("?")))
@@ -100,7 +122,7 @@ class Reconciler:
         resolve: an argument as its rule sees it.
         """
         if problem := priced.estimate.unknown:
-            if self.binding.moved and priced.code == "GF104":
+            if self.binding.moved and priced.code in ("GF104", "GF118"):
                 raise ModelError(f"{_place(node)}: {problem}; {_EXPORT_DYNAMIC}")
             self.say(priced.code, node, problem)
         if priced.estimate.hint:

@@ -149,9 +149,15 @@ def known() -> Iterator[Rule]:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ShapeError with the message unless the condition holds."""
+    """Raise ShapeError with the message unless the condition holds: the call provably cannot run."""
     if not condition:
         raise ShapeError(message)
+
+
+def require_known(condition: bool, message: str) -> None:
+    """Raise RuleError with the message unless the condition holds: the call may run, but the rule cannot know how."""
+    if not condition:
+        raise RuleError(message)
 
 
 def index_text() -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.errors import ShapeError
+from graphflops.errors import RuleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -331,7 +331,7 @@ def activation(name: str) -> Work:
     key = name.lower().replace("_", "")
     found = _NAMED.get(_ALSO.get(key, key))
     if found is None:
-        raise ShapeError(f"unknown activation {name!r}")
+        raise RuleError(f"unknown activation {name!r}")
     return found
 
 

@@ -238,10 +238,15 @@ def test_nested_branches(write):
 
 
 @pytest.mark.parametrize(
-    "turns, expected", [(10**9, 10**9 * 2 * 4 * 4 * 4), (10**18, 128 * symbol("loop_trips_0"))]
+    "turns, expected",
+    [
+        (10**9, 10**9 * 2 * 4 * 4 * 4),
+        (10**18, 10**18 * 2 * 4 * 4 * 4),
+        (2**63 - 1, 2 * 4 * 4 * 4 * symbol("loop_trips_0")),
+    ],
 )
 def test_a_loop_of_very_many_turns(turns, expected, write):
-    """Past any number of turns that a machine takes, the trip count is only there because one has to be."""
+    """The trip count multiplies; the largest integer is there only because a trip count has to be."""
     body = "b (int64 i, bool go, float[4, 4] s) => (bool go, float[4, 4] r) { r = MatMul(s, s) }"
     loop = f'y = Loop(turns, "", x) <body = {body}>'
     report = analyze(write(f"g (float[4, 4] x) => (float[4, 4] y) <int64 turns = {{{turns}}}> {{ {loop} }}"))

@@ -144,7 +144,7 @@ def judge(case: Case) -> str:
     unknown = [row.op for row in program.main.rows if row.state == "unknown"]
     deviates = unknown and all(op.split(".")[-2] in UNPRICED for op in unknown)
     if unknown and not deviates:
-        said = [d.message for d in program.notes.found.values() if d.code in ("GF101", "GF104")]
+        said = [d.message for d in program.notes.found.values() if d.code in ("GF101", "GF104", "GF118")]
         return f"wrong: unknown {unknown}: {said[:1]}"
     guessed = [d.message for d in program.type_sources if d.code == "GF110"]
     if guessed:

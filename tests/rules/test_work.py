@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.errors import ShapeError
+from graphflops.errors import RuleError
 from graphflops.passes.gradients import adamw
 from graphflops.rules.registry import ForwardCall, find_backward
 from graphflops.rules.work import WORK, activation, power
@@ -97,7 +97,7 @@ def test_an_attribute_names_an_activation_in_any_spelling(named: str, row: str) 
 
 
 def test_an_unknown_activation_is_an_error() -> None:
-    with pytest.raises(ShapeError, match="unknown activation 'Sinus'"):
+    with pytest.raises(RuleError, match="unknown activation 'Sinus'"):
         activation("Sinus")
 
 

@@ -21,7 +21,7 @@ from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorTyp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ENDLESS = 2**31 - 1  # a loop with this trip count or more is ended by its condition
+_ENDLESS = (2**31 - 1, 2**63 - 1)  # a loop with one of these trip counts is ended by its condition
 _TRIED = (2, 3, 64, 1009)  # sizes at which a condition is tried that leads to results of different ranks
 
 # If
@@ -83,7 +83,7 @@ def loop(trips: Numbers = None, cond: Numbers = None, *carried: Value, body: Reg
     """The body, once per iteration; an iteration count that depends on data gets a name."""
     most, entered = size(trips), 1 if cond is None else size(cond)
     limit = data_dependent("loop_trips") if most is None and trips is not None else most
-    if limit is not None and at_least(limit, _ENDLESS):
+    if limit in _ENDLESS:
         limit = None
     elif limit is not None and at_least(0, limit):
         limit = 0

@@ -12,7 +12,7 @@ from graphflops.dims import Dim, Expr
 from graphflops.rules.axes import axes
 from graphflops.rules.contents import few
 from graphflops.rules.onnx.values import FOLLOWED, Number
-from graphflops.rules.registry import require
+from graphflops.rules.registry import require, require_known
 from graphflops.rules.shapes import flat, nested
 from graphflops.tensor import TensorType, UnknownType
 
@@ -148,7 +148,7 @@ def wrapped(index: Number | None, length: Dim) -> int:
 def rank_of(given: Numbers, what: str) -> int:
     """The number of entries of a shape operand; raises ShapeError if it is unknown."""
     count = many(given)
-    require(count is not None, rank_depends_on_data(what))
+    require_known(count is not None, rank_depends_on_data(what))
     require(count is None or count <= MOST_AXES, f"the result of {what} would have {count} axes")
     return count or 0
 

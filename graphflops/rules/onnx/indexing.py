@@ -11,7 +11,7 @@ from graphflops.rules.arrangement import combined, functional, picked
 from graphflops.rules.axes import axis as place_of
 from graphflops.rules.onnx.entries import KnownContents, Place, filled, known_contents, moved, wrapped
 from graphflops.rules.onnx.values import Number, add, largest, multiply, smallest
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import replaced, shown
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     require(indices.rank > 0, "an index without axes names nothing")
     require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {shown(indices.shape)} are no batch")
     deep = indices.shape[-1]
-    require(isinstance(deep, int), f"how many axes the indices {shown(indices.shape)} name depends on data")
+    require_known(
+        isinstance(deep, int), f"how many axes the indices {shown(indices.shape)} name depends on data"
+    )
     fits = isinstance(deep, int) and batch_dims + deep <= x.rank
     require(fits, f"{shown(indices.shape)} names more axes than {shown(x.shape)} has")
     return deep if isinstance(deep, int) else 0
@@ -133,7 +135,7 @@ def _scattered(
     reduction: str,
     writes: Iterable[tuple[Place, Number]] | None,
 ) -> Estimate:
-    require(reduction in _COMBINED, f"unknown reduction {reduction}")
+    require_known(reduction in _COMBINED, f"unknown reduction {reduction}")
     update = combined(x, updates, (indices, updates), None if reduction == "none" else reduction)
     estimate, old = functional(update), known_contents(x)
     if writes is None or old is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
 from graphflops.rules.onnx.fused import Outputs, chosen
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require_known, rule
 from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 def code_of(reduction: str) -> int:
     """The reduction's number in the shared formulas."""
-    require(reduction in REDUCTIONS, f"unknown reduction {reduction!r}")
+    require_known(reduction in REDUCTIONS, f"unknown reduction {reduction!r}")
     return REDUCTIONS[reduction]
 
 

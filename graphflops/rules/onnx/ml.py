@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, ceil_div, differ
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
 
@@ -100,7 +100,7 @@ def kernels(x: TensorType, vectors: Dim, kernel_type: str) -> Estimate:
     """The kernel of every sample with `vectors` vectors."""
     rows, features = rows_and_features(x)
     pairs = rows * vectors
-    require(kernel_type in KERNELS, f"unknown kernel {kernel_type!r}")
+    require_known(kernel_type in KERNELS, f"unknown kernel {kernel_type!r}")
     operations, functions = KERNELS[kernel_type]
     apart = kernel_type == "RBF"
     return Estimate(

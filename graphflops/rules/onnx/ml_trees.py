@@ -14,7 +14,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import dim_min
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
 from graphflops.rules.onnx.ml import Ints, Strings, labelled, rows_and_features, transformed
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.tensor import FLOAT32, TensorType
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def tree_ensemble(
     """Sums the leaves that every sample reaches, one vote each, per target."""
     listed = (nodes_trueleafs, nodes_falseleafs, nodes_truenodeids, nodes_falsenodeids)
     require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
-    require(0 <= post_transform < len(TRANSFORM_NAMES), f"unknown transform {post_transform}")
+    require_known(0 <= post_transform < len(TRANSFORM_NAMES), f"unknown transform {post_transform}")
     ways: dict[Hashable, Sequence[Hashable]] = {}
     for place, (yes_ends, no_ends, yes, no) in enumerate(zip(*listed, strict=True)):
         ways[place] = [way for way, ends in ((yes, yes_ends), (no, no_ends)) if not ends]

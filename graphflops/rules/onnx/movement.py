@@ -20,7 +20,7 @@ from graphflops.rules.onnx.entries import (
     sizes,
     unknown,
 )
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import replaced, shown, tensors_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def tile(x: TensorType, repeats: Numbers) -> Estimate:
 def tile_axis(x: TensorType, tiles: Numbers, axis: Numbers) -> Estimate:
     """Repeats one axis end to end."""
     times, along = size(tiles), size(axis)
-    require(isinstance(along, int), "which axis is repeated depends on data")
+    require_known(isinstance(along, int), "which axis is repeated depends on data")
     place = place_of(along, x.rank) if isinstance(along, int) else 0
     more = unknown("tile", place) if times is None else times
     return _repeated(x, replaced((1,) * x.rank, place, more))

@@ -11,7 +11,7 @@ from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.onnx.entries import many, unknown
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require_known, rule
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _of_nothing(x: TensorType, kind: Reduction) -> Estimate:
 
 def _along_unknown(x: TensorType, count: int | None, keepdims: bool, kind: Reduction) -> Estimate:
     """A reduction over data-dependent axes; the remaining sizes are unknown."""
-    require(count is not None or keepdims, "neither the axes nor their number are known")
+    require_known(count is not None or keepdims, "neither the axes nor their number are known")
     left = x.rank if keepdims or count is None else x.rank - count
     out = x.like(unknown("reduced", place) for place in range(left))
     flops = kind.each * x.numel + kind.final * out.numel

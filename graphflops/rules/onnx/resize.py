@@ -15,7 +15,7 @@ from graphflops.errors import DimError
 from graphflops.rules.arrangement import copied
 from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, sizes, unknown
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import resized, separated
 from graphflops.rules.shapes import shown
 from graphflops.tensor import FLOAT32, TensorType
@@ -127,7 +127,7 @@ def _extents(roi: Numbers) -> list[Number] | None:
 
 
 def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
-    require(mode in _TAPS, f"unknown mode {mode}")
+    require_known(mode in _TAPS, f"unknown mode {mode}")
     shape = tuple(_settled(lengths.get(place, own), place) for place, own in enumerate(x.shape))
     changed = [place for place, own in enumerate(x.shape) if not same(own, shape[place])]
     taps = _TAPS[mode]

@@ -13,7 +13,7 @@ from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.fourier import real_transform, transform, without
 from graphflops.rules.onnx.entries import literals, size, unknown
 from graphflops.rules.onnx.types import onnx_dtype
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import TensorType
 
@@ -32,7 +32,7 @@ def dft(
 ) -> Estimate:
     """A transform of every lane along an axis, cut or filled up to a length."""
     places = literals(axis)
-    require(bool(places) and x.rank > 1, f"which axis of {x} to transform depends on data")
+    require_known(bool(places) and x.rank > 1, f"which axis of {x} to transform depends on data")
     along = axis_of((places or (0,))[0], x.rank)
     real_result = bool(onesided and inverse)
     whole = 2 * (x.shape[along] - 1) if real_result else x.shape[along]

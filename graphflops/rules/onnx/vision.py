@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphflops.rules import resample
 from graphflops.rules import vision as shared
 from graphflops.rules.onnx.entries import many, sizes, unknown
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 
 if TYPE_CHECKING:
     from graphflops.cost import Estimate
@@ -27,7 +27,7 @@ def grid_sample(
     padding_mode: str = "zeros",
 ) -> Estimate:
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
-    require(mode in MODES, f"unknown mode {mode!r}")
+    require_known(mode in MODES, f"unknown mode {mode!r}")
     return resample.grid_sampler(x, grid, MODES[mode], 0, bool(align_corners))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, at_least, ceil_div
 from graphflops.rules.conv import upsampled
 from graphflops.rules.pool import outputs
-from graphflops.rules.registry import require
+from graphflops.rules.registry import require, require_known
 from graphflops.rules.shapes import shown
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _moves(kernel: Sizes, spatial: int, strides: Ints, dilations: Ints, auto_pad
     """Strides and dilations of a window; raises ShapeError if the window is invalid."""
     require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
     require(not any(at_least(0, length) for length in kernel), f"a window of {shown(kernel)} is empty")
-    require(auto_pad in _PADDINGS, f"unknown padding {auto_pad!r}")
+    require_known(auto_pad in _PADDINGS, f"unknown padding {auto_pad!r}")
     steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
     require(min((*steps, *spread), default=1) > 0, f"strides {steps} and dilations {spread} must be positive")
     return steps, spread

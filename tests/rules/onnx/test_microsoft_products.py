@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops.dims import dim_min, symbol
-from graphflops.errors import ShapeError
+from graphflops.errors import RuleError, ShapeError
 from graphflops.tensor import FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8
 from tests.support import price, shapes, t
 
@@ -46,7 +46,7 @@ def test_scales_and_activations() -> None:
     assert clipped.vector_flops == 2 * 15
     gelu = price(MS + "GemmFastGelu", t(2, 3, 4), t(4, 5), t(5))
     assert (shapes(gelu), gelu.vector_flops, gelu.transcendentals) == ([(2, 3, 5)], 30 + 9 * 30, 30)
-    with pytest.raises(ShapeError, match="unknown activation 'Sharpen'"):
+    with pytest.raises(RuleError, match="unknown activation 'Sharpen'"):
         price(MS + "FusedGemm", t(3, 4), t(4, 5), activation="Sharpen")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graphflops.dims import symbol
-from graphflops.errors import ShapeError
+from graphflops.errors import RuleError, ShapeError
 from graphflops.rules.registry import ForwardCall, find_backward
 from graphflops.tensor import INT32, TensorType
 from tests.support import price, shapes, t
@@ -95,7 +95,7 @@ def test_what_provably_does_not_fit_is_rejected() -> None:
         price("onnx.LSTM.14", t(5, 2, 7), w, r)
     with pytest.raises(ShapeError, match="gates"):
         price("onnx.GRU.14", t(5, 2, 3), w, r)
-    with pytest.raises(ShapeError, match="unknown activation"):
+    with pytest.raises(RuleError, match="unknown activation"):
         price("onnx.RNN.14", t(5, 2, 3), *weights("RNN"), activations=("Sinus",))
 
 
