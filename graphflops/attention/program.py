@@ -77,7 +77,8 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
             hidden = hiding.of_spelled(group)
             keep(_use(group, hidden, view), hidden, group.first, group.second)
             masked.update(hidden_in_gradients(group, hidden, view))
-    refuse_unused(hiding.stated, hiding.used)
+    if hiding.stated:
+        refuse_unused(hiding.stated, hiding.used)
     uses = [use for _, use in sorted(found, key=lambda entry: entry[0])]
     return Found(tuple(uses), masked, of_gradients, tuple(inputs))
 
