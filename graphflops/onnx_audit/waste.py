@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from graphflops.tensor import DType, TensorType
     from graphflops.view import Call
 
-_GROWTH = (
-    4  # a constant more than this many times as large as what it is computed from is stored small on purpose
-)
+_GROWTH = 4  # a larger growth, from operands to result: the constant is stored small on purpose
 _FLOATS = {
     "float16": (11, 5),
     "bfloat16": (8, 8),

@@ -30,20 +30,20 @@ _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One operator as a program spells it.
+    """One operator under one of its spellings.
 
     spelling: the name in the file, `aten.add_.Tensor` or `onnx.Softmax.13`.
-    dialect: the namespace or domain, `aten` or `com.microsoft`; "" where the spelling has none.
+    dialect: the namespace or domain, `aten` or `com.microsoft`; "" if the spelling has none.
     base: the spelling without overload or version, the key under which most rules are registered.
     word: the operator's own name in its dialect: `add_`, `Softmax`.
-    variant: the overload or the ONNX version, `Tensor` or `13`; "" where the dialect has neither.
+    variant: the overload or the ONNX version, `Tensor` or `13`; "" if the dialect has neither.
     name: the canonical name, `add`; for an operator outside the table, its functional base.
-    kind: what sort of operator it is; `other` outside the table.
+    kind: the class of operators it belongs to; `other` outside the table.
     parameters: canonical names of its arguments by position; () outside the table.
-    neutral: the number that changes nothing as its last operand; None where there is none.
-    facts: what the table says of it besides, see the properties.
-    mutates: whether it writes its first operand in place.
-    functional: base of the operator that computes the same without writing; None where this one does not write.
+    neutral: the number that changes nothing as its last operand; None if there is none.
+    facts: further properties in the table, which the properties below read.
+    mutates: True if it writes its first operand in place.
+    functional: base of the operator with the same result that does not write; None if this one does not write.
     """
 
     spelling: str
@@ -62,18 +62,18 @@ class Op:
 
     @property
     def version(self) -> int:
-        """The ONNX version in force; 0 where the variant is not a number."""
+        """The ONNX version in force; 0 if the variant is not a number."""
         return int(self.variant) if self.variant.isdecimal() else 0
 
     @property
     def shares_memory(self) -> bool:
-        """Whether the result may be a view of the first operand, or that operand itself."""
+        """True if the result may be a view of the first operand, or that operand itself."""
         copies = "copy" in self.word or "clone" in self.word
         return self.kind in ("view", "identity", "cast", "sequence") and not copies
 
     @property
     def reads_sizes(self) -> bool:
-        """Whether it uses the size of its first operand and not the contents."""
+        """True if it uses the size of its first operand and not the contents."""
         is_like = self.kind == "creation" and "x" in self.parameters and self.name not in ("fill", "copy")
         return is_like or self.name in ("size", "numel")
 
@@ -100,72 +100,72 @@ class Op:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each element of the result comes from the elements at the same place of the operands."""
+        """True if each element of the result depends on the elements of the operands at the same index only."""
         return self.kind in _POINTWISE
 
     @property
     def is_random(self) -> bool:
-        """Whether two calls on the same operands may give different results."""
+        """True if two calls on the same operands may give different results."""
         return self.kind in ("random", "dropout")
 
     @property
     def is_arithmetic(self) -> bool:
-        """Whether it adds, subtracts, multiplies or divides its operands."""
+        """True if it adds, subtracts, multiplies or divides its operands."""
         return "arithmetic" in self.facts
 
     @property
     def is_commutative(self) -> bool:
-        """Whether its first two operands may change places."""
+        """True if exchanging its first two operands does not change the result."""
         return "commutative" in self.facts
 
     @property
     def broadcasts(self) -> bool:
-        """Whether several operands of it are tensors, which it broadcasts to one shape."""
+        """True if it takes several tensors and broadcasts them to one shape."""
         return self.kind in _BROADCASTING and any(name in _SEVERAL for name in self.parameters)
 
     @property
     def is_of_images(self) -> bool:
-        """Whether it takes axis 1 of its operand for channels and the axes behind for the image."""
+        """True if axis 1 of its operand holds channels and the later axes are the image."""
         return "images" in self.facts
 
     @property
     def has_activation(self) -> bool:
-        """Whether it applies an activation function, which an attribute names, to its own result."""
+        """True if it applies an activation function, named by an attribute, to its result."""
         return "activation" in self.facts
 
     @property
     def keeps_values(self) -> bool:
-        """Whether the result is the operand wherever it has the operand's type: only sizes or element types change."""
+        """True if the result equals the operand whenever their types are equal: only sizes or element types change."""
         return "keeps_values" in self.facts
 
     @property
     def moves_elements(self) -> bool:
-        """Whether each element of the result is an element of an operand, or a constant."""
+        """True if each element of the result is an element of an operand, or a constant."""
         return self.kind in _MOVING or "selects" in self.facts
 
     @property
     def is_backward(self) -> bool:
-        """Whether it computes gradients from those of a forward operator's results."""
+        """True if it computes the gradients of a forward operator."""
         return any(name in ("grad", "grad_out") for name in self.parameters)
 
     @property
     def unpacks(self) -> bool:
-        """Whether the result takes several times the memory of the operands: quantized data are made wide."""
+        """True if it unpacks quantized data: the result takes several times the memory of the operands."""
         return "unpacks" in self.facts
 
     @property
     def has_score_function(self) -> bool:
-        """Whether it is attention whose scores and mask are functions of the program's own."""
+        """True if it is attention with a score function and a mask function of the program."""
         return self.kind == "attention" and "score_mod" in self.parameters
 
     @property
     def indexes_one_axis(self) -> bool:
-        """Whether `index` holds places along one axis of the first operand."""
+        """True if its argument `index` holds indices along one axis of the first operand."""
         return self.is_embedding or {"index", "axis"} <= {*self.parameters}
 
     @property
     def is_embedding(self) -> bool:
-        """Whether it looks rows of a weight up."""
+        """True if it gathers rows of a weight."""
         return self.kind == "gather" and self.parameters[:1] == ("weight",)
 
     @property
@@ -175,7 +175,7 @@ class Op:
 
     @property
     def is_onnx(self) -> bool:
-        """Whether it is ONNX's, or of a domain that extends ONNX: keywords are attributes there, never operands."""
+        """True for ONNX and the domains that extend it, where keywords are attributes, never operands."""
         return self.dialect == "onnx" or self.dialect.startswith(("ai.onnx", "com."))
 
     def __str__(self) -> str:

@@ -47,13 +47,13 @@ Kind = Literal[
     "other",
 ]
 
-# What else holds of an operator, whatever its operands:
+# Further properties of operators:
 Fact = Literal[
     "activation",  # it applies an activation function to its own result
-    "arithmetic",  # sums and products of its operands, no function of them
-    "commutative",  # its first two operands may change places
-    "images",  # axis 1 of its operand is channels, the axes behind are the image
-    "keeps_values",  # where the result has the operand's type it is the operand: only sizes or element types change
+    "arithmetic",  # sums, differences, products or quotients of its operands
+    "commutative",  # exchanging its first two operands does not change the result
+    "images",  # axis 1 of its operand holds channels, the later axes are the image
+    "keeps_values",  # the result equals the operand whenever their types are equal
     "selects",  # each element of the result is an element of one of its operands
     "unpacks",  # the result takes several times the memory of the operands
 ]
@@ -105,7 +105,7 @@ class Row(NamedTuple):
 
     other: spellings of further dialects, with their namespace.
     neutral: the number that changes nothing as the last operand, or as either operand of a commutative operator.
-    facts: what else holds of it.
+    facts: further properties.
     """
 
     name: str

@@ -48,7 +48,7 @@ class Step:
 
     @property
     def nests(self) -> bool:
-        """Whether it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
+        """True if it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
         return not self.node.operator.has_score_function and any(
             isinstance(item, RunnableGraph) for item in leaves((*self.args, *self.kwargs.values()))
         )

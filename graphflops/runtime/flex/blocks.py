@@ -1,6 +1,6 @@
 """Blocks of the score matrix that are computed: lists for the kernels, and the predicted tiles.
 
-A block is full where the mask function need not be asked, partial where it must be. Each list is held twice: by row of
+A full block needs no call of the mask function, a partial block does. Each list is held twice: by row of
 blocks for the forward and the query's gradient, by column for the key's and value's.
 """
 
