@@ -101,7 +101,7 @@ def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> E
 
 def _halved(a: TensorType, dim: int) -> TensorType:
     place = axis(dim, a.rank)
-    require(not differ(mod(a.shape[place], 2), 0), f"axis {dim} of {a} has no two equal halves")
+    require(not differ(mod(a.shape[place], 2), 0), f"axis {dim} of {a} does not split into two equal halves")
     return a.like((*a.shape[:place], floor_div(a.shape[place], 2), *a.shape[place + 1 :]))
 
 

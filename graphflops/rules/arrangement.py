@@ -44,7 +44,7 @@ def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
     out = tuple(size + total(widths.get(at, ())) for at, size in enumerate(shape))
     require(
         not any(at_least(-1, size) for size in out),
-        f"a border of {dict(widths)} cuts more off than {shown(shape)} has",
+        f"a border of {dict(widths)} crops more than {shown(shape)} has",
     )
     return out
 
@@ -58,7 +58,7 @@ def repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
 
 def triangle(x: TensorType) -> Estimate:
     """A copy, zero on one side of a diagonal."""
-    require(x.rank > 1, f"{shown(x.shape)} is no matrix")
+    require(x.rank > 1, f"{shown(x.shape)} is not a matrix")
     return copied(x)
 
 

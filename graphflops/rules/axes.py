@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def axis(dim: int, rank: int) -> int:
     """The axis counted from the front; raises ShapeError if a tensor of that rank has no such axis."""
     span = max(rank, 1)
-    require(isinstance(dim, int), f"{dim!r} is no number of an axis")
+    require(isinstance(dim, int), f"{dim!r} is not an axis")
     require(-span <= dim < span, f"axis {dim} does not exist in a tensor of {rank} axes")
     return dim % span
 

@@ -95,7 +95,7 @@ def read_equation(equation: str, tensors: Tensors) -> Equation:
     """Parses the equation; axes under an ellipsis get labels by their place from the right."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     letters = (left.replace(",", "") + right).replace("...", "")
-    require(not letters or letters.isalpha(), f"{equation!r} is no equation")
+    require(not letters or letters.isalpha(), f"{equation!r} is not an einsum equation")
     terms = left.split(",")
     require(len(terms) == len(tensors), f"equation {equation!r} got {len(tensors)} operands")
     hidden = [t.rank - len(term.replace("...", "")) for term, t in zip(terms, tensors, strict=True)]

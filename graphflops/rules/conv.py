@@ -63,7 +63,7 @@ def convolved(
     spatial = weight.rank - 2
     channels, (inner, outer) = x.shape[-spatial - 1], weight.shape[:2]
     expected, filters = (inner, outer * groups) if transposed else (outer * groups, inner)
-    require(not differ(channels, expected), f"{channels} channels meet a weight for {expected}")
+    require(not differ(channels, expected), f"the input has {channels} channels, the weight takes {expected}")
     require(not differ(mod(inner, groups), 0), f"{inner} rows of a weight do not make {groups} groups")
     out = x.like((*x.shape[: -spatial - 1], filters, *out_sizes))
     return Estimate(
@@ -338,7 +338,7 @@ def conv_tbc(x: TensorType, weight: TensorType, bias: TensorType, pad: Dim = 0) 
     """A convolution along time of (time, batch, channel), with a weight (kernel, in, out)."""
     time, batch, channels = x.shape
     kernel, expected, filters = weight.shape
-    require(not differ(channels, expected), f"{channels} channels meet a weight for {expected}")
+    require(not differ(channels, expected), f"the input has {channels} channels, the weight takes {expected}")
     out = x.like((*downsampled((time,), (kernel,), (1,), (1,), (pad,)), batch, filters))
     flops = flops_of(out.numel * kernel * channels, x.dtype)
     return Estimate((out,), flops, additions(out), reads=(x, weight, bias))

@@ -154,7 +154,7 @@ def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorTy
 def weight_int8_mm(x: TensorType, weight: TensorType, scales: TensorType) -> Estimate:
     """A conversion per weight, and the scale once per result."""
     features, expected = x.shape[1], weight.shape[1]
-    require(not differ(features, expected), f"{features} features meet a weight for {expected}")
+    require(not differ(features, expected), f"the input has {features} features, the weight takes {expected}")
     product = weight_only(x, weight.shape[0], 1, weight, scales)
     return replace(product, vector_flops=product.vector_flops + only_result(product).numel)
 

@@ -69,7 +69,7 @@ def vecdot(x: TensorType, y: TensorType, *, dim: int = -1) -> Estimate:
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
     """Product of every row with a weight stored as (out, in); the bias is one vector addition per result."""
     features, expected = x.shape[-1], weight.shape[-1]
-    require(not differ(features, expected), f"{features} features meet a weight for {expected}")
+    require(not differ(features, expected), f"the input has {features} features, the weight takes {expected}")
     out = x.like((*x.shape[:-1], *weight.shape[:-1]))
     flops = flops_of(prod(x.shape[:-1]) * weight.numel, x.dtype)
     return Estimate((out,), flops, vector_flops=additions(out) if bias else 0, reads=(x, weight, bias))

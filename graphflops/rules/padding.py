@@ -20,7 +20,7 @@ def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
     """The shape with a border: pairs of widths, the last axis first."""
     require(
         len(pad) % 2 == 0 and len(pad) <= 2 * len(shape),
-        f"{shown(pad)} are no pairs for the axes of {shown(shape)}",
+        f"{shown(pad)} are not pairs of widths for the axes of {shown(shape)}",
     )
     axes = range(len(shape) - 1, -1, -1)
     return bordered(
@@ -93,7 +93,7 @@ def im2col(
     stride: Sequence[Dim],
 ) -> Estimate:
     """Writes every patch of an image as a column; the image is read once."""
-    require(x.rank in (3, 4), f"{shown(x.shape)} is no image of channels, rows and columns")
+    require(x.rank in (3, 4), f"{shown(x.shape)} is not an image (channels, rows, columns)")
     *batch, channels, height, width = x.shape
     kernel = pair(kernel_size)
     axes = zip((height, width), kernel, pair(dilation), pair(padding), pair(stride), strict=True)

@@ -121,7 +121,10 @@ def pixel_unshuffle(x: TensorType, downscale_factor: int) -> Estimate:
 @rule("aten.channel_shuffle", "aten.native_channel_shuffle")
 def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     """A copy with the channels of all groups interleaved."""
-    require(not differ(mod(x.shape[1], groups), 0), f"{x.shape[1]} channels are no {groups} equal groups")
+    require(
+        not differ(mod(x.shape[1], groups), 0),
+        f"{x.shape[1]} channels do not split into {groups} equal groups",
+    )
     return copied(x)
 
 

@@ -103,7 +103,7 @@ def layers_of(params: Tensors, count: int, has_biases: bool) -> list[Layer]:
 def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: TensorType) -> Estimate:
     """All layers over all rows of the input: steps times batch, or the packed rows."""
     features, expected = x.shape[-1], layers[0].from_input.shape[-1]
-    require(not differ(features, expected), f"{features} features meet a layer for {expected}")
+    require(not differ(features, expected), f"the input has {features} features, the layer takes {expected}")
     rows, units = prod(x.shape[:-1]), total(layer.hidden(cell) for layer in layers)
     biased = 2 * cell.gates if layers[0].biases else 0
     return Estimate(
@@ -222,7 +222,7 @@ def _register_sequences(name: str, cell: Cell) -> None:
         state = states_of(hx)[0]
         if x.rank == 3 and state.rank == 3:
             batch, held = x.shape[0 if batch_first else 1], state.shape[1]
-            require(not differ(batch, held), f"a batch of {batch} meets a state for {held}")
+            require(not differ(batch, held), f"batch sizes differ: input {batch}, state {held}")
         return sequence(cell, x, hx, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
 
     @rule(f"aten.{name}.data")

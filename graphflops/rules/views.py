@@ -155,7 +155,8 @@ def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
     order = axes(dims, x.rank)
     require(
-        sorted(order) == list(range(x.rank)), f"{shown(dims)} is no order of the axes of {shown(x.shape)}"
+        sorted(order) == list(range(x.rank)),
+        f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}",
     )
     return free(x.view(x.shape[place] for place in order))
 

@@ -79,7 +79,9 @@ def test_gradients_have_types_but_a_cost_that_is_not_known(write):
     report = analyze(write(parser.parse_model(f"{head} {text}")))
     assert [row.state for row in report.rows] == ["counted", "unknown"]
     assert [value.type for value in report.rows[1].outputs] == [t(2, 3), t(3, 5)]
-    assert report.diagnostics[0].message.startswith("it runs the calls that lead to y backwards")
+    assert report.diagnostics[0].message.startswith(
+        "its work is that of the calls that lead to y, run backwards"
+    )
 
 
 @pytest.mark.parametrize("sizes", ["0, 4, 8, 16", "2, 0, 8, 16", "2, 4, 0, 16", "2, 4, 8, 0"])

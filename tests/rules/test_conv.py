@@ -208,8 +208,8 @@ def test_complex_convolutions() -> None:
 @pytest.mark.parametrize(
     "op, x, weight, message",
     [
-        (CONV2D, (1, 3, 9, 9), (4, 2, 3, 3), "3 channels meet a weight for 2"),
-        (TRANSPOSED, (1, 3, 9, 9), (4, 2, 3, 3), "3 channels meet a weight for 4"),
+        (CONV2D, (1, 3, 9, 9), (4, 2, 3, 3), "the input has 3 channels, the weight takes 2"),
+        (TRANSPOSED, (1, 3, 9, 9), (4, 2, 3, 3), "the input has 3 channels, the weight takes 4"),
         (CONV2D, (1, 3, 2, 9), (4, 3, 3, 3), "kernel 3 exceeds input 2"),
         (CONV2D, (3, 9), (4, 3, 3, 3), "over 2 axes"),
     ],

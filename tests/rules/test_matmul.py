@@ -233,7 +233,7 @@ def test_backward_operators() -> None:
     [
         ("aten.mm.default", ((3, 4), (5, 6)), "4 and 5"),
         ("aten.matmul.default", ((2, 3, 4), (3, 4, 5)), "2 and 3"),
-        ("aten.linear.default", ((3, 4), (6, 5)), "4 features meet a weight for 5"),
+        ("aten.linear.default", ((3, 4), (6, 5)), "the input has 4 features, the weight takes 5"),
         ("aten.linalg_matrix_power.default", ((3, 4),), "3 by 4"),
     ],
 )

@@ -236,7 +236,7 @@ def test_one_direction_of_one_layer() -> None:
 
 def test_parameters_that_do_not_fit() -> None:
     state = t(1, 3, 5)
-    with pytest.raises(ShapeError, match="6 features meet a layer for 8"):
+    with pytest.raises(ShapeError, match="the input has 6 features, the layer takes 8"):
         price("aten.gru.input", t(7, 3, 6), state, parameters("gru", 8, 5), True, 1, 0.0, False, False, False)
     with pytest.raises(ShapeError, match="4 parameters do not make 3 layers"):
         price("aten.gru.input", t(7, 3, 6), state, parameters("gru", 6, 5), True, 3, 0.0, False, False, False)
@@ -276,5 +276,5 @@ def test_against_torch() -> None:
 def test_a_state_for_another_batch_is_refused() -> None:
     weights = (t(128, 16), t(128, 32))
     args = (weights, False, 1, 0.0, False, False)
-    with pytest.raises(ShapeError, match="a batch of 4 meets a state for 2"):
+    with pytest.raises(ShapeError, match="batch sizes differ: input 4, state 2"):
         price("aten.lstm.input", t(4, 10, 16), (t(1, 2, 32), t(1, 2, 32)), *args, True)

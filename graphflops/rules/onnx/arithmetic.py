@@ -164,7 +164,7 @@ def variadic(name: str, row: str, final: int, fold: Fold | None) -> None:
     """Register a function of any number of operands, combined pair by pair, and `final` operations per result."""
 
     def estimate(*tensors: TensorType, **attributes: Value) -> Estimate:
-        require(len(tensors) > 0, f"{name} of no operands")
+        require(len(tensors) > 0, f"{name} needs at least one operand")
         return pointwise(WORK[row].times(len(tensors) - 1).more(final), *tensors, fold=fold)
 
     rule(f"onnx.{name}")(estimate)

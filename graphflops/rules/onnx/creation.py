@@ -140,6 +140,6 @@ def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: in
 @rule("onnx.EyeLike")
 def eye_like(x: TensorType, *, dtype: int | None = None, k: int = 0) -> Estimate:
     """Ones on a diagonal, zeros elsewhere; of the operand only the shape matters."""
-    require(x.rank == 2, f"{shown(x.shape)} is no matrix")
+    require(x.rank == 2, f"{shown(x.shape)} is not a matrix")
     out = x.like(dtype=None if dtype is None else onnx_dtype(dtype))
     return Estimate((out if out.dtype.is_floating else filled(out, lambda at: int(at[1] - at[0] == k)),))

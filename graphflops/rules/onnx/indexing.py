@@ -80,8 +80,8 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
 
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     """The number of axes that an index vector addresses."""
-    require(indices.rank > 0, "an index without axes names nothing")
-    require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {shown(indices.shape)} are no batch")
+    require(indices.rank > 0, "an index needs at least one axis")
+    require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {shown(indices.shape)} are not batch axes")
     deep = indices.shape[-1]
     require_known(
         isinstance(deep, int), f"how many axes the indices {shown(indices.shape)} name depends on data"

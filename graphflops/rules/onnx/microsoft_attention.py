@@ -235,7 +235,7 @@ def separated(
     if key.rank == 5:  # (batch, rows, heads, 2, width)
         batch, rows, _, _, width = key.shape
         return (by_head(query, heads), *(key.like((batch, heads, rows, width)),) * 2)
-    require(value is not None, "keys come with values")
+    require(value is not None, "keys are given without values")
     assert value is not None
     return by_head(query, heads), *(x if x.rank == 4 else by_head(x, heads) for x in (key, value))
 

@@ -46,7 +46,7 @@ def unpacked(
         width = by_head(query, heads + 2 * kv_heads).shape[-1]
         q, k = (query.like((batch, count, rows, width)) for count in (heads, kv_heads))
         return Given(q, k, k, (query,))
-    require(value is not None, "keys come with values")
+    require(value is not None, "keys are given without values")
     assert value is not None
     return Given(by_head(query, heads), by_head(key, kv_heads), by_head(value, kv_heads), (query, key, value))
 

@@ -38,7 +38,7 @@ def by_weight(
     bias: TensorType | None,
 ) -> Estimate:
     """Rows of `inner` features times a packed weight, and a bias."""
-    require(not differ(x.shape[-1], inner), f"{x.shape[-1]} features meet a weight for {inner}")
+    require(not differ(x.shape[-1], inner), f"the input has {x.shape[-1]} features, the weight takes {inner}")
     product = weight_only(x, features, per_weight, *weight, bias)
     biased = only_result(product).numel if bias is not None else 0
     return replace(product, vector_flops=product.vector_flops + biased)

@@ -31,7 +31,7 @@ DISTANCE = 3
 
 def rows_and_features(x: TensorType) -> tuple[Dim, Dim]:
     """Samples and features; a single axis is one sample."""
-    require(x.rank in (1, 2), f"{x} is no batch of samples")
+    require(x.rank in (1, 2), f"{x} is not a batch of samples")
     return (1, x.shape[0]) if x.rank == 1 else (x.shape[0], x.shape[1])
 
 

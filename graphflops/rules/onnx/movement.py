@@ -38,7 +38,8 @@ def transpose(x: TensorType, *, perm: Sequence[int] | None = None) -> Estimate:
     """Axes in the given order, by default reversed."""
     order = tuple(reversed(range(x.rank))) if perm is None else axes(perm, x.rank)
     require(
-        sorted(order) == list(range(x.rank)), f"{shown(order)} is no order of the axes of {shown(x.shape)}"
+        sorted(order) == list(range(x.rank)),
+        f"{shown(order)} is not a permutation of the axes of {shown(x.shape)}",
     )
     out = x.like(x.shape[place] for place in order)
     back = [order.index(place) for place in range(x.rank)]
@@ -97,9 +98,7 @@ def expand(x: TensorType, shape: Numbers) -> Estimate:
 def tile(x: TensorType, repeats: Numbers) -> Estimate:
     """Repeats every axis end to end."""
     times = sizes(repeats) or tuple(unknown("tile", place) for place in range(x.rank))
-    require(
-        len(times) == x.rank, f"{shown(times)} does not say how often each axis of {shown(x.shape)} repeats"
-    )
+    require(len(times) == x.rank, f"{shown(times)} must give one repeat for each axis of {shown(x.shape)}")
     return _repeated(x, times)
 
 
@@ -143,7 +142,7 @@ def space_to_depth(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estim
 
 def _require_picture(x: TensorType, block: int) -> None:
     require(block > 0, f"there are no blocks of {block}")
-    require(x.rank == 4, f"{shown(x.shape)} is no batch of pictures")
+    require(x.rank == 4, f"{shown(x.shape)} is not a batch of images")
 
 
 @rule("onnx.Col2Im")

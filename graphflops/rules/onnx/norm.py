@@ -99,7 +99,7 @@ def _check_channels(x: TensorType, scale: TensorType) -> None:
     if x.rank > 1 and scale.rank == 1:
         channels = x.shape[1]
         require(
-            not differ(channels, scale.shape[0]), f"{channels} channels meet a scale for {scale.shape[0]}"
+            not differ(channels, scale.shape[0]), f"{channels} channels, but the scale has {scale.shape[0]}"
         )
 
 

@@ -53,7 +53,7 @@ def layer(
     """All directions over all padded steps of all sequences."""
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
     directions, rows, hidden = r.shape
-    require(not differ(rows, cell.gates * hidden), f"{rows} rows make no {cell.gates} gates of {hidden}")
+    require(not differ(rows, cell.gates * hidden), f"{rows} rows do not form {cell.gates} gates of {hidden}")
     require(
         isinstance(directions, int) and not differ(w.shape[0], directions), f"{directions} directions of {w}"
     )

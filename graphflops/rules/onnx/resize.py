@@ -78,7 +78,7 @@ def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
     wanted = sizes(given)
     if wanted is None:
         return [None] * len(own)
-    require(len(wanted) == len(own), f"{shown(wanted)} are not as many sizes as there are axes to resize")
+    require(len(wanted) == len(own), f"{shown(wanted)} must give one size for each resized axis")
     if policy == "stretch":
         return list(wanted)
     pairs = list(zip(wanted, own, strict=True))

@@ -83,7 +83,7 @@ def non_max_suppression(
     """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
     require(
         boxes.rank == scores.rank == 3,
-        f"{shown(boxes.shape)} and {shown(scores.shape)} are no boxes and scores",
+        f"{shown(boxes.shape)} and {shown(scores.shape)} are not boxes and scores",
     )
     batch, classes, n = scores.shape
     most = 0 if max_output_boxes_per_class is None else size(max_output_boxes_per_class)

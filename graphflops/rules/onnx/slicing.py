@@ -75,11 +75,11 @@ def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     """The lengths of the pieces: as given, else `count` equal ones."""
     if given is not None:
         said = many(given) or count
-        require(said <= MOST_PIECES, f"{said} pieces are more than any program has")
+        require(said <= MOST_PIECES, f"{said} pieces are too many")
         lengths = sizes(given) or tuple(unknown("split", place) for place in range(said))
         require(not differ(total(lengths), length), f"{shown(lengths)} do not add up to {length}")
         return lengths
-    require(0 < count <= MOST_PIECES, f"{count} is no number of pieces")
+    require(0 < count <= MOST_PIECES, f"{count} is not a valid number of pieces")
     step = ceil_div(length, count)
     if isinstance(length, int) and isinstance(step, int):
         return tuple(max(0, min(step, length - step * place)) for place in range(count))
@@ -146,7 +146,7 @@ def pad(
     if places is None or widths is None:
         touched = range(x.rank) if places is None else places
         return Estimate((x.like(_opened(x.shape, touched)),), reads=(x,))
-    require(len(widths) == 2 * len(places), f"{shown(widths)} are no pairs for {len(places)} axes")
+    require(len(widths) == 2 * len(places), f"{shown(widths)} are not pairs of widths for {len(places)} axes")
     pairs = dict(zip(places, zip(widths[: len(places)], widths[len(places) :], strict=True), strict=True))
     ahead = {at: before for at, (before, _) in pairs.items()}
     fill = 0 if constant_value is None else size(constant_value)

@@ -40,7 +40,7 @@ def string_normalizer(
     stopwords: Sequence[str] | None = None,
 ) -> Estimate:
     """Strings in another case, without stop words; the number of remaining strings is data-dependent."""
-    require(x.rank in (1, 2), f"{shown(x.shape)} is no list of strings")
+    require(x.rank in (1, 2), f"{shown(x.shape)} is not a list of strings")
     kept: Dim = data_dependent("strings") if stopwords else x.shape[-1]
     return Estimate((x.like((*x.shape[:-1], kept)),), reads=(x,))
 
@@ -66,7 +66,7 @@ def tf_idf_vectorizer(
     weights: Sequence[float] | None = None,
 ) -> Estimate:
     """An addition for each n-gram of each length and number of skips; a weight for each entry where there are weights."""
-    require(x.rank in (1, 2), f"{shown(x.shape)} is no sequence of tokens")
+    require(x.rank in (1, 2), f"{shown(x.shape)} is not a sequence of tokens")
     out = TensorType((*x.shape[:-1], max(ngram_indexes, default=-1) + 1), FLOAT32)
     lengths = max_gram_length - min_gram_length + 1
     # A single token skips nothing.

@@ -94,5 +94,5 @@ def gradient(*operands: TensorType, xs: Sequence[str], y: str, zs: Sequence[str]
     require(
         len(operands) == len(xs) + len(zs), f"{len(operands)} values are given for {len(xs) + len(zs)} names"
     )
-    work = f"it runs the calls that lead to {shown(y)} backwards: how much work that is no operand tells"
+    work = f"its work is that of the calls that lead to {shown(y)}, run backwards; the operands do not determine it"
     return Estimate(tuple(x.like() for x in operands[: len(xs)]), unknown=work)

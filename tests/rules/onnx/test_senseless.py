@@ -34,7 +34,7 @@ def refusal(text):
     [
         ("Conv<group = 0>(x, w)", "0 groups"),
         ("Conv<group = -1>(x, w)", "-1 groups"),
-        ("Conv<group = 3>(x, w)", "4 channels meet a weight for 12"),
+        ("Conv<group = 3>(x, w)", "the input has 4 channels, the weight takes 12"),
         ("Conv<strides = [0, 0]>(x, w)", "must be positive"),
         ("Conv<strides = [-1, 1]>(x, w)", "must be positive"),
         ("Conv<dilations = [0, 1]>(x, w)", "must be positive"),
