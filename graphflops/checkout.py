@@ -1,4 +1,4 @@
-"""The files of a checkout, and which of them an export means that names them by the end of their path."""
+"""Finds the source files of a checkout by the ends of paths that exports record."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Commands(click.Group):
             formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. It makes much and drops little: looking for garbage would only take time."""
+        """Run the command without garbage collection: almost everything allocated stays alive."""
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -50,7 +50,7 @@ class NoValueError(DimError, ZeroDivisionError):
 
 
 class ShapeError(GraphflopsError):
-    """Operands that provably cannot meet; raised by a rule with both offending values."""
+    """Operands whose shapes provably do not fit together; raised by a rule with both values."""
 
 
 class RunError(GraphflopsError):

@@ -19,7 +19,7 @@ class Finding:
     """One thing found.
 
     code, name: what kind it is, stable: `GF203`, `unused-initializer`.
-    severity: error: the model is wrong or unsafe; warning: it costs or risks something; note: good to know.
+    severity: error: the model is wrong or unsafe; warning: it costs or risks something; note: for information.
     message: one sentence that names the values or calls concerned; fix: what to do, one sentence.
     node, op, module, source: the call it is about, as in a report's row; "" for the whole model.
     flops, bytes: what it costs in one run; 0 where nothing is wasted, None where that is not known.
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class RuleInfo:
-    """What is said of all findings of one code: its name, one sentence, how to mend it, and how grave it is."""
+    """What holds for all findings of one code: its name, one sentence, the fix, and the severity."""
 
     name: str
     summary: str

@@ -183,7 +183,7 @@ def is_pointer(path: str) -> bool:
 
 
 def _fetched(file: str, place: str) -> None:
-    """Put what a pointer points to in its place, by git-lfs."""
+    """Replaces a pointer file by its contents, with git-lfs."""
     if not is_pointer(file):
         return
     with open(file, "rb") as pointer:

@@ -1,1 +1,1 @@
-"""Limits of what models may cost: read from TOML, checked against reports and against what was measured before."""
+"""Budgets: limits on what models may cost, read from TOML and checked against reports and baselines."""

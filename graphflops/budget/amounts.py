@@ -36,12 +36,12 @@ class AllowedGrowth:
     number: int
 
     def allowed(self, before: int) -> int:
-        """The most that is allowed where `before` was measured."""
+        """The largest allowed value, given the value measured before."""
         return before + max(int(before * self.share), self.number)
 
 
 def amount(text: str | float, unit: Unit) -> int:
-    """A number of FLOPs, MACs, bytes or things; a part of one is dropped. Raises ValueError, which says what is expected."""
+    """The written amount as an integer, rounded down. Raises ValueError, which says what is expected."""
     written = text.strip() if isinstance(text, str) else repr(text)
     found = _AMOUNT.fullmatch(written)
     factor = _factor(found[2], unit) if found else None
@@ -70,7 +70,7 @@ def growth(text: str, unit: Unit) -> AllowedGrowth:
 
 
 def _factor(written: str, unit: Unit) -> int | None:
-    """What the letters after a number stand for; None where they stand for nothing."""
+    """The factor of the prefix and unit after a number; None for unknown letters."""
     for powers, base in ((_DECIMAL, 1000), (_BINARY, 1024)):
         for prefix, power in powers.items():
             if written.startswith(prefix) and written[len(prefix) :] in _SPELLINGS[unit]:

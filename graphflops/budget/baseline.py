@@ -1,4 +1,4 @@
-"""What models cost before: a small JSON file, meant to be committed and to be read in a diff."""
+"""The baseline, a small JSON file of what models cost before; it is meant to be committed and read in diffs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Wire(msgspec.Struct):
 
 
 def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
-    """What a later check compares with; of modules, those with a limit relative to it."""
+    """Measures what a later check compares with; of modules, those that have a relative limit."""
     modules: dict[str, Figures] = {}
     for budget in budgets:
         for pattern, limits in budget.modules:
@@ -93,7 +93,7 @@ def to_json(baseline: Baseline) -> str:
 
 
 def from_json(data: bytes, path: str) -> Baseline:
-    """The baseline that `to_json` wrote; FileError says where it is none."""
+    """Reads what `to_json` wrote; FileError names the place where it is not a baseline."""
     try:
         return msgspec.json.decode(data, type=_Wire).models
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -102,7 +102,7 @@ def from_json(data: bytes, path: str) -> Baseline:
 
 
 def read(path: str) -> Baseline:
-    """The baseline in a file; FileError where it cannot be read or is none."""
+    """Reads a baseline from a file; FileError if it cannot be read or is not a baseline."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
@@ -116,7 +116,7 @@ def read(path: str) -> Baseline:
 
 
 def is_baseline(path: str) -> bool:
-    """Whether a file is a baseline, and not a report."""
+    """True if the file is a baseline, not a report."""
     try:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(_LARGEST), type=_Kind).models is not msgspec.UNSET

@@ -1,4 +1,4 @@
-"""Whether a report keeps to its limits: one finding for each that it breaks, or that cannot be told."""
+"""Checks a report against its limits: one finding for each that is broken or cannot be checked."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def violations(report: Report, budget: Budget, before: Before | None = None) -> 
     """One finding for each limit that the report breaks, or that cannot be checked.
 
     The report is of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
-    A limit that cannot be told counts as broken: calls of unknown cost may cost anything.
+    A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
     """
     return list(_Check(Measures(report), budget, before).findings())
 
 
 class _Scope(NamedTuple):
-    """The whole model, or one module, which may stand for others that are equal but for the number in their path."""
+    """The whole model or one module; a module may stand for others that differ only in the number in their path."""
 
     path: str = ""
     label: str = ""
@@ -141,7 +141,7 @@ class _Check:
         yield from self.forbidden()
 
     def comparable(self) -> Iterator[Finding]:
-        """Whether there is anything before, and at the same sizes; without it relative limits are left out."""
+        """Findings if nothing was measured before, or at other sizes; relative limits are then skipped."""
         now = self.measures.sizes
         if self.before is None:
             yield finding("GF306", f"nothing was measured before{_at(now)}")
@@ -151,7 +151,7 @@ class _Check:
             self.before = None
 
     def folded(self, paths: Iterable[str], limits: tuple[Limit, ...]) -> Iterator[_Scope]:
-        """Modules; those that differ by number only and are equal in all that is limited, as one."""
+        """The modules; those whose paths differ only in numbers and whose limited figures are equal are one."""
         equal: dict[tuple[object, ...], list[str]] = {}
         for path in paths:
             figures = [self.measures.module(path, limit.quantity) for limit in limits]
@@ -192,7 +192,7 @@ class _Check:
             )
 
     def then(self, path: str, limit: Limit) -> Figure | None:
-        """What a relative limit compares with, None where that was not measured; 0 for another limit."""
+        """The value that a relative limit compares with; None if it was not measured, 0 for an absolute limit."""
         if not limit.relative or self.before is None:
             return 0
         figures = self.before.modules.get(path, {}) if path else self.before.totals
@@ -224,7 +224,7 @@ class _Check:
         )
 
     def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
-        """A limit that is passed: by how much, and where it comes from."""
+        """A broken limit: by how much, and which calls contribute most."""
         quantity, unit = limit.quantity, UNITS[limit.quantity]
         what = (
             f"{quantity}{scope.inside()} is {_amount(now, unit)}{'' if quantity in _HELD else self.sizes()}: "
@@ -252,7 +252,7 @@ class _Check:
         return finding(code, what, **place)
 
     def coverage(self) -> Iterator[Finding]:
-        """Whether enough calls have a known cost; those that the budget lets be unknown count as known."""
+        """A finding if too few calls have a known cost; calls that the budget allows to be unknown count as known."""
         least, nodes, unknown = (
             self.budget.coverage,
             self.measures.report.coverage.nodes,

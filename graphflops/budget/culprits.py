@@ -1,4 +1,4 @@
-"""Where a figure comes from, or what it has grown by: groups of calls or modules, the largest first."""
+"""The largest contributions to a figure, or to its growth: groups of calls, or modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING: Mapping[str, Figure] = {}
 
 
 class Culprit(NamedTuple):
-    """Some calls, or a module: its share of a figure and the line of source that most of it comes from."""
+    """A group of calls, or a module: its part of a figure and the source line of most of its calls."""
 
     name: str
     op: str
@@ -27,7 +27,7 @@ class Culprit(NamedTuple):
 
 
 def culprits(measures: Measures, path: str, quantity: str, before: Before | None = None) -> list[Culprit]:
-    """What a quantity of the model, or of the module at `path`, is made of; with `before`, what it has grown by."""
+    """The contributions to a quantity of the model or of the module at `path`; with `before`, to its growth."""
     if quantity == "parameters":
         found = _holders(measures, path, before)
     elif quantity in (*QUANTITIES, "macs"):

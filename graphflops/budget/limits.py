@@ -1,4 +1,4 @@
-"""The budget: a TOML file as typed limits, everything in it checked as it is read."""
+"""Reads budgets: a TOML file as typed limits, fully checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Amounts = Union[str, int, float, list[Union[str, int, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that one quantity may be: a number, or so much more than was measured before. `text`: as it is written."""
+    """The largest allowed value of one quantity: a number, or an increase over the baseline. `text`: as it is written."""
 
     quantity: str
     most: int | AllowedGrowth
@@ -47,7 +47,7 @@ class Limit:
 
     @property
     def relative(self) -> bool:
-        """Whether it asks what was measured before."""
+        """True if it compares with the baseline."""
         return isinstance(self.most, AllowedGrowth)
 
 
@@ -84,11 +84,11 @@ class Budget:
     unknown: tuple[str, ...] = ()
 
     def applies(self, path: str) -> bool:
-        """Whether the model at this path, relative to the budget's folder, is meant."""
+        """True if the limits are for the model at this path, which is relative to the budget's folder."""
         return any(matches_file(pattern, path) for pattern in self.models)
 
     def absolute(self) -> Budget:
-        """The same without what asks what was measured before."""
+        """The budget without its relative limits."""
         return replace(
             self,
             limits=tuple(limit for limit in self.limits if not limit.relative),
@@ -100,7 +100,7 @@ class Budget:
 
     @property
     def relative(self) -> bool:
-        """Whether any limit asks what was measured before."""
+        """True if any limit compares with the baseline."""
         every = [*self.limits, *(limit for _, limits in self.modules for limit in limits)]
         return any(limit.relative for limit in every)
 
@@ -140,7 +140,7 @@ class BudgetFile:
 
     @property
     def relative(self) -> bool:
-        """Whether any limit asks what was measured before."""
+        """True if any limit compares with the baseline."""
         return any(budget.relative for budget in self.budgets)
 
     @property

@@ -1,4 +1,4 @@
-"""What limits look at in a report: its figures as numbers, and where each of them comes from."""
+"""The figures of a report that limits are about, and the calls behind each of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Line:
 
 
 class Measures:
-    """The figures of one report, each worked out when it is asked for."""
+    """The figures of one report, each computed on first use."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -155,5 +155,5 @@ def _of(cost: Cost, quantity: str) -> Dim:
 
 
 def within(path: str, module: str) -> bool:
-    """Whether a module is that one, or in it."""
+    """True if the module is that one or inside it."""
     return not module or path == module or path.startswith(f"{module}.")

@@ -1,4 +1,4 @@
-"""Patterns of module paths, operators and files, matched in time that no pattern can drive up."""
+"""Patterns of module paths, operators and files; matching takes at most quadratic time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 def matches_module(pattern: str, path: str) -> bool:
-    """Whether a module path is meant: `*` stands for what is between two dots, `**` for any number of such parts."""
+    """True if the pattern matches a module path: `*` stands for one part between dots, `**` for any number of parts."""
     return _meets(pattern.split("."), path.split("."), "**", _part)
 
 
 def matches_file(pattern: str, path: str) -> bool:
-    """Whether a path with `/` is meant: `*` stands for what is between two slashes, `**` for any number of such parts."""
+    """True if the pattern matches a path: `*` stands for one part between slashes, `**` for any number of parts."""
     return _meets(pattern.split("/"), path.split("/"), "**", _part)
 
 
 def matches_op(pattern: str, op: str) -> bool:
-    """Whether an operator is meant: by name, `*` for anything; `aten.add` is all of its overloads and versions."""
+    """True if the pattern matches an operator: `*` stands for anything, `aten.add` is all of its overloads and versions."""
     return _part(pattern, op) or op.startswith(f"{pattern}.")
 
 
@@ -30,7 +30,7 @@ def _part(pattern: str, text: str) -> bool:
 def _meets(
     pattern: Sequence[str], text: Sequence[str], any_number: str, equal: Callable[[str, str], bool]
 ) -> bool:
-    """Whether a sequence matches; where it goes wrong, only the last `any_number` before needs to take one more."""
+    """True if the sequence matches; on a mismatch only the last `any_number` is extended by one element."""
     at = start = kept = 0
     star = -1
     while start < len(text):

@@ -1,4 +1,4 @@
-"""The models that a push or a pull request changes, each compared with what it was."""
+"""Compares each model that a push or a pull request changes with its old version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WATCHED = (*WORK, "peak_bytes", *HELD)  # the totals that a threshold is for
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """One model that is not as it was.
+    """One model that changed.
 
     path: where it is, or was if it is gone. comparison: None for a model that is new or gone, and where one of the
     two cannot be analyzed: then `error` says why.
@@ -40,7 +40,7 @@ class ModelChange:
     error: str = ""
 
     def past(self, threshold: Fraction) -> bool:
-        """Whether a total differs by more than a share of what it was, or by what no share can be told of."""
+        """True if a total changed by more than the threshold, or its change has no percentage."""
         if self.comparison is None:
             return True
         totals = self.comparison.totals["forward"]

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class CommentError(Exception):
-    """The comment could not be written: the token may not, or the server is not to be reached."""
+    """The comment could not be written: the token lacks the permission, or the server cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class PullRequest:
 
 
 def _ours(comment: Any) -> bool:
-    """Whether an earlier run wrote it: it begins with the mark, and not an outsider wrote that."""
+    """True if an earlier run wrote it: it begins with the mark, and its author is trusted."""
     if not isinstance(comment, dict) or not str(comment.get("body", "")).startswith(MARK):
         return False
     author = comment.get("user") or {}

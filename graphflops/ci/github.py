@@ -132,7 +132,7 @@ def _commit(name: str) -> str | None:
 
 
 def _available(base: str | None, notes: list[str]) -> str | None:
-    """The base commit, fetched where the checkout is shallow; None, and a note, where it is not to be had."""
+    """The base commit, fetched if the checkout is shallow; None, and a note, if it is not available."""
     if base is None:
         notes.append("There is no earlier commit to compare with.")
         return None
@@ -158,7 +158,7 @@ def _budget(inputs: Inputs) -> limits.BudgetFile | None:
 
 
 def _wanted(inputs: Inputs, budget: limits.BudgetFile | None) -> Callable[[str], bool]:
-    """Whether a path is of a model that the inputs, or else the budget, mean."""
+    """A predicate for paths: true for models that the inputs name, or else the budget."""
 
     def wanted(path: str) -> bool:
         if inputs.models:
@@ -218,7 +218,7 @@ def _commented(
 
 
 def _annotate(found: Checked | None) -> None:
-    """Errors beside the source lines that they are about, as far as the checkout has them."""
+    """Prints errors as annotations of the source lines that they are about, if the checkout has these."""
     if found is None:
         return
     files = located(source_files(found.found))
@@ -242,7 +242,7 @@ def _property(text: str) -> str:
 
 
 def _append(path: str | None, text: str) -> None:
-    """Add to a file of the runner's; print what there is none for."""
+    """Appends to a file of the runner; prints the text if there is no such file."""
     if not path:
         print(text)
         return

@@ -18,7 +18,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 class Command(click.Command):
-    """A command to which an option that does not go with its input is wrong usage."""
+    """A command that reports OptionError as wrong usage."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

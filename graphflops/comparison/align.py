@@ -1,4 +1,4 @@
-"""Which module of the new program is which of the old: by path and type, then by place, then by what is in it.
+"""Pairs the modules of two programs: by path and type, then by position, then by contents.
 
 Pairs are made from the top down. Modules in a list (numbered ones) are aligned as sequences, so that one more in the
 middle leaves the others as they were; others by name. What is left over on both sides is looked for elsewhere: a subtree
@@ -29,9 +29,9 @@ _EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # what a pair is wort
 
 @dataclass(eq=False, slots=True)
 class Pairs:
-    """New module by old and the other way; `replaced` are old ones in whose place something else stands.
+    """The new module of each old one, and the reverse; `replaced`: old modules in whose place another kind of module stands.
 
-    tried: how many leftovers were looked at for likeness so far.
+    tried: pairs of unmatched modules compared for similarity so far.
     """
 
     new: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def _paired(
     pairs: Pairs,
     left: tuple[list[ComparedModule], list[ComparedModule]],
 ) -> Iterator[ModulePair]:
-    """Pair two modules; yields the pairs that follow from it among their parts."""
+    """Pairs two modules, and yields the pairs of their submodules that follow."""
     if ours.signature == theirs.signature:
         for one, other in zip(_walk(ours), _walk(theirs), strict=True):
             pairs.add(one, other)
@@ -91,7 +91,7 @@ def _paired(
 
 
 def differ(ours: ComparedModule, theirs: ComparedModule) -> bool:
-    """Whether the two are known to be of different types."""
+    """True if the two have known and different types."""
     return bool(ours.kind and theirs.kind) and ours.kind != theirs.kind
 
 
@@ -104,7 +104,7 @@ def _walk(module: ComparedModule) -> Iterator[ComparedModule]:
 
 
 def _wrapped(module: ComparedModule, around: ComparedModule) -> ComparedModule | None:
-    """The part of `around` that the module has become, where another module was put around it."""
+    """The submodule of `around` that equals the module, if `around` is a new wrapper; else None."""
     if not differ(module, around) or module.children.keys() & around.children.keys():
         return None
     same = [part for part in around.children.values() if part.kind == module.kind]
@@ -120,7 +120,7 @@ def _weighs(module: ComparedModule) -> bool:
 
 
 def likeness(ours: ComparedModule, theirs: ComparedModule) -> float:
-    """How much of two modules is the same, 0 to 1: of their calls, or of the names of what is in them."""
+    """Similarity of two modules from 0 to 1: the share of equal calls, or of equal names of submodules."""
     mine, other = dict(ours.counts), dict(theirs.counts)
     common = sum(min(times, other.get(kind, 0)) for kind, times in mine.items())
     most = max(sum(mine.values()), sum(other.values()))
@@ -135,7 +135,7 @@ def _names(module: ComparedModule) -> set[str]:
 
 
 def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]:
-    """Pairs among the parts of two modules that are a pair."""
+    """Pairs of the submodules of two paired modules."""
     mine, other = [*ours.children.values()], [*theirs.children.values()]
     if all(part.numbered for part in (*mine, *other)):
         key = _number
@@ -186,7 +186,7 @@ def _number(part: ComparedModule) -> int:
 
 
 def _aligned(mine: Sequence[ComparedModule], other: Sequence[ComparedModule]) -> Iterator[ModulePair]:
-    """Two lists of modules as sequences: the pairs, in order, that are worth most together."""
+    """Aligns two lists of modules as sequences, for the largest sum of scores of pairs in order."""
     start = 0
     while start < min(len(mine), len(other)) and mine[start].signature == other[start].signature:
         yield mine[start], other[start]
@@ -224,7 +224,7 @@ def _worth(mine: ComparedModule, other: ComparedModule) -> int:
 
 
 def _moved(pairs: Pairs, left: tuple[list[ComparedModule], list[ComparedModule]]) -> list[ModulePair]:
-    """Pairs among what is left over, the largest first: with equal contents, else of one type and much alike."""
+    """Pairs of unmatched modules, the largest first: with equal contents, else of one type and similar."""
     free = _Free(left[1], pairs)
     found: list[ModulePair] = []
     queue = sorted((root for root in left[0] if root not in pairs.new), key=lambda module: -module.size)
@@ -241,7 +241,7 @@ def _moved(pairs: Pairs, left: tuple[list[ComparedModule], list[ComparedModule]]
 
 
 class _Free:
-    """New modules that are still nobody's, nor any module in them."""
+    """New modules that have no partner yet, and none in them has."""
 
     def __init__(self, roots: Iterable[ComparedModule], pairs: Pairs) -> None:
         self._equal: dict[int, dict[ComparedModule, None]] = {}  # by signature
@@ -254,12 +254,12 @@ class _Free:
         self._count = sum(map(len, self._equal.values()))
 
     def take(self, module: ComparedModule) -> None:
-        """The module and all in it are somebody's now."""
+        """The module and all in it have a partner now."""
         for one in (*_walk(module), *module.above()):
             self._equal.get(one.signature, {}).pop(one, None)
 
     def equal(self, module: ComparedModule) -> ComparedModule | None:
-        """One with the same contents, if that can be no accident: beside where the module was, or with parameters."""
+        """A module with the same contents, if it has parameters or the same parent: any relu equals any other."""
         candidates = [*islice(self._equal.get(module.signature, ()), _MOST_EQUAL)]
         near = [one for one in candidates if _beside(module, one, self._pairs)]
         if not near and not module.holds:
@@ -267,7 +267,7 @@ class _Free:
         return _named(module.name, near or candidates)
 
     def alike(self, module: ComparedModule) -> ComparedModule | None:
-        """One of the same type that is much alike."""
+        """The most similar module of the same type, if at least half is equal."""
         if self._pairs.tried + self._count > _MOST_TRIED:
             return None
         self._pairs.tried += self._count
@@ -289,12 +289,12 @@ def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | Non
 
 
 def _beside(ours: ComparedModule, theirs: ComparedModule, pairs: Pairs) -> bool:
-    """Whether the two are in modules that are a pair."""
+    """True if the parents of the two are a pair."""
     return ours.parent is not None and pairs.new.get(ours.parent) is theirs.parent
 
 
 def out_of_order(places: Iterable[int]) -> set[int]:
-    """Of a sequence of different numbers, the indices of the fewest whose removal leaves it ascending."""
+    """The smallest set of indices whose removal leaves the sequence of distinct numbers ascending."""
     sequence = list(places)
     tails: list[int] = []
     ends: list[int] = []

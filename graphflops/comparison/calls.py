@@ -1,4 +1,4 @@
-"""The calls of one module before and after: which are the same, and what is different about the others."""
+"""Compares the calls of one module before and after."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RowPair = tuple["Row | None", "Row | None"]
 
 
 def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[RowPair]:
-    """The calls that are not as they were; what only came earlier or later is left out."""
+    """Pairs of the calls that changed; calls that only moved within the module are left out."""
     surplus = Counter(kind for _, kind in old)
     surplus.subtract(Counter(kind for _, kind in new))
     pairs: list[RowPair] = []
@@ -52,7 +52,7 @@ def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[Ro
 
 
 def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
-    """Whether a call is one that the other program has fewer of; one further on in it is only out of order."""
+    """True if the other program has fewer calls of this kind; else the call only moved."""
     if surplus[kind] * sign <= 0:
         return False
     surplus[kind] -= sign
@@ -60,7 +60,7 @@ def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
 
 
 def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """Where two sequences differ; all of them where aligning the two would take too long."""
+    """The slices in which two sequences differ; the whole sequences if aligning them would take too long."""
     counts = Counter(new)
     if sum(times * counts[kind] for kind, times in Counter(old).items()) > _MOST_EQUAL_PAIRS:
         yield slice(0, len(old)), slice(0, len(new))
@@ -71,7 +71,7 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[slice, sli
 
 
 def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:
-    """Calls of one operator in order, those on one source line first; then what stands in another's place; then the rest."""
+    """Pairs calls of the same operator in order, those of one source line first, then by position; then lists the rest."""
     for key in (lambda row: (row.op, row.source), lambda row: row.op):
         waiting: dict[Hashable, deque[Row]] = {}
         for row in new:
@@ -98,7 +98,7 @@ def changes(pairs: Iterable[RowPair]) -> tuple[CallChange, ...]:
 
 
 def facts(pairs: Iterable[RowPair], joined: JointSizes, module: tuple[str, str]) -> list[Fact]:
-    """What is different about these calls, each thing once. module: the path of the module in either program."""
+    """The distinct differences of these calls. module: the path of the module in either program."""
     found: dict[Fact, None] = {}
     came: dict[str, list[int]] = {}
     for before, after in pairs:
@@ -114,7 +114,7 @@ def facts(pairs: Iterable[RowPair], joined: JointSizes, module: tuple[str, str])
 
 
 def ordered(facts: Iterable[Fact]) -> list[Fact]:
-    """The most telling first: of operands the weight, then other parameters; results last."""
+    """Sorts facts by importance: among operands the weight first, then other parameters; results last."""
 
     def rank(fact: Fact) -> tuple[int, ...]:
         plain = fact.what.startswith("input")
@@ -153,7 +153,7 @@ def _facts(before: Row, after: Row, joined: JointSizes, module: tuple[str, str])
 
 
 def _operands(row: Row, module: str) -> dict[str, TensorType]:
-    """The operands of a call by what the module calls them: `weight`, else `input 2` of those that are no parameters."""
+    """The operands of a call by the module's names for its parameters, `weight`, or `input 2` for other operands."""
     named = [(own_name(name, module) or _last(name), type_) for name, type_ in row.inputs]
     alone = sum(not name for name, _ in named) == 1
     found: dict[str, TensorType] = {}
@@ -164,7 +164,7 @@ def _operands(row: Row, module: str) -> dict[str, TensorType]:
 
 
 def _heads(before: Row, after: Row, joined: JointSizes) -> Iterator[Fact]:
-    """How many heads an attention has, where queries, keys and values are split into them."""
+    """Differences in the number of heads, for operands that have an axis of heads."""
     for what, ours, theirs in zip(("query", "key and value"), before.inputs, after.inputs, strict=False):
         if ours.type.rank == theirs.type.rank == 4:
             heads = joined.old(ours.type.shape[1]), joined.new(theirs.type.shape[1])

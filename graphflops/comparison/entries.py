@@ -1,4 +1,4 @@
-"""The modules that are not as they were, from the pairs of the two trees."""
+"""Lists the modules that changed, from the pairs of the two trees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shared = dict[
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """All that entries are made of. training: whether both reports price gradients."""
+    """Both programs with their paired modules. training: both reports price gradients."""
 
     reports: tuple[Report, Report]
     old: ComparedModule
@@ -43,7 +43,7 @@ class Trees:
 
 @dataclass(slots=True)
 class ModuleChanges:
-    """What came of it: entries in program order, how many modules have none, and what is only numbered otherwise."""
+    """The entries in program order, the number of unchanged modules, and the modules that only have a new number."""
 
     modules: list[ModuleChange] = field(default_factory=list)
     unchanged: int = 0
@@ -51,7 +51,7 @@ class ModuleChanges:
 
 
 def listed(trees: Trees) -> ModuleChanges:
-    """Every module that changed, and those that are new, gone, or elsewhere."""
+    """One entry for each module that changed, is new, is gone or moved."""
     found = ModuleChanges()
     earlier = _reordered(trees)
     stack = [trees.new]
@@ -86,7 +86,7 @@ def listed(trees: Trees) -> ModuleChanges:
 
 
 def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
-    """Modules that run at another place among those beside them, with what runs before them."""
+    """Modules whose position in the order of execution among their siblings changed."""
     found: dict[ComparedModule, Fact] = {}
     for ours, theirs in trees.pairs.new.items():
         if ours.signature == theirs.signature or len(ours.children) < 2:
@@ -114,7 +114,7 @@ def _paired(
     order: Fact | None,
     renumbered: list[tuple[str, str]],
 ) -> ModuleChange | None:
-    """What is said of a module that is in both programs; None where nothing is."""
+    """The entry of a module that is in both programs; None if it did not change."""
     beside = ours.parent is theirs.parent is None or (
         ours.parent is not None and trees.pairs.new.get(ours.parent) is theirs.parent
     )
@@ -140,7 +140,7 @@ def _paired(
 def _alone(
     trees: Trees, ours: ComparedModule | None, theirs: ComparedModule | None, *, whole: bool
 ) -> Iterator[ModuleChange]:
-    """A module that is new or gone, if it does or holds anything."""
+    """The entry of a module that is new or gone; none if it has no work and no parameters."""
     module = ours or theirs
     assert module is not None
     if _counts(trees, module, whole=whole):
@@ -148,7 +148,7 @@ def _alone(
 
 
 def _counts(trees: Trees, module: ComparedModule, *, whole: bool) -> bool:
-    """Whether there is anything to say of a module: of an export only matrix work, parameters and what is unknown."""
+    """True if the module has work or parameters; of an export only matrix work and unknown calls count as work."""
     calls = _calls(module, whole=whole)
     if _holds(module, whole=whole):
         return True
@@ -175,7 +175,7 @@ def _entry(
     whole: bool,
     order: Fact | None = None,
 ) -> ModuleChange:
-    """The entry of a module: its figures on both sides, and what is different about it."""
+    """The entry of a module: its figures on both sides, and its differences."""
     before, after = _calls(ours, whole=whole), _calls(theirs, whole=whole)
     held = (_holds(ours, whole=whole), _holds(theirs, whole=whole))
     said: list[Fact] = [order] if order is not None else []
@@ -214,7 +214,7 @@ def _different_calls(trees: Trees, ours: ComparedModule, theirs: ComparedModule)
 def _own_facts(
     trees: Trees, ours: ComparedModule, theirs: ComparedModule, pairs: Sequence[RowPair]
 ) -> Iterator[Fact]:
-    """What differs in a module itself, the modules in it left out."""
+    """The differences of a module itself, without its submodules."""
     yield from _shared(trees, ours, theirs)
     if ours.parameters != theirs.parameters:
         yield Fact("parameters", str(ours.parameters), str(theirs.parameters))
@@ -229,7 +229,7 @@ def _rows(report: Report, module: ComparedModule) -> list[NumberedRow]:
 
 
 def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
-    """What an export does otherwise than its program."""
+    """Differences in the work of an export and its program."""
     work = trees.kinds.figures(before, after, None)["matrix_flops"]
     if work.differs:
         yield Fact("work", str(work.before), str(work.after))
@@ -239,7 +239,7 @@ def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
 
 
 def _shared(trees: Trees, ours: ComparedModule, theirs: ComparedModule) -> Iterator[Fact]:
-    """Parameters that the module shares with others than before."""
+    """Parameters whose set of sharing modules changed."""
     before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
     for name in {**before, **after}:
         were = before.get(name, set())
@@ -259,7 +259,7 @@ def _path_now(trees: Trees, path: str) -> str:
 
 
 def shared(report: Report) -> Shared:
-    """Parameters that calls of several modules read, by each of those modules."""
+    """By module and parameter: the other modules whose calls read the same parameter."""
     users: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for row in report.rows:
         for name, _ in row.inputs:
@@ -281,7 +281,7 @@ def shared(report: Report) -> Shared:
 
 
 def attributed(old: Report, new: Report) -> Mapping[str, int]:
-    """Parameters of the new program by module, a shared one counted where the old program counts it."""
+    """Parameters of the new program by module; a shared one is counted in the module in which the old program counts it."""
     counts = dict(new.parameter_modules)
     for report in (old, new):
         for path, parameters in shared(report).items():

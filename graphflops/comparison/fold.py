@@ -1,4 +1,4 @@
-"""Modules that changed alike as one entry: `blocks.0-11.mlp`."""
+"""Merges modules with the same change into one entry: `blocks.0-11.mlp`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def folded(modules: Iterable[ModuleChange]) -> list[Fold]:
-    """Entries whose paths differ in numbers, or in the last name, and that changed in the same way, together."""
+    """Merges entries with the same change whose paths differ in numbers or in the last name only."""
     groups: dict[Hashable, list[ModuleChange]] = {}
     for module in modules:
         groups.setdefault(_key(module), []).append(module)
@@ -48,7 +48,7 @@ def _pattern(path: str | None, whole: bool) -> tuple[str | None, ...] | None:
 
 
 def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
-    """One fold, or several where the paths do not make up a whole block."""
+    """One fold, or several if the paths are not the product of their components."""
     before, after = (_joined(paths) for paths in zip(*((m.before, m.after) for m in members), strict=True))
     if before.whole and after.whole:
         folds = _times(members, "figures"), _times(members, "backward")
@@ -67,7 +67,7 @@ class _JoinedPath(NamedTuple):
 
 
 def _joined(paths: Sequence[str | None]) -> _JoinedPath:
-    """The paths as one text, and whether it stands for exactly these."""
+    """The paths as one text, and whether that text stands for exactly these paths."""
     if paths[0] is None or len(paths) == 1:
         return _JoinedPath(paths[0], True)
     columns = [[*dict.fromkeys(column)] for column in zip(*map(_parts, paths), strict=True)]

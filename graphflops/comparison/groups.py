@@ -1,4 +1,4 @@
-"""All calls of one operator, or of one source line, before and after."""
+"""Compares the calls of each operator, and of each source line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Names = tuple["str | None", "str | None"]
 def by_operator(
     trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
 ) -> Iterator[GroupChange]:
-    """By operator, those without a difference included."""
+    """One group for each operator, unchanged ones included."""
     groups = [
         _grouped([row.op for row in report.rows], kinds)
         for report, kinds in zip(trees.reports, numbers, strict=True)
@@ -31,7 +31,7 @@ def by_operator(
 def by_source(
     trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
 ) -> Iterator[GroupChange]:
-    """By source line, those without a difference included; a line is followed to where most of its calls are now."""
+    """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
     groups = [
         _grouped([row.source for row in report.rows], kinds)
         for report, kinds in zip(trees.reports, numbers, strict=True)
@@ -48,7 +48,7 @@ def by_source(
 
 
 def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
-    """Source lines of equal calls of modules that are a pair, in order."""
+    """Pairs of source lines of equal calls in paired modules, in order."""
     old, new = (report.rows for report in trees.reports)
     for ours, theirs in trees.pairs.new.items():
         places: dict[int, list[int]] = {}
@@ -97,7 +97,7 @@ def _compared(
 
 
 def differs(group: GroupChange) -> bool:
-    """Whether anything about the group is not as it was."""
+    """True if the group changed."""
     if (group.before is None) != (group.after is None) or group.before_calls != group.after_calls:
         return True
     if group.before_unknown != group.after_unknown:

@@ -1,4 +1,4 @@
-"""How the totals depend on each size, before and after."""
+"""Compares how fast totals grow with each size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FARTHEST = 2**32  # of sizes without an upper bound
 def growth(
     totals: Mapping[str, Figure], sizes: Iterable[JointSize], folds: Sequence[Fold]
 ) -> Iterator[GrowthChange]:
-    """Totals that grow otherwise in a size that both programs leave open."""
+    """Totals whose degree in a size changed, for sizes that both programs leave open."""
     open_sizes = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
     for quantity, figure in totals.items():
         for size in open_sizes:
@@ -56,7 +56,7 @@ def crossings(
 def _crossing(
     formula: Expr, size: str, low: int, high: int, values: Mapping[str, int]
 ) -> tuple[int, bool] | None:
-    """Where the formula takes on the sign that it has at the end, and whether that is positive."""
+    """The smallest value at which the formula has its final sign, and whether that is positive."""
 
     def sign(value: int) -> int:
         found = evaluate(formula, {**values, size: value}) or 0
@@ -87,12 +87,12 @@ def bounds(sizes: Iterable[JointSize], old: Report, new: Report) -> dict[str, tu
 
 
 def degree(quantity: Dim, size: str) -> int:
-    """0 not at all, 1 linearly, 2 quadratically."""
+    """The degree of the quantity in the size: 0 constant, 1 linear, 2 quadratic."""
     return max(quantity.degree(size), 0) if isinstance(quantity, Expr) else 0
 
 
 def _where(quantity: str, size: str, faster: bool, folds: Sequence[Fold]) -> tuple[str, ...]:
-    """Modules whose own share grows otherwise, in the order given."""
+    """Modules whose own degree changed in the same direction, in the order given."""
     found = []
     for fold in folds:
         figure = fold.figures.get(quantity)

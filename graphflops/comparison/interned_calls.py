@@ -1,4 +1,4 @@
-"""The calls of two programs, each distinct one numbered once, so that equal calls are equal numbers."""
+"""Numbers the distinct calls of two programs: equal calls have equal numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Counts = tuple[tuple[int, int], ...]  # calls by kind, in the order of the kinds
 
 @dataclass(frozen=True, slots=True)
 class InternedCall:
-    """What equal calls have in common; costs are in joint sizes."""
+    """The operator and cost of equal calls; costs are in joint sizes."""
 
     op: str
     unknown: bool
@@ -33,7 +33,7 @@ class InternedCall:
 class InternedCalls:
     """Numbers for the distinct calls of both programs, and sums of their costs.
 
-    Calls that cost nothing are number None: a view more or less makes no module another one.
+    Calls without cost have number None: one view more does not change a module.
     """
 
     def __init__(self, value: Callable[[Dim], int | None]) -> None:

@@ -1,4 +1,4 @@
-"""What a comparison of two reports says: frozen, and all that its renderers read.
+"""The result of a comparison: all that renderers read, in frozen classes.
 
 Everywhere "before" is the old program and "after" the new one. Quantities of both are in the same sizes: a size that the
 two programs share has one name, and one that a program leaves open and the other fixes is that number in both, so that
@@ -52,7 +52,7 @@ class Figure:
 
     @property
     def differs(self) -> bool:
-        """Whether the two are different formulas, though they may be equal at the sizes compared at."""
+        """True if the formulas differ, even if their values at the compared sizes are equal."""
         return self.before != self.after
 
     @property
@@ -111,7 +111,7 @@ class JointSize:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing about a module that is not as it was, each side in the program's own words; "" where there is none.
+    """One difference of a module, each side as its program spells it; "" if that side has none.
 
     type: the module's type.
     unknown: of a call of the operator `what` the cost is known on one side only.
@@ -134,7 +134,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class CallChange:
-    """One call that is not as it was; one side is None for a call that is new or gone."""
+    """One call that changed; one side is None for a call that is new or gone."""
 
     before: Row | None
     after: Row | None
@@ -173,13 +173,13 @@ class ModuleChange:
 
     @property
     def path(self) -> str:
-        """Where to look for it: in the new program if it is there, else in the old one."""
+        """Its path in the new program, or in the old one if it is gone."""
         return (self.after if self.after is not None else self.before) or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Modules beside each other that changed in the same way: `blocks.0-11.mlp`. figures, backward: sums over them.
+    """Sibling modules with the same change: `blocks.0-11.mlp`. figures, backward: sums over them.
 
     path, before_path: as one text in the new and in the old program; None where they are not there.
     """
@@ -192,7 +192,7 @@ class Fold:
 
     @property
     def first(self) -> ModuleChange:
-        """One of them, for all that they have in common."""
+        """One of the modules, for all that they have in common."""
         return self.members[0]
 
 
@@ -215,7 +215,7 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True)
 class GrowthChange:
-    """How fast a total grows in a size, where that changed: 0 not at all, 1 linearly, 2 quadratically.
+    """A change in the degree of a total in a size: 0 constant, 1 linear, 2 quadratic.
 
     quantity: a name of `WORK` or "peak_bytes". modules: paths of folds, in the new program (in the old one where
     gone), whose own growth changed, the most telling first.

@@ -1,4 +1,4 @@
-"""Sizes that the user gives once, as each of two programs calls them."""
+"""Translates sizes that the user gives once into the names that each of two programs has for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dims_for(graphs: Sequence[Graph], dims: Mapping[str, int]) -> list[dict[str,
 def inputs_for(
     graphs: Sequence[Graph], inputs: Mapping[str, Sequence[int]]
 ) -> list[dict[str, Sequence[int]]]:
-    """The shapes that concern each program; one for an input that neither has goes to both, which then say so."""
+    """The shapes for the inputs of each program; one for an unknown input goes to both, whose analysis then raises."""
     names = [_tensors(graph) for graph in graphs]
     anywhere = {name for known in names for name in known}
     return [
@@ -45,7 +45,7 @@ def _applies(graph: Graph, graphs: Sequence[Graph], name: str) -> bool:
 
 
 def _name(graph: Graph, graphs: Sequence[Graph], name: str) -> str:
-    """What a program calls the size that has this name in any of them."""
+    """The name in this program of the size that has the given name in any of them."""
     places = {one.symbols[name].where for one in graphs if name in one.symbols and one.symbols[name].where}
     if len(places) > 1 and not set.intersection(*map(set, places)):
         where = " and ".join(shown(axes[0]) for axes in sorted(places))

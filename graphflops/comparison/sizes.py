@@ -1,4 +1,4 @@
-"""Which sizes of two programs are the same one: joined by input axis, then by name."""
+"""Joins the sizes of two programs: by input axis, then by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Axes = dict[tuple[str, int], Dim]
 
 
 class Renamed:
-    """Quantities of one program in joint sizes; each distinct one is worked out once."""
+    """Substitutes joint sizes into the quantities of one program; each distinct quantity once."""
 
     def __init__(self, names: Mapping[str, Dim]) -> None:
         self._names = {name: size for name, size in names.items() if size is not symbol(name)}
@@ -50,7 +50,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class JointSizes:
-    """The sizes of two programs as one set.
+    """The joint sizes of two programs.
 
     old, new: quantities of either in joint sizes. values: what they are compared at.
     """
@@ -102,7 +102,7 @@ def join(old: Report, new: Report) -> JointSizes:
 
 
 class _Known(NamedTuple):
-    """What one program says of a size: what the user gave, the number it fixes, its example."""
+    """What one program knows about a size: the value given by the user, the fixed number, the example of the export."""
 
     bound: int | None
     fixed: int | None
@@ -110,12 +110,12 @@ class _Known(NamedTuple):
 
     @property
     def settled(self) -> int | None:
-        """What it is whatever anybody says."""
+        """The given value, else the fixed number."""
         return self.fixed if self.bound is None else self.bound
 
     @property
     def value(self) -> int | None:
-        """What it is, by whoever says so."""
+        """The given value, else the fixed number, else the example."""
         return self.hint if self.settled is None else self.settled
 
     @staticmethod
@@ -130,7 +130,7 @@ class _Known(NamedTuple):
 
 
 def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
-    """Inputs of both programs: of the same name, else, where none is, at the same place."""
+    """Pairs the inputs of both programs: by name, or by position if no name is common."""
     names = [entry.name for entry in old]
     common = {name: name for name in names if any(entry.name == name for entry in new)}
     if common or len(old) != len(new):
@@ -156,13 +156,13 @@ def _axes(report: Report, called: Mapping[str, str]) -> Axes:
 
 
 def _alone(size: Dim | None) -> str | None:
-    """The symbol that a size is, if it is nothing more."""
+    """The name of the symbol that the size consists of; None for any other size."""
     atom = size.as_atom() if isinstance(size, Expr) else None
     return atom.name if atom is not None and atom.kind == "symbol" else None
 
 
 def _classes(old: Report, new: Report, axes: tuple[Axes, Axes]) -> list[tuple[list[str], list[str]]]:
-    """Groups of equal symbols, by their names in the old and in the new program, in the order in which they are met."""
+    """Classes of equal symbols, as names in the old and in the new program, in order of appearance."""
     group: dict[_Place, list[_Place]] = {}
     for side, report in enumerate((old, new)):
         group.update({(side, name): [(side, name)] for name in report.symbols})
@@ -195,7 +195,7 @@ def _stands(axes: Axes, name: str) -> bool:
 
 
 def _fixed(names: Iterable[str], theirs: Axes, ours: Axes) -> int | None:
-    """The number that a program has at the axes at which the other one has these symbols; None unless it is one."""
+    """The one number that a program has at the axes of these symbols of the other program; None if there are several."""
     chosen = set(names)
     numbers: set[Dim | None] = {ours.get(axis) for axis, size in theirs.items() if _alone(size) in chosen}
     numbers.discard(None)
@@ -204,7 +204,7 @@ def _fixed(names: Iterable[str], theirs: Axes, ours: Axes) -> int | None:
 
 
 def _joint_names(classes: Sequence[tuple[list[str], list[str]]]) -> list[str]:
-    """One name for each group: the old program's, unless torch made it up and the new program has one of the user's own."""
+    """One name for each class: the old program's, unless torch generated it and the new program has a name of the user's."""
     chosen: dict[str, None] = {}
     old = {name for ours, _ in classes for name in ours}
     for ours, theirs in classes:
@@ -241,7 +241,7 @@ def _remarks(size: JointSize, settled: Sequence[int | None], hints: Sequence[int
 def different_inputs(
     old: Report, new: Report, joined: JointSizes
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """Inputs whose type is not the same in joint sizes: name, type before, type after."""
+    """Inputs whose type in joint sizes changed: name, type before, type after."""
     pairs = _same_inputs(old.inputs, new.inputs)
     theirs = {entry.name: entry.type for entry in new.inputs}
     for name, type_ in old.inputs:

@@ -1,4 +1,4 @@
-"""One program's calls by module, each module with a number that equal modules share."""
+"""The tree of modules of one program; equal modules have equal signatures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ComparedModule:
 
     @property
     def counts(self) -> Counts:
-        """All calls from here down, counted by kind."""
+        """All calls in the module and its submodules, counted by kind."""
         if self._counts is None:
             for module in self.below():
                 if module._counts is None:
@@ -59,16 +59,16 @@ class ComparedModule:
 
     @property
     def holds(self) -> int:
-        """Elements of parameters from here down."""
+        """Elements of parameters in the module and its submodules."""
         return sum(module.parameters for module in self.below())
 
     @property
     def numbered(self) -> bool:
-        """Whether its name is its place in a list."""
+        """True if its name is an index in a list."""
         return self.name.isascii() and self.name.isdecimal() and len(self.name) < 10
 
     def below(self) -> Iterator[ComparedModule]:
-        """The module and all in it, parts before what they are part of."""
+        """The module and all in it, submodules first."""
         ordered, stack = [], [self]
         while stack:
             module = stack.pop()
@@ -77,7 +77,7 @@ class ComparedModule:
         return reversed(ordered)
 
     def above(self) -> Iterator[ComparedModule]:
-        """The modules that this one is in, the innermost first."""
+        """The modules around this one, the innermost first."""
         module = self.parent
         while module is not None:
             yield module
@@ -126,7 +126,7 @@ def grown(
 def _finish(
     module: ComparedModule, signatures: dict[Hashable, int], mark: Callable[[ComparedModule], Hashable]
 ) -> None:
-    """Put the parts of a module in program order and number it, those parts being finished."""
+    """Sorts the submodules of a module in program order and computes its signature from theirs."""
     module.kind = module.type.rpartition(".")[2]
     late = 1 << 60
     parts = sorted(module.children.values(), key=lambda part: late if part.first is None else part.first)

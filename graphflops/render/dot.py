@@ -113,5 +113,5 @@ def _bytes(ledger: Ledger, size: Dim) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""A string of Graphviz's, in which nothing is an escape but the line break that is meant (`\n`)."""
+    r"""A quoted string for Graphviz, in which only line breaks are escapes (`\n`)."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

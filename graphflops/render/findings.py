@@ -25,7 +25,7 @@ _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cy
 
 
 def table(found: Findings, *, top: int | None = None, width: int = 120, color: bool = False) -> str:
-    """Each finding in a few lines, the gravest first, models without any in one line.
+    """Each finding in a few lines, the most severe first; models without findings in one line.
 
     top: findings of one code shown for one model; the others are counted.
     """
@@ -127,7 +127,7 @@ def worth(finding: Finding, model: ModelFindings) -> str:
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    """The gravest first, in the order found."""
+    """The most severe first, else in the order found."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 

@@ -146,7 +146,7 @@ def count_of(count: int, noun: str) -> str:
 
 
 class Numbers:
-    """Quantities as text at known sizes, else as formulas; each distinct one is worked out once."""
+    """Quantities as text: numbers at the known sizes, else formulas; each distinct quantity is evaluated once."""
 
     def __init__(self, value: Callable[[Dim], int | None], formula_width: int) -> None:
         self._value = value

@@ -81,7 +81,7 @@ def totals(comparison: Comparison, phase: str) -> TextTable:
 
 
 def modules(comparison: Comparison, depth: int | None, most: int) -> TextTable:
-    """The modules that are not as they were, the sum of all others, and the total."""
+    """The modules that changed, the sum of all others, and the total."""
     folds = comparison.folded
     figures = [(fold.figures, fold.backward) for fold in folds]
     lead, beside = _columns(comparison, [_both(*pair) for pair in figures])
@@ -105,7 +105,7 @@ def modules(comparison: Comparison, depth: int | None, most: int) -> TextTable:
 
 
 def _what(fold: Fold) -> str:
-    """What is different about it, else its type."""
+    """The differences of a module, or its type if there are none to tell."""
     return ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2)) or type_of(fold.first)
 
 

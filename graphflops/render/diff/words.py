@@ -81,12 +81,12 @@ def titles(comparison: Comparison) -> tuple[str, str]:
 
 
 def headlines(comparison: Comparison) -> list[str]:
-    """The answer in at most three lines: what is not known any more, by how much the whole changed, and where."""
+    """The answer in at most three lines: unknown operators, by how much the whole changed, and where."""
     return _lines(comparison)[0]
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What else is to be known: at which sizes the numbers are, what grows otherwise, what is only numbered otherwise."""
+    """Notes: the sizes compared at, changed growth, and modules that only have a new number."""
     at = [f"{safe(size.name, 40)} = {size.value:,}" for size in comparison.sizes if size.value is not None]
     unset = [
         safe(size.name, 40) for size in comparison.sizes if size.value is None and size.before != size.after
@@ -108,7 +108,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def _lines(comparison: Comparison) -> tuple[list[str], list[str]]:
-    """The first lines, and what had no place in them."""
+    """The first lines, and those that did not fit among them."""
     lines = [*_coverage(comparison), _whole(comparison)]
     general = "; ".join([*_sizes(comparison), *_general(comparison)])
     where = [fold_line(fold) for fold in comparison.folded]
@@ -134,7 +134,7 @@ def listed_with_rest(entries: Sequence[str], most: int) -> str:
 
 
 def _coverage(comparison: Comparison) -> Iterator[str]:
-    """Operators whose cost is not known any more, or is known now."""
+    """Operators whose cost became unknown, or known."""
     more = [entry for entry in comparison.unknown if entry.after > entry.before]
     less = [entry for entry in comparison.unknown if entry.after < entry.before]
     parts = []
@@ -189,7 +189,7 @@ def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "
 
 
 def _sizes(comparison: Comparison) -> Iterator[str]:
-    """What is to be known of the sizes."""
+    """Changes of sizes and inputs."""
     for size in comparison.sizes:
         place = safe(size.where[0] if size.where else size.name, 60)
         if size.opened:
@@ -207,7 +207,7 @@ def _sizes(comparison: Comparison) -> Iterator[str]:
 
 
 def _general(comparison: Comparison) -> Iterator[str]:
-    """What can be said of the whole program: element types and growth."""
+    """Changes of the whole program: element types and growth."""
     if comparison.dtypes:
         sides = (
             " and ".join(safe(e.dtype, 20) for e in comparison.dtypes if (e.after if now else e.before))
@@ -224,7 +224,7 @@ def _general(comparison: Comparison) -> Iterator[str]:
 
 
 def mask_line(masked: Figure) -> str:
-    """What a mask that came or went hides."""
+    """The FLOPs hidden by a mask that is new or gone."""
     came = masked.before == 0
     hidden = before_after("masked_flops", masked)[1 if came else 0]
     return f"a mask hides {hidden} FLOPs now" if came else f"no mask hides {hidden} FLOPs any more"
@@ -262,7 +262,7 @@ def tag(change: ModuleChange) -> str:
 
 
 def path_of(fold: Fold) -> str:
-    """Where it is, and where it was if that is elsewhere; the model itself goes by its type."""
+    """Its path, with the old path if it moved; the type for the model itself."""
     change = fold.first
     before = "" if fold.before_path is None else safe(fold.before_path, 120) or _root(change.before_type)
     after = "" if fold.path is None else safe(fold.path, 120) or _root(change.after_type)
@@ -291,7 +291,7 @@ def fold_line(fold: Fold) -> str:
 
 
 def _amounts(fold: Fold) -> Iterator[str]:
-    """The deltas worth a place in a sentence."""
+    """The deltas that a sentence mentions."""
     first = next((name for name in _LEADING if fold.figures[name].differs), None)
     for phase in (fold.figures, fold.backward):
         if first is not None and phase and phase[first].differs:
@@ -305,7 +305,7 @@ def _amounts(fold: Fold) -> Iterator[str]:
 
 
 def fact_words(change: ModuleChange, masked: Figure | None, most: int = _FACTS) -> list[str]:
-    """What is different about a module, the most telling things."""
+    """The most important differences of a module, in words."""
     chosen = [fact for fact in change.facts if not _minor(fact)] or _minor_ones(change.facts)
     words = dict.fromkeys(filter(None, (_WORDS[fact.kind](fact) for fact in chosen if fact.kind != "mask")))
     if masked is not None and any(fact.kind == "mask" for fact in change.facts):
@@ -314,12 +314,12 @@ def fact_words(change: ModuleChange, masked: Figure | None, most: int = _FACTS) 
 
 
 def _minor(fact: Fact) -> bool:
-    """What follows from something else: operands and results that are no parameters."""
+    """True for a difference that follows from another: in operands and results that are no parameters."""
     return fact.kind in ("shape", "dtype") and (fact.what.startswith("input") or fact.what == "result")
 
 
 def _minor_ones(facts: Sequence[Fact]) -> Sequence[Fact]:
-    """Of what follows from something else an operand; where none changed, it begins here: the result."""
+    """If only such differences exist: one operand, or the result if no operand changed (the change begins here)."""
     operands = [fact for fact in facts if fact.what != "result"]
     return operands[:1] or [replace(fact, what="same input, result") for fact in facts[:1]]
 

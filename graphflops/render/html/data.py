@@ -69,7 +69,7 @@ class PageSize:
 
 @dataclass(frozen=True, slots=True)
 class PageChange:
-    """A module, or several alike, that is not as it was; figures in the sizes by which the page shows them."""
+    """A module that changed, or several with the same change; figures in the sizes that the page shows."""
 
     status: str
     path: str
@@ -137,7 +137,7 @@ def _change(change: PageChange, parts: _Parts, report: Report) -> list[Any]:
 
 
 def inert(data: bytes) -> str:
-    """JSON that cannot end the script element it stands in, nor reorder or hide what is read around it."""
+    """JSON that is safe inside a script element: it cannot end it, nor reorder or hide the text around it."""
     text = plain(data).rstrip("\n")
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -195,7 +195,7 @@ def _wired(dim: Dim, report: Report) -> int | str | list[str]:
 
 
 def _digits(number: int) -> str:
-    """In decimal; in hexadecimal where Python refuses that."""
+    """The number in decimal, or in hexadecimal if it is too long for Python to print in decimal."""
     return str(number) if number.bit_length() <= _HUGE_BITS else hex(number)
 
 
@@ -307,7 +307,7 @@ class _Calls:
             column.append(cell)
 
     def _folded(self, most: int) -> dict[int, int]:
-        """Of kinds of which not every call has an entry of its own, how many have."""
+        """For kinds that are partly folded: how many of their calls have an entry of their own."""
         counts = Counter(self.ledger.of)
         if len(self.ledger.of) <= most:
             return {}

@@ -112,7 +112,7 @@ def _moved(found: Comparison) -> Report:
 
 
 class _Paths:
-    """Paths of the old program as the new one has them; what is gone steps aside where another took its path."""
+    """Translates old paths to new ones; a module that is gone is renamed if another has its path now."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
         self.known = dict(paths)

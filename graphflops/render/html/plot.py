@@ -37,7 +37,7 @@ class Axis:
     is_log: bool
 
     def share(self, value: int) -> float:
-        """How far along the axis a value is; in the middle of one that has no length."""
+        """The position of a value along the axis, from 0 to 1; 0.5 on an axis without length."""
         if self.largest == self.least:
             return 0.5
         if self.is_log:
@@ -69,12 +69,12 @@ def plot(key: str, name: str, across: str, curves: Sequence[Curve], told: Callab
 
 
 def _spread(values: Sequence[int]) -> bool:
-    """Whether values are so far apart that their logarithms are what can be seen."""
+    """True if the values are spread so far that the axis should be logarithmic."""
     return min(values) > 0 and max(values) >= _LOG_FROM * min(values)
 
 
 def _upright(values: Sequence[int]) -> tuple[Axis, list[int]]:
-    """The axis of quantities and its marks: whole powers of ten, or from nothing in even steps."""
+    """The axis of quantities and its marks: powers of ten, or even steps from zero."""
     most = max(*values, 1)
     if _spread(values):
         first, last = _power(min(values)), _power(most - 1) + 1
