@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import pty
 import re
 import stat
 import subprocess
@@ -18,7 +17,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from graphflops import __version__, cli
-from graphflops.commands import files
 from graphflops.errors import FileError
 from graphflops.report import Report
 
@@ -26,7 +24,6 @@ ROOT = Path(__file__).parents[1]
 SAMPLES = sorted((ROOT / "samples").glob("*.pt2"))
 MODEL = str(ROOT / "samples" / "gqa_transformer.pt2")
 STATIC = str(ROOT / "samples" / "convnet.pt2")
-COMMAND = [sys.executable, "-m", "graphflops.cli"]
 
 
 def run(*args: str | os.PathLike[str]) -> Result:
@@ -56,18 +53,6 @@ def misused(*args: str | os.PathLike[str]) -> str:
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     return result.stderr
-
-
-def process(*args: str, encoding: str = "utf-8", **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *args],
-        cwd=ROOT,
-        capture_output=True,
-        encoding=encoding,
-        timeout=120,
-        check=False,
-        env={**os.environ, **env},
-    )
 
 
 @pytest.fixture
@@ -397,166 +382,3 @@ def test_nothing_is_written_on_error(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     failed("analyze", MODEL, "-o", target)
     assert target.read_text() == "old"
     assert os.listdir(tmp_path) == ["r.json"]
-
-
-# A process of its own
-
-
-def test_a_process() -> None:
-    done = process("analyze", MODEL)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == ok("analyze", MODEL)
-    done = process("analyze", "missing.pt2")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert re.fullmatch(r"graphflops: error: missing.pt2: .+\n", done.stderr)
-
-
-def imported(*args: str) -> set[str]:
-    code = (
-        "import sys\nfrom graphflops.cli import main\n"
-        "try: main(sys.argv[1:])\nfinally: sys.stderr.write(' '.join(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return set(done.stderr.split())
-
-
-def test_what_is_imported() -> None:
-    heavy = {"torch", "networkx", "onnx", "numpy", "sympy", "rich", "msgspec", "graphflops.report"}
-    assert imported("--help").isdisjoint(heavy)
-    assert imported("analyze", "--help").isdisjoint(heavy)
-    heavy -= {"msgspec", "graphflops.report"}
-    assert imported("analyze", MODEL, "--format", "json").isdisjoint(heavy)
-    assert imported("analyze", MODEL, "--format", "csv").isdisjoint(heavy)
-    assert imported("analyze", MODEL).isdisjoint(heavy - {"rich"})
-
-
-def test_a_pipe_that_is_closed_early() -> None:
-    command = " ".join([*COMMAND, "rules", "--format", "csv"])
-    done = subprocess.run(
-        f"{command} | head -n 1", shell=True, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-    assert done.stdout == "operator,rule,file,what is counted\n"
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp1251"])
-def test_a_pipe_that_takes_no_unicode(encoding: str) -> None:
-    done = process("analyze", MODEL, encoding=encoding, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"409.6 k\*s\d+\*s\d+ \+ 1,024\*s\d+\*s\d+\*\*2", done.stdout)
-
-
-def on_terminal(*args: str, columns: int = 100, **env: str) -> str:
-    """What a terminal of that width gets to see."""
-    main, side = pty.openpty()
-    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
-    environment |= {"TERM": "xterm", "COLUMNS": str(columns), **env}
-    with subprocess.Popen(
-        [*COMMAND, *args], cwd=ROOT, stdin=side, stdout=side, stderr=side, env=environment
-    ) as child:
-        os.close(side)
-        seen = b""
-        while True:
-            try:
-                part = os.read(main, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            seen += part
-        child.wait()
-    os.close(main)
-    return seen.decode().replace("\r\n", "\n")
-
-
-def test_a_terminal_gets_colours_and_a_pipe_none(unknown: str) -> None:
-    assert "\x1b[31m" in on_terminal("analyze", unknown)
-    plain = on_terminal("analyze", unknown, NO_COLOR="1")
-    assert "\x1b" not in plain
-    assert "\x1b" not in on_terminal("analyze", unknown, TERM="dumb")
-    assert "\x1b" not in process("analyze", unknown).stdout
-    assert plain == process("analyze", unknown).stdout
-
-
-def test_a_narrow_terminal() -> None:
-    narrow = on_terminal("analyze", MODEL, columns=64, NO_COLOR="1")
-    tables = narrow.partition("  module ")[2].rpartition("  FLOPs:")[0]
-    assert max(map(len, tables.splitlines())) <= 64
-    assert "…" in narrow
-
-
-def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with files.Progress() as progress:
-        progress(0, 10)
-        assert progress.bar is None
-        progress.start -= 2
-        progress(5, 10)
-        assert progress.bar is not None
-    assert capsys.readouterr().out == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    with files.Progress() as progress:
-        progress.start -= 2
-        progress(5, 10)
-        assert progress.bar is None
-
-
-# Capturing
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    pytest.importorskip("torch")
-    (tmp_path / "own_models.py").write_text(
-        "import torch\n"
-        "def pair(): return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
-        "def named(): return dict(module=pair()[0], args=(), kwargs={'input': torch.zeros(2, 8)})\n"
-        "def free(): return torch.nn.Linear(8, 4), (torch.zeros(2, 8),), {}, ({0: torch.export.Dim('n')},)\n"
-        "def meta():\n"
-        "    with torch.device('meta'): return torch.nn.Linear(2**20, 2**20), (torch.zeros(2, 2**20),)\n"
-        "def wrong(): return torch.nn.Linear(8, 4)\n"
-        "def mismatch(): return torch.nn.Linear(8, 4), (torch.zeros(2, 9),)\n"
-        "def raises(): raise ValueError('first\\nsecond')\n"
-        "class Compressed(torch.nn.Module):\n"
-        "    def forward(self, x): return x.to_sparse_csr()\n"
-        "def unsaved(): return Compressed(), (torch.eye(2),)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "own_models", raising=False)
-    return tmp_path
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_capture(package: Path) -> None:
-    for name, flops in (("pair", 128), ("named", 128), ("meta", 4 * 2**40)):
-        assert ok("capture", f"own_models:{name}", "-o", "r.json") == ""
-        assert json.loads(Path("r.json").read_text())["totals"]["matrix_flops"] == flops
-    assert ok("capture", "own_models:free", "-o", "m.pt2") == ""
-    totals = json.loads(ok("analyze", "m.pt2", "--dim", "input[0]=3", "--format", "json"))["totals"]
-    assert totals["matrix_flops"] == 3 * 64
-    assert {*os.listdir()} - {"__pycache__"} == {"m.pt2", "own_models.py", "r.json"}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "factory, says",
-    [
-        ("own_models:missing", "AttributeError"),
-        ("no_such_package:f", "ModuleNotFoundError: No module named 'no_such_package'"),
-        ("own_models:wrong", "not (module, args, kwargs, dynamic_shapes)"),
-        ("own_models:raises", "ValueError: first (own_models.py:"),
-        ("own_models:mismatch", "torch cannot export it"),
-        ("own_models:unsaved", "torch cannot save it"),
-    ],
-)
-def test_what_cannot_be_captured(package: Path, factory: str, says: str) -> None:
-    assert says in failed("capture", factory, "-o", "m.pt2")
-    assert not Path("m.pt2").exists()
-
-
-def test_capture_names_a_factory(package: Path) -> None:
-    assert "PKG.MOD:FACTORY" in misused("capture", "own_models", "-o", "m.pt2")
