@@ -34,7 +34,7 @@ class FlexAttentions:
     def __init__(self, graph: Graph) -> None:
         self.scopes = GraphScopes(graph)
         self.concrete = ConcreteDomain(FAR)
-        self.numbers = ValueNumbers()
+        self.numbers = ValueNumbers(by_contents=True)
         self.known: dict[Any, tuple[Seen | None, str]] = {}
 
     def seen(self, graph: Graph, node: Node, values: Sequence[Any]) -> tuple[Seen | None, str]:

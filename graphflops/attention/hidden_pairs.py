@@ -51,11 +51,13 @@ class Formula(NamedTuple):
     """A mask in the affine domain.
 
     lost: whether concrete evaluation may tell more of it. open: whether part of it is a value that no evaluation tells.
+    used: the stored tensors that it was computed from.
     """
 
     value: Known
     lost: bool
     open: bool
+    used: frozenset[str]
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Hiding:
     stated: Mapping[str, Stated] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     counted: dict[object, tuple[tuple[int, int, bool] | None, frozenset[str]]] = field(default_factory=dict)
-    formulas: dict[tuple[str, int], Formula] = field(default_factory=dict)
+    formulas: dict[object, Formula] = field(default_factory=dict)
 
     @cached_property
     def scope(self) -> Scope:
@@ -95,20 +97,27 @@ class Hiding:
         """Which masks are computed alike: each layer of a decomposed program may make the same mask anew."""
         from graphflops.attention.value_numbering import ValueNumbers
 
-        return ValueNumbers()
+        return ValueNumbers(by_contents=False)
 
     def formula(self, name: str, before: int) -> Formula:
-        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it."""
+        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it.
+
+        Values with equal numbers are evaluated once.
+        """
         from graphflops.attention.conditions import COLUMN, ROW
 
-        typed = self.view.types.get(name)
+        typed, constants = self.view.types.get(name), self.scope.constants
         if typed is None:
-            return Formula(self.affine.domain.unknown(None), False, True)
-        if (name, before) not in self.formulas:
+            return Formula(self.affine.domain.unknown(None), lost=False, open=True, used=frozenset())
+        key = (name, before) if self.scope.mutations.by_owner else self.numbers.of(self.scope, Ref(name))
+        if key not in self.formulas:
+            around, constants.used = constants.used, set()
             at = (*[None] * (typed.rank - 2), ROW, COLUMN)
             value = self.affine.evaluate(self.scope, Ref(name), at, before)
-            self.formulas[name, before] = Formula(value, self.affine.lost, self.affine.open)
-        return self.formulas[name, before]
+            found = Formula(value, self.affine.lost, self.affine.open, frozenset(constants.used))
+            self.formulas[key], constants.used = found, around
+        constants.used |= self.formulas[key].used
+        return self.formulas[key]
 
     def of_spelled(self, group: Spelled) -> Hidden:
         """The pairs that the masks of a spelled-out attention hide."""

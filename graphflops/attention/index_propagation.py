@@ -110,8 +110,10 @@ class Propagation(Generic[V]):
                 return self._written(name, write, at)
             return None
         if found is None and maker is not None and name in maker.node.outputs[:1]:
-            with self.seen_at(self.scope, self.before if write is not None else maker.place):
-                return self.value(maker.uses[0], at) if maker.writes else self.step(maker, at)
+            before = self.before
+            self.before = before if write is not None else maker.place
+            found = self.value(maker.uses[0], at) if maker.writes else self.step(maker, at)
+            self.before = before
         return found
 
     def _bound(self, name: str, typed: TensorType, at: Indices) -> V | None:

@@ -16,9 +16,13 @@ _DEEPEST = 80  # steps of a chain; longer chains get a fresh number
 
 
 class ValueNumbers:
-    """Numbers of values. A value of a scope that writes in place has a number of its own."""
+    """Numbers of values. A value of a scope that writes in place has a number of its own.
 
-    def __init__(self) -> None:
+    by_contents: whether stored tensors with the same contents have the same number, or only the same tensor.
+    """
+
+    def __init__(self, *, by_contents: bool) -> None:
+        self.by_contents = by_contents
         self.numbers: dict[Any, int] = {}
         self.known: dict[tuple[Scope, str], int] = {}
 
@@ -42,7 +46,9 @@ class ValueNumbers:
         if maker is not None and maker.result == name and is_followed(maker):
             arguments = maker.node.args, maker.node.kwargs
             return maker.node.op, typed, self.of(scope, arguments, depth + 1)
-        array = None if typed is None or maker is not None else array_of_value(scope, name, typed)
+        if typed is None or maker is not None or not self.by_contents:
+            return scope, name
+        array = array_of_value(scope, name, typed)
         return (scope, name) if array is None else digest(array)
 
 
