@@ -82,6 +82,7 @@ def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     require(0 < count <= MOST_PIECES, f"{count} is not a valid number of pieces")
     step = ceil_div(length, count)
     if isinstance(length, int) and isinstance(step, int):
+        require(length == 0 or step * (count - 1) < length, f"{length} do not make {count} pieces of {step}")
         return tuple(max(0, min(step, length - step * place)) for place in range(count))
     return (*(step,) * (count - 1), length - step * (count - 1))
 
