@@ -17,7 +17,6 @@ from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.graph import Origin
 from graphflops.render import render
-from graphflops.render import render as render_diff
 from graphflops.report import Report
 from tests.render.browser import Browser
 
@@ -52,7 +51,7 @@ def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     before = decoder("decoder.pt2", width=512, heads=8, kv_heads=8, layers=8, vocabulary=16_000)
     after = decoder("decoder-gqa.pt2", width=512, heads=8, kv_heads=2, layers=8, vocabulary=32_000)
-    pages = {"report": render(before, "html"), "comparison": render_diff(compared(before, after), "html")}
+    pages = {"report": render(before, "html"), "comparison": render(compared(before, after), "html")}
     browser = Browser()
     with tempfile.TemporaryDirectory() as folder:
         for name, text in pages.items():

@@ -17,7 +17,6 @@ from graphflops.comparison.compare import compared
 from graphflops.cost import Cost
 from graphflops.dims import floor_div, symbol
 from graphflops.render import render
-from graphflops.render import render as render_diff
 from graphflops.render.html.page import devices
 from graphflops.report import Held, Report, Row, Timeline
 from tests.render.reports import HINTS, HOSTILE, decoder, hostile, made, training, unset, with_unknown
@@ -30,8 +29,8 @@ REPORTS = {
     "hostile": hostile(),
 }
 PAGES = {name: render(report, "html") for name, report in REPORTS.items()}
-PAGES["diff"] = render_diff(compared(decoder(2), with_unknown(decoder(3))), "html")
-PAGES["diff-hostile"] = render_diff(compared(decoder(2), hostile()), "html")
+PAGES["diff"] = render(compared(decoder(2), with_unknown(decoder(3))), "html")
+PAGES["diff-hostile"] = render(compared(decoder(2), hostile()), "html")
 
 
 class Elements(html.parser.HTMLParser):
@@ -223,7 +222,7 @@ def test_a_comparison_pairs_what_moved() -> None:
             path.replace("blocks", "layers"): count for path, count in old.parameter_modules.items()
         },
     )
-    data = data_of(render_diff(compared(old, new), "html"))
+    data = data_of(render(compared(old, new), "html"))
     labels = [place[1] for place in data["places"]]
     assert "layers (x3)" in labels
     assert not [label for label in labels if "blocks" in label]
@@ -250,7 +249,7 @@ def test_sizes_of_both_programs_are_one() -> None:
         rows=tuple(replace(r, cost=renamed(r.cost)) for r in old.rows),
         totals=replace(old.totals, cost=renamed(old.totals.cost)),
     )
-    sizes = data_of(render_diff(compared(old, new), "html"))["sizes"]
+    sizes = data_of(render(compared(old, new), "html"))["sizes"]
     assert ["s23", "batch"] in [size["names"] for size in sizes]
     assert all(len(size["values"]) == 2 for size in sizes)
 
@@ -269,12 +268,12 @@ def test_the_wheel_holds_the_page() -> None:
 
 
 def test_training_priced_in_one_report_only_is_left_out() -> None:
-    data = data_of(render_diff(compared(training(decoder(2)), decoder(2)), "html"))
+    data = data_of(render(compared(training(decoder(2)), decoder(2)), "html"))
     assert [[name for name, *_ in side["totals"]] for side in data["sides"]] == [["forward"], ["forward"]]
     assert not any(backward for side in data["sides"] for _, _, backward in side["kinds"])
 
 
 def test_operators_of_an_export_are_not_compared() -> None:
     other = replace(decoder(2), origin=replace(decoder(2).origin, format="onnx"))
-    assert data_of(render_diff(compared(decoder(2), other), "html"))["operators"] is False
+    assert data_of(render(compared(decoder(2), other), "html"))["operators"] is False
     assert data_of(PAGES["diff"])["operators"] is True

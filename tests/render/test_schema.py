@@ -11,7 +11,6 @@ import pytest
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.render import render
-from graphflops.render import render as render_diff
 from graphflops.render.schema import SCHEMAS
 from tests.render.reports import decoder, hostile, training, unset, with_unknown
 
@@ -51,7 +50,7 @@ def test_true_of_comparisons() -> None:
         (decoder(1), decoder(1)),
         (training(decoder(1)), training(decoder(2))),
     ):
-        validator("diff.schema.json").validate(json.loads(render_diff(compared(*pair), "json")))
+        validator("diff.schema.json").validate(json.loads(render(compared(*pair), "json")))
 
 
 @pytest.mark.parametrize(
