@@ -144,6 +144,11 @@ def attended(
 # Projections inside: one weight for queries, keys and values.
 
 
+def biased(product: Estimate) -> Estimate:
+    """The work of a product and of adding a bias to it."""
+    return Estimate(matrix_flops=product.matrix_flops, vector_flops=only_result(product).numel)
+
+
 @dataclass(frozen=True, slots=True)
 class Projected:
     """Queries, keys and values made of one input by one weight, (batch, heads, rows, width) each."""
@@ -168,8 +173,7 @@ def project(
     third = floor_div(weights.shape[1], 3)
     query, _, value = widths if len(widths) == 3 else (third, third, third)
     product = matmul(x, weights)
-    biased = only_result(product).numel if bias is not None else 0
-    made = Estimate(matrix_flops=product.matrix_flops, vector_flops=biased)
+    made = Estimate(matrix_flops=product.matrix_flops) if bias is None else biased(product)
     batch, rows, _ = x.shape
     parts = (by_head(x.like((batch, rows, width)), heads) for width in (query, value))
     return Projected(made, *parts)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import size
 from graphflops.rules.onnx.microsoft_attention import (
     Cache,
     attended,
     attention,
+    biased,
     by_head,
     meet,
     multi_head_attention,
@@ -19,9 +19,9 @@ from graphflops.rules.onnx.microsoft_attention import (
     rows_of,
 )
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
+    from graphflops.cost import Estimate
     from graphflops.rules.onnx.fused import Outputs
     from graphflops.tensor import TensorType
 
@@ -134,10 +134,7 @@ def decoder_attention(
         problem,
         query.like(),
         tuple(states),
-        *(
-            Estimate(matrix_flops=made.matrix_flops, vector_flops=only_result(made).numel)
-            for made in products
-        ),
+        *map(biased, products),
         per_score(problem, key_padding_mask),
         reads=(query, key if crossed and fresh != 0 else None, q_weight, kv_weight, bias, key_padding_mask),
         outputs=outputs,

@@ -10,12 +10,11 @@ from graphflops.dims import Dim, dim_min, prod
 from graphflops.rules.attention import Attention, doubled_pairs
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
-from graphflops.rules.onnx.microsoft_attention import by_head
+from graphflops.rules.onnx.microsoft_attention import biased, by_head
 from graphflops.rules.onnx.microsoft_grouped import grouped, keys_in_all, normed, rotation, unpacked
 from graphflops.rules.onnx.microsoft_packed import packed_by_head
 from graphflops.rules.quantized import QUANTIZE
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import only_result
 
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
@@ -53,9 +52,7 @@ def longformer_attention(
     local = to_places(q, q, near, seen).forward()
     far = to_places(q, q, 2 * every * rows * chosen_rows).forward()
     projections = [matmul(x, given) for given in (weight, global_weight)]
-    parts = (
-        Estimate(matrix_flops=made.matrix_flops, vector_flops=only_result(made).numel) for made in projections
-    )
+    parts = map(biased, projections)
     masked = work(near)
     reads = (x, weight, bias, mask, global_weight, global_bias, global_flags)
     return fused((x.like(),), local, far, masked, *parts, reads=reads)
