@@ -193,3 +193,12 @@ def test_backward_computes_the_scores_again() -> None:
     estimate = back(ForwardCall(forward, given, frozenset({"query", "key", "value"})))
     assert shapes(estimate) == [(1, 16, 32)] * 3
     assert 2 * estimate.matrix_flops == 5 * forward.matrix_flops
+
+
+@pytest.mark.parametrize("covered", [1, 2, 3, 6])
+def test_a_mask_may_be_shorter_than_the_keys(covered: int) -> None:
+    """The keys behind its end are hidden by the operator; the two products are over all 6 of them."""
+    q, k = t(1, 2, 4, 8), t(1, 2, 6, 8)
+    estimate = price("onnx.Attention.24", q, k, k, t(4, covered))
+    assert estimate.matrix_flops == 2 * 2 * (2 * 4 * 6) * 8
+    assert estimate.cost.read_bytes == 4 * (2 * 4 * 8 + 2 * 2 * 6 * 8 + 4 * covered)
