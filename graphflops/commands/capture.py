@@ -1,4 +1,4 @@
-"""`graphflops capture`: a module exported."""
+"""`graphflops capture`: exports a module."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _captured(factory: str) -> Any:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Nothing logged meanwhile of errors: torch logs, traceback and all, what it raises as well."""
+    """Switches logging of errors off: torch logs what it also raises, with the traceback."""
     import logging
 
     before = logging.root.manager.disable
@@ -119,6 +119,6 @@ def _without_logs() -> Iterator[None]:
 
 
 def _said(error: BaseException) -> str:
-    """What an exception of someone else's code says, in its first line."""
+    """The first line of the message of an exception of someone else's code."""
     line = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

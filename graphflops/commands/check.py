@@ -1,4 +1,4 @@
-"""`graphflops check`: whether models keep to their budget."""
+"""`graphflops check`: checks models against their budget."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _models(budget: BudgetFile, models: tuple[str, ...], update: bool) -> list[s
 
 
 def _update(path: str, result: Checked, *, whole: bool) -> None:
-    """Write what was measured: instead of the old baseline where all models were, else into it."""
+    """Writes what was measured: as the new baseline if all models were checked, else into the old one."""
     from graphflops.budget import baseline
 
     old = {} if whole or not os.path.exists(path) else baseline.read(path)

@@ -23,7 +23,7 @@ _PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
 
 
 class DiffCommand(options.Command):
-    """A command that knows which of its arguments stood behind `--`."""
+    """A command that keeps the arguments after `--` apart."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what is behind `--` apart."""
@@ -118,7 +118,7 @@ def _compared(old: ModelFile, new: ModelFile, *, rule_files: tuple[str, ...], **
 
 
 def _pairs(sides: Sequence[str], paths: Sequence[str] | None, *, several: bool) -> list[Pair]:
-    """What is to be compared with what. several: whether the format can show more than one comparison."""
+    """The pairs to compare. several: whether the format can show more than one comparison."""
     pairs = _named_pairs(sides, paths)
     if not several and len(pairs) != 1:
         raise click.UsageError(

@@ -1,4 +1,4 @@
-"""What commands read and write: a report for a model, text for a screen or a file."""
+"""Reads reports for commands, and writes their output to a screen or a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds up a report's rows by whatever key a reader asks for.
+"""Sums the rows of a report by operator, module, source line or any other key.
 
 A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost first, and
 sums are made of those few, as plain integers wherever every size has a value.
@@ -25,7 +25,7 @@ _RANKED_AT = 1024  # what a size without a value counts as where groups are rank
 
 @dataclass(frozen=True, slots=True)
 class RowKind:
-    """What many rows have in common: their state, and work that is equal."""
+    """The state and the costs that many rows have in common."""
 
     state: State
     forward: Cost
@@ -56,7 +56,7 @@ class Group:
 class Ledger:
     """The rows of one report, ready to be summed.
 
-    phases: whether anything here is done backward, by a training analysis or in a joint graph.
+    phases: whether there is backward work, in a training analysis or in a joint graph.
     """
 
     def __init__(self, report: Report, formula_width: int = 40) -> None:
@@ -111,7 +111,7 @@ class Ledger:
         )
 
     def weight(self, group: Group) -> tuple[int, ...]:
-        """What groups are ranked by; sizes without a value are all taken to be the same."""
+        """The sort key of groups; sizes without a value are all assumed to be equal."""
         cost = group.cost
         return tuple(
             self._rough(quantity)

@@ -52,7 +52,7 @@ def listing(listing: Listing) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, HTML, links, mentions or line breaks come out of it."""
+    """Escapes text so that Markdown shows it literally, without markup, HTML, links, mentions or line breaks."""
     text = _SPECIAL.sub(r"\\\1", safe(text, 10_000))
     text = "".join(_HTML.get(c, c) for c in text)
     return text.replace("://", "&#58;//").replace("www.", "www&#46;")

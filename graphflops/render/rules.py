@@ -1,4 +1,4 @@
-"""Which rule prices which operator, as a table of names."""
+"""Lists which rule prices which operator."""
 
 from __future__ import annotations
 

@@ -135,12 +135,12 @@ def _file(path: str) -> dict[str, str]:
 
 
 def _said(text: str) -> str:
-    """A sentence that no viewer takes for one with a link in it."""
+    """A sentence in which no viewer finds a link."""
     return safe(text, _LONGEST).replace("](", "] (")
 
 
 def _quantity(quantity: Dim | None, values: Mapping[str, int]) -> int | str | None:
-    """A number where it is known, else its formula; a number too large for every reader is text."""
+    """A number where it is known, else its formula; a number beyond 2^53 is text, since many readers would round it."""
     if quantity is None:
         return None
     value = evaluate(quantity, values)

@@ -30,7 +30,7 @@ _PROFILES: dict[str, tuple[str, Callable[[Cost], Dim]]] = {
 def speedscope(report: Report) -> str:
     """Profiles of FLOPs, vector FLOPs and bytes, both phases together, at the known sizes.
 
-    A call that costs nothing is in no profile, nor is one of unknown cost; a profile's name says how many those are.
+    Calls without cost are left out, and so are calls of unknown cost; a profile's name says how many those are.
     """
     ledger = Ledger(report)
     stacks = _Stacks(report)

@@ -1,4 +1,4 @@
-"""What every rendering says first: where the program is from, its sizes, its totals and what is not known."""
+"""The lines that every rendering begins with: origin, sizes, totals and what is unknown."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _coverage_facts(report: Report) -> Iterator[Fact]:
 
 
 def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
-    """Of calls that run one of several graphs, what each of these costs and which is counted."""
+    """For calls that run one of several graphs: the cost of each, and which one is counted."""
     rows = [row for row in report.rows if len({use.times == 0 for use in row.regions}) > 1]
     for row in rows[:_BRANCHES]:
         uses = sorted(row.regions, key=lambda use: use.times == 0)
@@ -216,7 +216,7 @@ def unknown(report: Report) -> str:
 
 
 def diagnostics(report: Report) -> list[str]:
-    """One line each, a long run of one kind cut short."""
+    """One line for each diagnostic; of many with one code only the first ones."""
     by_code: dict[str, list[str]] = {}
     for found in report.diagnostics:
         node = f"{safe(found.node, 80)}: " if found.node else ""

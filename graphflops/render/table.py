@@ -81,7 +81,7 @@ def listing(listing: Listing, *, width: int = 120, color: bool = False) -> str:
 
 
 class Page:
-    """Text under way: lines and tables, plain or in colour."""
+    """Builds a text of lines and tables, plain or in colour."""
 
     def __init__(self, width: int, color: bool) -> None:
         self.width = max(width, 40)
@@ -113,7 +113,7 @@ class Page:
         return f"{_STYLES[style]}{text}{_RESET}" if self.color and style and text else text
 
     def text(self) -> str:
-        """Everything so far, without blanks at line ends."""
+        """The text, without blanks at line ends."""
         return "\n".join(line.rstrip() for line in self.lines) + "\n"
 
 

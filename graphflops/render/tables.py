@@ -128,7 +128,7 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None)
 
 
 def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, idle: bool) -> TextTable:
-    """Groups that work, in order; those that cost nothing only where `idle`; unknown ones always."""
+    """Groups in order; those without cost only if `idle`, unknown ones always."""
     whole = ledger.rest(groups.values())
     worth = {name: group for name, group in groups.items() if idle or group.unknown or group.cost}
     names = list(worth)[:most]
@@ -157,7 +157,7 @@ def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, i
 
 
 def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
-    """Attentions, those alike in one line, in the order in which the program meets the first."""
+    """One line for all equal attentions, in program order of the first."""
     alike: dict[AttentionUse, list[AttentionUse]] = {}
     for use in report.attentions:
         alike.setdefault(replace(use, calls=(), module="", source=""), []).append(use)
@@ -175,7 +175,7 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
 
 
 def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool) -> Entry:
-    """One line for attentions that are alike; figures are of all of them."""
+    """One line for equal attentions; the figures are sums over them."""
     count = len(group)
     place = group[0].module or group[0].source or group[0].calls[0]
     heads = [numbers.count(size) for size in (use.heads, use.kv_heads)]
@@ -214,7 +214,7 @@ def _work(group: Group, whole: Group, ledger: Ledger) -> list[str]:
 
 
 def _known(group: Group, figure: str) -> str:
-    """A figure of a group: what is known of it is a lower bound where part of the group is unknown."""
+    """A figure of a group, marked as a lower bound if part of the group is unknown."""
     if _nothing_known(group):
         return "unknown"
     return f">= {figure}" if group.unknown else figure

@@ -175,7 +175,7 @@ class Numbers:
         return f"({text}) B" if " + " in text or " - " in text else f"{text} B"
 
     def amount(self, quantity: Dim, unit: Unit) -> str:
-        """A number of what the unit says."""
+        """The quantity in its unit."""
         return self.memory(quantity) if unit == "B" else self.count(quantity)
 
     def share(self, part: Dim, whole: Dim) -> str:
@@ -197,7 +197,7 @@ class Numbers:
 
 
 def plain_ascii(text: str) -> str:
-    """The same in ASCII, for a terminal or a pipe that takes nothing else."""
+    """The text in ASCII, for terminals and pipes with such an encoding."""
     text = re.sub(
         f"[{_RAISED}]+", lambda power: "**" + "".join(str(_RAISED.index(c)) for c in power[0]), text
     )

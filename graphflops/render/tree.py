@@ -48,7 +48,7 @@ class TreeModule:
 
 
 class _Shape(NamedTuple):
-    """Modules of one shape look the same from here down: types, names, costs and parameters."""
+    """Modules of equal shape have equal types, names, costs and parameters, submodules included."""
 
     type: str
     own: frozenset[tuple[int, int]]
@@ -76,7 +76,7 @@ class _Place(NamedTuple):
 class Tree:
     """The module tree of one report.
 
-    Calls that cost nothing are left out unless `idle`: one view more does not make a layer another one.
+    Calls without cost are left out unless `idle`: one more view does not change a layer.
     """
 
     def __init__(self, report: Report, ledger: Ledger, *, idle: bool = False) -> None:

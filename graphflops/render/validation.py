@@ -29,7 +29,7 @@ def table(
     width: int = 120,
     color: bool = False,
 ) -> str:
-    """What holds and what does not, then the calls that took longest, then every call that is not as derived.
+    """The results, then the calls that took longest, then every call that differs from its derived type or count.
 
     top: calls of each table. show_kernel: show what was generated for our attention kernel.
     """
@@ -113,7 +113,7 @@ _WHAT = {
 
 
 def unusual(found: Validation) -> Iterator[NodeResult]:
-    """The calls that are not simply equal, the gravest first; branches that did not run are left out."""
+    """The calls whose checks are not all equal, the most severe first; branches that did not run are left out."""
     for wanted in ("different", "not executed", "explained"):
         for node in found.nodes:
             if node.verdict == wanted and node.checks:

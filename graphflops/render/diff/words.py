@@ -34,7 +34,7 @@ _MODULES = 3  # modules named in the lines that come first
 
 
 def amount(name: str, count: int) -> str:
-    """A number of what the quantity counts."""
+    """The count in the unit of the quantity."""
     return memory(count) if name in _IN_BYTES else number(count)
 
 
