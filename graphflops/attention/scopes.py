@@ -113,10 +113,12 @@ def scope_of_view(view: View) -> Scope:
         for call in view.calls
     ]
     scope = Scope(view.graph, steps, view.types, view.size)
+    defined = {entry.name for entry in view.graph.inputs} | scope.makers.keys()
     for step in steps:
         for _, operands in _handed(step.node):
             for name, operand in operands:
-                scope.bind(scope, name, operand, step.place)
+                if name not in defined:
+                    scope.bind(scope, name, operand, step.place)
     return scope
 
 

@@ -9,7 +9,10 @@ import torch
 from torch.nn import functional
 
 from graphflops.analysis import analyze
-from graphflops.dims import evaluate
+from graphflops.dims import Dim, evaluate
+from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.tensor import BOOL, FLOAT32, TensorType
+from tests.attention import mask_expressions as expressions
 from tests.attention.flex_programs import PAIR, flexible
 
 LENGTH, WIDTH, SIZE = 256, 32, 32
@@ -86,3 +89,23 @@ def test_the_hidden_flops_of_the_three() -> None:
     pair = 2 * (WIDTH + WIDTH)
     hidden = [DENSE - visible * pair for _, visible in MASKS]
     assert (DENSE, hidden) == (8_388_608, [6_451_200, 7_340_032, 7_847_936])
+
+
+@pytest.mark.parametrize("length", [16, expressions.QUERIES])
+def test_into_a_nested_graph(length: Dim) -> None:
+    """A causal mask that is made outside of the graph in which it masks: half a square, its diagonal with it."""
+    around = expressions.Builder(expressions.ATEN)
+    seen = around.made(("le", "j", "i"), expressions.places(around, length, length))
+    shape = (1, 1, length, expressions.WIDTH)
+    handed = {"q": Ref("query"), "k": Ref("key"), "v": Ref("value"), "m": seen}
+    call = Node(
+        "inner", "aten.scaled_dot_product_attention.default", tuple(map(Ref, handed)), outputs=("inner",)
+    )
+    types = {name: TensorType(shape, FLOAT32) for name in ("q", "k", "v", "inner")}
+    types["m"] = TensorType((length, length), BOOL)
+    inner = Graph((call,), types, tuple(Input(name, "user") for name in handed), (Output(Ref("inner")),))
+    wrap = "higher_order.wrap_with_set_grad_enabled"
+    out = around.call(wrap, False, inner, *handed.values(), dtype=FLOAT32, shape=shape)
+    (use,) = analyze(expressions.graph_of(around, length, length, {}, out.name)).attentions
+    assert evaluate(use.flops - use.masked_flops, {"q": 16}) == 16 * 17 // 2 * expressions.PAIR
+    assert use.mask == "structure"
