@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from graphflops.errors import ShapeError
 from tests.support import price, shapes, t
 
 # 60 elements in 6 channels. Training: mean, centre, square, sum, normalise, weight, bias on each; two running statistics
@@ -87,3 +88,10 @@ def test_gradients_in_two_steps_with_a_reduction_over_devices_between() -> None:
     assert shapes(each) == [(2, 6, 5)]
     # Centre, product and two sums; centre, two products, subtract twice: centring is done in both steps.
     assert (sums.vector_flops, each.vector_flops) == (4 * 60, 5 * 60)
+
+
+def test_a_vector_is_a_batch_of_one_channel_each_and_a_number_is_none() -> None:
+    arguments = (C, C, *RUNNING, False, 0.1, 1e-5, True)
+    assert price("aten.batch_norm.default", C, *arguments).vector_flops == 2 * 6
+    with pytest.raises(ShapeError, match="needs a channel axis"):
+        price("aten.batch_norm.default", t(), *arguments)

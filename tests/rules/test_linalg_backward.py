@@ -208,3 +208,12 @@ def test_operators_of_later_releases_by_the_products_in_their_formulas(
     found = ours(f"aten.{op}.default", x)
     assert (found.matrix_flops, found.vector_flops) == (matrix, vector)
     assert [y.shape for y in found.out] == [x.shape]
+
+
+@pytest.mark.parametrize(("shape", "products"), [((6, 6), 4 * 6**3), ((8, 5), 5**3 + 5 * 8 * 5**2)])
+def test_singular_vectors_divide_by_differences_of_squared_values(
+    shape: tuple[int, int], products: int
+) -> None:
+    """Products of the shorter side's vectors, and seven operations for each pair of its 6 or 5 values."""
+    found = ours("aten.linalg_svd.default", t(*shape, requires_grad=True), False)
+    assert (found.matrix_flops, found.vector_flops) == (2 * products, 7 * min(shape) ** 2)
