@@ -85,8 +85,13 @@ def reduced(
         groups.setdefault(kept, []).append(number)
     places = product(*(range(size) for axis, size in enumerate(sizes) if axis not in gone))
     try:
-        results = [converted(function(groups.get(place, [])), out.dtype) for place in places]
+        exact = [function(groups.get(place, [])) for place in places]
+        results = [converted(number, out.dtype) for number in exact]
     except (ArithmeticError, DimError, ValueError):
+        return out
+    if (
+        out.dtype.kind in ("int", "uint") and results != exact
+    ):  # kernels differ in what becomes of an overflow
         return out
     return replace(out, value=nested(iter(results), out.shape))
 

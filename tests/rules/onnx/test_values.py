@@ -225,3 +225,9 @@ def test_a_quotient_is_rounded_towards_zero_where_sizes_are_open_too(
     assert evaluate(out.value, {"n": size}) == expected(size)
     numbers = [x if isinstance(x, int) else x.substitute({"n": size}) for x in (a, b)]
     assert contents(price(op, *map(ints, numbers), **attributes)) == expected(size)
+
+
+def test_a_reduction_that_overflows_is_not_known() -> None:
+    x = ints((2**40, 2**40))
+    assert contents(price("onnx.ReduceProd.18", x, keepdims=0)) is None
+    assert contents(price("onnx.ReduceSum.13", x, keepdims=0)) == 2**41
