@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.commands import files, options
-from graphflops.errors import shown as printable
+from graphflops.errors import shown
 from graphflops.render import formats
 
 if TYPE_CHECKING:
@@ -70,23 +70,26 @@ def analyze(
     cut = {"by": by, "depth": depth, "top": top}
     formats.refuse("Sweep" if sweeps else "Report", form, cut)
     report = files.report_of(**given)
-    shown: object = report
+    content: object = report
     if sweeps:
         from graphflops.sweep import Sweep
 
-        shown = sweep = Sweep.of(report, sweeps)
-    files.write(formats.render(shown, form, **cut, **files.screen(output)), output)
+        content = sweep = Sweep.of(report, sweeps)
+    files.write(formats.render(content, form, **cut, **files.screen(output)), output)
     for note in sweep.notes if sweeps else ():
         click.echo(f"graphflops: {note}", err=True)
-    impossible = [diagnostic for diagnostic in report.diagnostics if diagnostic.code == "GF118"]
-    for diagnostic in impossible:
-        click.echo(
-            f"graphflops: error: {printable(diagnostic.node)} cannot run: {diagnostic.message}", err=True
-        )
-    if impossible:
-        ctx.exit(1)
+    _refuse_impossible(ctx, report)
     if strict and report.coverage.unknown:
         _refuse_unknown(ctx, report)
+
+
+def _refuse_impossible(ctx: click.Context, report: Report) -> None:
+    """Names each call that provably cannot run, and exits with 1 if there is one."""
+    impossible = [diagnostic for diagnostic in report.diagnostics if diagnostic.code == "GF118"]
+    for diagnostic in impossible:
+        click.echo(f"graphflops: error: {shown(diagnostic.node)} cannot run: {diagnostic.message}", err=True)
+    if impossible:
+        ctx.exit(1)
 
 
 def _refuse_unknown(ctx: click.Context, report: Report) -> None:

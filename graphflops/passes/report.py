@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.passes.memory import MemoryUse
     from graphflops.passes.program import PricedProgram
-    from graphflops.report import Row
+    from graphflops.report import Row, SymbolInfo
 
 
 def report(program: PricedProgram, memory: MemoryUse) -> Report:
@@ -34,12 +34,9 @@ def report(program: PricedProgram, memory: MemoryUse) -> Report:
     if program.training:
         _say_untrained(program, bool(trainable))
     peak = memory.training
-    symbols = with_lower_bounds(binding.describe(graph, (main.cost, main.backward)), main.rows)
-    values = {name: info.value for name, info in symbols.items() if info.value is not None}
-    refuse_negative(main.rows, values)
     return Report(
         origin=graph.origin,
-        symbols=symbols,
+        symbols=_symbols(program),
         totals=Totals(main.cost, memory.forward.bytes, memory.forward.node),
         parameters=sum(by_module.values()),
         parameter_bytes=sum(by_dtype.values()),
@@ -61,6 +58,16 @@ def report(program: PricedProgram, memory: MemoryUse) -> Report:
         inputs=_passed(program),
         attentions=program.attentions,
     )
+
+
+def _symbols(program: PricedProgram) -> dict[str, SymbolInfo]:
+    """The sizes by name with their lower bounds; raises ModelError where a result has a negative size at their values."""
+    main = program.main
+    symbols = with_lower_bounds(
+        program.binding.describe(program.graph, (main.cost, main.backward)), main.rows
+    )
+    refuse_negative(main.rows, {name: info.value for name, info in symbols.items() if info.value is not None})
+    return symbols
 
 
 def _say_untrained(program: PricedProgram, has_trainable: bool) -> None:
