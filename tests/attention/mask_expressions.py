@@ -207,7 +207,7 @@ def stored(values: list[Any], dtype: DType, shape: tuple[int, ...]) -> Stored:
 def graph_of(builder: Builder, queries: Dim, keys: Dim, constants: dict[str, Stored], out: str) -> Graph:
     types = {**builder.types, **operands_of(queries, keys)}
     types |= {name: TensorType(held.shape, held.dtype) for name, held in constants.items()}
-    made = {name for node in builder.nodes for name in node.outputs}
+    made = {name for node in builder.nodes for name in node.outputs if name is not None}
     inputs = [Input(name, "user") for name in ("query", "key", "value")]
     inputs += [
         Input(name, "constant", name)
@@ -306,8 +306,9 @@ def as_function(expression: Expression, queries: Dim, keys: Dim, spelling: str, 
     blocks = (queries, keys, *[None] * 10, block, block, mask)
     captured = (Ref("table"),)
     given = (*map(Ref, ("query", "key", "value")), score, blocks, 0.5, (), captured, captured)
-    out = builder.call("higher_order.flex_attention", *given, dtype=FLOAT32, shape=(1, 1, queries, WIDTH))
-    return graph_of(builder, queries, keys, {"table": stored(TABLE, INT64, (LONGEST,))}, out.name)
+    builder.nodes.append(Node("flex", "higher_order.flex_attention", given, outputs=("out", None, None)))
+    builder.types["out"] = TensorType((1, 1, queries, WIDTH), FLOAT32)
+    return graph_of(builder, queries, keys, {"table": stored(TABLE, INT64, (LONGEST,))}, "out")
 
 
 SPELLINGS = ("kept", "added", "filled", "chosen", "stored", "onnx", "mask", "score")
