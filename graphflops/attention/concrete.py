@@ -120,11 +120,11 @@ class ConcreteDomain(Domain[Known]):
         return None if array is None else picked(array, at)
 
     def whole(self, asked: Asked[Known], step: Step, at: Indices) -> Known | None:
-        array = along_axes(asked, step, self.array)
+        array = along_axes(asked, step, lambda name: self.array(asked.scope, name, asked.before))
         return None if array is None else picked(array, at)
 
     def captured(self, asked: Asked[Known], name: str, at: Indices) -> Known | None:
-        array = self.array(asked, name, MOST_CAPTURED)
+        array = self.array(asked.scope, name, asked.before, MOST_CAPTURED)
         return None if array is None else picked(array, at)
 
     def apply(self, function: Function, values: Sequence[Known | None]) -> Known | None:
@@ -162,11 +162,10 @@ class ConcreteDomain(Domain[Known]):
             value, known = np.where(wins, other, value), known | wins
         return Known(value, known)
 
-    def array(self, asked: Asked[Any], name: str, most: int = _MOST_WHOLE) -> Any:
-        """All of a tensor as the current step finds it; None where not all of it is known."""
+    def array(self, scope: Scope, name: str, before: int, most: int = _MOST_WHOLE) -> Any:
+        """All of a tensor as the step at `before` finds it; None where not all of it is known."""
         import numpy as np
 
-        scope, before = asked.scope, asked.before
         typed = scope.type_of(name)
         size = None if typed is None else typed.numel
         if typed is None or not isinstance(size, int) or size > most:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain, array_of_value
+from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
 from graphflops.attention.flex_function import FAR, Function
 from graphflops.attention.flex_problem import Lists, Problem
-from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.scopes import GraphScopes
 from graphflops.attention.value_numbering import ValueNumbers
 from graphflops.dims import Expr
@@ -64,7 +63,7 @@ class FlexAttentions:
         if not isinstance(blocks, tuple):
             return None
         around = self.scopes.of(graph)
-        place = next(step.place for step in around.steps if step.node is node)
+        place = next((step.place for step in around.steps if step.node is node), len(around.steps))
         functions = [
             self.function(function, places, around, place, given.get(captures, ()), known.get(captures, ()))
             for function, places, captures in (
@@ -118,8 +117,4 @@ class FlexAttentions:
         if not isinstance(argument, Ref) or not isinstance(value, TensorType):
             return None
         found = array_of_value(around, argument.name, value)
-        if found is not None:
-            return found
-        propagation = Propagation(self.concrete, MOST_STEPS)
-        with propagation.seen_at(around, place):
-            return self.concrete.array(propagation, argument.name, MOST_CAPTURED)
+        return self.concrete.array(around, argument.name, place, MOST_CAPTURED) if found is None else found

@@ -80,22 +80,20 @@ class Function:
 
     @cached_property
     def arrays(self) -> dict[str, Any]:
-        """Contents of the captured tensors, where they are at hand."""
+        """Contents of the captured tensors, where they are available."""
         found = {}
         for name in self.captured:
             typed, around = self.scope.type_of(name), self.scope.bound.get(name)
             array = None if typed is None else array_of_value(self.scope, name, typed)
             if array is None and around is not None and isinstance(around[1], Ref):
-                propagation = Propagation(self.concrete, MOST_STEPS)
-                with propagation.seen_at(around[0], around[2]):
-                    array = self.concrete.array(propagation, around[1].name, MOST_CAPTURED)
+                array = self.concrete.array(around[0], around[1].name, around[2], MOST_CAPTURED)
             if array is not None:
                 found[name] = array
         return found
 
     @cached_property
     def missing(self) -> list[str]:
-        """Captured inputs whose contents are not at hand."""
+        """Captured inputs whose contents are not available."""
         return [
             name
             for name in self.captured

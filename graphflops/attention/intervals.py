@@ -117,7 +117,7 @@ class IntervalDomain(Domain[Interval]):
         return self.captured(asked, step.result, at)
 
     def captured(self, asked: Asked[Interval], name: str, at: Indices) -> Interval | None:
-        array = self.concrete.array(asked, name)
+        array = self.concrete.array(asked.scope, name, asked.before)
         return None if array is None else self.picked(array, at)
 
     def picked(self, array: Any, at: Indices) -> Interval:

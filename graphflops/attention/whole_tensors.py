@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _REDUCTIONS = {"any": "any", "all": "all", "sum": "sum", "amax": "max", "amin": "min", "prod": "prod"}
 
 
-def along_axes(p: Asked[Any], step: Step, array: Callable[[Asked[Any], str], Any]) -> Any:
+def along_axes(p: Asked[Any], step: Step, array: Callable[[str], Any]) -> Any:
     """The whole result of an operator, given how to compute a whole operand; None where it is not followed."""
     result = p.type_of(Ref(step.result))
     function = _FUNCTIONS.get(step.operator.name)
@@ -25,7 +25,7 @@ def along_axes(p: Asked[Any], step: Step, array: Callable[[Asked[Any], str], Any
 
     def whole(argument: Any) -> Any:
         """An operand as an array, or the number that it is; ValueError where it is not known."""
-        found = array(p, argument.name) if isinstance(argument, Ref) and p.type_of(argument) else None
+        found = array(argument.name) if isinstance(argument, Ref) and p.type_of(argument) else None
         found = p.number(argument) if found is None else found
         if found is None:
             raise ValueError
