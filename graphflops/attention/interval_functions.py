@@ -35,7 +35,7 @@ def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
     with np.errstate(all="ignore"):
         if function.name == "cast" and values[0] is not None:
             return fitted(cast(values[0], function.operands[0], function.result), function.result)
-        if function.name.startswith("logical_"):
+        if function.name in _OF_BITS.values():
             values = [x and cast(x, dtype, BOOL) for x, dtype in zip(values, function.operands, strict=True)]
             function = replace(function, operands=(BOOL,) * len(values))
         given = _rounded(function, values)
