@@ -28,6 +28,7 @@ def analyze(
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
     training: bool = False,
+    assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
@@ -39,13 +40,14 @@ def analyze(
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `prefix:128` or
         `density:0.3`; the last query stands at the position of the last key.
     training: count the backward pass and an AdamW step too.
+    assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
     """
     graph = as_graph(model, model_name)
     stated = user_masks(masks, graph)
-    program = _priced(graph, dims or {}, inputs or {}, training, progress)
+    program = _priced(graph, dims or {}, inputs or {}, assume, training, progress)
     program = find_attentions(program, stated)
     memory = memory_use(program)
     return report(program, memory)
@@ -55,6 +57,7 @@ def _priced(
     graph: Graph,
     dims: Mapping[str, int],
     inputs: Mapping[str, Sequence[int]],
+    assume: bool,
     training: bool,
     progress: Callable[[int, int], None] | None,
 ) -> PricedProgram:
@@ -62,14 +65,14 @@ def _priced(
 
     Sizes given for some symbols only are left out the first time: of two equal symbols the user may give one.
     """
-    binding = bind(graph, dims, inputs)
+    binding = bind(graph, dims, inputs, assume=assume)
     is_partial = bool(binding.given and graph.declared is not None and graph.symbols.keys() - binding.given)
     if is_partial:
         first = price(graph, bind(graph, {}, {}), facts_of)
     else:
         first = price(graph, binding, facts_of, training=training, progress=progress)
     equal = first.equalities
-    merged = merge_equal(graph, equal, dims, inputs, binding.given) if equal else None
+    merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=assume) if equal else None
     if merged is None and not is_partial:
         return first
     graph, binding = merged or (graph, binding)

@@ -50,11 +50,15 @@ class RuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelFindings:
-    """All that was found in one model; `values` are the known sizes at which its costs are given as numbers."""
+    """All that was found in one model.
+
+    values: the sizes at which its costs are given as numbers. assumed: those of them that are assumed.
+    """
 
     model: str
     findings: tuple[Finding, ...]
     values: Mapping[str, int] = field(default_factory=dict)
+    assumed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

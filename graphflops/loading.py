@@ -34,6 +34,7 @@ def analyze(
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
     training: bool = False,
+    assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
@@ -46,6 +47,7 @@ def analyze(
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `prefix:128` or
         `density:0.3`. The last query stands at the position of the last key.
     training: count the backward pass and an AdamW step too.
+    assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for a file that cannot be read, ModelError where given sizes contradict the program, OptionError for
@@ -53,13 +55,13 @@ def analyze(
     """
     report = saved_report(model)
     if report is not None:
-        if model_name is not None or dims or inputs or masks or training:
+        if model_name is not None or dims or inputs or masks or training or not assume:
             raise OptionError("MODEL is a saved report, which is as it was analysed: give the model itself")
         return report
     from graphflops import analysis
 
-    sizes = {"dims": dims, "inputs": inputs, "masks": masks}
-    return analysis.analyze(model, model_name=model_name, training=training, progress=progress, **sizes)  # type: ignore[arg-type]
+    sizes: Any = {"dims": dims, "inputs": inputs, "masks": masks, "assume": assume}
+    return analysis.analyze(model, model_name=model_name, training=training, progress=progress, **sizes)
 
 
 def is_report(model: object) -> bool:

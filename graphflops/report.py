@@ -78,13 +78,21 @@ class Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class SymbolInfo:
-    """A size by name: its value if one is known and who gave it, inclusive range, input axes where it stands."""
+    """A size by name: its value and who gave it, inclusive range, input axes where it stands.
+
+    given_by: the user, the example of the export (hint), or an assumption; None for a size without a value.
+    """
 
     value: int | None
-    given_by: Literal["user", "hint"] | None
+    given_by: Literal["user", "hint", "assumption"] | None
     minimum: int | None = None
     maximum: int | None = None
     where: tuple[str, ...] = ()
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """True for a size that only data can tell, assumed as large as its range allows."""
+        return self.given_by == "assumption" and not self.where and self.value == self.maximum
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +181,15 @@ class Report:
 
     @property
     def values(self) -> Mapping[str, int]:
-        """The known value of each symbol, given or hinted."""
+        """The value of each symbol that has one: given, of the export, or assumed."""
         return {name: info.value for name, info in self.symbols.items() if info.value is not None}
+
+    @property
+    def assumed(self) -> Mapping[str, int]:
+        """The sizes that are assumed, and their values."""
+        return {
+            name: value for name, value in self.values.items() if self.symbols[name].given_by == "assumption"
+        }
 
     def value(self, quantity: Dim) -> int | None:
         """A quantity at the known sizes; None where a size is not known, or where it would be negative."""

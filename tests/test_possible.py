@@ -5,13 +5,18 @@ from __future__ import annotations
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from graphflops import analyze, cli
+from graphflops.dims import symbol
 from graphflops.errors import ModelError
+from graphflops.possible import without_impossible
+from graphflops.report import Named, SymbolInfo
 from graphflops.sweep import sweep
+from graphflops.tensor import FLOAT32, TensorType
 from tests.exporters.build import meta, program, save, size
 from tests.exporters.onnx_files import model, node, value
+from tests.render.reports import linear
 
 
 @pytest.fixture
@@ -31,6 +36,27 @@ def test_the_least_size_follows(convolution):
     assert report.symbols["N"].minimum == 100  # N - 100 rows
     (point,) = sweep(report, {"N": [101]})
     assert point.cost["matrix_flops"] == 2 * 8 * 3 * 101 * 101
+
+
+def test_an_assumed_size_is_at_least_that(tmp_path):
+    inputs, outputs = [value("x", [1, "length"])], [value("y", None)]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 301], [0.0] * 301)
+    calls = [node("Unsqueeze", ["x", "axis"], ["z"]), node("Conv", ["z", "w"], ["y"])]
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+    onnx.save(model(calls, inputs, outputs, [weight, axis]), tmp_path / "m.onnx")
+    info = analyze(tmp_path / "m.onnx").symbols["length"]
+    assert (info.minimum, info.value) == (300, 301)  # length - 300 results: none at the 64 of the table
+
+
+def test_assumed_sizes_that_make_another_negative_stay_open():
+    total, part = symbol("total"), symbol("part")
+    infos = {name: SymbolInfo(64, "assumption", where=("x[0]",)) for name in ("total", "part")}
+    rows = [linear("a", "m", 4, 4, outputs=(Named("a", TensorType((total - 2 * part,), FLOAT32)),))]
+    assert without_impossible(infos, rows) == {
+        name: SymbolInfo(None, None, where=("x[0]",)) for name in infos
+    }
+    given = {**infos, "total": SymbolInfo(64, "user")}
+    assert without_impossible(given, rows)["part"].value is None
 
 
 def test_below_it_there_is_no_number(convolution):

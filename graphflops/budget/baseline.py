@@ -30,7 +30,7 @@ _LARGEST = 2**28  # bytes of a baseline
 class Before:
     """What one model cost at one choice of sizes.
 
-    sizes: those that the file itself gave as an example; totals: by quantity; modules: those that limits ask for;
+    sizes: those that are examples of the file, or assumed; totals: by quantity; modules: those that limits ask for;
     lines: what costs something by module without numbers and operator, and `parameters` by module; no zeros.
     """
 

@@ -24,7 +24,7 @@ from graphflops.render.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from graphflops.budget.amounts import Unit
     from graphflops.budget.baseline import Before
@@ -83,6 +83,12 @@ RULES: Mapping[str, RuleInfo] = {
         "Add a [[budget]] whose models match it.",
         "note",
     ),
+    "GF312": RuleInfo(
+        "sizes-assumed",
+        "The baseline is measured at assumed sizes, because the file has no example of them.",
+        "State the sizes under dims in the budget.",
+        "warning",
+    ),
 }
 _HELD = ("parameters", "parameter_bytes", "buffer_bytes")  # what is known whatever the calls cost
 _SHOWN = 3  # culprits named
@@ -103,6 +109,12 @@ def violations(report: Report, budget: Budget, before: Before | None = None) -> 
     A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
     """
     return list(_Check(Measures(report), budget, before).findings())
+
+
+def assumptions(measures: Measures) -> list[Finding]:
+    """A warning if a new baseline is measured at assumed sizes."""
+    assumed = measures.assumed
+    return [finding("GF312", f"measured{_at(assumed, assumed)}")] if assumed else []
 
 
 class _Scope(NamedTuple):
@@ -280,18 +292,20 @@ class _Check:
         return {} if row is None else {"node": row.node, "op": row.op, "source": row.source}
 
     def sizes(self) -> str:
-        """` at ids[1]=4096`: the sizes given and those of the export."""
+        """` at ids[1]=4096`: the sizes given, of the export, and assumed."""
         infos = self.measures.report.symbols.items()
         known = {(info.where or (name,))[0]: info.value for name, info in infos if info.value is not None}
-        return _at({**known, **dict(self.budget.sizes.dims)})
+        return _at({**known, **dict(self.budget.sizes.dims)}, self.measures.assumed)
 
 
 def _allowed(limit: Limit, then: int) -> int:
     return limit.most.allowed(then) if isinstance(limit.most, AllowedGrowth) else limit.most
 
 
-def _at(sizes: Mapping[str, int]) -> str:
-    stated = listed((f"{safe(name, 40)}={size}" for name, size in sizes.items()), 6)
+def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:
+    """` at ids[0]=1 (assumed), ids[1]=64`."""
+    marked = {name: f"{size}{' (assumed)' if name in assumed else ''}" for name, size in sizes.items()}
+    stated = listed((f"{safe(name, 40)}={size}" for name, size in marked.items()), 6)
     return f" at {stated}" if stated else ""
 
 

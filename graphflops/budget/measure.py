@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.render.ledger import Group
-    from graphflops.report import Report, Row
+    from graphflops.report import Report, Row, SymbolInfo
 
 Figure = Union[int, str]  # a number, or the formula where a size has no value
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # one part of a path that is a number
@@ -58,10 +58,15 @@ class Measures:
     def sizes(self) -> dict[str, int]:
         """The sizes that the file leaves open and that have a value, by the axis where they stand."""
         return {
-            (info.where[0] if info.where else name): info.value
+            _axis(name, info): info.value
             for name, info in self.report.symbols.items()
-            if info.value is not None and info.given_by == "hint"
+            if info.value is not None and info.given_by != "user"
         }
+
+    @property
+    def assumed(self) -> dict[str, int]:
+        """The sizes that are assumed, by the axis where they stand."""
+        return {_axis(name, self.report.symbols[name]): value for name, value in self.report.assumed.items()}
 
     def figure(self, quantity: Dim) -> Figure:
         """A quantity as a number, or else its formula."""
@@ -136,6 +141,10 @@ class Measures:
 
     def _of_module(self, path: str) -> Group:
         return self.ledger.group(self._counts.get(path, {}))
+
+
+def _axis(name: str, info: SymbolInfo) -> str:
+    return info.where[0] if info.where else name
 
 
 def _prefixes(path: str) -> list[str]:

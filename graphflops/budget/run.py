@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 from graphflops.budget import baseline, limits
-from graphflops.budget.check import RULES, finding, violations
+from graphflops.budget.check import RULES, assumptions, finding, violations
 from graphflops.budget.limits import Sizes
 from graphflops.budget.measure import Measures
 from graphflops.checkout import tracked
@@ -49,6 +49,7 @@ class Job:
     baseline. before: what was measured at the same sizes, None where nothing was.
     past: the commit to measure instead.
     update: measure for a new baseline, and check absolute limits only.
+    assume: whether sizes without an example are assumed.
     """
 
     model: Model
@@ -59,6 +60,7 @@ class Job:
     before: Before | None = None
     past: Past | None = None
     update: bool = False
+    assume: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def check(
     budget: BudgetSource = "graphflops.toml",
     *,
     baseline: str | None = None,
+    assume: bool = True,
     processes: int | None = None,
 ) -> Checked:
     """Checks models against the limits of a budget.
@@ -106,6 +109,7 @@ def check(
     budget: path of a TOML file, or the keys of one `[[budget]]`: `{"matrix_flops": "2 GFLOP"}`.
     baseline: what relative limits compare with: a baseline, a saved report, or a git revision; by default the baseline
         that the budget names.
+    assume: take sizes without an example at assumed values; False leaves them open.
     processes: how many; None takes one for each processor where that is faster.
 
     Raises FileError where the budget or the baseline cannot be read. A model that cannot be analyzed is a finding.
@@ -115,7 +119,7 @@ def check(
     listed: list[Model] = [*models] if several else [models]  # type: ignore[list-item, misc]
     listed = listed or [*chosen.files()]
     before, revision = before_of(chosen, listed, baseline)
-    return checked(chosen, listed, before, revision=revision, processes=processes)
+    return checked(chosen, listed, before, revision=revision, assume=assume, processes=processes)
 
 
 def _budget(source: BudgetSource) -> BudgetFile:
@@ -168,6 +172,7 @@ def checked(
     *,
     revision: str = "",
     update: bool = False,
+    assume: bool = True,
     processes: int | None = None,
     rule_files: tuple[str, ...] = (),
 ) -> Checked:
@@ -175,11 +180,15 @@ def checked(
 
     before: what relative limits compare with; or else `revision`, measured here; FileError where there is no such
         revision. Models that are newer than the revision have no relative limits.
-    update: check absolute limits only, since a new baseline is being measured.
+    update: check absolute limits only, since a new baseline is being measured. assume: see `check`.
     """
     planned = [(model, [*jobs_of(budget, model, before or {})]) for model in models]
     past = _past(revision, [_names(budget, model)[0] for model in models]) if revision else {}
-    jobs = [replace(job, past=past.get(job.label), update=update) for _, some in planned for job in some]
+    jobs = [
+        replace(job, past=past.get(job.label), update=update, assume=assume)
+        for _, some in planned
+        for job in some
+    ]
     found: dict[str, list[Finding]] = {_names(budget, model)[0]: [] for model in models}
     values: dict[str, Mapping[str, int]] = {}
     measured: Baseline = {}
@@ -237,9 +246,11 @@ def _outcome(job: Job) -> Outcome:
 
 
 def _analyzed(job: Job) -> Outcome:
-    report = report_at(job.model, job.sizes)
-    measured = baseline.measured(Measures(report), job.budgets)
-    budgets, before, findings = job.budgets, job.before, []
+    report = report_at(job.model, job.sizes, assume=job.assume)
+    measures = Measures(report)
+    measured = baseline.measured(measures, job.budgets)
+    budgets, before = job.budgets, job.before
+    findings = assumptions(measures) if job.update else []
     if job.past is not None:
         try:
             before = measured if job.past.same else _measured_at(job.past, job)
@@ -254,7 +265,9 @@ def _analyzed(job: Job) -> Outcome:
 def _measured_at(past: Past, job: Job) -> Before | None:
     if past.path is None:
         return None
-    return baseline.measured(Measures(report_before(past.commit, past.path, job.sizes)), job.budgets)
+    return baseline.measured(
+        Measures(report_before(past.commit, past.path, job.sizes, assume=job.assume)), job.budgets
+    )
 
 
 def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:
@@ -274,16 +287,17 @@ def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:
     return {model: past(path) for model, path in paths.items()}
 
 
-def report_at(model: Model, sizes: Sizes) -> Report:
+def report_at(model: Model, sizes: Sizes, *, assume: bool = True) -> Report:
     """The report of a model at the sizes that limits are for; raises what `analyze` raises."""
-    return analyze(model, dims=dict(sizes.dims), inputs=dict(sizes.inputs), training=sizes.training)
+    given: Any = {"dims": dict(sizes.dims), "inputs": dict(sizes.inputs), "training": sizes.training}
+    return analyze(model, assume=assume, **given)
 
 
-def report_before(commit: str, path: str, sizes: Sizes = EXPORTED) -> Report:
+def report_before(commit: str, path: str, sizes: Sizes = EXPORTED, *, assume: bool = True) -> Report:
     """The report of a model at a commit; FileError where it is not there, or no model."""
     with file_at(commit, path) as file:
         try:
-            return report_at(file, sizes)
+            return report_at(file, sizes, assume=assume)
         except (GraphflopsError, RecursionError) as error:
             raise FileError(str(error).replace(file, f"{shown(path)} at {commit[:12]}")) from error
 

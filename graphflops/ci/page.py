@@ -10,7 +10,7 @@ from graphflops.render.diff.markdown import COMMENT
 from graphflops.render.diff.markdown import markdown as compared
 from graphflops.render.markdown import escaped
 from graphflops.render.summary import headline
-from graphflops.render.text import count_of, number
+from graphflops.render.text import assumptions, count_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +86,8 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
             flops = report.value(report.total().matrix_flops)
             known = "a formula of" if flops is None else number(flops)
             least = "at least " if report.coverage.unknown else ""
-            yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs\n"
+            at = f" at {assumptions(report.assumed)}" if report.assumed else ""
+            yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
         else:
             yield f"{head}: gone\n"
 

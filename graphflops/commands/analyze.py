@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path())
 @options.dims
 @options.inputs
+@options.assume
 @options.masks
 @options.sweeps
 @click.option(
@@ -54,7 +55,7 @@ def analyze(
     """FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, an .onnx, or a saved JSON report.
 
     Nothing in the file is run and no weight is loaded. A size that the file leaves open is taken at the value
-    it was exported with, unless --dim or --input gives another.
+    it was exported with, else at an assumed one, unless --dim or --input gives another.
 
     Exits with 1, after the report, where a call of an ONNX model provably cannot run.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -40,6 +40,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 )
 @options.dims
 @options.inputs
+@options.assume
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -57,6 +58,7 @@ def audit(
     fail_on: Literal["error", "warning", "note", "never"],
     dims: dict[str, int],
     inputs: dict[str, tuple[int, ...]],
+    assume: bool,
     top: int | None,
     form: str | None,
     output: str | None,
@@ -80,7 +82,9 @@ def audit(
         raise click.UsageError("name a MODEL, or say --explain CODE")
     form = formats.chosen("Findings", form, output)
     formats.refuse("Findings", form, {"top": top})
-    found = _audited(models, select, ignore, dims, inputs)
+    from graphflops.onnx_audit.catalogue import chosen
+
+    found = _audited(models, chosen(select, ignore), dims=dims, inputs=inputs, assume=assume)
     from graphflops.checkout import located
     from graphflops.findings import SEVERITIES
 
@@ -90,24 +94,16 @@ def audit(
         ctx.exit(3)
 
 
-def _audited(
-    models: Sequence[str],
-    select: Sequence[str],
-    ignore: Sequence[str],
-    dims: dict[str, int],
-    inputs: dict[str, tuple[int, ...]],
-) -> Findings:
+def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> Findings:
     from graphflops.findings import Findings, ModelFindings
     from graphflops.onnx_audit.audit import audit as run
-    from graphflops.onnx_audit.catalogue import chosen
 
-    codes = chosen(select, ignore)
     found = []
     for model in models:
         with files.Progress() as progress:
-            result = run(model, codes=codes, dims=dims, inputs=inputs, progress=progress)
-        values = {} if result.report is None else result.report.values
-        found.append(ModelFindings(model, result.findings, values))
+            result = run(model, codes=codes, progress=progress, **sizes)
+        known = () if result.report is None else (result.report.values, result.report.assumed)
+        found.append(ModelFindings(model, result.findings, *known))
     return Findings(tuple(found), "audit", _rules(), per_code=_TOP)
 
 

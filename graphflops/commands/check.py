@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Processes. Default: one for each processor where that pays.",
 )
+@options.assume
 @options.output_of("Findings")
 @options.rule_files
 @click.pass_context
@@ -60,6 +61,7 @@ def check(
 
     Without MODEL, all that the budget names under `models`. A limit that cannot be told, because the cost of
     a call is unknown or a size has no value, counts as broken. docs/budgets.md says how a budget is written.
+    --update warns of sizes that are assumed.
 
     \b
     graphflops check

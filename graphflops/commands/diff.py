@@ -43,6 +43,7 @@ Pair = tuple[
 @click.argument("sides", nargs=-1, metavar="OLD NEW [-- PATH...]")
 @options.dims
 @options.inputs
+@options.assume
 @click.option(
     "--by",
     type=click.Choice(("op", "module", "source")),

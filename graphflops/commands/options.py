@@ -143,6 +143,14 @@ dims = click.option(
     callback=named,
     help="Size by symbol (s27=4096) or axis (ids[1]=4096).",
 )
+assume = click.option(
+    "--open",
+    "assume",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Assume no value for sizes without an example: totals that depend on them are formulas.",
+)
 inputs = click.option(
     "--input",
     "inputs",

@@ -27,12 +27,13 @@ def compare(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     training: bool = False,
+    assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Computes what differs between two models: totals, modules, operators, sizes.
 
     old, new: whatever `graphflops.analyze` accepts, or `"REVISION:PATH"` for a file at a git revision.
-    model_name, dims, inputs, training, progress: as for `graphflops.analyze`; a size has the same value in both models.
+    model_name, dims, inputs, training, assume, progress: as for `graphflops.analyze`; a size has one value in both models.
 
     Raises FileError for a file that cannot be read, ModelError where given sizes contradict a model, OptionError for an
     option with a saved report, DimError where a formula grows too large.
@@ -46,7 +47,7 @@ def compare(
         if (dims or inputs) and not any(map(is_report, models)):
             models, sizes = _each(models, model_name, dims or {}, inputs or {})
         reports = [
-            analyze(model, model_name=model_name, training=training, progress=progress, **size)
+            analyze(model, model_name=model_name, training=training, assume=assume, progress=progress, **size)
             for model, size in zip(models, sizes, strict=True)
         ]
     return compared(*(_titled(report, side) for report, side in zip(reports, sides, strict=True)))

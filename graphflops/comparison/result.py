@@ -88,6 +88,7 @@ class JointSize:
     before, after: its name in that program, the number that program fixes it at, or None where there is no such size.
     value: what both programs are compared at; None where nobody knows one, or where each has its own.
     before_value, after_value: what it is in that program, by its own file or the user; these may differ.
+    assumed: True if `value` is an assumption, because neither program has a value or an example.
     """
 
     name: str
@@ -97,6 +98,7 @@ class JointSize:
     value: int | None
     before_value: int | None
     after_value: int | None
+    assumed: bool = False
 
     @property
     def opened(self) -> bool:

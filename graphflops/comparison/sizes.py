@@ -70,7 +70,7 @@ def join(old: Report, new: Report) -> JointSizes:
     """Find the sizes that are the same, and the values to compare at.
 
     A value that the user gave counts first, then a number that one of the programs fixes, then the old program's example,
-    then the new one's.
+    then the new one's, then what is assumed of the old, then of the new.
     """
     reports = (old, new)
     called = {theirs: ours for ours, theirs in _same_inputs(old.inputs, new.inputs).items()}
@@ -86,27 +86,29 @@ def join(old: Report, new: Report) -> JointSizes:
         settled = [side.settled for side in sides]
         value = None
         if None in settled or settled[0] == settled[1]:
-            value = next((v for v in (*settled, *(side.hint for side in sides)) if v is not None), None)
+            rest = [*(side.hint for side in sides), *(side.assumed for side in sides)]
+            value = next((v for v in (*settled, *rest) if v is not None), None)
         if value is not None:
             values[name] = value
         for side, other in ((0, settled[1]), (1, settled[0])):
             number = other if sides[side].bound is None else None
             renamed[side].update(dict.fromkeys(own[side], symbol(name) if number is None else number))
         ours, theirs = (own[side][0] if own[side] else sides[side].fixed for side in (0, 1))
-        sizes.append(
-            JointSize(name, _where(reports, own), ours, theirs, value, *(side.value for side in sides))
-        )
+        assumed = settled == [None, None] and all(side.hint is None for side in sides) and value is not None
+        before, after = (side.value for side in sides)
+        sizes.append(JointSize(name, _where(reports, own), ours, theirs, value, before, after, assumed))
         remarks += _remarks(sizes[-1], settled, [side.hint for side in sides])
     sizes.sort(key=lambda size: size.before_value == size.after_value and not (size.opened or size.fixed))
     return JointSizes(tuple(sizes), tuple(remarks), Renamed(renamed[0]), Renamed(renamed[1]), values)
 
 
 class _Known(NamedTuple):
-    """What one program knows about a size: the value given by the user, the fixed number, the example of the export."""
+    """What one program knows about a size: value given by the user, fixed number, example of the export, assumed value."""
 
     bound: int | None
     fixed: int | None
     hint: int | None
+    assumed: int | None
 
     @property
     def settled(self) -> int | None:
@@ -115,18 +117,21 @@ class _Known(NamedTuple):
 
     @property
     def value(self) -> int | None:
-        """The given value, else the fixed number, else the example."""
-        return self.hint if self.settled is None else self.settled
+        """The given value, else the fixed number, else the example, else the assumed value."""
+        found = (self.settled, self.hint, self.assumed)
+        return next((value for value in found if value is not None), None)
 
     @staticmethod
     def of(
         report: Report, own: Sequence[str], others: Sequence[str], axes: tuple[Axes, Axes], side: int
     ) -> _Known:
         infos = [report.symbols[name] for name in own]
-        given = [info.value for info in infos if info.given_by == "user"]
-        hints = [info.value for info in infos if info.given_by == "hint"]
+
+        def first(given_by: str) -> int | None:
+            return next((info.value for info in infos if info.given_by == given_by), None)
+
         fixed = None if own else _fixed(others, axes[1 - side], axes[side])
-        return _Known(given[0] if given else None, fixed, hints[0] if hints else None)
+        return _Known(first("user"), fixed, first("hint"), first("assumption"))
 
 
 def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:

@@ -36,11 +36,12 @@ def audit(
     codes: Collection[str] | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
+    assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
     """Audit an ONNX file.
 
-    codes: codes of the checks to run; all by default. dims, inputs, progress: as for `graphflops.analyze`.
+    codes: codes of the checks to run; all by default. dims, inputs, assume, progress: as for `graphflops.analyze`.
     Raises FileError if the file is not ONNX, ModelError if the given sizes contradict the program.
     """
     from graphflops.exporters import onnx
@@ -55,7 +56,7 @@ def audit(
     if model.graph is not None:
         from graphflops.analysis import analyze
 
-        model.report = analyze(model.graph, dims=dims, inputs=inputs, progress=progress)
+        model.report = analyze(model.graph, dims=dims, inputs=inputs, assume=assume, progress=progress)
     findings: list[Finding] = []
     for check in checks().values():
         if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None):

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
+from graphflops.passes.assume import OTHER
 from graphflops.view import View
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
     from graphflops.report import Report
 
-TYPICAL_SIZE = 64  # assumed for an axis of unknown size, where a check compares two costs
 NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: a smaller cost is a note, not a warning
 NEGLIGIBLE_SHARE = 0.0001  # a smaller cost is not reported
 
@@ -88,7 +88,10 @@ class Model:
     # Costs
 
     def at(self, quantity: Dim | None) -> int:
-        """A quantity at the given sizes, with TYPICAL_SIZE for unknown ones; 0 for None."""
+        """A quantity at the sizes of the report, for checks that compare costs; 0 for None.
+
+        Sizes without a value, which only data can tell or which --open leaves open, are taken at OTHER within their range.
+        """
         if quantity is None or isinstance(quantity, int):
             return quantity or 0
         return evaluate(quantity, {name: self._size(name) for name in quantity.symbols}) or 0
@@ -97,15 +100,16 @@ class Model:
         assert self.report is not None
         info = self.report.symbols.get(name)
         if info is None:
-            return TYPICAL_SIZE
+            return OTHER
         if info.value is not None:
             return info.value
-        return min(max(TYPICAL_SIZE, info.minimum or 0), info.maximum or TYPICAL_SIZE)
+        return min(max(OTHER, info.minimum or 0), info.maximum or OTHER)
 
     def is_open(self, size: Expr) -> bool:
         """True if the user gave no sizes that determine this one."""
         assert self.report is not None
-        return evaluate(size, self.report.values) is None
+        given = {name: info.value for name, info in self.report.symbols.items() if info.given_by == "user"}
+        return evaluate(size, {name: value for name, value in given.items() if value is not None}) is None
 
     def graded(self, flops: Dim | None, bytes: Dim | None) -> Severity:
         """A warning if the cost is a notable share of the whole, else a note."""

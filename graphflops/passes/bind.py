@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.errors import ModelError, shown
+from graphflops.passes.assume import LARGEST_SIZE, assumed_sizes
 from graphflops.report import SymbolInfo
 from graphflops.tensor import TensorType, UnknownType, with_sizes
 
@@ -16,12 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.cost import Cost, Value
-    from graphflops.graph import Graph
+    from graphflops.graph import Graph, Symbol
     from graphflops.report import Diagnostic
 
 _AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names what only data can tell: `nonzero_0`
-_LARGEST_SIZE = 2**48  # elements along one axis; past this a typing error is likelier than a tensor
 
 
 @dataclass
@@ -31,12 +31,14 @@ class Binding:
     given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced.
     awaited: sizes given under names that the analysis may come to use, and what to say if it does not.
     learned: what a size that the file leaves to the data turns out to be, where the program computes it from other sizes.
+    hints: examples of the export. assumed: values of sizes that have neither an example nor a given value.
     """
 
     given: dict[str, int] = field(default_factory=dict)
     awaited: dict[str, tuple[int, str]] = field(default_factory=dict)
     learned: dict[str, Dim] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
+    assumed: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, TensorType] = field(default_factory=dict)
     all_trainable: bool = False
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -89,26 +91,29 @@ class Binding:
         for _, message in self.awaited.values():
             raise ModelError(message)
 
-    def example(self, symbol: str) -> int | None:
-        """The value of a symbol that the user does not give: at the sizes of the export."""
-        if symbol in self.hints or symbol not in self.learned:
-            return self.hints.get(symbol)
-        return evaluate(self.learned[symbol], {**self.hints, **self.given})
+    @property
+    def examples(self) -> dict[str, int]:
+        """The values of the symbols that the user does not give: those of the export, else the assumed ones."""
+        return {**self.assumed, **self.hints}
+
+    def _info(self, name: str, entry: Symbol) -> SymbolInfo:
+        """A symbol of the program with its value and who gave it."""
+        limits = entry.minimum, entry.maximum, entry.where
+        if name in self.given:
+            return SymbolInfo(self.given[name], "user", *limits)
+        value = self.hints.get(name)
+        if value is None and name in self.learned:
+            value = evaluate(self.learned[name], {**self.hints, **self.given})
+        if value is not None:
+            return SymbolInfo(value, "hint", *limits)
+        if name in self.learned:
+            value = evaluate(self.learned[name], {**self.examples, **self.given})
+        value = self.assumed.get(name) if value is None else value
+        return SymbolInfo(value, None if value is None else "assumption", *limits)
 
     def describe(self, graph: Graph, costs: Sequence[Cost]) -> dict[str, SymbolInfo]:
         """All symbols of the program and of the costs, those that the analysis itself named last."""
-        infos: dict[str, SymbolInfo] = {}
-        for name, entry in graph.symbols.items():
-            value, given_by = (
-                (self.given[name], "user") if name in self.given else (self.example(name), "hint")
-            )
-            infos[name] = SymbolInfo(
-                value,
-                None if value is None else given_by,  # type: ignore[arg-type]
-                entry.minimum,
-                entry.maximum,
-                entry.where,
-            )
+        infos = {name: self._info(name, entry) for name, entry in graph.symbols.items()}
         told = {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
         infos.update(told)
         for cost in costs:
@@ -118,8 +123,10 @@ class Binding:
         return infos
 
 
-def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]]) -> Binding:
-    """Solve the sizes given for the program's symbols.
+def bind(
+    graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]], *, assume: bool = True
+) -> Binding:
+    """Solve the sizes given for the program's symbols, and assume those that have no example, unless `assume` is False.
 
     dims: by symbol, by scalar input, or by input axis `ids[1]`. inputs: whole shapes. A size that differs from a number the
     program fixes replaces the input's shape; everything behind it is then derived again.
@@ -138,6 +145,8 @@ def bind(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Sequence[in
         name: replace(tensor, shape=tuple(binding.bound(size) for size in tensor.shape))
         for name, tensor in binding.inputs.items()
     }
+    if assume:
+        binding.assumed = assumed_sizes(graph, {*binding.given, *binding.hints})
     _say_ranges(binding, graph)
     _find_trainable(binding, graph)
     return binding
@@ -163,7 +172,7 @@ def _axes_of_dims(
             axes[axis[1], index] = value
         else:
             message = f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}"
-            if not _NUMBERED.fullmatch(name) or not 0 <= value <= _LARGEST_SIZE:
+            if not _NUMBERED.fullmatch(name) or not 0 <= value <= LARGEST_SIZE:
                 raise ModelError(message)
             binding.awaited[name] = (value, message)
     return axes
@@ -197,7 +206,7 @@ def _bind_axes(
     sizes = {axis: recorded[axis[0]].shape[axis[1]] for axis in axes}
     for axis in sorted(axes, key=lambda axis: (len(str(sizes[axis])), axis)):
         value, size = axes[axis], binding.bound(sizes[axis])
-        if not 0 <= value <= _LARGEST_SIZE:
+        if not 0 <= value <= LARGEST_SIZE:
             raise ModelError(f"{shown(axis[0])}[{axis[1]}]: {value} is no size")
         if isinstance(size, Expr):
             _solve(binding, size, value, f"{axis[0]}[{axis[1]}]")
@@ -211,7 +220,7 @@ def _bind_axes(
 
 
 def _assign(binding: Binding, symbol: str, value: int) -> None:
-    if not 0 <= value <= _LARGEST_SIZE:
+    if not 0 <= value <= LARGEST_SIZE:
         raise ModelError(f"{shown(symbol)}: {value} is no size")
     if binding.given.setdefault(symbol, value) != value:
         raise ModelError(f"{shown(symbol)} is given as {binding.given[symbol]} and as {value}")
@@ -272,6 +281,8 @@ def merge_equal(
     dims: Mapping[str, int],
     inputs: Mapping[str, Sequence[int]],
     given: Mapping[str, int],
+    *,
+    assume: bool = True,
 ) -> tuple[Graph, Binding] | None:
     """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are none.
 
@@ -280,7 +291,7 @@ def merge_equal(
     merged, found = _merged(graph, equalities, given)
     if not found:
         return None
-    binding = bind(merged, _renamed(dims, found, graph), inputs)
+    binding = bind(merged, _renamed(dims, found, graph), inputs, assume=assume)
     equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
     text = f"operators require equal sizes, from which follows {equal}"
     binding.diagnostics.append(diagnostic("GF112", "", text))

@@ -45,7 +45,7 @@ def memory_use(program: PricedProgram) -> MemoryUse:
     """The peaks of a program's activations and their timeline."""
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
-    peaks = _Peaks(SizesKnown(program.binding.hints, minimums), program.training, program.names)
+    peaks = _Peaks(SizesKnown(program.binding.examples, minimums), program.training, program.names)
     resident = [entry.name for entry in graph.inputs if entry.role == "user"]
     forward, timeline = peaks.of(program.main, resident)
     if not program.training:

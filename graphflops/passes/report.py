@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.diagnostics import diagnostic
 from graphflops.passes.gradients import adamw
-from graphflops.possible import refuse_negative, with_lower_bounds
+from graphflops.possible import refuse_negative, with_lower_bounds, without_impossible
 from graphflops.report import Coverage, Named, Report, Totals
 from graphflops.tensor import TensorType
 
@@ -63,9 +63,8 @@ def report(program: PricedProgram, memory: MemoryUse) -> Report:
 def _symbols(program: PricedProgram) -> dict[str, SymbolInfo]:
     """The sizes by name with their lower bounds; raises ModelError where a result has a negative size at their values."""
     main = program.main
-    symbols = with_lower_bounds(
-        program.binding.describe(program.graph, (main.cost, main.backward)), main.rows
-    )
+    described = program.binding.describe(program.graph, (main.cost, main.backward))
+    symbols = without_impossible(with_lower_bounds(described, main.rows), main.rows)
     refuse_negative(main.rows, {name: info.value for name, info in symbols.items() if info.value is not None})
     return symbols
 

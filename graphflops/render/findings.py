@@ -11,7 +11,7 @@ from graphflops.dims import evaluate
 from graphflops.findings import SEVERITIES
 from graphflops.render.json import inert
 from graphflops.render.markdown import escaped
-from graphflops.render.text import Numbers, count_of, safe
+from graphflops.render.text import Numbers, assumptions, count_of, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +34,8 @@ def table(found: Findings, *, top: int | None = None, width: int = 120, color: b
     page = Page(width, color)
     for model in found.models:
         page.line((safe(model.model), "bold"), f"  {counted(model.findings)}")
+        if model.assumed and any(worth(finding, model) for finding in model.findings):
+            page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
         kept, rest = _most(model.findings, top or found.per_code)
         for finding in kept:
             place = where(finding)
@@ -148,6 +150,8 @@ def _sections(found: Sequence[ModelFindings]) -> Iterator[str]:
         costs = any(worth(finding, model) for finding in model.findings)
         names = ["", "what", "where", *(["costs"] if costs else []), "fix"]
         heads = f"\n### {escaped(model.model)}: {counted(model.findings)}\n\n"
+        if costs and model.assumed:
+            heads += f"Costs at {escaped(assumptions(model.assumed))}.\n\n"
         heads += f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
         for finding in _sorted(model.findings):
             cells = [

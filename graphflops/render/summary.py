@@ -74,7 +74,13 @@ def sizes(report: Report) -> list[tuple[str, str]]:
 
 
 def _size(name: str, info: SymbolInfo) -> str:
-    return f"{safe(name, 40)} = {'?' if info.value is None else info.value}"
+    value = "?" if info.value is None else info.value
+    return f"{safe(name, 40)} = {value}{f' ({assumption(info)})' if info.given_by == 'assumption' else ''}"
+
+
+def assumption(info: SymbolInfo) -> str:
+    """What kind of value an assumed size has."""
+    return "upper bound" if info.is_upper_bound else "assumed"
 
 
 def _about(name: str, info: SymbolInfo) -> str:
@@ -83,9 +89,13 @@ def _about(name: str, info: SymbolInfo) -> str:
         span = f"{low}..{high}"
     else:
         span = f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
-    given = {"user": "given", "hint": "from the export", None: f"no value: --dim {safe(name, 40)}=N"}[
-        info.given_by
-    ]
+    option = f"--dim {safe(name, 40)}=N"
+    given = {
+        "user": "given",
+        "hint": "from the export",
+        "assumption": f"set it with {option}",
+        None: f"open: {option}" if info.where else f"only data can tell: {option}",
+    }[info.given_by]
     where = listed(safe(axis, 60) for axis in info.where)
     return ", ".join(part for part in (where, given) if part) + (f" ({span})" if span else "")
 

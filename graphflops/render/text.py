@@ -117,6 +117,11 @@ def listed(items: Iterable[str], most: int = 3) -> str:
     return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
+def assumptions(sizes: Mapping[str, int]) -> str:
+    """`batch = 1 (assumed), seq = 64 (assumed)`."""
+    return listed((f"{safe(name, 40)} = {value:,} (assumed)" for name, value in sizes.items()), 6)
+
+
 def occurrences(counts: Mapping[str, int], most: int = 8) -> str:
     """`my.op (x2), other.op`."""
     named = (safe(name, 80) + (f" (x{times:,})" if times > 1 else "") for name, times in counts.items())

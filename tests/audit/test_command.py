@@ -46,6 +46,16 @@ def test_the_table_says_what_where_and_what_to_do(wasteful: Path) -> None:
     assert "fix: " in result.stdout
 
 
+def test_costs_name_the_sizes_that_are_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    body = "g (float[batch, seq] a) => (float[batch, seq] y) { y = Cast <to = 1> (a) }"
+    path.write_bytes(parser.parse_model(HEAD + body).SerializeToString())
+    text = run(path).stdout
+    assert "costs at batch = 1 (assumed), seq = 64 (assumed)" in text
+    assert "costs 512 B" in text  # 64 floats read, 64 written
+    assert "costs 8·batch·seq B" in run(path, "--open").stdout
+
+
 def test_exit_codes(wasteful: Path, broken: Path) -> None:
     assert run(wasteful, "--fail-on", "warning").exit_code == 3
     assert run(wasteful, "--fail-on", "note", "--ignore", "GF243,GF216").exit_code == 0

@@ -71,6 +71,21 @@ def test_formats_by_suffix(suffix: str, start: str) -> None:
     assert Path(f"out.{suffix}").read_text().startswith(start)
 
 
+def test_assumed_sizes_are_warned_of_at_an_update_only() -> None:
+    shutil.copy(SAMPLES / "gqa_transformer.onnx", "lm.onnx")
+    budget(
+        f'baseline = "b.json"\n[[budget]]\nmatrix_flops = [{FLOPS}, "+0 %"]'
+    )  # at the assumed 1 x 64 tokens
+    updated = run("check", "lm.onnx", "--update")
+    assert updated.exit_code == 0
+    assert "GF312 sizes-assumed" in updated.stdout
+    assert "measured at ids[0]=1 (assumed), ids[1]=64 (assumed)" in updated.stdout
+    assert run("check", "lm.onnx").stdout == "lm.onnx  nothing found\n"
+    left_open = run("check", "lm.onnx", "--open")
+    assert left_open.exit_code == 3
+    assert "GF304" in left_open.stdout
+
+
 def test_the_models_of_the_budget() -> None:
     budget(f'models = ["*.pt2"]\n{LIMITS}"1 T"')
     text = run("check").stdout

@@ -156,3 +156,23 @@ def test_where_less_becomes_more(
     assert found == ([] if expected is None else [expected])
     if expected == (11, True):
         assert "FLOPs: less than before below s27 = 11, more from there on" in notes(comparison)
+
+
+def test_an_example_counts_before_an_assumption() -> None:
+    comparison = compared(product("batch", 1, given="assumption"), product("s77", 5))
+    (size,) = comparison.sizes
+    assert (size.value, size.assumed) == (5, False)
+    assert flops(comparison) == (1000, 1000, "0")  # 2 * 5 * 10 * 10
+
+
+def test_what_is_assumed_of_both_is_said() -> None:
+    comparison = compared(product("batch", 1, given="assumption"), product("s77", 1, given="assumption"))
+    assert "compared at batch = 1 (assumed)" in notes(comparison)
+    assert flops(comparison) == (200, 200, "0")  # 2 * 1 * 10 * 10
+
+
+def test_a_number_that_one_program_fixes_counts_before_an_assumption() -> None:
+    comparison = compared(product(4), product("batch", 1, given="assumption"))
+    (size,) = comparison.sizes
+    assert (size.value, size.assumed) == (4, False)
+    assert flops(comparison) == (800, 800, "0")  # 2 * 4 * 10 * 10

@@ -142,6 +142,12 @@ def unset(report: Report) -> Report:
     )
 
 
+def assumed(report: Report) -> Report:
+    """The same at sizes that are assumed, with one beside them that only data can tell."""
+    symbols = {name: replace(info, given_by="assumption") for name, info in report.symbols.items()}
+    return replace(report, symbols={**symbols, "u0": SymbolInfo(9, "assumption", 0, 9)})
+
+
 def with_unknown(report: Report) -> Report:
     """The report with three calls that no rule prices."""
     rows = list(report.rows)

@@ -15,12 +15,23 @@ from graphflops.render import render
 from graphflops.render.formats import names
 from graphflops.render.listing import Listing
 from graphflops.report import Report
-from tests.render.reports import HOSTILE, bound, decoder, hostile, joint, training, unset, with_unknown
+from tests.render.reports import (
+    HOSTILE,
+    assumed,
+    bound,
+    decoder,
+    hostile,
+    joint,
+    training,
+    unset,
+    with_unknown,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 REPORTS = {
     "hint": decoder(),
     "given": bound(decoder()),
+    "assumed": assumed(decoder()),
     "formulas": unset(decoder()),
     "unknown": with_unknown(decoder(3)),
     "training": training(decoder(2)),

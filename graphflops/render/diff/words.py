@@ -87,7 +87,11 @@ def headlines(comparison: Comparison) -> list[str]:
 
 def notes(comparison: Comparison) -> list[str]:
     """Notes: the sizes compared at, changed growth, and modules that only have a new number."""
-    at = [f"{safe(size.name, 40)} = {size.value:,}" for size in comparison.sizes if size.value is not None]
+    at = [
+        f"{safe(size.name, 40)} = {size.value:,}{' (assumed)' if size.assumed else ''}"
+        for size in comparison.sizes
+        if size.value is not None
+    ]
     unset = [
         safe(size.name, 40) for size in comparison.sizes if size.value is None and size.before != size.after
     ]
