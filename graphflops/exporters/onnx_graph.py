@@ -10,7 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_scope import Body, Call, Names, Scope, domain_of, opsets_of, ordered
+from graphflops.exporters.onnx_modules import placed
+from graphflops.exporters.onnx_scope import (
+    Body,
+    Call,
+    Names,
+    Scope,
+    domain_of,
+    opsets_of,
+    ordered,
+    with_wanted,
+)
 from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
 from graphflops.exporters.onnx_values import (
     GRAPH,
@@ -21,6 +31,7 @@ from graphflops.exporters.onnx_values import (
     TYPE,
     checked,
     constant_of,
+    graphs_in,
     kind_of,
     memory_of,
     number_of_elements,
@@ -30,7 +41,7 @@ from graphflops.exporters.onnx_values import (
     tensor_of,
     type_of,
 )
-from graphflops.exporters.sources import OnnxPlaces, original_names
+from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR, spelled
 from graphflops.tensor import TensorType
@@ -62,11 +73,10 @@ class Program:
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[tuple[Any, ...], str] = {}
         self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_data.stored
-        self._calls: dict[
-            Graph, int
-        ] = {}  # by nested graph: the calls in it, those of its own nested graphs too
+        self._calls: dict[Graph, int] = {}  # in a nested graph, and in those nested in it
         self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}
+        self._evidence: dict[str, Evidence] = {}
 
     def graph(self, origin: Origin) -> Graph:
         """The whole program."""
@@ -83,13 +93,16 @@ class Program:
         defaults = frozenset(value.name for value in proto.input) & stored if has_defaults else frozenset()
         self.store(proto, scope, original_names(proto), defaults)
         outputs = self.body(proto, scope)
+        nodes, inputs, modules = placed(
+            self.finished(self.root), self.inputs, self.places.modules, self._evidence
+        )
         return Graph(
-            nodes=self.finished(self.root),
+            nodes=nodes,
             types=self.types,
-            inputs=tuple(self.inputs),
+            inputs=inputs,
             outputs=outputs,
             symbols=self.sizes.collected(ranges(model, self.sizes.symbols, self.open_sizes())),
-            modules=self.places.modules,
+            modules=modules,
             origin=origin,
             name=checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
@@ -232,13 +245,13 @@ class Program:
             fallback_types=_fallback_types,
         )
         self._calls[graph] = len(body.nodes) + sum(
-            self._calls[part] for node in body.nodes for _, value in node.kwargs for part in _graphs(value)
+            self._calls[part] for node in body.nodes for _, value in node.kwargs for part in graphs_in(value)
         )
         return graph
 
     def finished(self, body: Body) -> tuple[Node, ...]:
         """The calls of a graph, results that nobody uses marked as unwanted."""
-        return tuple([_wanted(node, self.names.used) for node in body.nodes])
+        return tuple([with_wanted(node, self.names.used) for node in body.nodes])
 
     # Calls
 
@@ -250,8 +263,10 @@ class Program:
             return
         name = names.of_call(proto.name or kind, scope)
         operands = names.operands(call.inputs, scope, name)
-        place = self.places.of(proto)
-        if scope.call:
+        place, evidence = self.places.of(proto)
+        if not scope.call:
+            self._evidence[name] = evidence
+        else:
             place = (place[0] or scope.place[0], place[1] or scope.place[1], place[2] or scope.place[2])
         op = self.operator(domain, kind, scope)
         functions = self.functions
@@ -343,7 +358,7 @@ class Program:
         if self.functions is None or name not in scope.attributes:
             return ()
         value = scope.attributes[name]
-        for graph in _graphs(value):
+        for graph in graphs_in(value):
             self.functions.count(self._calls[graph])
             for captured in graph.captures:
                 self.names.use(captured, scope.body)
@@ -359,27 +374,10 @@ def _functions(model: Any) -> Functions | None:
     return Functions(model.functions)
 
 
-def _graphs(value: Argument) -> Sequence[Graph]:
-    """The graphs that an attribute holds."""
-    if isinstance(value, tuple):
-        return [part for part in value if isinstance(part, Graph)]
-    return (value,) if isinstance(value, Graph) else ()
-
-
 def _stored(graph: Any) -> frozenset[str]:
     """Names of the stored tensors of a graph."""
     dense = [tensor.name for tensor in graph.initializer]
     return frozenset([*dense, *(tensor.values.name for tensor in graph.sparse_initializer)])
-
-
-def _wanted(node: Node, used: set[str]) -> Node:
-    """The call, results that nobody uses marked; one that returns nothing wanted keeps its first result."""
-    if len(node.outputs) < 2 or all(name in used for name in node.outputs):
-        return node
-    outputs = tuple([name if name in used else None for name in node.outputs])
-    if not any(outputs):
-        outputs = (node.outputs[0], *outputs[1:])
-    return replace(node, outputs=outputs)
 
 
 def _contents(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str], Stored | None]:

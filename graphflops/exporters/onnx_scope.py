@@ -6,7 +6,7 @@ call that the function is written out for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,6 +170,16 @@ def _unique(name: str, taken: dict[str, int]) -> str:
         if candidate not in taken:
             taken[name], taken[candidate] = number, 1
             return candidate
+
+
+def with_wanted(node: Node, used: set[str]) -> Node:
+    """The call, results that nobody uses marked; one that returns nothing wanted keeps its first result."""
+    if len(node.outputs) < 2 or all(name in used for name in node.outputs):
+        return node
+    outputs = tuple([name if name in used else None for name in node.outputs])
+    if not any(outputs):
+        outputs = (node.outputs[0], *outputs[1:])
+    return replace(node, outputs=outputs)
 
 
 class Call(NamedTuple):

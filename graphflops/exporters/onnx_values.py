@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import at_least, prod
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import DROPPED
-from graphflops.graph import Opaque
+from graphflops.graph import Graph, Opaque
 from graphflops.ops import operator
 from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
@@ -257,6 +257,13 @@ def _state(op_type: str) -> tuple[int, ...]:
     """Places of the operands that are state."""
     parameters = operator(f"onnx.{op_type}").parameters
     return tuple([place for place, name in enumerate(parameters) if name in _STATISTICS])
+
+
+def graphs_in(value: Argument) -> Sequence[Graph]:
+    """The graphs that an attribute holds."""
+    if isinstance(value, tuple):
+        return [part for part in value if isinstance(part, Graph)]
+    return (value,) if isinstance(value, Graph) else ()
 
 
 def role_of(typed: TensorType, target: str, is_state: bool) -> InputRole:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
+
+Evidence = Literal[
+    "recorded", "rewritten", "named", "none"
+]  # what the module of a call of an ONNX file is known by
 
 _FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # Not the user's: torch (installed, or a checkout in a directory of its name), Python's library, generated.
@@ -25,8 +29,15 @@ _EXPORT_ROOT = re.compile(r"^_export_root(?:\.|$)")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _TRACE = "pkg.torch.onnx.stack_trace"
-_READ = frozenset({_SCOPES, _CLASSES, _TRACE})
+_REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
+_READ = frozenset({_SCOPES, _CLASSES, _TRACE, _REWRITTEN})
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
+
+_QUANTIZED = re.compile(
+    r"(?:_quantized|_scale|_zero_point|_DequantizeLinear\w*|_QuantizeLinear\w*)+$"
+)  # onnxruntime's
+
+_REPEATED = re.compile(r"_\d+$", re.ASCII)  # behind the scope of a second call of one module
 
 # A string that does not end reaches to the end of the text: looking for its end once more from each quote takes forever.
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)", re.DOTALL)
@@ -120,9 +131,13 @@ class OnnxPlaces:
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
         self._scopes: dict[str, str] = {"": ""}
 
-    def of(self, node: Any) -> tuple[str, str, str]:
-        """Path and type of the innermost module, and the source line, of a NodeProto; "" for what is not known."""
+    def of(self, node: Any) -> tuple[tuple[str, str, str], Evidence]:
+        """Path and type of the innermost module, and the source line, of a NodeProto; "" for what is not known.
+
+        And what the module is known by.
+        """
         scopes = classes = line = ""
+        rewritten = False
         for entry in node.metadata_props[:]:
             key = entry.key
             if key not in _READ or isinstance(value := entry.value, bytes):  # not UTF-8
@@ -131,12 +146,13 @@ class OnnxPlaces:
                 scopes = value
             elif key == _CLASSES:
                 classes = value
-            else:
+            elif key == _TRACE:
                 line = self._sources.line(value)
+            else:
+                rewritten = True
         if scopes:
-            module, kind = self._module(scopes, classes)
-            return module, kind, line
-        return self._by_name(node.name), "", line
+            return (*self._module(scopes, classes), line), "rewritten" if rewritten else "recorded"
+        return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
 
     def _module(self, scopes: str, classes: str) -> tuple[str, str]:
         """From the lists of scopes and their types, outermost first; the last of each is the call itself."""
@@ -159,10 +175,22 @@ class OnnxPlaces:
             parts = [part for part in scope.split("/") if part] if len(scope) <= _LONGEST_SCOPE else []
             if len(parts) > _DEEPEST_SCOPE:
                 parts = []
-            known = self._scopes[scope] = ".".join(parts)
-            for end in range(1, len(parts) + 1):
-                self.modules.setdefault(".".join(parts[:end]), "")
+            known = ""
+            for part in parts:
+                known = _below(known, part)
+                self.modules.setdefault(known, "")
+            self._scopes[scope] = known
         return known
+
+
+def _below(path: str, name: str) -> str:
+    """The path of a module of that name: TorchScript names an item of a list `layer1.0`, also inside `layer1`."""
+    parts, around = name.split("."), _REPEATED.sub("", path)
+    for end in range(len(parts) - 1, 0, -1):
+        shared = ".".join(parts[:end])
+        if any(f".{known}".endswith(f".{shared}") for known in (path, around)):
+            return f"{path}.{'.'.join(parts[end:])}"
+    return f"{path}.{name}" if path else name
 
 
 def original_names(graph: Any) -> dict[str, str]:
@@ -174,7 +202,16 @@ def original_names(graph: Any) -> dict[str, str]:
                 names = _quoted(entry.value)
                 if len(names) == 1:
                     found[described.name] = names[0]
+    for tensor in graph.initializer if found else ():
+        made = _QUANTIZED.search(tensor.name)
+        if made is not None and tensor.name[: made.start()] in found:
+            found[tensor.name] = found[tensor.name[: made.start()]] + made[0]
     return found
+
+
+def unquantized(name: str) -> str:
+    """The name of the tensor that onnxruntime's quantizer made a tensor of that name from."""
+    return _QUANTIZED.sub("", name)
 
 
 def _quoted(text: str) -> list[str]:

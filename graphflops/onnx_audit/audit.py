@@ -95,6 +95,6 @@ def _placed(finding: Finding, at: object) -> Finding:
         return replace(finding, node=row.node, op=row.op, module=row.module, source=row.source)
     from graphflops.exporters.sources import OnnxPlaces
 
-    module, _, source = OnnxPlaces().of(at)
+    (module, _, source), _ = OnnxPlaces().of(at)
     domain = f"{at.domain}." if at.domain else ""  # type: ignore[attr-defined]
     return replace(finding, node=at.name, op=f"{domain}{at.op_type}", module=module, source=source)  # type: ignore[attr-defined]
