@@ -41,6 +41,21 @@ class OneLine(click.ClickException):
 class Commands(click.Group):
     """The group of commands, each imported when it is run."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named, or an error that names those that are spelled alike."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+
+        alike = get_close_matches(name.lower(), COMMANDS, n=2)
+        if not alike and os.path.exists(name):
+            alike = [f"analyze {shown(name)}"]
+        advice = f"did you mean {' or '.join(alike)}?" if alike else f"there are {', '.join(COMMANDS)}"
+        raise click.UsageError(f"no such command {shown(name)!r}: {advice}", ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
         return [*COMMANDS]

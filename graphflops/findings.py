@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.rendered import Rendered
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -61,8 +63,8 @@ class ModelFindings:
     assumed: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+@dataclass(frozen=True, slots=True, repr=False)
+class Findings(Rendered):
     """All findings of one run.
 
     command: which command found them; in code scanning, findings of one do not replace those of the other.

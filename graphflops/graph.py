@@ -152,7 +152,7 @@ class Origin:
     sha256: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """A program, or a graph nested in one, as recorded.
 
@@ -187,6 +187,10 @@ class Graph:
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+    def __repr__(self) -> str:
+        name = self.name or self.origin.path or "program"
+        return f"<Graph {name}: {len(self.nodes):,} nodes, {len(self.inputs):,} inputs>"
 
     @cached_property
     def nx(self) -> networkx.MultiDiGraph:

@@ -23,12 +23,25 @@ class Exported(Protocol):
     graph_signature: Any
 
 
-Model = Union[str, "os.PathLike[str]", "Graph", "Report", Exported]
+class Module(Protocol):
+    """A `torch.nn.Module`, named by what is read of it."""
+
+    def named_parameters(self) -> Any:
+        """Its parameters by name."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What it computes."""
+
+
+Model = Union[str, "os.PathLike[str]", "Graph", "Report", Exported, Module]
 
 
 def analyze(
     model: Model,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
     *,
+    dynamic_shapes: Any = None,
     model_name: str | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
@@ -39,8 +52,11 @@ def analyze(
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
-    model: path of a `.pt2` or `.onnx` file or of a saved JSON report, a `Graph`, a `Report`, or a
-        `torch.export.ExportedProgram`. A report is returned as it was saved, and takes none of the options.
+    model: path of a `.pt2` or `.onnx` file or of a saved JSON report, a `Graph`, a `Report`, a
+        `torch.export.ExportedProgram`, or a `torch.nn.Module`, which is exported first.
+        A report is evaluated at `dims` and `inputs`; it takes none of the other options.
+    args, kwargs, dynamic_shapes: example inputs of a module, and which of their axes are left open, as for
+        `torch.export.export`.
     model_name: which program of an archive that holds several.
     dims: sizes by symbol (`s27`) or by input axis (`ids[1]`).
     inputs: whole shapes by input name; a program without symbols is propagated again from them.
@@ -51,17 +67,53 @@ def analyze(
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for a file that cannot be read, ModelError where given sizes contradict the program, OptionError for
-    an option with a saved report.
+    an option that the model does not take.
     """
+    model = _captured(model, args, kwargs, dynamic_shapes)
     report = saved_report(model)
     if report is not None:
-        if model_name is not None or dims or inputs or masks or training or not assume:
-            raise OptionError("MODEL is a saved report, which is as it was analysed: give the model itself")
-        return report
+        _refuse_with_report(
+            {"--model": model_name, "--mask": masks, "--training": training, "--open": not assume}
+        )
+        if not dims and not inputs:
+            return report
+        from graphflops.resize import resized
+
+        return resized(report, dims or {}, inputs or {})
     from graphflops import analysis
 
     sizes: Any = {"dims": dims, "inputs": inputs, "masks": masks, "assume": assume}
     return analysis.analyze(model, model_name=model_name, training=training, progress=progress, **sizes)
+
+
+def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Model:
+    """The exported program of a module; any other model as it is. OptionError for inputs that are missing or too many."""
+    has_inputs = args is not None or bool(kwargs)
+    if not (hasattr(model, "named_parameters") and hasattr(model, "forward")):
+        if has_inputs or dynamic_shapes is not None:
+            raise OptionError(
+                "example inputs are those of a torch.nn.Module: leave them out for any other model"
+            )
+        return model
+    if not has_inputs:
+        name = type(model).__name__
+        raise OptionError(
+            f"{name} is a module: give example inputs to export it with, as in analyze(module, (x,))"
+        )
+    from graphflops.exporters.live import capture
+
+    given = args if isinstance(args, (tuple, list)) else () if args is None else (args,)
+    exported: Exported = capture(model, tuple(given), kwargs, dynamic_shapes)
+    return exported
+
+
+def _refuse_with_report(options: Mapping[str, object]) -> None:
+    """Raise OptionError for what a saved report cannot tell."""
+    given = [name for name, option in options.items() if option]
+    if given:
+        raise OptionError(
+            f"MODEL is a saved report, which cannot tell {', '.join(given)}: give the model itself"
+        )
 
 
 def is_report(model: object) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived from the annotations
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse  # noqa: TC001
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.graph import Origin, Phase  # noqa: TC001
 from graphflops.lazy import imported
+from graphflops.rendered import Rendered
 from graphflops.tensor import TensorType  # noqa: TC001
 
 State = Literal["counted", "free", "unknown"]
@@ -148,8 +149,8 @@ class Coverage:
         return self.counted + self.free + self.unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Rendered):
     """One analysed program.
 
     totals: the forward (for a joint graph: all of it); backward, optimizer: what a training step adds, or None.
@@ -218,13 +219,12 @@ class Report:
             groups.setdefault(key, []).append(row.cost)
         return {key: Cost.sum(costs) for key, costs in groups.items()}
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: totals and where the work is."""
-        return str(imported("graphflops.render.html.fragment:fragment")(self))
+    def to_dataframe(self, by: Cut | None = None, depth: int | None = None) -> Any:
+        """A `pandas.DataFrame` with a line for each call, or for each module, operator, source line or attention.
 
-    def _repr_markdown_(self) -> str:
-        """The same for a notebook that shows Markdown."""
-        return str(imported("graphflops.render.markdown:markdown")(self))
+        The columns are those of the CSV; what is not known is missing. OptionError where pandas is not installed.
+        """
+        return imported("graphflops.render.dataframe:dataframe")(self, by=by, depth=depth)
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""

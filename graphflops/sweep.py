@@ -10,6 +10,7 @@ from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.possible import refuse_negative
+from graphflops.rendered import Rendered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,8 +45,8 @@ class Point:
         return flops / moved if flops is not None and moved else None
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+@dataclass(frozen=True, slots=True, repr=False)
+class Sweep(Rendered):
     """A report at many sizes. notes: sizes that the program was not exported for."""
 
     report: Report

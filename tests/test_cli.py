@@ -26,6 +26,49 @@ MODEL = str(ROOT / "samples" / "gqa_transformer.pt2")
 STATIC = str(ROOT / "samples" / "convnet.pt2")
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["analyse", MODEL], "did you mean analyze?"),
+        (["Diff", MODEL], "did you mean diff?"),
+        ([MODEL], f"did you mean analyze {MODEL}?"),
+        (["price"], "there are analyze, audit, capture"),
+    ],
+)
+def test_a_command_that_does_not_exist_names_those_that_do(words: list[str], advice: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert advice in result.stderr
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    for words, found in (("graphflops va", "validate"), ("graphflops audit --fail", "--fail-on")):
+        typed = {
+            "_GRAPHFLOPS_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        }
+        result = CliRunner().invoke(cli.main, [], prog_name="graphflops", env=typed)
+        assert f"plain,{found}" in result.stdout
+
+
+def test_a_picture_is_refused_in_one_line(tmp_path: Path) -> None:
+    result = run("analyze", MODEL, "-o", tmp_path / "costs.png")
+    assert result.exit_code == 2
+    assert ".png is the suffix of no format for a report: use .json" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_saved_report_is_evaluated_at_other_sizes(tmp_path: Path) -> None:
+    run("analyze", MODEL, "-o", tmp_path / "report.json")
+    result = run("analyze", tmp_path / "report.json", "--dim", "ids[1]=1024", "--format", "json")
+    expected = run("analyze", MODEL, "--dim", "ids[1]=1024", "--format", "json")
+    assert result.stdout == expected.stdout
+    unknown = run("analyze", tmp_path / "report.json", "--dim", "ids[4]=1024")
+    assert unknown.exit_code == 1
+    assert len(unknown.stderr.splitlines()) == 1
+
+
 def run(*args: str | os.PathLike[str]) -> Result:
     return CliRunner().invoke(cli.main, [os.fspath(arg) for arg in args], prog_name="graphflops")
 
@@ -146,7 +189,7 @@ def test_a_saved_report_is_as_good_as_the_model(tmp_path: Path) -> None:
     assert ok("analyze", MODEL, "--output", saved) == ""
     for form in ("table", "json", "csv", "markdown"):
         assert ok("analyze", saved, "--format", form) == ok("analyze", MODEL, "--format", form)
-    assert "saved report" in misused("analyze", saved, "--dim", "s0=1")
+    assert "saved report" in misused("analyze", saved, "--training")
     assert ok("rules", saved) == ok("rules", MODEL)
 
 

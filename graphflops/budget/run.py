@@ -15,6 +15,7 @@ from graphflops.checkout import tracked
 from graphflops.errors import FileError, GraphflopsError, OptionError, shown
 from graphflops.findings import Findings, ModelFindings
 from graphflops.loading import analyze, import_rules, saved_report
+from graphflops.rendered import Rendered
 from graphflops.revisions import changed, file_at, resolved
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Outcome:
     values: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+@dataclass(frozen=True, slots=True, repr=False)
+class Checked(Rendered):
     """The result of a check: findings by model, and what was measured."""
 
     found: tuple[ModelFindings, ...]
@@ -83,6 +84,9 @@ class Checked:
     def findings(self) -> Findings:
         """The findings as formats render them."""
         return Findings(self.found, "check", RULES)
+
+    def _content(self) -> Findings:
+        return self.findings
 
     @property
     def broken(self) -> bool:

@@ -10,11 +10,9 @@ from graphflops.commands import files, options
 from graphflops.render import formats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from graphflops.findings import Findings, RuleInfo
-
-_TOP = 5  # findings of one code that a table shows
+    from graphflops.findings import Findings
 
 
 def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
@@ -45,7 +43,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     "--top",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"Findings of one code in a table. Default: {_TOP}.",
+    help="Findings of one code in a table. Default: 5.",
 )
 @options.output_of("Findings")
 @click.option("--explain", metavar="CODE", help="Say what a check looks for; `all` lists them.")
@@ -95,8 +93,9 @@ def audit(
 
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> Findings:
-    from graphflops.findings import Findings, ModelFindings
+    from graphflops.findings import ModelFindings
     from graphflops.onnx_audit.audit import audit as run
+    from graphflops.onnx_audit.audit import audit_findings
 
     found = []
     for model in models:
@@ -104,7 +103,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> Findi
             result = run(model, codes=codes, progress=progress, **sizes)
         known = () if result.report is None else (result.report.values, result.report.assumed)
         found.append(ModelFindings(model, result.findings, *known))
-    return Findings(tuple(found), "audit", _rules(), per_code=_TOP)
+    return audit_findings(found)
 
 
 def _explain(code: str, output: str | None) -> None:
@@ -120,18 +119,3 @@ def _explain(code: str, output: str | None) -> None:
         raise click.UsageError(f"no check has the code {code!r}: --explain all lists them")
     head = f"{check.code} {check.name} ({check.kind}, {check.severity})"
     files.write(f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n", output)
-
-
-def _rules() -> Mapping[str, RuleInfo]:
-    from graphflops.findings import RuleInfo
-    from graphflops.onnx_audit.catalogue import checks
-
-    return {
-        check.code: RuleInfo(
-            check.name,
-            check.summary,
-            f"{check.explanation}\n\nFix: {check.fix}.",
-            check.severity,
-        )
-        for check in checks().values()
-    }

@@ -33,7 +33,9 @@ def report_of(
     from graphflops.loading import analyze, import_rules, is_report
 
     if (rule_files or verify) and is_report(model):
-        raise click.UsageError("MODEL is a saved report, which is as it was analysed: give the model itself")
+        raise click.UsageError(
+            "MODEL is a saved report, which takes no --rules and no --verify: give the model itself"
+        )
     import_rules(rule_files)
     with Progress() as progress:
         given: Any = _verified(model, model_name) if verify else model

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.cost import REPORTED
+from graphflops.rendered import Rendered
 from graphflops.report import Report, Row  # noqa: TC001 - the JSON form is derived from the annotations
 
 if TYPE_CHECKING:
@@ -279,8 +280,8 @@ class Remark:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Rendered):
     """What differs between two programs.
 
     same: nothing does: no quantity, no priced call, no size. Names of nodes and line numbers alone are no difference.

@@ -10,24 +10,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphflops.errors import FileError
-from graphflops.findings import SEVERITIES, Finding
+from graphflops.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
+from graphflops.rendered import Rendered
 from graphflops.view import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from graphflops.onnx_audit.registry import Check, Observation
     from graphflops.report import Report
 
+_PER_CODE = 5  # findings of one code that a table shows
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Audit(Rendered):
     """Findings, the most severe first; `report` is None if the file is no valid program, whose cost is unknown then."""
 
     path: str
     findings: tuple[Finding, ...]
     report: Report | None
+
+    def _content(self) -> Findings:
+        known = () if self.report is None else (self.report.values, self.report.assumed)
+        return audit_findings([ModelFindings(self.path, self.findings, *known)])
 
 
 def audit(
@@ -67,6 +74,19 @@ def audit(
             ]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
     return Audit(str(path), tuple(findings), model.report)
+
+
+def audit_findings(models: Iterable[ModelFindings]) -> Findings:
+    """The findings of several files, as formats render them."""
+    from graphflops.onnx_audit.catalogue import checks
+
+    rules = {
+        check.code: RuleInfo(
+            check.name, check.summary, f"{check.explanation}\n\nFix: {check.fix}.", check.severity
+        )
+        for check in checks().values()
+    }
+    return Findings(tuple(models), "audit", rules, per_code=_PER_CODE)
 
 
 def _negligible(observation: Observation, model: Model) -> bool:

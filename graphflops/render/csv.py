@@ -32,18 +32,22 @@ def csv(report: Report, *, by: Cut | None = None, depth: int | None = None, top:
     depth: components of a module's path.
     top: lines kept, from the first.
     """
+    heads, rows = lines(report, by, depth)
+    return written(heads, rows if top is None else rows[:top])
+
+
+def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str], list[list[str | int]]]:
+    """The heads and the lines; "" for a figure that is not known."""
     ledger = Ledger(report)
     if by is None:
-        heads, rows = _calls(report, ledger)
-    elif by == "module":
-        heads, rows = _modules(report, ledger, depth)
-    elif by == "attention":
-        heads, rows = _attentions(report, ledger)
-    else:
-        groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
-        heads = [by, "calls", "unknown", *_heads(ledger)]
-        rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
-    return written(heads, rows if top is None else rows[:top])
+        return _calls(report, ledger)
+    if by == "module":
+        return _modules(report, ledger, depth)
+    if by == "attention":
+        return _attentions(report, ledger)
+    groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
+    rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
+    return [by, "calls", "unknown", *_heads(ledger)], rows
 
 
 def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:

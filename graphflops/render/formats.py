@@ -9,8 +9,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.errors import OptionError
+from graphflops.errors import OptionError, shown
 from graphflops.lazy import imported
+from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ CONTEXT = (
 )  # known to the caller, not asked for by the user: a format may ignore them
 _SCREEN = ("width", "color")
 _CUTS = ("by", "depth", "top")
+_PLAIN = (".txt", ".log", ".out")  # suffixes of files that hold the text of a terminal
 
 # The classes that formats render, as an error names them.
 RENDERED = {
@@ -128,13 +130,28 @@ def names(kind: str) -> list[str]:
     return [form.name for form in FORMATS if kind in form.renderers]
 
 
-def chosen(kind: str, form: str | None, output: str | None) -> str:
-    """The name of the format that is asked for, else the one that the output's suffix stands for, else the default."""
+def chosen(kind: str, form: str | None, output: str | os.PathLike[str] | None) -> str:
+    """The name of the format that is asked for, else the one that the output's suffix stands for, else the default.
+
+    Raises OptionError for a suffix that stands for no format of this class, unless the output is a device or a pipe.
+    """
     if form is not None:
         return form
     suffix = os.path.splitext(output or "")[1].lower()
-    by_suffix = (one.name for one in FORMATS if suffix in one.suffixes and kind in one.renderers)
-    return next(by_suffix, names(kind)[0])
+    by_suffix = (one for one in FORMATS if suffix in one.suffixes)
+    found = next((one.name for one in by_suffix if kind in one.renderers), None)
+    if found is None and output is not None and suffix not in ("", *_PLAIN):
+        known = ", ".join(suffix for one in FORMATS if kind in one.renderers for suffix in one.suffixes)
+        what = f"{suffix} is the suffix of no format for {RENDERED[kind]}"
+        raise OptionError(f"{shown(os.fspath(output))}: {what}: use {known}, or --format")
+    return found or names(kind)[0]
+
+
+def save(value: object, path: str | os.PathLike[str], form: str | None = None, **options: object) -> None:
+    """Writes the object to a file, completely or not at all, in the format that is named or that the suffix stands for."""
+    text = render(value, chosen(type(value).__name__, form, path), **options)
+    with whole(os.fspath(path)) as part, open(part, "wb") as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
 
 
 def render(value: object, form: str, **options: object) -> str | bytes:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.rendered import Rendered
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -90,8 +92,8 @@ class Ceilings:
     bandwidth: float
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Validation(Rendered):
     """A program that was run, compared with its analysis.
 
     device: description of the device. sizes: of the symbols: given, recorded in the export, or found in the run.

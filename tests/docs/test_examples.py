@@ -18,6 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+import graphflops
 from graphflops import cli
 from graphflops.rules import registry
 from tests.docs import models
@@ -100,12 +101,15 @@ def test_commands(block: Block) -> None:
 
 def names(text: str) -> dict[str, Any]:
     """What the text of an example takes for granted."""
-    if "torch." not in text and "exported_program" not in text:
-        return {"pytest": pytest}
+    if "to_dataframe" in text:
+        pytest.importorskip("pandas")
+    if not any(name in text for name in ("torch.", "exported_program", "(module")):
+        return {"pytest": pytest, "graphflops": graphflops}
     torch = pytest.importorskip("torch")
     module, x = torch.nn.Linear(8, 4), torch.zeros(2, 8)
     return {
         "pytest": pytest,
+        "graphflops": graphflops,
         "torch": torch,
         "module": module,
         "x": x,

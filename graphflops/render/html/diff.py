@@ -22,10 +22,20 @@ if TYPE_CHECKING:
 _FACTS = 6  # things said of one module
 
 
+def fragment(found: Comparison) -> str:
+    """The comparison as a piece of HTML without script or style."""
+    title = f"<p><b>{escaped(' → '.join(words.titles(found)))}</b></p>"
+    lines = "".join(f"<p>{escaped(line)}</p>" for line in _lead(found))
+    return f"<div>{title}{lines}{''.join(map(table, tables(found)))}</div>"
+
+
+def _lead(found: Comparison) -> list[str]:
+    return [*words.headlines(found), *words.notes(found)]
+
+
 def html(found: Comparison) -> str:
     """The comparison as a page."""
     titles = words.titles(found)
-    lead = [*words.headlines(found), *words.notes(found)]
     sides: tuple[Report, ...] = (_moved(found), found.new)
     if (found.old.backward is None) != (found.new.backward is None):
         sides = tuple(map(_forward_only, sides))
@@ -33,13 +43,11 @@ def html(found: Comparison) -> str:
         sides,
         list(_sizes(found)),
         titles=titles,
-        lead=lead,
+        lead=_lead(found),
         changes=[_change(fold) for fold in found.folded],
         operators=not found.export,
     )
-    lines = "".join(f"<p>{escaped(line)}</p>" for line in lead)
-    plain = f"<div>{lines}{''.join(map(table, tables(found)))}</div>"
-    return page(data, " → ".join(titles), plain)
+    return page(data, " → ".join(titles), fragment(found))
 
 
 def _sizes(found: Comparison) -> Iterator[PageSize]:

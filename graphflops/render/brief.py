@@ -1,0 +1,73 @@
+"""A result in one line: its `repr`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.render.text import Numbers, count_of, elided, safe
+
+if TYPE_CHECKING:
+    from graphflops.report import Report
+
+_WIDTH = 200  # characters
+_FORMULA = 60  # characters of a formula
+
+
+def brief(value: Any) -> str:
+    """`<Report model.pt2: 1.200 G FLOPs, 221.8 k parameters, 118 calls>`."""
+    kind = type(value).__name__
+    return f"<{kind} {elided(_ABOUT[kind](value), _WIDTH)}>"
+
+
+def _report(report: Report) -> str:
+    from graphflops.render.summary import title
+
+    numbers, unknown = Numbers(report.value, _FORMULA), report.coverage.unknown
+    calls = count_of(report.coverage.nodes, "call") + (f", {unknown:,} of them unknown" if unknown else "")
+    flops = f"{'>= ' if unknown else ''}{numbers.count(report.totals.cost.matrix_flops)} FLOPs"
+    return f"{title(report)}: {flops}, {numbers.count(report.parameters)} parameters, {calls}"
+
+
+def _sweep(sweep: Any) -> str:
+    from graphflops.render.summary import title
+
+    return f"{title(sweep.report)}: {count_of(len(sweep.points), 'point')}"
+
+
+def _comparison(found: Any) -> str:
+    from graphflops.render.diff import words
+
+    return next(iter(words.headlines(found)), " → ".join(words.titles(found)))
+
+
+def _findings(found: Any) -> str:
+    from graphflops.render.findings import conclusion
+
+    return conclusion(found.models)
+
+
+def _checked(checked: Any) -> str:
+    return _findings(checked.findings)
+
+
+def _audit(found: Any) -> str:
+    from graphflops.render.findings import counted
+
+    return f"{safe(found.path, 80)}: {counted(found.findings)}"
+
+
+def _validation(found: Any) -> str:
+    from graphflops.render.validation import conclusion
+
+    return f"{safe(found.path, 80)}: {conclusion(found)}"
+
+
+_ABOUT = {
+    "Report": _report,
+    "Sweep": _sweep,
+    "Comparison": _comparison,
+    "Findings": _findings,
+    "Checked": _checked,
+    "Audit": _audit,
+    "Validation": _validation,
+}

@@ -1,0 +1,69 @@
+"""What a notebook shows of a result: HTML in one line, made of tags and attributes that sanitizers let through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.lazy import imported
+from graphflops.render.html.fragment import escaped, table
+from graphflops.render.tables import Entry, TextTable
+
+if TYPE_CHECKING:
+    from graphflops.findings import Findings, ModelFindings
+    from graphflops.sweep import Sweep
+
+_FINDINGS = 50  # shown of one model
+_OF = {
+    "Report": "graphflops.render.html.fragment:fragment",
+    "Comparison": "graphflops.render.html.diff:fragment",
+    "Findings": f"{__name__}:findings",
+    "Sweep": f"{__name__}:sweep",
+    "Validation": f"{__name__}:validation",
+}
+
+
+def notebook(value: Any) -> str:
+    """The result as a piece of HTML."""
+    return str(imported(_OF[type(value).__name__])(value)).replace("\n", " ")
+
+
+def findings(found: Findings) -> str:
+    """How many there are, and a table for each model with any."""
+    from graphflops.render.findings import conclusion
+
+    return f"<div><p><b>{escaped(conclusion(found.models))}</b></p>{''.join(map(_model, found.models))}</div>"
+
+
+def _model(model: ModelFindings) -> str:
+    from graphflops.render.findings import counted, where, worth
+
+    heads = ("severity", "code", "what", "where", "costs", "fix")
+    entries = [
+        Entry([f.severity, f"{f.code} {f.name}", f.message, where(f), worth(f, model), f.fix])
+        for f in model.findings[:_FINDINGS]
+    ]
+    rest = len(model.findings) - len(entries)
+    shown = table(TextTable(heads, entries, len(heads))) if entries else ""
+    more = f"<p>… and {rest:,} more</p>" if rest else ""
+    return f"<p><b>{escaped(model.model)}</b>: {escaped(counted(model.findings))}</p>{shown}{more}"
+
+
+def sweep(found: Sweep) -> str:
+    """A line for each point."""
+    from graphflops.render.sweep import cells
+    from graphflops.render.tables import listing
+
+    notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
+    return (
+        f"<div>{table(listing(cells(found.points, exact=False)))}{f'<ul>{notes}</ul>' if notes else ''}</div>"
+    )
+
+
+def validation(found: Any) -> str:
+    """The facts, line by line."""
+    from graphflops.render.validation import conclusion, facts
+
+    lines = "".join(
+        f"<tr><th>{escaped(name)}</th><td>{escaped(text)}</td></tr>" for name, text in facts(found)
+    )
+    return f"<div><p><b>{escaped(conclusion(found))}</b></p><table>{lines}</table></div>"

@@ -1,0 +1,148 @@
+"""Evaluates a saved report at other sizes: its formulas hold them open, so the model itself is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from graphflops.dims import Expr
+from graphflops.errors import ModelError, shown
+from graphflops.graph import Graph, Input, Symbol
+from graphflops.passes.bind import bind
+from graphflops.possible import refuse_negative
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.report import Report, Timeline, Totals
+
+_ADVICE = "analyze the model itself"
+
+
+def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]]) -> Report:
+    """The report at other sizes, as an analysis of the model at these sizes would give it.
+
+    dims: by symbol (`s27`) or input axis (`ids[1]`). inputs: whole shapes.
+    Raises ModelError for a size that the report does not hold open, and where a size of a result would be negative.
+    """
+    dims = {name: size for name, size in dims.items() if not _is_given(report, name, size)}
+    binding = bind(_sizes_only(report), dims, inputs, assume=False)
+    if binding.awaited:
+        name = next(iter(binding.awaited))
+        raise ModelError(f"{shown(name)}: the report has no such open size: {_ADVICE}")
+    for name, typed in binding.inputs.items():
+        _refuse_fixed(report, name, typed.shape)
+    given = binding.given
+    changed: Report = _Substitution(given).of(report)
+    symbols = {
+        name: replace(info, value=given[name], given_by="user") if name in given else info
+        for name, info in report.symbols.items()
+    }
+    changed = replace(changed, symbols=symbols, diagnostics=(*report.diagnostics, *binding.diagnostics))
+    refuse_negative(changed.rows, changed.values)
+    return _with_peaks(report, changed)
+
+
+def _sizes_only(report: Report) -> Graph:
+    """A graph without calls that has the inputs and the open sizes of the report."""
+    return Graph(
+        nodes=(),
+        types={named.name: named.type for named in report.inputs},
+        inputs=tuple([Input(named.name, "user", "") for named in report.inputs]),
+        outputs=(),
+        symbols={
+            name: Symbol(name, info.minimum, info.maximum, info.value, info.where)
+            for name, info in report.symbols.items()
+            if info.given_by != "user"
+        },
+    )
+
+
+def _is_given(report: Report, name: str, size: int) -> bool:
+    """True if the report was made at this size; ModelError if it was made at another one that was given."""
+    info = report.symbols.get(name)
+    if info is None or info.given_by != "user":
+        return False
+    if info.value != size:
+        raise ModelError(
+            f"{shown(name)} was given as {info.value} when the report was made: {_ADVICE}, or a report without it"
+        )
+    return True
+
+
+def _refuse_fixed(report: Report, name: str, shape: Sequence[object]) -> NoReturn:
+    (old,) = [named.type for named in report.inputs if named.name == name]
+    sizes = enumerate(zip(old.shape, shape, strict=True))
+    axis, size = next((axis, size) for axis, (size, now) in sizes if size != now)
+    raise ModelError(f"{shown(name)}[{axis}] is {size} in the report, which does not hold it open: {_ADVICE}")
+
+
+class _Substitution:
+    """Puts values in for symbols everywhere in frozen data; what holds none of them stays the same object."""
+
+    def __init__(self, given: Mapping[str, int]) -> None:
+        self.given = given
+        self.known: dict[int, tuple[object, Any]] = {}  # by identity, with the object kept alive
+
+    def of(self, value: Any) -> Any:
+        if value is None or isinstance(value, (str, int, float)):
+            return value
+        if id(value) not in self.known:
+            self.known[id(value)] = value, self._made(value)
+        return self.known[id(value)][1]
+
+    def _made(self, value: Any) -> Any:
+        if isinstance(value, Expr):
+            return value.substitute(self.given)
+        if isinstance(value, Mapping):
+            return {key: self.of(part) for key, part in value.items()}
+        if isinstance(value, tuple):
+            parts = [self.of(part) for part in value]
+            if all(new is old for new, old in zip(parts, value, strict=True)):
+                return value
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if not is_dataclass(value):
+            return value
+        old = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        new = {name: self.of(part) for name, part in old.items()}
+        changed = {name: part for name, part in new.items() if part is not old[name]}
+        return replace(value, **changed) if changed else value  # type: ignore[type-var]
+
+
+def _with_peaks(old: Report, new: Report) -> Report:
+    """The report with the calls where memory peaks at its sizes; "" where only the model itself tells."""
+    nodes = {id(part): _peak_node(new, part) for part in (new.totals, new.backward) if part is not None}
+    if old.backward is None:
+        return replace(new, totals=replace(new.totals, peak_node=nodes[id(new.totals)]))
+    kept = new.totals.peak_node if isinstance(old.totals.peak_bytes, int) else ""
+    assert new.backward is not None
+    return replace(
+        new,
+        totals=replace(new.totals, peak_node=kept),
+        backward=replace(new.backward, peak_node=nodes[id(new.backward)]),
+    )
+
+
+def _peak_node(report: Report, totals: Totals) -> str:
+    """The call at which the timeline holds the most; "" where there is no timeline, or a size is open."""
+    held = _held(report, report.memory)
+    if held is None:
+        return totals.peak_node if isinstance(totals.peak_bytes, int) and not report.memory.rows else ""
+    return report.rows[report.memory.rows[held.index(max(held))]].node if held else totals.peak_node
+
+
+def _held(report: Report, memory: Timeline) -> list[int] | None:
+    """Bytes held at each moment; None where a size has no value."""
+    changes = [0] * (len(memory.rows) + 1)
+    for entry in memory.held:
+        size = report.value(entry.bytes)
+        if size is None:
+            return None
+        changes[entry.first] += size
+        changes[entry.last + 1] -= size
+    held, sums = 0, []
+    for change in changes[:-1]:
+        held += change
+        sums.append(held)
+    return sums
