@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from graphflops.commands import files, options
-from graphflops.errors import ModelError
 from graphflops.render import formats
 
 
@@ -75,13 +74,9 @@ def validate(
     from graphflops.loading import import_rules
 
     import_rules(rule_files)
-    try:
-        from graphflops.runtime import validate as run
-    except ModuleNotFoundError as missing:
-        if missing.name and missing.name.startswith("graphflops"):
-            raise
-        raise ModelError(f"running a model needs {missing.name}: pip install 'graphflops[runtime]'") from None
-    found = run.validate(model, **given)
+    from graphflops.runtime.validate import validate as run
+
+    found = run(model, **given)
     files.write(formats.render(found, form, **shown, **files.screen(output)), output)
     if not found.holds:
         from graphflops.render.validation import conclusion

@@ -11,7 +11,7 @@ import torch
 from graphflops.runtime.compare import RowFinder
 from graphflops.runtime.counters import range_name
 from graphflops.runtime.execute import Execution
-from graphflops.runtime.validate import prepared
+from graphflops.runtime.run import prepared
 
 if TYPE_CHECKING:
     from graphflops.runtime.execute import Step

@@ -14,7 +14,7 @@ from graphflops.errors import ModelError, shown
 from graphflops.ops import operator
 from graphflops.runtime import flex_nodes
 from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
-from graphflops.runtime.inputs import at_sizes
+from graphflops.runtime.input_plans import at_sizes
 from graphflops.runtime.sizes import RunSizes
 from graphflops.runtime.tensors import numbers, random_weight
 from graphflops.runtime.validation import CheckResult, NodeResult

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
-from graphflops.errors import FileError, ModelError, RunError, shown
+from graphflops.errors import FileError, RunError, shown
 from graphflops.runtime.sizes import RunSizes
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.tensor import TensorType
@@ -30,13 +30,11 @@ def validate_onnx(
     """Run the file at `path` without optimizations, on numpy arrays by name; FLOPs are not counted.
 
     random_weights: use random numbers for external data.
-    Raises ModelError if onnxruntime is missing, RunError if it does not run the model.
+    Raises RunError if onnxruntime does not run the model.
     """
-    try:
-        import onnx
-        import onnxruntime  # type: ignore[import-untyped]
-    except ImportError as missing:
-        raise ModelError(f"running an ONNX file needs {missing.name}: pip install onnxruntime") from None
+    import onnx
+    import onnxruntime  # type: ignore[import-untyped]
+
     model = onnx.load(path, load_external_data=False)
     if random_weights:
         _make_up(model)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import graphflops
 from graphflops.analysis import as_graph
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
-from graphflops.runtime import validate as validation
+from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution
+from graphflops.runtime.input_plans import input_plans
 from graphflops.runtime.inputs import random_inputs
 from graphflops.runtime.tensors import Weights
 from graphflops.runtime.validation import CheckResult, NodeResult
@@ -336,6 +339,52 @@ def test_onnx_runs_in_onnxruntime() -> None:
     found = json.loads(result.stdout)
     assert found["holds"]
     assert found["verdicts"]["equal"] == len(found["nodes"])
+
+
+def test_an_onnx_file_runs_without_torch() -> None:
+    pytest.importorskip("onnxruntime")
+    code = (
+        "import sys; sys.modules['torch'] = None; import graphflops;"
+        f"found = graphflops.validate({str(SAMPLES / 'gqa_transformer.onnx')!r}, random_weights=True, repeats=0,"
+        " dims={'batch': 2, 'sequence': 5}); assert found.holds, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("convnet.pt2", "torch", "runtime"), ("convnet.onnx", "onnxruntime", "onnxruntime")],
+)
+def test_a_missing_package_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
+) -> None:
+    for module in [found for found in sys.modules if found.startswith("graphflops.runtime.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    result = run(SAMPLES / name)
+    assert result.exit_code == 1
+    assert f"needs {package}: pip install 'graphflops[{extra}]'" in result.stderr
+
+
+def test_all_open_sizes_are_named_at_once() -> None:
+    graph = graphflops.load(SAMPLES / "gqa_transformer.onnx")
+    report = graphflops.analyze(graph, assume=False)
+    with pytest.raises(ModelError, match="give --dim batch=N, --dim sequence=N"):
+        input_plans(report, View(graph, report.rows))
+
+
+def test_arrays_from_a_file_are_those_of_the_inputs(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "inputs.npz"
+    numpy.savez(path, ids=numpy.arange(12).reshape(2, 6))
+    options = ("--random-weights", "--repeats", "0", "--inputs", path)
+    found = run(SAMPLES / "gqa_transformer.onnx", *options, "--format", "json")
+    assert json.loads(found.stdout)["sizes"] == {"batch": 2, "sequence": 6}
+    numpy.savez(path, ids=numpy.zeros((2, 6), numpy.float32))
+    assert (
+        "input ids is int64[2, 6], the file holds [2, 6] float32"
+        in run(SAMPLES / "gqa_transformer.onnx", *options).stderr
+    )
 
 
 def test_onnx_without_its_weights_says_what_to_do() -> None:

@@ -1,0 +1,138 @@
+"""What inputs a program can be run on: their shapes at the known sizes, and the range of their integers. No torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.dims import Expr
+from graphflops.errors import ModelError, shown
+from graphflops.graph import Ref
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphflops.report import Report
+    from graphflops.view import Call, View
+
+_WIDEST = 2**20  # the largest value drawn from a range without an upper end
+_LARGEST = 2**40  # elements
+
+
+class InputPlan(NamedTuple):
+    """An input of a program: its type with all sizes known, and the range (from, to before) that integers in it may have."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    range: tuple[int, int]
+
+
+def input_plans(report: Report, view: View) -> list[InputPlan]:
+    """A plan for each input of the program; ModelError names all sizes that have no value."""
+    types = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
+    unknown = [size for typed in types.values() for size in typed.shape if not isinstance(size, int)]
+    if unknown:
+        names = dict.fromkeys(name for size in unknown for name in sorted(size.symbols))
+        raise ModelError(f"sizes are unknown: give {', '.join(f'--dim {shown(name)}=N' for name in names)}")
+    plans = []
+    for name, typed in types.items():
+        shape = tuple([size for size in typed.shape if isinstance(size, int)])
+        if isinstance(typed.numel, int) and typed.numel > _LARGEST:
+            raise ModelError(f"input {shown(name)}, {shown(str(typed))}, does not fit in memory")
+        is_index = not typed.dtype.is_floating and typed.dtype.kind != "bool"
+        plans.append(InputPlan(name, typed, shape, _range(view, name) if is_index else (0, 2)))
+    return plans
+
+
+def checked_names(given: Mapping[str, object], report: Report) -> Mapping[str, TensorType]:
+    """The types of the program's inputs by name; ModelError where the given names are not those of the inputs."""
+    wanted = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
+    if wanted.keys() != given.keys():
+        names = ", ".join(map(shown, wanted))
+        odd = ", ".join(map(shown, sorted(wanted.keys() ^ given.keys())))
+        raise ModelError(f"the program's inputs are {names}; the file differs in {odd}")
+    return wanted
+
+
+def at_sizes(typed: TensorType, values: Mapping[str, int]) -> TensorType:
+    """The type with the known sizes substituted."""
+    shape = tuple([size.substitute(values) if isinstance(size, Expr) else size for size in typed.shape])
+    return TensorType(shape, typed.dtype)
+
+
+def _range(view: View, name: str) -> tuple[int, int]:
+    """The range (from, to before) of integers that every use of an input allows."""
+    limits = [limit for limit in _limits(view, name) if limit is not None]
+    lengths = [high for low, high in limits if low == 0]
+    stated = [entry for entry in limits if entry[0] != 0]
+    if lengths:
+        return 0, max(min(lengths), 1)
+    return stated[0] if stated else (1, 2)
+
+
+def _limits(view: View, name: str) -> Iterator[tuple[int, int] | None]:
+    """The range that each use of an input allows, directly or after its elements were moved or shifted by a constant."""
+    waiting, seen = [(name, 0)], {name}
+    while waiting:
+        value, shift = waiting.pop()
+        for call in view.users.get(value, []):
+            length = _indexed_length(view, call, value)
+            if length is not None:
+                yield 0, length - shift
+                continue
+            op = call.operator
+            if op.name == "item":
+                yield _stated(view, call)
+            more = 0
+            if op.name in ("add", "sub", "rsub"):
+                constant = call.argument("b")
+                more = abs(constant) if isinstance(constant, int) else 0
+            elif not op.moves_elements:
+                continue
+            for result in call.node.outputs:
+                if result and result not in seen:
+                    seen.add(result)
+                    waiting.append((result, shift + more))
+
+
+def _indexed_length(view: View, call: Call, value: str) -> int | None:
+    """Length of the axis that a call indexes by the value; None if it does not use the value as an index."""
+    op = call.operator
+    source = view.types.get(call.value("weight") if op.is_embedding else call.value("x"))
+    index = call.argument("index")
+    if op.name == "one_hot":
+        classes = call.argument("classes")
+        return classes if isinstance(classes, int) and classes > 0 else None
+    if op.kind == "loss" and call.value("labels") == value and source is not None:
+        return _length(source, min(1, source.rank - 1))
+    if op.is_embedding and call.value("offsets") == value:
+        return 1  # offsets of bags: all zero are valid
+    if op.kind not in ("gather", "scatter") or source is None:
+        return None
+    if isinstance(index, tuple):
+        axes = [axis for axis, part in enumerate(index) if isinstance(part, Ref) and part.name == value]
+        return _length(source, axes[0]) if axes else None
+    if call.value("index") != value:
+        return None
+    if op.name == "take":  # it indexes all elements in their order in memory
+        return source.numel if isinstance(source.numel, int) else None
+    axis = call.argument("axis", 0)
+    return _length(source, axis) if op.indexes_one_axis and isinstance(axis, int) else None
+
+
+def _length(typed: TensorType, axis: int) -> int | None:
+    if not -typed.rank <= axis < typed.rank:
+        return None
+    size = typed.shape[axis]
+    return size if isinstance(size, int) else 1  # an open size is at least one
+
+
+def _stated(view: View, call: Call) -> tuple[int, int] | None:
+    """The range that the program states for a number that it reads from a tensor."""
+    known = view.graph.types.get(call.result)
+    symbol = view.graph.symbols.get(str(known))
+    if symbol is None:
+        return None
+    low = max(symbol.minimum or 0, 1)
+    return low, min(symbol.maximum or _WIDEST, low + 8) + 1
