@@ -4,6 +4,7 @@
     ├── FileError      the file cannot be read as what it claims to be
     ├── ModelError     the model contradicts itself or what was asked of it
     ├── OptionError    an option does not go with the input or with another option
+    ├── LimitError     the analysis takes more time, memory or work than it may
     ├── DimError       a size expression is malformed, unsafe or too large
     │   └── NoValueError   it divides by zero at the sizes put in
     ├── ShapeError     a rule proved that operands cannot meet
@@ -39,6 +40,10 @@ class ModelError(GraphflopsError):
 
 class OptionError(GraphflopsError, ValueError):
     """An option does not go with the input or with another option; the command line calls it wrong usage."""
+
+
+class LimitError(GraphflopsError):
+    """The analysis takes more time, memory or work than it may; raised with which of them, and the limit."""
 
 
 class DimError(GraphflopsError, ValueError):

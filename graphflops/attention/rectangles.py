@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import ModelError
+from graphflops.limits import spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,6 +90,7 @@ class _Budget:
         self.left = MOST_PAIRS
 
     def spend(self, pairs: int) -> None:
+        spend("enumerated elements", pairs)
         self.left -= max(pairs, _LEAST)
         if self.left < 0:
             raise ModelError(

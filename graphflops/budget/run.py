@@ -14,6 +14,7 @@ from graphflops.budget.measure import Measures
 from graphflops.checkout import tracked
 from graphflops.errors import FileError, GraphflopsError, OptionError, shown
 from graphflops.findings import Findings, ModelFindings
+from graphflops.limits import left, limit_process, next_analysis
 from graphflops.loading import analyze, import_rules, saved_report
 from graphflops.rendered import Rendered
 from graphflops.revisions import changed, file_at, resolved
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from graphflops.budget.baseline import Baseline, Before
     from graphflops.budget.limits import Budget, BudgetFile
     from graphflops.findings import Finding
+    from graphflops.limits import Limits
     from graphflops.loading import Model
     from graphflops.report import Report
 
@@ -236,15 +238,23 @@ def _run(jobs: Sequence[Job], processes: int | None, rule_files: tuple[str, ...]
         return [_outcome(job) for job in jobs]
     from concurrent.futures import ProcessPoolExecutor
 
-    with ProcessPoolExecutor(processes, initializer=import_rules, initargs=(rule_files,)) as pool:
+    with ProcessPoolExecutor(processes, initializer=_start, initargs=(rule_files, left())) as pool:
         return list(pool.map(_outcome, jobs))
 
 
+def _start(rule_files: tuple[str, ...], limits: Limits | None) -> None:
+    """Prepares a process that helps: the user's rules, and the limits for all that it does."""
+    if limits is not None:
+        limit_process(limits)
+    import_rules(rule_files)
+
+
 def _outcome(job: Job) -> Outcome:
+    next_analysis()
     try:
         return _analyzed(job)
-    except (GraphflopsError, OSError, RecursionError) as error:
-        return Outcome((finding("GF310", shown(str(error), 500)),))
+    except (GraphflopsError, OSError, RecursionError, MemoryError) as error:
+        return Outcome((finding("GF310", shown(str(error) or "it does not fit in memory", 500)),))
     finally:
         gc.collect()  # off while a command runs, and the next model may be large
 

@@ -11,6 +11,7 @@ from graphflops.budget.run import report_before
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import HELD, WORK
 from graphflops.errors import GraphflopsError, shown
+from graphflops.limits import next_analysis
 from graphflops.loading import analyze
 from graphflops.report import Report
 from graphflops.revisions import changed, file_here
@@ -66,6 +67,7 @@ def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iter
 
 
 def _change(base: str, old: str | None, new: str | None, cache: str | None) -> ModelChange:
+    next_analysis()
     path = new or old or ""
     if new is None:
         return ModelChange(path, "gone")

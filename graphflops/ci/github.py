@@ -24,6 +24,7 @@ from graphflops.ci.comments import MARK, CommentError, PullRequest
 from graphflops.ci.page import comment, summary
 from graphflops.errors import GraphflopsError, shown
 from graphflops.exporters import MODEL_SUFFIXES
+from graphflops.limits import Limits, limited
 from graphflops.render.sarif import sarif, source_files
 
 if TYPE_CHECKING:
@@ -64,28 +65,33 @@ class Inputs:
 
 def main(environment: Mapping[str, str] | None = None) -> int:
     """Run the step; the exit code is 3 where a limit is broken, 1 for an error."""
-    env = os.environ if environment is None else environment
     try:
-        inputs, event = _inputs(env), _event(env)
-        notes: list[str] = []
-        base = _available(event.base, notes)
-        budget = _budget(inputs)
-        found = None if budget is None else _checked(budget, inputs, base, notes)
-        cache = env.get("GRAPHFLOPS_CACHE") or None
-        changed = list(changes(base, _wanted(inputs, budget), cache)) if base else None
-        text = summary(changed, found.found if found else None, notes)
-        _append(env.get("GITHUB_STEP_SUMMARY"), text)
-        _annotate(found)
-        if inputs.sarif and found is not None:
-            with open(inputs.sarif, "w", encoding="utf-8") as file:
-                file.write(sarif(found.findings, locate=located))
-        past = (found is not None and found.broken) or any(
-            change.past(inputs.threshold) for change in changed or ()
-        )
-        written = _commented(env, inputs, event, past, changed, found.found if found else None, notes)
+        with limited(Limits()):
+            return _run(os.environ if environment is None else environment)
     except (GraphflopsError, OSError) as error:
         print(f"::error title=graphflops::{_data(str(error))}")
         return 1
+
+
+def _run(env: Mapping[str, str]) -> int:
+    """Runs the step; the exit code is 3 where a limit is broken."""
+    inputs, event = _inputs(env), _event(env)
+    notes: list[str] = []
+    base = _available(event.base, notes)
+    budget = _budget(inputs)
+    found = None if budget is None else _checked(budget, inputs, base, notes)
+    cache = env.get("GRAPHFLOPS_CACHE") or None
+    changed = list(changes(base, _wanted(inputs, budget), cache)) if base else None
+    text = summary(changed, found.found if found else None, notes)
+    _append(env.get("GITHUB_STEP_SUMMARY"), text)
+    _annotate(found)
+    if inputs.sarif and found is not None:
+        with open(inputs.sarif, "w", encoding="utf-8") as file:
+            file.write(sarif(found.findings, locate=located))
+    past = (found is not None and found.broken) or any(
+        change.past(inputs.threshold) for change in changed or ()
+    )
+    written = _commented(env, inputs, event, past, changed, found.found if found else None, notes)
     outputs = {"changed": len(changed or ()), "past-threshold": str(past).lower(), "comment": written}
     broken = found is not None and found.broken
     outputs["broken"] = str(broken).lower()

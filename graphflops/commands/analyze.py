@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphflops.report import Cut, Report
 
 
-@click.command(cls=options.Command)
+@click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path())
 @options.dims
 @options.inputs

@@ -19,7 +19,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return [code.strip() for value in values for code in value.split(",")]
 
 
-@click.command(cls=options.Command)
+@click.command(cls=options.LimitedCommand)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="MODEL...")
 @click.option(
     "--select",
@@ -94,11 +94,13 @@ def audit(
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> Findings:
     from graphflops.findings import ModelFindings
+    from graphflops.limits import next_analysis
     from graphflops.onnx_audit.audit import audit as run
     from graphflops.onnx_audit.audit import audit_findings
 
     found = []
     for model in models:
+        next_analysis()
         with files.Progress() as progress:
             result = run(model, codes=codes, progress=progress, **sizes)
         known = () if result.report is None else (result.report.values, result.report.assumed)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphflops.budget.run import Checked
 
 
-@click.command(cls=options.Command)
+@click.command(cls=options.LimitedCommand)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="[MODEL]...")
 @click.option(
     "--budget",

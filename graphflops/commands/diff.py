@@ -22,7 +22,7 @@ _SEVERAL = ("table", "markdown")  # formats of which several texts are one after
 _PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
 
 
-class DiffCommand(options.Command):
+class DiffCommand(options.LimitedCommand):
     """A command that keeps the arguments after `--` apart."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

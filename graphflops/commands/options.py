@@ -12,6 +12,7 @@ from graphflops.render.formats import names
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_SECONDS, _MEMORY = "graphflops.seconds", "graphflops.memory"  # where a context keeps the limits
 _LARGEST_SIZE = 2**48  # elements along one axis
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
@@ -26,6 +27,56 @@ class Command(click.Command):
             return super().invoke(ctx)
         except OptionError as error:
             raise click.UsageError(str(error), ctx) from error
+
+
+class LimitedCommand(Command):
+    """A command that reads files of unknown origin: its time, memory and work are limited."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.params += [_time_limit(), _memory_limit()]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command within its limits."""
+        from graphflops.limits import Limits, limited
+
+        with limited(Limits(ctx.meta[_SECONDS], ctx.meta[_MEMORY])):
+            return super().invoke(ctx)
+
+
+def _time_limit() -> click.Option:
+    def keep(ctx: click.Context, param: click.Parameter, seconds: float) -> None:
+        if seconds != seconds:
+            raise click.BadParameter("nan is no number of seconds", ctx, param)
+        ctx.meta[_SECONDS] = seconds
+
+    return click.Option(
+        ["--time-limit"],
+        type=click.FloatRange(min=0, min_open=True, max=10_000_000),
+        default=3600.0,
+        metavar="SECONDS",
+        expose_value=False,
+        callback=keep,
+        help="Stop with an error after so long. Default: an hour.",
+    )
+
+
+def _memory_limit() -> click.Option:
+    def keep(ctx: click.Context, param: click.Parameter, text: str | None) -> None:
+        from graphflops.budget.amounts import amount
+
+        try:
+            ctx.meta[_MEMORY] = None if text is None else amount(text, "B")
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return click.Option(
+        ["--memory-limit"],
+        metavar="BYTES",
+        expose_value=False,
+        callback=keep,
+        help="Stop with an error where the process takes more address space, such as 2GiB.",
+    )
 
 
 class SizeOption(click.ParamType):  # type: ignore[type-arg]

@@ -6,9 +6,10 @@ import click
 
 from graphflops.commands import files, options
 from graphflops.errors import GraphflopsError, shown
+from graphflops.limits import LimitPassed
 
 
-@click.command(cls=options.Command)
+@click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path())
 def textconv(model: str) -> None:
     """The cost of MODEL as stable text, for `git diff` and `git log -p`: exact, a line a module and operator.
@@ -30,5 +31,5 @@ def _text(model: str) -> str:
     try:
         with file_here(model) as file:
             return text(files.report_of(file, quiet=True))
-    except (GraphflopsError, RecursionError) as error:
+    except (GraphflopsError, RecursionError, MemoryError, LimitPassed) as error:
         return f"not analyzed: {shown(str(error).removeprefix(f'{shown(model)}: '), 500)}\n"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, overload
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import reason, regular_file
+from graphflops.limits import spend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,6 +144,7 @@ class Archive:
             raise FileError(f"{member} claims {claimed:,} bytes, more than the {most:,} that are read")
         if claimed > _BOMB_BYTES and claimed > _BOMB_RATIO * max(info.compress_size, 1):
             raise FileError(f"{member} unpacks to more than {_BOMB_RATIO} times its size: a zip bomb")
+        spend("bytes decoded", claimed)
         try:
             with self._zip.open(info) as stream:
                 # zipfile stops at the claimed size, even if the packed data continue, and checks the checksum.

@@ -16,6 +16,7 @@ from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_values import checked
 from graphflops.graph import Graph, Origin
+from graphflops.limits import spend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,6 +118,7 @@ def _bytes_of(file: Any, size: int, form: str) -> bytes:
         if size > _MOST_TEXT:
             raise FileError(f"{shown(file.name)}: {size} bytes of text: store the model as binary")
         return bytes(file.read())
+    spend("bytes decoded", min(size, _WHOLE_BYTES))
     return onnx_proto.without_weights(file.read() if size <= _WHOLE_BYTES else Pages(file, size))
 
 

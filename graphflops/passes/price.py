@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from graphflops.errors import NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Ref
+from graphflops.limits import spend
 from graphflops.ops import operator
 from graphflops.passes.gradients import pass_on, reached
 from graphflops.passes.price_call import (
@@ -170,6 +171,8 @@ class Pricer:
         rows: list[Row] = []
         calls: list[PricedCall] = []
         phases = graph.phases if top else {}
+        spend("calls", len(graph.nodes))
+        spend("rows", len(graph.nodes))
         for done, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True)):
             if top and self.progress and done % _PROGRESS_EVERY == 0:
                 self.progress(done, len(graph.nodes))
@@ -298,7 +301,11 @@ def _tensors(uses: Sequence[str], values: Mapping[str, Value]) -> tuple[Named, .
 def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterator[Row]:
     """Rows of the graphs that run inside a call, multiplied by how often they run."""
     for run, times in regions:
-        for row in run.rows if isinstance(run, PricedGraph) else ():
+        if not isinstance(run, PricedGraph):
+            continue
+        spend("rows", len(run.rows))
+        spend("characters of names", len(call.node) * len(run.rows))
+        for row in run.rows:
             inner = scaled(row, times, call.node)
             if not inner.module:
                 inner = replace(inner, module=call.module, module_type=call.module_type)

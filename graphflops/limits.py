@@ -1,0 +1,170 @@
+"""One budget for the whole analysis of a file of unknown origin: units of work, address space, and a deadline.
+
+Commands run inside `limited(...)`; a function called from Python is not limited unless its caller does the same. The readers
+and passes report their work with `spend`, which costs a comparison where nothing is limited.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal
+
+from graphflops.errors import LimitError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Work = Literal["calls", "rows", "characters of names", "bytes decoded", "enumerated elements"]
+
+SECONDS = 3600.0  # that a command may take by default
+# Units of work that one analysis may take. A decoder of 70 billion parameters takes 4,700 calls and rows, 10 MB of JSON;
+# a program of a million calls, the most that is read, takes a million calls and rows, twice where sizes are merged.
+MOST: Mapping[Work, int] = {
+    "calls": 10_000_000,
+    "rows": 4_000_000,
+    "characters of names": 2**28,
+    "bytes decoded": 2**35,
+    "enumerated elements": 2**35,
+}
+_GRACE = (
+    10.0  # seconds of processor time beyond it after which a loop in C that never returns to Python is ended
+)
+
+
+class LimitPassed(BaseException):
+    """Something was too much. No handler of other errors catches it; `limited` turns it into LimitError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be spent: seconds, bytes of address space (None: as many as there are), units of work by kind."""
+
+    seconds: float | None = SECONDS
+    memory: int | None = None
+    work: Mapping[Work, int] = field(default_factory=lambda: MOST)
+
+
+class _Meter:
+    """What has been spent since the analysis began."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.deadline = None if limits.seconds is None else monotonic() + limits.seconds
+        self.spent: dict[Work, int] = {}
+
+    def spend(self, kind: Work, amount: int) -> None:
+        spent = self.spent.get(kind, 0) + amount
+        self.spent[kind] = spent
+        if spent > self.limits.work[kind]:
+            raise LimitPassed(f"the analysis takes more than {self.limits.work[kind]:,} {kind}")
+
+    def late(self, where: str) -> LimitPassed:
+        spent = ", ".join(f"{amount:,} {kind}" for kind, amount in self.spent.items())
+        after = f" after {spent}" if spent else ""
+        return LimitPassed(
+            f"the analysis takes more than {self.limits.seconds:g} s, the --time-limit ({where}{after})"
+        )
+
+
+_meter: _Meter | None = None
+_entered: list[object] = []  # contexts that are never left
+
+
+def spend(kind: Work, amount: int) -> None:
+    """Counts work that is about to be done; raises LimitPassed where an analysis takes too much of it."""
+    if _meter is not None:
+        _meter.spend(kind, amount)
+
+
+def next_analysis() -> None:
+    """Counts units of work from zero again: another model is analyzed. The deadline is that of the whole command."""
+    if _meter is not None:
+        _meter.spent.clear()
+
+
+def left() -> Limits | None:
+    """What another process that helps may spend; None where nothing is limited."""
+    if _meter is None:
+        return None
+    limits, deadline = _meter.limits, _meter.deadline
+    seconds = None if deadline is None else max(deadline - monotonic(), 0.001)
+    return Limits(seconds, limits.memory, limits.work)
+
+
+def limit_process(limits: Limits) -> None:
+    """Limits all that this process still does."""
+    context = limited(limits)
+    context.__enter__()
+    _entered.append(context)
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Limits what the body does; raises LimitError, in one line, that says what was too much."""
+    global _meter
+    outer, _meter = _meter, _Meter(limits)
+    try:
+        with _address_space(limits.memory), _deadline(_meter):
+            yield
+    except LimitPassed as passed:
+        raise LimitError(str(passed)) from None
+    except MemoryError:
+        if limits.memory is None:
+            raise
+        text = f"the analysis takes more than {limits.memory:,} bytes of address space, the --memory-limit"
+        raise LimitError(text) from None
+    finally:
+        _meter = outer
+
+
+@contextmanager
+def _deadline(meter: _Meter) -> Iterator[None]:
+    """Raises LimitPassed in the body when the time is over; ends the process where it does not return to Python."""
+    seconds = meter.limits.seconds
+    if (
+        seconds is None
+        or not hasattr(signal, "setitimer")
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+
+    def stop(_: int, frame: Any) -> None:
+        place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "?"
+        raise meter.late(f"at {place}")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(
+        signal.ITIMER_VIRTUAL, seconds + _GRACE
+    )  # its signal, which nobody handles, ends the process
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+@contextmanager
+def _address_space(most: int | None) -> Iterator[None]:
+    """Lets allocations of the body fail that would take the process past so many bytes."""
+    if most is None:
+        yield
+        return
+    try:
+        import resource
+    except ImportError:
+        raise OptionError("--memory-limit: this system cannot limit a process's memory") from None
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    kept = [limit for limit in (most, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(kept), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
