@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphflops.errors import ModelError
+from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.passes.attention import facts_of, find_attentions, user_masks
 from graphflops.passes.bind import bind, merge_equal
-from graphflops.passes.memory import memory_use
+from graphflops.passes.memory import CallByCall, memory_use
 from graphflops.passes.price import price
 from graphflops.passes.report import report
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.passes.program import PricedProgram
-    from graphflops.report import Report
+    from graphflops.report import Execution, Report
 
 
 def analyze(
@@ -29,6 +29,7 @@ def analyze(
     masks: Mapping[str, str] | None = None,
     training: bool = False,
     assume: bool = True,
+    execution: Execution = "graph",
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
@@ -41,6 +42,7 @@ def analyze(
         `density:0.3`; the last query stands at the position of the last key.
     training: count the backward pass and an AdamW step too.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
+    execution: whether memory is freed after the last use (`graph`), or as Python frees it on a GPU (`eager`).
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
@@ -49,8 +51,19 @@ def analyze(
     stated = user_masks(masks, graph)
     program = _priced(graph, dims or {}, inputs or {}, assume, training, progress)
     program = find_attentions(program, stated)
-    memory = memory_use(program)
-    return report(program, memory)
+    memory = memory_use(program, _memory_rules(execution))
+    return report(program, memory, execution)
+
+
+def _memory_rules(execution: Execution) -> CallByCall:
+    """What an execution allocates and when it frees it."""
+    if execution == "graph":
+        return CallByCall()
+    if execution != "eager":
+        raise ModelError(f"no execution is called {shown(str(execution))}: graph and eager are")
+    from graphflops.memory.eager import Eager
+
+    return Eager()
 
 
 def _priced(

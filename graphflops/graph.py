@@ -53,6 +53,7 @@ class Node:
     outputs: names of the results, flat; None for one that nobody wants.
     module, module_type: path and type of the innermost module the call was made in; "" for the top level or unknown.
     source: `file.py:12`, the innermost line of the user's own code; "" where the file records none.
+    python_stack, module_stack: the call stacks of Python and of modules, as texts that calls share; "" if not recorded.
     """
 
     name: str
@@ -63,6 +64,8 @@ class Node:
     module: str = ""
     module_type: str = ""
     source: str = ""
+    python_stack: str = ""
+    module_stack: str = ""
 
     @property
     def operator(self) -> Op:

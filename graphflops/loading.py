@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.graph import Graph
-    from graphflops.report import Report
+    from graphflops.report import Execution, Report
 
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 
@@ -48,6 +48,7 @@ def analyze(
     masks: Mapping[str, str] | None = None,
     training: bool = False,
     assume: bool = True,
+    execution: Execution = "graph",
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
@@ -64,6 +65,8 @@ def analyze(
         `density:0.3`. The last query stands at the position of the last key.
     training: count the backward pass and an AdamW step too.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
+    execution: how the program runs, which decides its peak memory: `graph` frees each tensor after its last use; `eager`
+        is Python calling the modules on a GPU.
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for a file that cannot be read, ModelError where given sizes contradict the program, OptionError for
@@ -73,7 +76,13 @@ def analyze(
     report = saved_report(model)
     if report is not None:
         _refuse_with_report(
-            {"--model": model_name, "--mask": masks, "--training": training, "--open": not assume}
+            {
+                "--model": model_name,
+                "--mask": masks,
+                "--training": training,
+                "--open": not assume,
+                "--execution": execution != "graph",
+            }
         )
         if not dims and not inputs:
             return report
@@ -82,8 +91,9 @@ def analyze(
         return resized(report, dims or {}, inputs or {})
     from graphflops import analysis
 
-    sizes: Any = {"dims": dims, "inputs": inputs, "masks": masks, "assume": assume}
-    return analysis.analyze(model, model_name=model_name, training=training, progress=progress, **sizes)
+    given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "training": training}
+    how: Any = {"assume": assume, "execution": execution, "progress": progress}
+    return analysis.analyze(model, model_name=model_name, **given, **how)
 
 
 def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Model:

@@ -17,6 +17,7 @@ from graphflops.tensor import TensorType  # noqa: TC001
 State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
 Cut = Literal["op", "module", "source", "attention"]
+Execution = Literal["graph", "eager"]
 HeldKind = Literal["input", "value", "saved", "workspace", "nested", "gradient"]
 
 
@@ -160,6 +161,7 @@ class Report(Rendered):
     memory: which activations are held when, in a training analysis through the gradients; empty where it is not known.
     inputs: the tensors that a caller passes in.
     attentions: every attention of the program, in program order, whether one operator or spelled out in several.
+    execution: how the program runs, which peak memory depends on.
     """
 
     origin: Origin
@@ -179,6 +181,7 @@ class Report(Rendered):
     memory: Timeline = Timeline()
     inputs: tuple[Named, ...] = ()
     attentions: tuple[AttentionUse, ...] = ()
+    execution: Execution = "graph"
 
     @property
     def values(self) -> Mapping[str, int]:

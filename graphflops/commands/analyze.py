@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @options.output_of("Report")
 @click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if the cost of any node is unknown.")
+@options.execution
 @options.verify
 @options.model_name
 @options.rule_files

@@ -221,6 +221,12 @@ masks = click.option(
 verify = click.option(
     "--verify", is_flag=True, help="First check that the program, as read from the file, is well formed."
 )
+execution = click.option(
+    "--execution",
+    type=click.Choice(("graph", "eager")),
+    default="graph",
+    help="What peak memory is of: a runtime that frees each tensor after its last use (default), or Python on a GPU.",
+)
 sweeps = click.option(
     "--sweep",
     "sweeps",

@@ -92,9 +92,15 @@ class Scope:
         outputs = tuple(self.outputs(node))
         args = tuple([self.argument(arg) for arg in node.args])
         kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in _ordered(node)])
-        module, module_type = self.program.sources.place(_stack(node.meta.get("nn_module_stack")))
-        line = self.program.sources.line(node.meta.get("stack_trace") or "")
-        return Node(node.name, op, args, kwargs, outputs, module, module_type, line)
+        sources = self.program.sources
+        stacks = (
+            sources.shared(node.meta.get("stack_trace") or ""),
+            sources.shared(_stack(node.meta.get("nn_module_stack"))),
+        )
+        module, module_type = sources.place(stacks[1])
+        return Node(
+            node.name, op, args, kwargs, outputs, module, module_type, sources.line(stacks[0]), *stacks
+        )
 
     # Results
 

@@ -193,6 +193,7 @@ class Scope:
         """All calls, in program order, each checked to use only what is defined before it."""
         program = self.program
         line, place, op_of = program.sources.line, program.sources.place, program.op
+        shared = program.sources.shared
         self.node_names.update(self.refs)
         built = []
         for index, raw in enumerate(self.graph.nodes):
@@ -205,9 +206,8 @@ class Scope:
             except FileError as error:
                 raise FileError(f"node {shown(node.name or f'#{index}')} ({shown(op)}): {error}") from None
             module, module_type = place(node.metadata.nn_module_stack)
-            built.append(
-                Node(name, op, args, kwargs, outputs, module, module_type, line(node.metadata.stack_trace))
-            )
+            stacks = shared(node.metadata.stack_trace), shared(node.metadata.nn_module_stack)
+            built.append(Node(name, op, args, kwargs, outputs, module, module_type, line(stacks[0]), *stacks))
         return tuple(built)
 
     def operands(

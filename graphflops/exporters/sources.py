@@ -55,6 +55,11 @@ class Sources:
         self.modules: dict[str, str] = {}
         self._lines: dict[str, str] = {"": ""}
         self._places: dict[str, tuple[str, str]] = {"": ("", "")}
+        self._texts: dict[str, str] = {}
+
+    def shared(self, text: str) -> str:
+        """The one object that stands for all equal texts."""
+        return self._texts.setdefault(text, text)
 
     def line(self, trace: str) -> str:
         """The innermost line of the user's own code, `model.py:17`; "" where the trace names none.

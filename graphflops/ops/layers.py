@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphflops.ops.table import Row
 
 _SDPA = "query key value mask dropout_p is_causal scale enable_gqa"
-_CONV = "x weight bias"
+_CONV = "x weight bias stride padding dilation groups"
 
 # fmt: off
 LAYERS: tuple[Row, ...] = (
@@ -35,15 +35,22 @@ LAYERS: tuple[Row, ...] = (
     # Convolutions, pooling, resampling
     Row(
         "convolution", "convolution", _CONV,
-        "conv1d conv2d conv3d convolution _convolution _convolution_mode cudnn_convolution(x,weight) mkldnn_convolution"
+        "conv1d conv2d conv3d convolution(x,weight,bias,stride,padding,dilation,transposed,output_padding,groups)"
+        " _convolution(x,weight,bias,stride,padding,dilation,transposed,output_padding,groups) _convolution_mode"
+        " cudnn_convolution(x,weight,padding,stride,dilation,groups)"
+        " mkldnn_convolution(x,weight,bias,padding,stride,dilation,groups)"
         " thnn_conv2d(x,weight,kernel_size,bias) _conv_depthwise2d(x,weight,kernel_size,bias)"
-        " conv_depthwise3d(x,weight,kernel_size,bias) slow_conv3d(x,weight,kernel_size,bias) miopen_convolution",
+        " conv_depthwise3d(x,weight,kernel_size,bias) slow_conv3d(x,weight,kernel_size,bias)"
+        " miopen_convolution(x,weight,bias,padding,stride,dilation,groups)",
         onnx="Conv", facts=("images",),
     ),
     Row("fused_convolution", "convolution", _CONV, microsoft="FusedConv", facts=("images", "activation")),
     Row(
         "conv_transpose", "convolution", _CONV,
-        "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose(x,weight)", onnx="ConvTranspose",
+        "conv_transpose1d(x,weight,bias,stride,padding,output_padding,groups,dilation)"
+        " conv_transpose2d(x,weight,bias,stride,padding,output_padding,groups,dilation)"
+        " conv_transpose3d(x,weight,bias,stride,padding,output_padding,groups,dilation)"
+        " cudnn_convolution_transpose(x,weight)", onnx="ConvTranspose",
         facts=("images",),
     ),
     Row(

@@ -134,6 +134,11 @@ class Op:
         return "activation" in self.facts
 
     @property
+    def gradient_reads_input(self) -> bool:
+        """True for an activation whose gradient needs its operand: run in place, PyTorch keeps a copy of it."""
+        return "gradient_reads_input" in self.facts
+
+    @property
     def keeps_values(self) -> bool:
         """True if the result equals the operand whenever their types are equal: only sizes or element types change."""
         return "keeps_values" in self.facts

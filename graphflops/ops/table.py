@@ -52,6 +52,7 @@ Fact = Literal[
     "activation",  # it applies an activation function to its own result
     "arithmetic",  # sums, differences, products or quotients of its operands
     "commutative",  # exchanging its first two operands does not change the result
+    "gradient_reads_input",  # an activation whose gradient needs its operand
     "images",  # axis 1 of its operand holds channels, the later axes are the image
     "keeps_values",  # the result equals the operand whenever their types are equal
     "selects",  # each element of the result is an element of one of its operands
@@ -95,6 +96,9 @@ ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "training": ("training_mode", "train", "train_mode"),
     "then": ("then_branch",),
     "otherwise": ("else_branch",),
+    "stride": ("strides",),
+    "padding": ("pads",),
+    "groups": ("group",),
     "turn_a": ("transA",),
     "turn_b": ("transB",),
 }

@@ -41,11 +41,36 @@ class MemoryUse:
     timeline: Timeline
 
 
-def memory_use(program: PricedProgram) -> MemoryUse:
-    """The peaks of a program's activations and their timeline."""
+class CallByCall:
+    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does."""
+
+    def owners(self, calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str, str]:
+        """The value whose memory each tensor shares."""
+        return owners(calls, values)
+
+    def held_until(self, calls: Sequence[PricedCall], root: Mapping[str, str]) -> Mapping[str, int]:
+        """Owners of memory that is held past their last use, by the position of the last call that finds them held."""
+        return {}
+
+    def forward_bytes(self, call: PricedCall, values: Mapping[str, Value], saved: Dim) -> Dim:
+        """Memory that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""
+        return 0 if saved != 0 else call.estimate.workspace  # what is saved was the workspace
+
+    def backward_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+        """Memory that the gradients of a call need beside what they read and write."""
+        return 0 if call.gradient is None else call.gradient.estimate.workspace
+
+    def saved_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+        """Memory kept for the gradients of a call beside its operands and results."""
+        return 0 if call.gradient is None else call.gradient.beside_bytes
+
+
+def memory_use(program: PricedProgram, execution: CallByCall | None = None) -> MemoryUse:
+    """The peaks of a program's activations and their timeline, as the execution allocates and frees them."""
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
-    peaks = _Peaks(SizesKnown(program.binding.examples, minimums), program.training, program.names)
+    sizes = SizesKnown(program.binding.examples, minimums)
+    peaks = _Peaks(sizes, program.training, program.names, execution or CallByCall())
     resident = [entry.name for entry in graph.inputs if entry.role == "user"]
     forward, timeline = peaks.of(program.main, resident)
     if not program.training:
@@ -60,7 +85,8 @@ class _Peaks:
     training: whether nested graphs hold what their gradients read.
     """
 
-    def __init__(self, sizes: SizesKnown, training: bool, names: Names) -> None:
+    def __init__(self, sizes: SizesKnown, training: bool, names: Names, execution: CallByCall) -> None:
+        self.execution = execution
         self.sizes = sizes
         self.training = training
         self.names = names
@@ -76,7 +102,7 @@ class _Peaks:
         """
         peaks = [self.inside(call) for call in graph.calls]
         try:
-            return _Liveness(graph, peaks, self.sizes, seeds is not None).measured(resident, seeds)
+            return _Liveness(graph, peaks, self, seeds is not None).measured(resident, seeds)
         except DimError:
             return Peak(self.names.too_large("peak_bytes")), Timeline()
 
@@ -98,15 +124,16 @@ class _Liveness:
     """Measures one graph: when each of its values is allocated and released."""
 
     def __init__(
-        self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], sizes: SizesKnown, training: bool
+        self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], program: _Peaks, training: bool
     ) -> None:
         self.calls, self.values, self.peaks = graph.calls, graph.values, peaks
-        self.root = owners(graph.calls, graph.values)
+        self.execution = program.execution
+        self.root = self.execution.owners(graph.calls, graph.values)
         self.bytes = _sizes(self.root, graph.values)
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         self.saved = _saved(graph.calls, self.root, graph.values) if training else {}
         self.training = training
-        self.meter = Meter(sizes)
+        self.meter = Meter(program.sizes)
 
     def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline]:
         for name in dict.fromkeys(resident):
@@ -121,23 +148,24 @@ class _Liveness:
         turn = None
         if seeds is not None:
             turn = len(self.meter.rows)
-            _backward(self.calls, self.values, seeds, released, self.meter)
+            _backward(self.calls, self.values, seeds, released, self.meter, self.execution)
         return self.meter.peak(), self.meter.timeline(turn)
 
     def forward(self, released: dict[int, list[str | int]]) -> None:
         """Run the calls; adds to `released` what is kept beside results, by the gradient that needs it last."""
         meter = self.meter
-        lasts = _last_uses(self.calls, self.root)
+        lasts = _last_uses(self.calls, self.root, self.execution.held_until(self.calls, self.root))
         for index, call in enumerate(self.calls):
             meter.row = call.row
             for output in call.node.outputs:
                 if output is not None and self.root.get(output) == output:
                     meter.take(output, self.bytes.get(output, 0), "value")
-            beside = call.gradient.beside_bytes if self.training and call.gradient is not None else 0
+            beside = self.execution.saved_bytes(call, self.values) if self.training else 0
             if beside != 0:  # what is kept beside the results was made while they were computed
                 meter.take(call.node.name, beside, "saved", index)
                 released.setdefault(index, []).append(index)
-            meter.mark(call.node.name, self.peaks[index], 0 if beside != 0 else call.estimate.workspace)
+            workspace = self.execution.forward_bytes(call, self.values, beside)
+            meter.mark(call.node.name, self.peaks[index], workspace)
             for name in lasts.get(index, ()):
                 if name not in self.kept and name not in self.saved:
                     meter.drop(name)
@@ -156,12 +184,17 @@ def _sizes(root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Di
     return sizes
 
 
-def _last_uses(calls: Sequence[PricedCall], root: Mapping[str, str]) -> dict[int, list[str]]:
-    """By index of a call: values made by the program that have their last use there."""
+def _last_uses(
+    calls: Sequence[PricedCall], root: Mapping[str, str], held: Mapping[str, int]
+) -> dict[int, list[str]]:
+    """By index of a call: values made by the program that are used, or held by the caller, there for the last time."""
     needed: set[str] = set()
     ends: dict[int, list[str]] = {}
+    holding: dict[int, list[str]] = {}
+    for name, index in held.items():
+        holding.setdefault(index, []).append(name)
     for index in range(len(calls) - 1, -1, -1):
-        for name in (*calls[index].node.outputs, *calls[index].uses):
+        for name in (*calls[index].node.outputs, *calls[index].uses, *holding.get(index, ())):
             owner = None if name is None else root.get(name)
             if owner is not None and owner not in needed:
                 needed.add(owner)
@@ -190,9 +223,10 @@ def _saved(
 class _Reverse:
     """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder."""
 
-    def __init__(self, values: Mapping[str, Value], meter: Meter) -> None:
+    def __init__(self, values: Mapping[str, Value], meter: Meter, execution: CallByCall) -> None:
         self.values = values
         self.meter = meter
+        self.execution = execution
         self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
         self.buffers: list[Dim] = []
         self.holders: list[int] = []
@@ -221,7 +255,7 @@ class _Reverse:
                 again.append((operands[place], buffer))
             else:
                 self.gradients[operands[place]] = buffer
-        self.meter.mark(call.node.name, workspace=call.gradient.estimate.workspace)
+        self.meter.mark(call.node.name, workspace=self.execution.backward_bytes(call, self.values))
         return again
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
@@ -258,9 +292,10 @@ def _backward(
     seeds: Iterable[str],
     released: Mapping[int, Sequence[str | int]],
     meter: Meter,
+    execution: CallByCall,
 ) -> None:
     """Run the backward pass. released: by index of a call, what its gradient is the last to need."""
-    reverse = _Reverse(values, meter)
+    reverse = _Reverse(values, meter, execution)
     for name in seeds:
         reverse.give(name)
     for index in range(len(calls) - 1, -1, -1):

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.passes.memory import MemoryUse
     from graphflops.passes.program import PricedProgram
-    from graphflops.report import Row, SymbolInfo
+    from graphflops.report import Execution, Row, SymbolInfo
 
 
-def report(program: PricedProgram, memory: MemoryUse) -> Report:
+def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "graph") -> Report:
     """The report of a program, in a training analysis with its gradients and one optimizer step."""
     graph, main, binding = program.graph, program.main, program.binding
     parameters = program.typed_inputs("parameter")
@@ -57,6 +57,7 @@ def report(program: PricedProgram, memory: MemoryUse) -> Report:
         memory=memory.timeline,
         inputs=_passed(program),
         attentions=program.attentions,
+        execution=execution,
     )
 
 

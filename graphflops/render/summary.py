@@ -205,7 +205,8 @@ def _peak(report: Report, numbers: Numbers) -> str:
     if report.buffer_bytes:
         parts.append(f"{memory(report.buffer_bytes)} buffers")
     place = located(report, peak.peak_node)
-    return " + ".join(parts) + (f"    at {place}" if place else "")
+    how = ", run eagerly" if report.execution == "eager" else ""
+    return " + ".join(parts) + (f"    at {place}" if place else "") + how
 
 
 def located(report: Report, node: str) -> str:

@@ -47,6 +47,8 @@ COLLECTIONS = {
     "attention/whole_tensors.py": MASKS,
     "dims/functions.py": "functions of sizes, as Python's math has them",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
+    "memory/kernels.py": "temporary tensors of gradients, by canonical name",
+    "memory/layouts.py": "says what strides become in each operator, by canonical name",
     "runtime/flex/codegen.py": "names that the generated code already uses",
     "runtime/flex/lowering.py": "one line of Triton for each pointwise operator, by canonical name",
 }

@@ -1,0 +1,270 @@
+"""How tensors lie in memory while a program runs eagerly: the strides of every value.
+
+An export records operators, not whether they copy. `contiguous` and `reshape` copy only what does not lie in order, and
+what an attention returns lies as its query does, so `out.transpose(1, 2).contiguous()` after it is free. The rules are
+those of PyTorch's operators: views change strides, elementwise results lie as their first operand of the same shape,
+attention results as their query, and everything else in row-major order.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import evaluate
+from graphflops.graph import Ref
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.dims import Dim
+    from graphflops.passes.program import PricedCall
+
+Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
+
+_SOME_SIZE = 97  # stands for any open size where strides are compared
+
+
+def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
+    """Strides of a tensor without gaps; order: its axes from outermost to innermost, 0, 1, 2, ... where not given."""
+    strides: list[Dim] = [1] * len(shape)
+    step: Dim = 1
+    for axis in reversed(range(len(shape)) if order is None else order):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides)
+
+
+def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
+    """Whether elements lie in row-major order without gaps; the stride of an axis of size 1 does not matter."""
+    expected = row_major(shape)
+    return all(size == 1 or own == wanted for size, own, wanted in zip(shape, strides, expected, strict=True))
+
+
+class Layouts:
+    """The strides of every value of a graph.
+
+    copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
+    """
+
+    def __init__(self, calls: Sequence[PricedCall], values: Mapping[str, Value]) -> None:
+        self.values = values
+        self.known: dict[str, Strides] = {}
+        self.copies: set[str] = set()
+        self.views: set[str] = set()
+        for call in calls:
+            self.follow(call)
+
+    def typed(self, name: str) -> TensorType:
+        """The type of a value that is a tensor."""
+        value = self.values[name]
+        assert isinstance(value, TensorType)
+        return value
+
+    def of(self, name: str) -> Strides:
+        """The strides of a value; what a program is given lies in order."""
+        return self.known[name] if name in self.known else row_major(self.typed(name).shape)
+
+    def follow(self, call: PricedCall) -> None:
+        """Note how the results of a call lie."""
+        arguments = call.node.arguments()
+        x = self.operand(arguments, "x", "a")
+        for name in call.node.outputs:
+            if name is None or not isinstance(self.values.get(name), TensorType):
+                continue
+            out = self.typed(name)
+            strides = self.result(call, arguments, x, name, out)
+            fits = strides is not None and len(strides) == out.rank
+            self.known[name] = strides if strides is not None and fits else row_major(out.shape)
+
+    def operand(self, arguments: Mapping[str, Any], *names: str) -> str:
+        """Name of the tensor that the first of these arguments is; "" where there is none."""
+        for name in names:
+            argument = arguments.get(name)
+            if isinstance(argument, Ref) and isinstance(self.values.get(argument.name), TensorType):
+                return argument.name
+        return ""
+
+    def result(
+        self, call: PricedCall, arguments: Mapping[str, Any], x: str, name: str, out: TensorType
+    ) -> Strides | None:
+        """How one result lies; None where it lies in order."""
+        operator = call.node.operator
+        if operator.name in _RESHAPES and x:
+            return self.reshaped(x, name, out)
+        view = _VIEWS.get(operator.name)
+        if view is not None and x:
+            return view(self.typed(x).shape, self.of(x), out, arguments)
+        if operator.name == "identity" and x:
+            return self.identity(operator.word, x, name, out)
+        if operator.kind == "attention":
+            query = self.operand(arguments, "query")
+            return self.as_operand([query], out) if query else None
+        is_elementwise = operator.kind in ("elementwise", "comparison", "logic", "cast")
+        return self.as_operand(call.uses, out) if is_elementwise else None
+
+    def as_operand(self, names: Sequence[str], out: TensorType) -> Strides | None:
+        """Without gaps, the axes in the order of the first operand of the same rank and shape."""
+        for name in names:
+            value = self.values.get(name)
+            if (
+                isinstance(value, TensorType)
+                and value.shape[:-1] == out.shape[:-1]
+                and value.rank == out.rank
+            ):
+                return row_major(out.shape, _order(self.of(name)))
+        return None
+
+    def identity(self, word: str, x: str, result: str, out: TensorType) -> Strides | None:
+        """`contiguous` copies what does not lie in order; `clone` keeps the order of axes."""
+        strides = self.of(x)
+        if word == "contiguous":
+            if is_contiguous(out.shape, strides):
+                self.views.add(result)
+            return None
+        return self.as_operand([x], out) if word.startswith(("clone", "_lazy")) else strides
+
+    def reshaped(self, x: str, result: str, out: TensorType) -> Strides | None:
+        """A reshape is a view where the axes that it merges lie together, else a copy."""
+        strides = _regrouped(self.typed(x).shape, self.of(x), out.shape)
+        if strides is None:
+            self.copies.add(result)
+        return strides
+
+
+def _order(strides: Strides) -> list[int]:
+    """The axes from outermost to innermost; open sizes are compared at some size."""
+    numbers = [
+        stride
+        if isinstance(stride, int)
+        else evaluate(stride, dict.fromkeys(stride.symbols, _SOME_SIZE)) or 0
+        for stride in strides
+    ]
+    return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
+
+
+def _regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
+    """Strides after axes are merged and split; None where that takes a copy."""
+    if is_contiguous(old, strides):
+        return row_major(new)
+    groups = _groups(old, new)
+    if groups is None:
+        return None
+    found: list[Dim] = [1] * len(new)
+    for before, after in groups:
+        wide = [axis for axis in before if old[axis] != 1]
+        for outer, inner in pairwise(wide):
+            if strides[outer] != strides[inner] * old[inner]:
+                return None
+        step: Dim = strides[wide[-1]] if wide else 1
+        for axis in reversed(after):
+            found[axis] = step
+            step = step * new[axis]
+    return tuple(found)
+
+
+def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
+    """Axes of two shapes that hold the same elements, in runs as short as can be; None where sizes do not tell."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        before, after = [i] if i < len(old) else [], [j] if j < len(new) else []
+        a, b = (old[i] if before else 1), (new[j] if after else 1)
+        i, j = i + len(before), j + len(after)
+        while a != b:
+            if not isinstance(a, int) or not isinstance(b, int):
+                return None
+            size = (old[i] if i < len(old) else None) if a < b else (new[j] if j < len(new) else None)
+            if not isinstance(size, int):
+                return None
+            if a < b:
+                a, i = a * size, i + 1
+                before.append(i - 1)
+            else:
+                b, j = b * size, j + 1
+                after.append(j - 1)
+        groups.append((before, after))
+    return groups
+
+
+def _permute(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    order = arguments.get("order", tuple(range(out.rank))[::-1])
+    return tuple(strides[axis] for axis in order) if isinstance(order, tuple) else None
+
+
+def _transpose(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
+    if not isinstance(a, int) or not isinstance(b, int) or out.rank < 2:
+        return None
+    swapped = list(strides)
+    swapped[a], swapped[b] = swapped[b], swapped[a]
+    return tuple(swapped)
+
+
+def _cut(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """A part along one axis."""
+    axis, step = arguments.get("axis", 0), arguments.get("step", 1)
+    if step == 1 or not isinstance(axis, int):
+        return strides
+    axis %= len(strides)
+    return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
+
+
+def _dropped(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """One position of an axis, or axes of size one: the axes go."""
+    given = arguments.get("axis", arguments.get("axes"))
+    axes = given if isinstance(given, tuple) else (0 if given is None else given,)
+    gone = {axis % len(shape) for axis in axes if isinstance(axis, int) and shape}
+    if len(shape) - len(gone) != out.rank:
+        gone = {axis for axis, size in enumerate(shape) if size == 1}
+    return tuple(stride for axis, stride in enumerate(strides) if axis not in gone)
+
+
+def _added(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """Axes of size one are added; their strides do not matter."""
+    given = arguments.get("axes")
+    axes = given if isinstance(given, tuple) else (given,)
+    new = {axis % out.rank for axis in axes if isinstance(axis, int)}
+    rest = iter(strides)
+    return tuple(1 if axis in new else next(rest, 1) for axis in range(out.rank))
+
+
+def _expanded(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """Repeats have stride 0."""
+    new = out.rank - len(shape)
+    own = [
+        0 if size == 1 and wide != 1 else stride
+        for size, stride, wide in zip(shape, strides, out.shape[new:], strict=True)
+    ]
+    return (*[0] * new, *own)
+
+
+_RESHAPES = frozenset({"reshape", "flatten", "unflatten", "ravel"})
+_VIEWS: dict[str, Callable[[Sequence[Dim], Strides, TensorType, Mapping[str, Any]], Strides | None]] = {
+    "permute": _permute,
+    "transpose": _transpose,
+    "t": _transpose,
+    "slice": _cut,
+    "narrow": _cut,
+    "split": _cut,
+    "chunk": _cut,
+    "select": _dropped,
+    "unbind": _dropped,
+    "squeeze": _dropped,
+    "unsqueeze": _added,
+    "expand": _expanded,
+}

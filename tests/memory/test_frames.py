@@ -1,0 +1,200 @@
+"""What Python holds while modules run: predicted from an export, against the same modules run eagerly on the CPU."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import graphflops
+from graphflops.memory.frames import assigned_names, code_lines
+
+WIDTH = 64
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most bytes alive at once in tensors made while it is on, by counting references to each storage."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__()
+        self.tensors = {
+            x.untyped_storage()._cdata: 1 for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor)
+        }
+        self.live = self.peak = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.hold(tensor)
+        self.peak = max(self.peak, self.live)
+        return result
+
+    def hold(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, nbytes = storage._cdata, storage.nbytes()
+        if key not in self.tensors:
+            self.live += nbytes
+        self.tensors[key] = self.tensors.get(key, 0) + 1
+        weakref.finalize(tensor, self.release, key, nbytes)
+
+    def release(self, key: int, nbytes: int) -> None:
+        self.tensors[key] -= 1
+        if not self.tensors[key]:
+            del self.tensors[key]
+            self.live -= nbytes
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.up(x)
+        x = torch.tanh(x)
+        return self.down(x)
+
+
+class Residual(nn.Module):
+    """The old `x` lives until the line is done, and what `mlp` is given until `mlp` returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(WIDTH), Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.mlp(self.norm(x))
+        return x  # noqa: RET504 (as models are written)
+
+
+class Stack(nn.Module):
+    """A loop: its line is the same in each turn, what it assigns is not."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Residual() for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class NamedSteps(nn.Module):
+    """Every step has a name of its own, so that nothing is free before the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.a(x)
+        second = self.b(first)
+        third = self.c(second)
+        return third * 2
+
+
+class Joined(nn.Module):
+    """A list holds what it was given until the function returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.last = nn.Linear(3 * WIDTH, 2 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for layer in self.layers:
+            x = layer(x)
+            found.append(x)
+        y = torch.cat(found, -1)
+        return self.last(y)
+
+
+class Unpacked(nn.Module):
+    """Several names at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = torch.softmax(q @ k.transpose(-1, -2), -1)
+        x = scores @ v
+        return self.out(x)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Mlp(),
+        Residual(),
+        Stack(),
+        NamedSteps(),
+        Joined(),
+        Unpacked(),
+        nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, WIDTH), nn.Tanh()),
+        nn.Sequential(Stack(2), Joined(), nn.Tanh()),
+    ],
+    ids=["mlp", "residual", "stack", "named steps", "joined", "unpacked", "sequential", "nested"],
+)
+def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
+    x = torch.randn(8, 16, WIDTH)
+    program = torch.export.export(module, (x,))
+    report = graphflops.analyze(program, execution="eager")
+    with torch.no_grad(), LiveBytes((x, dict(module.named_parameters()))) as ran:
+        module(x)
+    statistics = 2 * 8 * 16 * 4 if any(isinstance(part, nn.LayerNorm) for part in module.modules()) else 0
+    assert report.execution == "eager"
+    # The mean and the deviation of a LayerNorm are results of its kernel, which no program holds.
+    assert ran.peak - statistics <= report.totals.peak_bytes - x.nbytes <= ran.peak
+
+
+def test_eager_execution_holds_more_than_a_graph() -> None:
+    x = torch.randn(8, 16, WIDTH)
+    program = torch.export.export(Residual(), (x,))
+    hidden = 8 * 16 * WIDTH * 4
+    graph, eager = (
+        graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
+    )
+    assert graph == hidden * (1 + 2 * 4)  # x; before and after the activation
+    assert eager == hidden * (1 + 1 + 2 * 4)  # and what the MLP was given
+
+
+def test_a_call_stack_is_read_with_its_modules() -> None:
+    python = (
+        'File "/home/me/model.py", line 7, in forward\n    x = self.block(x)\n'
+        '  File "/home/me/model.py", line 3, in forward\n    return self.fc(x)\n'
+    )
+    modules = "a,,model.Net;b,block,model.Block"
+    assert [(line.number, line.text, line.module) for line in code_lines(python, modules)] == [
+        (7, "x = self.block(x)", ""),
+        (3, "return self.fc(x)", "block"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("x = self.act(x)", ("x",)),
+        ("q, k, v = qkv.unbind(0)", ("q", "k", "v")),
+        ("x += self.mlp(x)", ("x",)),
+        ("outputs: Output = self.model(", ("outputs",)),
+        ("self.cache = key", ("self.cache",)),
+        ("output, *rest = f(x)", ("output", "rest")),
+        ("return self.fc(x)", ()),
+        ("if x.shape[0] == 1:", ()),
+        ("self.fc(x, dim=1)", ()),
+        ("for x in xs:", ()),
+        ("returned = f(x)", ("returned",)),
+    ],
+)
+def test_what_a_statement_assigns(text: str, names: tuple[str, ...]) -> None:
+    assert assigned_names(text) == names

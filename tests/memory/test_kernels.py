@@ -1,0 +1,94 @@
+"""Buffers of CUDA kernels: predicted, against bytes that an H200 measured (PyTorch 2.11, bfloat16, row-major operands)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+from graphflops.memory.kernels import column_sum_bytes
+
+HEADER = 147  # bytes of cuDNN's own at most, which are not predicted
+
+# By convolution and operand: the peak of requested bytes during the call less operands and result.
+MEASURED = [
+    (
+        nn.Conv2d(64, 64, 3, padding=1),
+        (16, 64, 224, 224),
+        205_594_771,
+    ),  # operand, weight and result, channels last
+    (nn.Conv2d(64, 128, 3, padding=1), (16, 64, 112, 112), 77_217_939),
+    (nn.Conv3d(64, 128, 3, stride=2, padding=1), (2, 64, 16, 56, 56), 16_498_704),
+    (nn.Conv2d(3, 64, 7, stride=2, padding=3), (32, 3, 224, 224), 77_120_528),  # 3 channels padded to 8
+    (nn.Conv2d(3, 768, 32, stride=32), (16, 3, 224, 224), 26_632_208),
+    (nn.Conv2d(3, 64, 3, padding=1), (16, 3, 224, 224), 0),  # a small kernel on an image: no tensor cores
+    (nn.Conv2d(96, 192, 2, stride=2), (16, 96, 56, 56), 147_456),  # patches: the weight alone
+    (nn.Conv2d(320, 1280, 1), (32, 320, 7, 7), 5_017_616),  # 49 positions are no multiple of 8
+    (nn.Conv2d(512, 1024, 1, stride=2), (32, 512, 28, 28), 38_535_315),
+    (nn.Conv2d(64, 256, 1), (32, 64, 56, 56), 0),  # a matrix product
+    (nn.Conv2d(888, 888, 3, padding=1, groups=37), (16, 888, 7, 7), 4_395_024),  # groups of 24 padded to 32
+    (nn.Conv2d(96, 96, 7, padding=3, groups=96), (16, 96, 56, 56), 0),  # depthwise
+    (nn.ConvTranspose2d(32, 3, 4, stride=2, padding=1), (32, 32, 64, 64), 16_785_555),
+]
+
+
+@pytest.mark.parametrize(("module", "shape", "measured"), MEASURED, ids=lambda value: str(value)[:60])
+def test_buffers_of_convolutions_are_those_measured(
+    module: nn.Module, shape: tuple[int, ...], measured: int
+) -> None:
+    x = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    program = graphflops.capture(module.to("meta", torch.bfloat16), (x,))
+    graph, eager = (
+        graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
+    )
+    assert measured - HEADER <= eager - graph <= measured
+
+
+def test_convolutions_in_single_precision_need_no_copies() -> None:
+    program = graphflops.capture(nn.Conv2d(64, 64, 3).to("meta"), (torch.empty(2, 64, 9, 9, device="meta"),))
+    graph, eager = (
+        graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
+    )
+    assert graph == eager
+
+
+def test_a_pooling_computes_the_positions_of_its_maxima() -> None:
+    x = torch.empty(16, 64, 8, 8, dtype=torch.bfloat16, device="meta")
+    program = graphflops.capture(nn.MaxPool2d(2), (x,))
+    graph, eager = (
+        graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
+    )
+    assert eager - graph == 8 * (16 * 64 * 4 * 4)  # an int64 for each result
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "measured"),
+    [
+        (4096, 4096, 134_217_728),
+        (4096, 3072, 100_663_296),
+        (2056, 3072, 51_904_512),
+        (3152, 1536, 39_321_600),
+        (6000, 2048, 98_566_144),
+        (50176, 384, 138_412_032),
+        (800, 768, 0),
+        (2048, 51200, 0),
+    ],
+)
+def test_sums_of_columns_need_the_buffer_measured(rows: int, columns: int, measured: int) -> None:
+    assert column_sum_bytes(rows, columns) == measured
+
+
+def test_an_activation_in_place_keeps_its_input_for_the_gradient() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.silu(self.fc(x), inplace=True)
+
+    program = torch.export.export(Net(), (torch.randn(32, 64),))
+    report = graphflops.analyze(program, training=True, execution="eager")
+    assert [held.bytes for held in report.memory.held if held.kind == "saved"] == [4 * 32 * 64]
+    assert not any(held.kind == "saved" for held in graphflops.analyze(program, training=True).memory.held)

@@ -1,0 +1,98 @@
+"""How tensors lie: predicted for chains of layout operators, against PyTorch's own tensors."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from graphflops.loading import analyze
+from graphflops.memory.layouts import Layouts
+from graphflops.passes.memory import CallByCall
+
+
+class Chain(torch.nn.Module):
+    """Layout operators one after another, chosen at random; the results of all are returned."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        choose = random.Random(self.seed)
+        found = []
+        for _ in range(6):
+            x = step(choose, x)
+            found.append(x)
+        return found
+
+
+def step(choose: random.Random, x: torch.Tensor) -> torch.Tensor:
+    """One layout operator that fits the tensor."""
+    axes = list(range(x.dim()))
+    way = choose.randrange(8)
+    if way == 0:
+        return x.transpose(*choose.sample(axes, 2)) if len(axes) > 1 else x.unsqueeze(0)
+    if way == 1:
+        return x.permute(choose.sample(axes, len(axes)))
+    if way == 2 and x.shape[0] > 1:
+        return x[: x.shape[0] - 1]
+    if way == 3 and len(axes) > 2:
+        return x.select(choose.choice(axes), 0)
+    if way == 4 and len(axes) > 1:
+        return x.flatten(len(axes) - 2)
+    if way == 5:
+        return x.unsqueeze(choose.choice(axes))
+    if way == 6:
+        return x.contiguous()
+    return x * 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_layouts_are_those_of_tensors(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 3, 2, 6)
+    module = Chain(seed)
+    found: dict[str, Layouts] = {}
+    remember_layouts(monkeypatch, found)
+    program = torch.export.export(module, (x,))
+    analyze(program)
+    layouts = found["main"]
+    for tensor, spec in zip(module(x), program.graph_signature.output_specs, strict=True):
+        strides = layouts.of(spec.arg.name)
+        assert all(
+            size == 1 or own == real
+            for size, own, real in zip(tensor.shape, strides, tensor.stride(), strict=True)
+        ), (spec.arg.name, strides, tensor.stride())
+
+
+def remember_layouts(monkeypatch: pytest.MonkeyPatch, found: dict[str, Layouts]) -> None:
+    """Keep the layouts of the graph that is analyzed next."""
+    owners = CallByCall.owners
+
+    def spied(self: CallByCall, calls: object, values: object) -> dict[str, str]:
+        found["main"] = Layouts(calls, values)  # type: ignore[arg-type]
+        return owners(self, calls, values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CallByCall, "owners", spied)
+
+
+class AttentionTail(torch.nn.Module):
+    """What follows an attention: its result is laid out as its query, so that `reshape` after `transpose` copies nothing."""
+
+    def __init__(self, packed: bool) -> None:
+        super().__init__()
+        self.packed = packed
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        query = q.view(2, 16, 4, 8).transpose(1, 2) if self.packed else q.view(2, 4, 16, 8)
+        out = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+        return out.transpose(1, 2).reshape(2, 16, 32)
+
+
+@pytest.mark.parametrize(("packed", "copies"), [(True, 0), (False, 1)])
+def test_the_result_of_an_attention_lies_as_its_query(packed: bool, copies: int) -> None:
+    q = torch.randn(2, 16, 32)
+    program = torch.export.export(AttentionTail(packed), (q,))
+    peaks = [analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")]
+    assert peaks[1] - peaks[0] == copies * q.nbytes
