@@ -9,8 +9,9 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.passes.attention import facts_of, find_attentions, user_masks
 from graphflops.passes.bind import bind, merge_equal
-from graphflops.passes.memory import CallByCall, memory_use
+from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
+from graphflops.passes.program import CallByCall
 from graphflops.passes.report import report
 
 if TYPE_CHECKING:

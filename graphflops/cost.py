@@ -254,6 +254,16 @@ def free(*out: Value, alias: bool = True) -> Estimate:
     return Estimate(out, writes=(), alias=alias)
 
 
+def copied(*seen: TensorType) -> Estimate:
+    """Each tensor read as it is stored and written out in full."""
+    return Estimate(tuple(x.like() for x in seen), reads=seen)
+
+
+def picked(out: TensorType, *indices: TensorType) -> Estimate:
+    """Elements found by index: as many are read as are returned, and the indices."""
+    return Estimate((out,), reads=(out, *indices))
+
+
 def data_dependent(what: str) -> Dim:
     """A size that only data can tell, named after its origin; the analysis numbers it: `nonzero?` becomes `nonzero_0`."""
     _ORIGINS.add(what)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 
 
+_NOT_OF_REPORTS = ("--model", "--mask", "--training", "--open", "--execution")
+
+
 class Exported(Protocol):
     """A `torch.export.ExportedProgram`, named by what is read of it: torch need not be installed."""
 
@@ -53,47 +56,29 @@ def analyze(
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
-    model: path of a `.pt2` or `.onnx` file or of a saved JSON report, a `Graph`, a `Report`, a
-        `torch.export.ExportedProgram`, or a `torch.nn.Module`, which is exported first.
-        A report is evaluated at `dims` and `inputs`; it takes none of the other options.
-    args, kwargs, dynamic_shapes: example inputs of a module, and which of their axes are left open, as for
-        `torch.export.export`.
+    model: path of a `.pt2`, an `.onnx` or a saved JSON report; a `Graph`, a `Report`, a `torch.export.ExportedProgram`, or
+        a `torch.nn.Module`, which is exported first. A report takes no options but `dims` and `inputs`.
+    args, kwargs, dynamic_shapes: example inputs of a module, and its open axes, as for `torch.export.export`.
     model_name: which program of an archive that holds several.
-    dims: sizes by symbol (`s27`) or by input axis (`ids[1]`).
-    inputs: whole shapes by input name; a program without symbols is propagated again from them.
-    masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `prefix:128` or
-        `density:0.3`. The last query stands at the position of the last key.
+    dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: whole shapes by input name.
+    masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `density:0.3`, ...
     training: count the backward pass and an AdamW step too.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
-    execution: how the program runs, which decides its peak memory: `graph` frees each tensor after its last use; `eager`
-        is Python calling the modules on a GPU.
+    execution: `graph` frees each tensor after its last use, `eager` when Python does on a GPU; decides peak memory.
     progress: called now and then with (calls done, calls in all).
 
-    Raises FileError for a file that cannot be read, ModelError where given sizes contradict the program, OptionError for
-    an option that the model does not take.
+    Raises FileError for an unreadable file, ModelError for sizes that contradict the program, OptionError for wrong options.
     """
     model = _captured(model, args, kwargs, dynamic_shapes)
     report = saved_report(model)
     if report is not None:
-        _refuse_with_report(
-            {
-                "--model": model_name,
-                "--mask": masks,
-                "--training": training,
-                "--open": not assume,
-                "--execution": execution != "graph",
-            }
-        )
-        if not dims and not inputs:
-            return report
-        from graphflops.resize import resized
-
-        return resized(report, dims or {}, inputs or {})
-    from graphflops import analysis
+        others = (model_name, masks, training, not assume, execution != "graph")
+        return _resized(report, dims or {}, inputs or {}, others)
+    from graphflops.analysis import analyze as computed
 
     given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "training": training}
     how: Any = {"assume": assume, "execution": execution, "progress": progress}
-    return analysis.analyze(model, model_name=model_name, **given, **how)
+    return computed(model, model_name=model_name, **given, **how)
 
 
 def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Model:
@@ -117,13 +102,20 @@ def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic
     return exported
 
 
-def _refuse_with_report(options: Mapping[str, object]) -> None:
-    """Raise OptionError for what a saved report cannot tell."""
-    given = [name for name, option in options.items() if option]
+def _resized(
+    report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]], others: Sequence[object]
+) -> Report:
+    """A saved report evaluated at these sizes; OptionError for the other options, which a report does not take."""
+    given = [name for name, option in zip(_NOT_OF_REPORTS, others, strict=True) if option]
     if given:
         raise OptionError(
             f"MODEL is a saved report, which cannot tell {', '.join(given)}: give the model itself"
         )
+    if not dims and not inputs:
+        return report
+    from graphflops.resize import resized
+
+    return resized(report, dims, inputs)
 
 
 def is_report(model: object) -> bool:

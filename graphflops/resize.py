@@ -10,7 +10,7 @@ from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Symbol
 from graphflops.passes.bind import bind
-from graphflops.possible import refuse_negative
+from graphflops.passes.report import refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.possible import refuse_negative
+from graphflops.passes.report import refuse_negative
 from graphflops.rendered import Rendered
 
 if TYPE_CHECKING:

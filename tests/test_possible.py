@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from graphflops import analyze, cli
 from graphflops.dims import symbol
 from graphflops.errors import ModelError
-from graphflops.possible import without_impossible
+from graphflops.passes.report import without_impossible
 from graphflops.report import Named, SymbolInfo
 from graphflops.sweep import sweep
 from graphflops.tensor import FLOAT32, TensorType

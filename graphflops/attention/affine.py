@@ -19,7 +19,7 @@ from graphflops.attention.conditions import (
     truth,
     where_not_negative,
 )
-from graphflops.attention.constant_forms import Even, known_element, stored_form
+from graphflops.attention.constants import Even, known_element, stored_form
 from graphflops.attention.domain import Domain, Indices
 from graphflops.attention.elementwise import Function, computed, is_known
 from graphflops.attention.piecewise import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from graphflops.dims import Dim
@@ -61,3 +61,16 @@ BLOCKS = ("partial_blocks", "full_blocks")
 SIZES = tuple(
     f.name for f in fields(AttentionUse) if f.name not in ("calls", "op", "module", "source", "mask", *BLOCKS)
 )
+
+
+class Hidden(NamedTuple):
+    """What masks hide.
+
+    doubled: 2 x the hidden pairs, summed over `problems` distinct (batch, head) slices; the remaining slices repeat these.
+    inputs: names of the program's inputs that mask, where it is not known what they hide.
+    """
+
+    doubled: Dim = 0
+    problems: int = 1
+    mask: Masking = "none"
+    inputs: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import Dim, ceil_div, dim_min, floor_div
-from graphflops.rules.attention import doubled_pairs
+from graphflops.rules.shapes import doubled_pairs
 
 if TYPE_CHECKING:
     from graphflops.attention.conditions import Case

@@ -1,15 +1,19 @@
-"""Tensors that the file stores, read where an attention is really masked by one.
+"""Stored tensors that mask scores: their entries, and simple forms of them.
 
-numpy is imported when something is read.
+Forms: numbers at equal distances; matrices that are true in a band, a rectangle or a prefix. A tensor is read, and numpy
+imported, only if it masks an attention.
 """
 
 from __future__ import annotations
 
 import math
 from contextlib import suppress
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Union
 
+from graphflops.attention.conditions import FALSE, HIDING, ZERO, Affine, doubled_visible, where_not_negative
 from graphflops.attention.elementwise import array_type
 from graphflops.errors import GraphflopsError, ModelError
 from graphflops.tensor import BFLOAT16
@@ -17,8 +21,10 @@ from graphflops.tensor import BFLOAT16
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from graphflops.attention.conditions import Case, Truth
     from graphflops.graph import Graph, Input, Stored
     from graphflops.tensor import TensorType
+
 
 MOST_BYTES = 2**28  # of one stored tensor
 
@@ -111,3 +117,136 @@ def array_of(stored: Stored) -> Any:
     if stored.dtype is BFLOAT16:
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return array
+
+
+def known_element(typed: TensorType, at: tuple[Any, ...]) -> Any:
+    """The element of a tensor that is one number at this place, where its contents are in its type; else None."""
+    held: Any = typed.uniform
+    if held is None:
+        held = typed.value
+        for index in at:
+            place = index.constant if index is not None and index.is_number else None
+            if isinstance(held, tuple) and len(set(held)) == 1:
+                held = held[0]
+            elif isinstance(held, tuple) and isinstance(place, int):
+                held = held[place] if 0 <= place < len(held) else None
+            else:
+                held = None
+    if held is None or isinstance(held, tuple):
+        return None
+    return bool(held) if typed.dtype.kind == "bool" else held
+
+
+def stored_form(
+    constants: Constants, name: str, typed: TensorType, at: tuple[Any, ...]
+) -> tuple[Form, Affine, Affine] | None:
+    """The simple form of a stored tensor, and the row and column that an index is in it; None where it has none."""
+    wide = [axis for axis, size in enumerate(typed.shape) if size != 1]
+    if len(wide) > 2 or any(at[axis] is None for axis in wide):
+        return None
+    if name not in constants.forms:
+        array = constants.array(name, typed)
+        array = None if array is None else array.reshape([size for size in array.shape if size != 1])
+        constants.forms[name] = None if array is None or not array.size else _form(array)
+    form = constants.forms[name]
+    if form is None:
+        return None
+    constants.use(name, typed)
+    row, column = [ZERO, ZERO, *[at[axis] for axis in wide]][-2:]
+    return form, row, column
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Whole numbers at even distances."""
+
+    first: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Where a matrix is true: one of the cases holds, or with `negated` none; with `numbers` it is these two numbers."""
+
+    cases: tuple[Case, ...]
+    negated: bool
+    numbers: tuple[float, float] | None
+
+    def truth(self, row: Affine, column: Affine) -> Truth:
+        """Where it is true at a row and a column of the matrix."""
+        found = reduce(
+            or_,
+            [
+                where_not_negative(*[row * term.row + column * term.column + term.constant for term in case])
+                for case in self.cases
+            ],
+            FALSE,
+        )
+        return ~found if self.negated else found
+
+
+Form = Union[Even, Matrix]
+
+
+def _form(array: Any) -> Form | None:
+    """The simple form of a number, a row of numbers or a matrix; None where it has none."""
+    if array.ndim < 2:
+        row = array.reshape(-1)
+        if row.dtype.kind in "iu":
+            whole = row.astype("int64")
+            steps = whole[1:] - whole[:-1]
+            if (steps == steps[:1]).all():
+                return Even(int(whole[0]), int(steps[0]) if steps.size else 0)
+        array = row[None]
+    numbers = None
+    if array.dtype.kind == "f":
+        hides = array <= HIDING
+        low, rest = array[hides], array[~hides]
+        if rest.size and not low.size and not (rest == rest[0]).all():
+            return None
+        alike = not rest.size or (rest == rest[0]).all()
+        most, least = rest if rest.size else low, low if low.size else rest
+        numbers = (float(most.max()) if alike else math.nan, float(least.max()))
+        array = ~hides
+    elif array.dtype.kind in "iu":
+        numbers = (float(array.max()), float(array.min()))
+        if not ((array == numbers[0]) | (array == numbers[1])).all():
+            return None
+        array = array == numbers[0]
+    elif array.dtype.kind != "b":
+        return None
+    for negated in (False, True):
+        cases = _cases(~array if negated else array)
+        if cases is not None:
+            return Matrix(cases, negated, numbers)
+    return None
+
+
+def _cases(matrix: Any) -> tuple[Case, ...] | None:
+    """Conditions on row and column that hold exactly where a matrix is true: there, and by their count nowhere else."""
+    import numpy as np
+
+    rows, columns = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
+    if not rows.size:
+        return ()
+    first = matrix.argmax(1)[rows]
+    last = matrix.shape[1] - 1 - matrix[:, ::-1].argmax(1)[rows]
+    right, left = Affine(1, -1, int((last - rows).max())), Affine(-1, 1, int((rows - first).max()))
+    sides = (
+        *(Affine(1, 0, -int(rows[0])), Affine(-1, 0, int(rows[-1]))),
+        *(Affine(0, 1, -int(columns[0])), Affine(0, -1, int(columns[-1]))),
+    )
+    tried: list[tuple[Case, ...]] = [((),), ((right,),), ((left,),), ((left, right),)]
+    tried += [*(((side,),) for side in sides), (sides,), ((left, right, *sides),)]
+    prefix = (
+        int(matrix.all(0).argmin()) if matrix[:, 0].all() else 0
+    )  # columns at the beginning that are true throughout
+    beyond = last >= prefix
+    if prefix and beyond.any():
+        tried.append(((Affine(1, -1, int((last - rows)[beyond].max())),), (Affine(0, -1, prefix - 1),)))
+    pairs = 2 * int(np.count_nonzero(matrix))
+    for cases in tried:
+        met = [case for each in cases for case in where_not_negative(*each).upper]
+        if doubled_visible(tuple(met), *matrix.shape)[0] == pairs:
+            return cases
+    return None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
 from graphflops.attention.flex_function import FAR, Function
 from graphflops.attention.flex_problem import Lists, Problem
+from graphflops.attention.hidden_pairs import ValueNumbers
 from graphflops.attention.scopes import GraphScopes
-from graphflops.attention.value_numbering import ValueNumbers
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError
 from graphflops.graph import Graph, Ref

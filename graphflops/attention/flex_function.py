@@ -20,8 +20,8 @@ from graphflops.errors import shown
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
+    from graphflops.attention.hidden_pairs import ValueNumbers
     from graphflops.attention.scopes import Scope, Step
-    from graphflops.attention.value_numbering import ValueNumbers
 
 FAR = -1e8  # a score is hidden where this or less is added to it
 _LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})  # may give minus infinity

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention import block_counts
-from graphflops.attention.conditions import ALWAYS, HIDING, TRUE
+from graphflops.attention.conditions import ALWAYS, HIDING, TRUE, doubled_visible
 from graphflops.attention.flex_function import FAR
+from graphflops.attention.hidden_pairs import digest
 from graphflops.attention.interval_functions import Interval
-from graphflops.attention.pair_counts import doubled_visible
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count, count_listed
-from graphflops.attention.value_numbering import digest
 from graphflops.dims import Dim, dim_min, same
 from graphflops.errors import GraphflopsError, ModelError, shown
 from graphflops.rules.flex import LARGEST_BLOCK, Seen
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
     from graphflops.attention.attention_use import Masking
     from graphflops.attention.flex_function import Function
+    from graphflops.attention.hidden_pairs import ValueNumbers
     from graphflops.attention.rectangles import Visible
-    from graphflops.attention.value_numbering import ValueNumbers
     from graphflops.tensor import TensorType
 
 # What numpy and Python make of functions that a file makes up.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.attention.conditions import HIDING, TRUE, Truth
-from graphflops.attention.pair_counts import doubled_visible
-from graphflops.dims import dim_max, floor_div
+from graphflops.attention.attention_use import Hidden
+from graphflops.attention.conditions import HIDING, TRUE, Truth, doubled_visible
+from graphflops.dims import dim_max
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
 
@@ -25,26 +26,12 @@ if TYPE_CHECKING:
     from graphflops.attention.piecewise import Known
     from graphflops.attention.scopes import Scope
     from graphflops.attention.user_masks import Stated
-    from graphflops.attention.value_numbering import ValueNumbers
     from graphflops.dims import Dim
     from graphflops.view import Call, View
 
 _MOST_STEPS = 400  # looked at for one mask in the affine domain
 _MOST_ANCESTORS = 400
 _NO_MASKS = ("product", "softmax")
-
-
-class Hidden(NamedTuple):
-    """What masks hide.
-
-    doubled: 2 x the hidden pairs, summed over `problems` distinct (batch, head) slices; the remaining slices repeat these.
-    inputs: names of the program's inputs that mask, where it is not known what they hide.
-    """
-
-    doubled: Dim = 0
-    problems: int = 1
-    mask: Kind = "none"
-    inputs: tuple[str, ...] = ()
 
 
 class Formula(NamedTuple):
@@ -95,8 +82,6 @@ class Hiding:
     @cached_property
     def numbers(self) -> ValueNumbers:
         """Which masks are computed alike: each layer of a decomposed program may make the same mask anew."""
-        from graphflops.attention.value_numbering import ValueNumbers
-
         return ValueNumbers(by_contents=False)
 
     def formula(self, name: str, before: int) -> Formula:
@@ -270,8 +255,54 @@ class Hiding:
         return tuple(name for name in found if name in self.view.types)
 
 
-def masked_part(flops: Dim, hidden: Hidden, queries: Dim, keys: Dim) -> Dim:
-    """The FLOPs of products over all pairs that fall on hidden pairs."""
-    if hidden.doubled == 0:
-        return 0
-    return floor_div(floor_div(flops, 2 * queries * keys) * hidden.doubled, hidden.problems)
+# Value numbering: equal numbers for values that the same operators compute from the same operands.
+
+_DEEPEST = 80  # steps of a chain; longer chains get a fresh number
+
+
+class ValueNumbers:
+    """Numbers of values. A value of a scope that writes in place has a number of its own.
+
+    by_contents: whether stored tensors with the same contents have the same number, or only the same tensor.
+    """
+
+    def __init__(self, *, by_contents: bool) -> None:
+        self.by_contents = by_contents
+        self.numbers: dict[Any, int] = {}
+        self.known: dict[tuple[Scope, str], int] = {}
+
+    def of(self, scope: Scope, argument: Any, depth: int = 0) -> Any:
+        """The number of a value, or of what an argument is made of."""
+        if isinstance(argument, Ref):
+            if (scope, argument.name) not in self.known:
+                made = self._made(scope, argument.name, depth)
+                self.known[scope, argument.name] = self.numbers.setdefault(made, len(self.numbers))
+            return Ref, self.known[scope, argument.name]
+        if isinstance(argument, tuple):
+            return tuple([self.of(scope, item, depth) for item in argument])
+        return type(argument), argument
+
+    def _made(self, scope: Scope, name: str, depth: int) -> Any:
+        from graphflops.attention.concrete import array_of_value
+        from graphflops.attention.index_propagation import is_followed
+
+        maker, around, typed = scope.makers.get(name), scope.bound.get(name), scope.type_of(name)
+        if scope.mutations.by_owner or depth > _DEEPEST:
+            return scope, name
+        if around is not None:
+            return self.of(around[0], around[1], depth + 1)
+        if maker is not None and maker.result == name and is_followed(maker):
+            arguments = maker.node.args, maker.node.kwargs
+            return maker.node.op, typed, self.of(scope, arguments, depth + 1)
+        if typed is None or maker is not None or not self.by_contents:
+            return scope, name
+        array = array_of_value(scope, name, typed)
+        return (scope, name) if array is None else digest(array)
+
+
+def digest(array: Any) -> Any:
+    """Equal for arrays that hold the same."""
+    import numpy as np
+
+    contents = np.ascontiguousarray(array).data
+    return array.dtype.str, array.shape, hashlib.blake2b(contents, digest_size=16).digest()

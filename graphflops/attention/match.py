@@ -12,7 +12,18 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.attention.operator_kinds import Product, axis_of, keeps_last, last_of, product_of, role_of
+from graphflops.attention.operator_kinds import (
+    Product,
+    axis_of,
+    copies,
+    first_of,
+    is_mask,
+    keeps_last,
+    last_of,
+    product_of,
+    role_of,
+    source_of,
+)
 from graphflops.dims import Dim, differ, floor_div, prod, same
 
 if TYPE_CHECKING:
@@ -81,9 +92,9 @@ def _softmaxes(view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
     for call in view.calls:
         role = role_of(call)
         if role == "softmax":
-            operand = view.types.get(_first(call))
+            operand = view.types.get(first_of(call))
             if operand is not None and axis_of(call, operand.rank) == operand.rank - 1:
-                yield (call,), call, call.result, _first(call)
+                yield (call,), call, call.result, first_of(call)
         elif role == "power":
             found = _written_out(call, view)
             if found is not None:
@@ -92,12 +103,12 @@ def _softmaxes(view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
 
 def _written_out(power: Call, view: View) -> tuple[tuple[Call, ...], Call, str, str] | None:
     """exp(x - max(x)) / sum(exp(x - max(x))), as decompositions write a softmax."""
-    scores, calls = _first(power), [power]
+    scores, calls = first_of(power), [power]
     maker = view.makers.get(scores)
     if maker is not None and maker.operator.name == "sub":
         operands = maker.uses
         top = view.makers.get(operands[1]) if len(operands) == 2 else None
-        if top is not None and top.operator.name in ("amax", "max") and _first(top) == operands[0]:
+        if top is not None and top.operator.name in ("amax", "max") and first_of(top) == operands[0]:
             scores, calls = operands[0], [top, maker, power]
     users = {id(user): user for user in view.users.get(power.result, [])}.values()
     total = next((user for user in users if role_of(user) == "sum"), None)
@@ -133,7 +144,7 @@ def _back(
     if role == "product":
         return maker, (), ()
     if role in _UNARY or role == "part":
-        source = view.types.get(_first(maker))
+        source = view.types.get(first_of(maker))
         kept = source is not None and keeps_last(maker, source.shape, like.shape[-1])
         tries = maker.uses[:1] if kept else ()
     elif role in _SEVERAL:
@@ -145,7 +156,7 @@ def _back(
         if found is not None:
             first, between, masks = found
             others = [other for other in maker.uses if other != operand]
-            masking = tuple(other for other in others if role == "choice" or _is_mask(other, view))
+            masking = tuple(other for other in others if role == "choice" or is_mask(other, view))
             if role in ("bias", "choice") and masking:
                 masks = (*masks, Masking(maker, operand, masking))
             return first, (*between, maker), masks
@@ -159,11 +170,6 @@ def _is_scores(typed: TensorType, like: TensorType) -> bool:
         return False
     mine, keys = last_of(typed.shape, like.shape[-1]), like.shape[-1]
     return not differ(mine, keys) or not differ(mine + 1, keys)
-
-
-def _is_mask(name: str, view: View) -> bool:
-    typed = view.types.get(name)
-    return typed is not None and typed.numel != 1
 
 
 def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[Call, ...]] | None:
@@ -201,8 +207,8 @@ def _completed(
     scores, left = view.types.get(first.result), view.types.get(one.left) if one else None
     if one is None or two is None or scores is None or left is None or first is second:
         return None
-    query, _ = _source(one.left, view)
-    (key, _), (value, _) = _source(one.right, view), _source(two.right, view)
+    query, _ = source_of(one.left, view)
+    (key, _), (value, _) = source_of(one.right, view), source_of(two.right, view)
     if not {query, key, value, second.result} <= view.types.keys():
         return None
     if key in view.stored or value in {call.result for call in between}:
@@ -231,25 +237,6 @@ def _completed(
     )
 
 
-def _source(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
-    """Where an operand comes from before it was laid out, scaled or cast, and the calls that did so, the last one first."""
-    calls: list[Call] = []
-    while True:
-        maker = view.makers.get(name)
-        if maker is None or role_of(maker) not in ("layout", "cast", "scale"):
-            return name, tuple(calls)
-        operands = maker.uses
-        if role_of(maker) == "scale":
-            varying = [operand for operand in operands if _is_mask(operand, view)]
-            if len(varying) != 1:
-                return name, tuple(calls)
-            operands = tuple(varying)
-        if not operands:
-            return name, tuple(calls)
-        calls.append(maker)
-        name = operands[0]
-
-
 def _heads(scores: TensorType, product: Product, view: View) -> Dim:
     """Query heads: the axes between the first and the rows; of scores whose first axis is batch and heads in one, what the
     queries had before they were laid out so.
@@ -273,9 +260,9 @@ def _heads(scores: TensorType, product: Product, view: View) -> Dim:
 
 def _ancestors(name: str, view: View) -> Iterator[str]:
     yield name
-    _, calls = _source(name, view)
+    _, calls = source_of(name, view)
     for call in calls:
-        yield _first(call)
+        yield first_of(call)
 
 
 def _shared(heads: Dim, scores: TensorType, product: Product, growth: Dim, view: View) -> Dim:
@@ -287,26 +274,3 @@ def _shared(heads: Dim, scores: TensorType, product: Product, growth: Dim, view:
             if mine == 1:
                 repeated = repeated * all_of
     return heads if repeated in (0, 1) else floor_div(heads, repeated)
-
-
-def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
-    """The calls that repeat an operand for several query heads, and what is done to it from there on; how often it is there
-    then. One that is the same for the whole batch is not repeated by that.
-    """
-    _, before = _source(name, view)
-    growth: Dim = 1
-    last = 0
-    for place, call in enumerate(before):
-        source, result = view.types.get(_first(call)), view.types.get(call.result)
-        if source is None or result is None or source.numel in (0, result.numel) or result.numel == 0:
-            continue
-        times = floor_div(result.numel, source.numel)
-        if source.rank == result.rank and source.rank and not same(source.shape[0], result.shape[0]):
-            times = floor_div(times * source.shape[0], result.shape[0])
-        growth, last = growth * times, place + 1
-    return before[:last], growth
-
-
-def _first(call: Call) -> str:
-    """Name of the first value that a call uses; "" where there is none."""
-    return call.uses[0] if call.uses else ""

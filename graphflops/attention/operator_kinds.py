@@ -1,15 +1,20 @@
-"""Classifies operators by their part in an attention pattern: product, softmax, mask addition, layout and so on."""
+"""Classifies operators by their part in an attention pattern: product, softmax, mask addition, layout and so on.
+
+Follows an operand back through layouts, casts and scaling to the value that it comes from.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+
+from graphflops.dims import floor_div, same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.dims import Dim
     from graphflops.ops import Op
-    from graphflops.view import Call
+    from graphflops.view import Call, View
 
 Part = Literal[
     "product", "softmax", "layout", "cast", "dropout", "scale", "bias", "choice", "cap", "join", "part"
@@ -136,3 +141,52 @@ def _order(call: Call, rank: int) -> list[int] | None:
     else:
         order[first], order[second] = order[second], order[first]
     return order
+
+
+def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
+    """The value that an operand is a layout, scaling or cast of, and the calls in between, the last first."""
+    calls: list[Call] = []
+    while True:
+        maker = view.makers.get(name)
+        if maker is None or role_of(maker) not in ("layout", "cast", "scale"):
+            return name, tuple(calls)
+        operands = maker.uses
+        if role_of(maker) == "scale":
+            varying = [operand for operand in operands if is_mask(operand, view)]
+            if len(varying) != 1:
+                return name, tuple(calls)
+            operands = tuple(varying)
+        if not operands:
+            return name, tuple(calls)
+        calls.append(maker)
+        name = operands[0]
+
+
+def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
+    """The calls that repeat an operand for several query heads and what follows them, and the number of copies.
+
+    Expanding one operand over the whole batch does not count as repeating it.
+    """
+    _, before = source_of(name, view)
+    growth: Dim = 1
+    last = 0
+    for place, call in enumerate(before):
+        source, result = view.types.get(first_of(call)), view.types.get(call.result)
+        if source is None or result is None or source.numel in (0, result.numel) or result.numel == 0:
+            continue
+        times = floor_div(result.numel, source.numel)
+        if source.rank == result.rank and source.rank and not same(source.shape[0], result.shape[0]):
+            times = floor_div(times * source.shape[0], result.shape[0])
+        growth, last = growth * times, place + 1
+    return before[:last], growth
+
+
+def first_of(call: Call) -> str:
+    """Name of the first value that a call uses; "" where there is none."""
+    return call.uses[0] if call.uses else ""
+
+
+def is_mask(name: str, view: View) -> bool:
+    """True if a value has more than one element, so that it may differ from score to score."""
+    typed = view.types.get(name)
+    return typed is not None and typed.numel != 1

@@ -207,10 +207,7 @@ def checked(
         if not some:
             text = f"no limit of {shown(budget.path)} is for this model"
             found[_names(budget, model)[0]].append(finding("GF311", text))
-    each = (
-        ModelFindings(label, tuple(dict.fromkeys(findings)), values.get(label, {}))
-        for label, findings in found.items()
-    )
+    each = [ModelFindings(name, tuple(dict.fromkeys(of)), values.get(name, {})) for name, of in found.items()]
     return Checked(tuple(each), measured)
 
 

@@ -80,6 +80,11 @@ def analyze(
     files.write(formats.render(content, form, **cut, **files.screen(output)), output)
     for note in sweep.notes if sweeps else ():
         click.echo(f"graphflops: {note}", err=True)
+    _exit(ctx, report, strict)
+
+
+def _exit(ctx: click.Context, report: Report, strict: bool) -> None:
+    """Exits with 1 where a call provably cannot run, with 3 where a cost is unknown and `strict` is given."""
     _refuse_impossible(ctx, report)
     if strict and report.coverage.unknown:
         _refuse_unknown(ctx, report)

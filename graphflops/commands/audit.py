@@ -12,7 +12,7 @@ from graphflops.render import formats
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.findings import Findings
+    from graphflops.findings import Findings, Severity
 
 
 def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
@@ -84,12 +84,18 @@ def audit(
 
     found = _audited(models, chosen(select, ignore), dims=dims, inputs=inputs, assume=assume)
     from graphflops.checkout import located
-    from graphflops.findings import SEVERITIES
 
     files.write(formats.render(found, form, top=top, locate=located, **files.screen(output)), output)
-    grave = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on != "never" else ()
-    if any(finding.severity in grave for entry in found.models for finding in entry.findings):
+    if fail_on != "never" and _has(found, fail_on):
         ctx.exit(3)
+
+
+def _has(found: Findings, least: Severity) -> bool:
+    """True if a finding is at least as severe as `least`."""
+    from graphflops.findings import SEVERITIES
+
+    severe = SEVERITIES[: SEVERITIES.index(least) + 1]
+    return any(finding.severity in severe for entry in found.models for finding in entry.findings)
 
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> Findings:

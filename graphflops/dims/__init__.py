@@ -19,8 +19,7 @@ reading text `ratios`, `parser` and `reading`.
 
 from graphflops.dims.division import ceil_div, floor_div, mod
 from graphflops.dims.evaluation import evaluate
-from graphflops.dims.expr import Dim, Expr, arguments, at_least, prod, symbol, total
-from graphflops.dims.reading import parse_dim
+from graphflops.dims.expr import Dim, Expr, arguments, at_least, parse_dim, prod, symbol, total
 from graphflops.dims.relations import (
     broadcast,
     call,

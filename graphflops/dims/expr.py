@@ -7,14 +7,18 @@ define it, so that operators and substitution reach it without importing them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: TC003
 from functools import lru_cache
+from keyword import iskeyword
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom
 from graphflops.dims.evaluation import Range, evaluate, interval, interval_in
+from graphflops.dims.functions import RESERVED_WORDS
 from graphflops.dims.terms import MAX_EXPONENT, check_size, is_reduced, multiply, reduce_even
 from graphflops.errors import DimError, NoValueError, shown
+from graphflops.lazy import imported
 
 if TYPE_CHECKING:
     import sympy
@@ -285,3 +289,35 @@ def _substituted_atom(atom: Atom, mapping: Mapping[str, Dim], memo: dict[Atom, D
         if isinstance(condition, int):
             return _substituted(arguments(atom)[1 if condition else 2], mapping, memo)
     return OPERATIONS[atom.kind](atom.name, [_substituted(arg, mapping, memo) for arg in arguments(atom)])
+
+
+# A size that is only a name, as PyTorch stores it or plain: by far the most frequent texts.
+_NAME = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)|([A-Za-z]\w{0,99})", re.ASCII)
+
+
+def parse_dim(text: str, symbols: Callable[[str], str] | None = None) -> Dim:
+    """Read a size from text: what `str` of an `Expr` gives, or what PyTorch and sympy print or `srepr`.
+
+    `symbols` renames the sizes: it maps each name in the text to the name to use. The text is never executed.
+    Raises DimError for anything that is not such a size or is too large.
+    """
+    if not isinstance(text, str):
+        raise DimError("a size must be read from a string")
+    dim = _parse_cached(text)
+    if symbols is None or isinstance(dim, int):
+        return dim
+    try:
+        return dim.substitute({name: symbol(symbols(name)) for name in dim.symbols})
+    except ZeroDivisionError:  # two names became one, and a difference of them was a divisor
+        raise DimError("cannot rename the sizes of a size: division by zero") from None
+
+
+@lru_cache(maxsize=16_384)
+def _parse_cached(text: str) -> Dim:
+    name = _NAME.fullmatch(text)
+    if name is not None and not (text in RESERVED_WORDS or iskeyword(text)):
+        return symbol(name[1] or name[2])
+    parse: Callable[[str], Dim] = imported(
+        "graphflops.dims.parser:parse"
+    )  # it builds expressions, and few programs need it
+    return parse(text)

@@ -15,7 +15,7 @@ from torch import fx
 
 from graphflops.exporters.live_graph import Scope
 from graphflops.exporters.live_values import Program, bound_of
-from graphflops.exporters.modules import with_modules, with_nested_modules
+from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect
 from graphflops.graph import Graph, Input, Origin, Output
 

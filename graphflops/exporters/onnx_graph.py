@@ -43,7 +43,8 @@ from graphflops.exporters.onnx_values import (
 )
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
-from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR, spelled
+from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR
+from graphflops.ops.operator import onnx_spelling
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ class Program:
                 raise FileError("a call names no operator: the file is damaged")
             if opset is None and (domain or self.model.ir_version >= 3) and not scope.functions:
                 self.note("GF115", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
-            known = spelled(checked(domain), checked(kind), 1 if opset is None else opset)
+            known = onnx_spelling(checked(domain), checked(kind), 1 if opset is None else opset)
             self._operators[domain, kind, opset] = known
         return known
 

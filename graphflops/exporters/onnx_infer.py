@@ -14,7 +14,7 @@ from graphflops.errors import DimError, FileError
 from graphflops.exporters.onnx_values import type_of
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import VERSIONS
-from graphflops.rules.onnx.types import onnx_code
+from graphflops.rules.onnx.entries import onnx_code
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:

@@ -281,8 +281,8 @@ def _prefixes(path: str) -> list[str]:
 
 def _owner(target: str) -> str:
     """The module of a parameter by its name; "" where the name is not a parameter's."""
-    base = unquantized(target)
-    return base.rpartition(".")[0] if _PARAMETER.fullmatch(base) else ""
+    name = unquantized(target)
+    return name.rpartition(".")[0] if _PARAMETER.fullmatch(name) else ""
 
 
 def _depth(path: str) -> int:

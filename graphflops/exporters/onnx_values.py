@@ -11,7 +11,7 @@ from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import DROPPED
 from graphflops.graph import Graph, Opaque
 from graphflops.ops import operator
-from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:

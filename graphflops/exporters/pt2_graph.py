@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters.modules import with_modules, with_nested_modules
-from graphflops.exporters.pt2_data import Members
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
+    Members,
     Program,
     device,
     dtype_of,
@@ -19,6 +18,7 @@ from graphflops.exporters.pt2_values import (
     number,
     results,
 )
+from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Origin, Output, Ref
 from graphflops.ops import operator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graphflops.memory import kernels
 from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import Layouts
-from graphflops.passes.memory import CallByCall
+from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import textwrap
-from bisect import bisect_right
 
 NEWEST_IR = 14
 NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
@@ -60,18 +59,6 @@ VERSIONS: dict[str, tuple[int, ...]] = {
     name: tuple(map(int, versions.split(",")))
     for name, _, versions in (entry.partition(":") for entry in _TABLE.split())
 }
-
-
-def spelled(domain: str, word: str, opset: int) -> str:
-    """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
-
-    domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
-    """
-    versions = VERSIONS.get(f"{domain}.{word}" if domain else word)
-    version = opset if domain else 1
-    if versions is not None:
-        version = versions[max(bisect_right(versions, opset) - 1, 0)]
-    return f"{domain or 'onnx'}.{word}.{version}"
 
 
 def table() -> str:

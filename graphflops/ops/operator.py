@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from graphflops.ops.elementwise import ELEMENTWISE
 from graphflops.ops.layers import LAYERS
-from graphflops.ops.table import ARGUMENT_NAMES, Row
+from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, Row
 from graphflops.ops.tensors import TENSORS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.ops.table import Fact, Kind
 
@@ -235,17 +236,39 @@ def _functional(dialect: str, word: str) -> str | None:
     return f"{dialect}.{word[:-1]}" if word.endswith("_") and not word.endswith("__") else None
 
 
+def onnx_spelling(domain: str, word: str, opset: int) -> str:
+    """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
+
+    domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
+    """
+    from graphflops.ops.onnx_versions import VERSIONS
+
+    versions = VERSIONS.get(f"{domain}.{word}" if domain else word)
+    version = opset if domain else 1
+    if versions is not None:
+        version = versions[max(bisect_right(versions, opset) - 1, 0)]
+    return f"{domain or 'onnx'}.{word}.{version}"
+
+
 @lru_cache(maxsize=1)
 def spellings() -> Mapping[str, tuple[Row, str]]:
     """Row and arguments of every spelling in the table; raises ValueError if two rows have one spelling."""
     found: dict[str, tuple[Row, str]] = {}
     for row in ROWS:
-        for spelling, arguments in row.spellings():
+        for spelling, arguments in _spellings_of(row):
             if spelling in found:
                 names = f"{found[spelling][0].name} and {row.name}"
                 raise ValueError(f"graphflops/ops: {spelling} is a spelling of two operators, {names}")
             found[spelling] = row, arguments
     return found
+
+
+def _spellings_of(row: Row) -> Iterator[tuple[str, str]]:
+    """Each spelling of a row with its arguments in order, separated by commas or blanks."""
+    for column, namespace in NAMESPACES.items():
+        for spelled in getattr(row, column).split():
+            word, opened, own = spelled.partition("(")
+            yield namespace + word, own[:-1] if opened else row.arguments
 
 
 @lru_cache(maxsize=256)

@@ -8,10 +8,7 @@ remaining operands. A new dialect is a new column: an entry in `NAMESPACES` and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 Kind = Literal[
     "elementwise",
@@ -123,10 +120,3 @@ class Row(NamedTuple):
     other: str = ""
     neutral: int | None = None
     facts: tuple[Fact, ...] = ()
-
-    def spellings(self) -> Iterator[tuple[str, str]]:
-        """Each spelling with its arguments in order, separated by commas or blanks."""
-        for column, namespace in NAMESPACES.items():
-            for spelled in getattr(self, column).split():
-                word, opened, own = spelled.partition("(")
-                yield namespace + word, own[:-1] if opened else self.arguments

@@ -13,7 +13,7 @@ from graphflops.ops import operator
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.misfit import reason
 from graphflops.rules import functorch
-from graphflops.rules.contents import held
+from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.graph import Graph, Node
     from graphflops.passes.bind import Binding
-    from graphflops.report import Diagnostic, Row
+    from graphflops.report import Diagnostic, Row, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +198,55 @@ def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str
             if output is not None and isinstance(values.get(output), TensorType):
                 root[output] = owner or output
     return root
+
+
+@dataclass(frozen=True, slots=True)
+class SizesKnown:
+    """Known facts for comparing symbolic sizes: example values, and the least value of each symbol."""
+
+    hints: Mapping[str, int]
+    minimums: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes alive at once, and the call with that peak at the hinted sizes."""
+
+    bytes: Dim = 0
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Peaks of a program's activations; `training` is that of the forward and its gradients, None outside of training.
+
+    timeline: what is held when, in a training analysis through the gradients.
+    """
+
+    forward: Peak
+    training: Peak | None
+    timeline: Timeline
+
+
+class CallByCall:
+    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does."""
+
+    def owners(self, calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str, str]:
+        """The value whose memory each tensor shares."""
+        return owners(calls, values)
+
+    def held_until(self, calls: Sequence[PricedCall], root: Mapping[str, str]) -> Mapping[str, int]:
+        """Owners of memory that is held past their last use, by the position of the last call that finds them held."""
+        return {}
+
+    def forward_bytes(self, call: PricedCall, values: Mapping[str, Value], saved: Dim) -> Dim:
+        """Memory that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""
+        return 0 if saved != 0 else call.estimate.workspace  # what is saved was the workspace
+
+    def backward_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+        """Memory that the gradients of a call need beside what they read and write."""
+        return 0 if call.gradient is None else call.gradient.estimate.workspace
+
+    def saved_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+        """Memory kept for the gradients of a call beside its operands and results."""
+        return 0 if call.gradient is None else call.gradient.beside_bytes

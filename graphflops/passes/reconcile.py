@@ -1,14 +1,17 @@
-"""Fixes the type of every result: compares the derived type with the recorded one and says where they disagree."""
+"""Fixes the type of every result: compares the derived type with the recorded one and says where they disagree.
+
+Where neither a rule nor the file records a type, `FallbackTypes` takes what the format infers or the file declares.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, differ
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Ref
-from graphflops.passes.fallback_types import FallbackTypes
 from graphflops.passes.price_call import (
     RANKLESS,
     is_same,
@@ -18,18 +21,107 @@ from graphflops.passes.price_call import (
     substituted,
     told_by,
 )
-from graphflops.tensor import TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in, with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.cost import Value
     from graphflops.graph import Graph, Node
     from graphflops.passes.bind import Binding
     from graphflops.passes.price_call import Priced
     from graphflops.passes.program import Names, Notes
+    from graphflops.report import Diagnostic
 
     Resolve = Callable[[Any, Mapping[str, Value]], Any]
+
+
+_KNOWN = (TensorType, SequenceType, OptionalType)
+_MOST_NAMES = 3  # in one diagnostic
+_SOURCES = {
+    "inferred": "onnx's own shape inference",
+    "declared": "what the file declares",
+    "unknown": "nowhere",
+}
+
+
+class FallbackTypes:
+    """Result types of calls whose rule gives none: those that the format infers, else those that the file declares.
+
+    sources: names of values by where their types come from. outdated: values that the file declares with another type.
+    """
+
+    def __init__(self) -> None:
+        self.sources: dict[str, list[str]] = {}
+        self.outdated: list[str] = []
+
+    def of(
+        self, node: Node, operands: Sequence[Value], derived: Sequence[Value], graph: Graph
+    ) -> dict[int, Value]:
+        """The best known type of each wanted result that the rule gives none for, by its position.
+
+        derived: results of the rule, which may be no more than an element type.
+        """
+        infer = graph.fallback_types
+        found = {} if infer is None else dict(enumerate(infer(node, operands)))
+        types: dict[int, Value] = {}
+        for place, name in enumerate(node.outputs):
+            ours = derived[place] if place < len(derived) else None
+            if name is None or isinstance(ours, _KNOWN):
+                continue
+            declared = (graph.declared or {}).get(name)
+            candidates = {"inferred": found.get(place), "declared": declared}
+            source = next(
+                (source for source, candidate in candidates.items() if isinstance(candidate, _KNOWN)),
+                "unknown",
+            )
+            vague = (ours, *candidates.values())
+            unknown = next(
+                (
+                    candidate
+                    for candidate in vague
+                    if isinstance(candidate, UnknownType) and candidate.dtype is not None
+                ),
+                UnknownType(),
+            )
+            types[place] = candidates.get(source, unknown)  # type: ignore[assignment]
+            self.sources.setdefault(source, []).append(name)
+        return types
+
+    def compare(self, name: str, ours: Value, graph: Graph) -> None:
+        """Record a value whose declared type provably differs from the derived one."""
+        if graph.declared is None or name not in graph.declared:
+            return
+        declared = graph.declared[name]
+        if not isinstance(declared, TensorType) or not isinstance(ours, TensorType):
+            return
+        same_rank = len(declared.shape) == len(ours.shape)
+        if declared.dtype is ours.dtype and same_rank and not any(map(_is_other, ours.shape, declared.shape)):
+            return
+        self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
+
+    def diagnostics(self) -> list[Diagnostic]:
+        """One for each source of types, and one for values declared with another type."""
+        found = []
+        for source, names in self.sources.items():
+            known = f"known from {_SOURCES[source]} alone" if source != "unknown" else "not known"
+            text = f"the types of {_listed(names)} are {known}"
+            found.append(diagnostic("GF110", "", text))
+        if self.outdated:
+            text = f"what the file declares of {len(self.outdated)} values is out of date: {self.outdated[0]}"
+            found.append(diagnostic("GF111", "", text))
+        return found
+
+
+def _listed(names: list[str]) -> str:
+    some = ", ".join(shown(name) for name in names[:_MOST_NAMES])
+    rest = len(names) - _MOST_NAMES
+    return f"{some} and {rest} more values" if rest > 0 else some
+
+
+def _is_other(ours: Dim, declared: Dim) -> bool:
+    return isinstance(declared, int) and isinstance(ours, int) and ours != declared
+
 
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
 

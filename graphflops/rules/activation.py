@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.dims import differ, floor_div, mod
-from graphflops.rules.axes import axis
 from graphflops.rules.elementwise import (
     by_operand,
     differentiate,
@@ -16,6 +15,7 @@ from graphflops.rules.elementwise import (
     result_of,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import axis
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
 

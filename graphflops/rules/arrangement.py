@@ -6,37 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, total
-from graphflops.rules.axes import axis
+from graphflops.dims import Dim, at_least, differ, floor_div, mod, total
 from graphflops.rules.registry import require
-from graphflops.rules.shapes import Shape, replaced, shown
+from graphflops.rules.shapes import Shape, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.tensor import DType, TensorType
-
-
-def copied(*seen: TensorType) -> Estimate:
-    """Each tensor read as it is stored and written out in full."""
-    return Estimate(tuple(x.like() for x in seen), reads=seen)
-
-
-def picked(out: TensorType, *indices: TensorType) -> Estimate:
-    """Elements found by index: as many are read as are returned, and the indices."""
-    return Estimate((out,), reads=(out, *indices))
-
-
-def end_to_end(tensors: Sequence[TensorType], dim: int) -> Shape:
-    """The shape of tensors joined along an axis they have."""
-    require(bool(tensors), "there is nothing to join")
-    shape = tensors[0].shape
-    place = axis(dim, len(shape))
-    for x in tensors[1:]:
-        require(x.rank == len(shape), f"{shown(shape)} and {shown(x.shape)} do not have equally many axes")
-        pairs = enumerate(zip(shape, x.shape, strict=True))
-        shape = tuple(a if at == place else meet(a, b) for at, (a, b) in pairs)
-    return replaced(shape, place, total(x.shape[place] for x in tensors))
 
 
 def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
@@ -54,12 +31,6 @@ def repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
     require(len(times) >= x.rank, f"{shown(times)} has fewer entries than {shown(x.shape)} has axes")
     own = (*(1,) * (len(times) - x.rank), *x.shape)
     return Estimate((x.like(size * more for size, more in zip(own, times, strict=True)),), reads=(x,))
-
-
-def triangle(x: TensorType) -> Estimate:
-    """A copy, zero on one side of a diagonal."""
-    require(x.rank > 1, f"{shown(x.shape)} is not a matrix")
-    return copied(x)
 
 
 def depth_to_space(x: TensorType, factor: int) -> Estimate:

@@ -15,6 +15,7 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, mod, prod, same
 from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import doubled_pairs
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
 
@@ -156,25 +157,6 @@ def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped:
             )
         shapes = [(*shape[:-1], heads) for shape in shapes]
     return broadcast(query.shape[:-2], *shapes)
-
-
-def doubled_pairs(
-    rows: Dim, keys: Dim, *, left: Dim | None = None, right: Dim | None = None, offset: Dim = 0
-) -> Dim:
-    """Twice the pairs with -left <= key - row - offset <= right: doubled, for half a square is a fraction."""
-    upper = 2 * rows * keys if right is None else _doubled_below(rows, keys, offset + right)
-    return upper if left is None else upper - _doubled_below(rows, keys, offset - left - 1)
-
-
-def _doubled_below(rows: Dim, keys: Dim, diagonal: Dim) -> Dim:
-    """Twice the pairs with key - row <= diagonal: a staircase, less what sticks out on either side."""
-    inside = _doubled_triangle(rows + diagonal) - _doubled_triangle(diagonal)
-    return inside - _doubled_triangle(rows + diagonal - keys) + _doubled_triangle(diagonal - keys)
-
-
-def _doubled_triangle(side: Dim) -> Dim:
-    side = dim_max(side, 0)
-    return side * (side + 1)
 
 
 @rule("aten.scaled_dot_product_attention")

@@ -16,13 +16,13 @@ from graphflops.dims import Dim, Expr, ceil_div, total
 from graphflops.rules.attention import (
     Attention,
     attend,
-    doubled_pairs,
     flash_debug_mask,
     flash_state,
     philox,
     result_of,
 )
 from graphflops.rules.registry import rule
+from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType
 
 if TYPE_CHECKING:

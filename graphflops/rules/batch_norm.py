@@ -13,8 +13,8 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import prod
 from graphflops.rules.derived import Derived
+from graphflops.rules.elementwise import promote
 from graphflops.rules.norm import computed_in, normalised
-from graphflops.rules.promotion import promote
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType

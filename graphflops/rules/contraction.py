@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, prod, total
-from graphflops.rules.axes import axes
-from graphflops.rules.elementwise import elementwise
+from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
-from graphflops.rules.promotion import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import axes
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 

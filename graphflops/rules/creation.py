@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
-from graphflops.rules.axes import axis
-from graphflops.rules.contents import few
-from graphflops.rules.promotion import DEFAULT_FLOAT, float_result, result_type
+from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.tensor import INT64, Contents, DType, TensorType
 

@@ -7,8 +7,7 @@ from itertools import accumulate
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, broadcast, dim_max, prod, total
-from graphflops.rules.axes import axes, axis, reduced
-from graphflops.rules.promotion import float_result, result_type
+from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.reduce import (
     Axes,
     accumulated,
@@ -19,7 +18,7 @@ from graphflops.rules.reduce import (
     x_and_result,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import replaced
+from graphflops.rules.shapes import axes, axis, reduced, replaced
 from graphflops.tensor import DType, TensorType
 
 

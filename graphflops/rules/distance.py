@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from graphflops.cost import Estimate
 from graphflops.dims import broadcast, compare, differ, dim_max, floor_div, prod, where
-from graphflops.rules.promotion import result_type
+from graphflops.rules.elementwise import result_type
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
+from graphflops.cost import Estimate, picked
 from graphflops.rules import arrangement
-from graphflops.rules.arrangement import picked
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, TensorType

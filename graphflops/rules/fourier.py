@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, prod, same, total
-from graphflops.rules.axes import axes
 from graphflops.rules.counts import n_log_n
-from graphflops.rules.promotion import DEFAULT_FLOAT, complex_of, float_result, real_of
+from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import replaced
+from graphflops.rules.shapes import axes, replaced
 from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:

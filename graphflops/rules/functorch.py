@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, prod
-from graphflops.rules.axes import axis
 from graphflops.rules.registry import rule
+from graphflops.rules.shapes import axis
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Value, data_dependent
+from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, broadcast, differ
-from graphflops.rules.arrangement import Update, combined, functional, picked, reduction
-from graphflops.rules.axes import axis
+from graphflops.rules.arrangement import Update, combined, functional, reduction
 from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, expanded, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
 from graphflops.rules.updates import update
 from graphflops.tensor import TensorType
 

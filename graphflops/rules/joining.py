@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, at_least, ceil_div, dim_max, floor_div, prod, total
-from graphflops.rules.arrangement import end_to_end
-from graphflops.rules.axes import axis
-from graphflops.rules.promotion import result_type
+from graphflops.rules.elementwise import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, tensors_of
+from graphflops.rules.shapes import Shape, axis, end_to_end, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
 from graphflops.tensor import INT64, TensorType
 

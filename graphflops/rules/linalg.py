@@ -10,8 +10,8 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, dim_min, prod
 from graphflops.rules import lapack
+from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import matmul
-from graphflops.rules.promotion import complex_of, real_of
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import INT32, TensorType
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast
-from graphflops.rules.axes import reduced
 from graphflops.rules.distance import pairwise_distance
-from graphflops.rules.elementwise import result_of, wanted
-from graphflops.rules.promotion import result_type
+from graphflops.rules.elementwise import result_of, result_type, wanted
 from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.shapes import reduced
 from graphflops.tensor import DType, TensorType
 
 MEAN = 1

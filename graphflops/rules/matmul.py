@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
-from graphflops.rules.promotion import result_type
+from graphflops.rules.elementwise import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK

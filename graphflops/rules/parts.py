@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, total
-from graphflops.rules.axes import axis
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.shapes import axis, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

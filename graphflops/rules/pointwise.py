@@ -9,15 +9,17 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
 from graphflops.rules.elementwise import (
     by_operand,
+    complex_of,
     differentiate,
     elementwise,
+    float_result,
     gradients_of,
     pointwise,
+    result_type,
     to_bool,
     to_real,
     to_real_float,
 )
-from graphflops.rules.promotion import complex_of, float_result, result_type
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.work import WORK, Gradient, Work, power
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType

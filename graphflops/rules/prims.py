@@ -10,8 +10,7 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, floor_div, prod, same
 from graphflops.rules import creation, joining, movement, rearrange, views
 from graphflops.rules import pointwise as pointwise_rules
-from graphflops.rules.elementwise import pointwise, to_bool, to_real
-from graphflops.rules.promotion import result_type
+from graphflops.rules.elementwise import pointwise, result_type, to_bool, to_real
 from graphflops.rules.registry import rule
 from graphflops.tensor import FLOAT32, DType, TensorType
 

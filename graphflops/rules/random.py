@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.rules.elementwise import differentiate, elementwise
-from graphflops.rules.promotion import DEFAULT_FLOAT, float_result
+from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
 from graphflops.rules.registry import backward, rule
 from graphflops.rules.work import Gradient, Work
 from graphflops.tensor import INT64, DType, TensorType

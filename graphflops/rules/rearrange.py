@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, data_dependent
+from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, differ, mod, total
 from graphflops.rules import parts
-from graphflops.rules.arrangement import copied, depth_to_space, repeated, space_to_depth, triangle
-from graphflops.rules.axes import axes, axis
+from graphflops.rules.arrangement import depth_to_space, repeated, space_to_depth
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.shapes import axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
 from graphflops.rules.view_copies import copied_back
 
 if TYPE_CHECKING:

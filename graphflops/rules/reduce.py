@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
-from graphflops.rules.axes import reduced
-from graphflops.rules.promotion import DEFAULT_FLOAT, real_of
+from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
 if TYPE_CHECKING:

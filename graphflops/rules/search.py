@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, prod
-from graphflops.rules.axes import axis
 from graphflops.rules.counts import n_log_n
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import Shape, replaced
+from graphflops.rules.shapes import Shape, axis, replaced
 from graphflops.tensor import INT64, TensorType
 
 

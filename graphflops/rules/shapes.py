@@ -1,10 +1,18 @@
-"""Shape arithmetic: -1 sizes, replaced axes, slice lengths, expanded tensors, contents of reshaped tensors."""
+"""Shape arithmetic, and the known contents of small integer tensors, such as shapes that a program computes with.
+
+Axis numbers are as in ATen: negative ones count from the end, and a 0-d tensor has the axis 0. Where the sign of a size is
+unknown, a formula is a choice between both cases. Sizes of inputs are assumed to be at least 1: the last row of `N` rows is
+one row, not `min(1, N)` rows. A size that depends on data may be 0.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from graphflops.cost import copied, is_data_dependent
 from graphflops.dims import (
     Dim,
     Expr,
@@ -12,21 +20,230 @@ from graphflops.dims import (
     ceil_div,
     compare,
     differ,
+    dim_max,
     dim_min,
     floor_div,
+    meet,
     mod,
     prod,
     same,
+    total,
     where,
 )
-from graphflops.rules.contents import few
+from graphflops.errors import DimError
 from graphflops.rules.registry import require
-from graphflops.tensor import Contents, TensorType
+from graphflops.tensor import Contents, DType, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+
+    from graphflops.cost import Value
+
+    Fold = Callable[..., Dim]
+    from collections.abc import Iterable, Iterator
 
     from graphflops.cost import Estimate
+
+
+_LARGEST = (2**31 - 1, 2**63 - 1)
+_BEYOND = 2**31 - 1  # past any length; exporters write the limits of int32 and int64
+
+
+@lru_cache(maxsize=16_384)
+def is_at_least(a: Dim, b: Dim) -> bool:
+    """Whether `a >= b` is provable where the sizes of inputs are at least 1."""
+    difference = a - b
+    if isinstance(difference, int):
+        return difference >= 0
+    named = [name for name in difference.symbols if not is_data_dependent(name)]
+    low, _ = difference.bounds(dict.fromkeys(named, (1, None)))
+    return low is not None and low >= 0
+
+
+def if_negative(number: Dim, then: Dim, otherwise: Dim) -> Dim:
+    """The first choice where the number is below 0, else the second; both where its sign is open."""
+    if is_at_least(number, 0):
+        return otherwise
+    return then if is_at_least(-1, number) else where(compare("<", number, 0), then, otherwise)
+
+
+def larger(a: Dim, b: Dim) -> Dim:
+    """The larger of two sizes."""
+    if is_at_least(a, b):
+        return a
+    return b if is_at_least(b, a) else dim_max(a, b)
+
+
+def smaller(a: Dim, b: Dim) -> Dim:
+    """The smaller of two sizes."""
+    if is_at_least(a, b):
+        return b
+    return a if is_at_least(b, a) else dim_min(a, b)
+
+
+def divided(a: Dim, b: Dim) -> Dim:
+    """The integer quotient, rounded towards zero."""
+    if is_at_least(b, 0):  # and no division is by 0
+        return if_negative(a, -floor_div(-a, b), floor_div(a, b))
+    if is_at_least(0, b):
+        return divided(-a, -b)
+    return if_negative(a * b, -floor_div(-a, b), floor_div(a, b))
+
+
+def remainder_of_dividend(a: Dim, b: Dim) -> Dim:
+    """What a division rounded towards zero leaves: it has the dividend's sign, and the divisor's sign does not matter."""
+    divisor = if_negative(b, -b, b)
+    return if_negative(a, -mod(-a, divisor), mod(a, divisor))
+
+
+def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
+    """How many positions of an axis a slice keeps: negative bounds count from its end, and both are clamped to it.
+
+    A computed end is taken to lie within an axis of fixed length: it is a table of positions, made long enough. A slice that
+    steps backwards to the largest int32 or int64 goes to the front, as onnxruntime runs it.
+    """
+    if (
+        isinstance(length, int)
+        and isinstance(end, Expr)
+        and step > 0
+        and is_at_least(start, 0)
+        and is_at_least(end, start)
+    ):
+        return -floor_div(start - end, step)
+    if step > 0:
+        last = clamped(end, length, 0, length)
+        behind = _behind(start, length)
+        span = behind if last is length or last == length else last - (length - behind)
+    else:
+        last = -1 if end in _LARGEST else clamped(end, length, -1, length - 1)
+        span = clamped(start, length, 0, length - 1) - last
+    kept = larger(-floor_div(-span, abs(step)), 0)
+    return kept if step > 0 else where(_is_positive(length), kept, 0)
+
+
+def _is_positive(length: Dim) -> Dim:
+    return 1 if is_at_least(length, 1) else compare(">", length, 0)
+
+
+def _behind(start: Dim, length: Dim) -> Dim:
+    """How many positions lie at or behind the start of a slice."""
+    if isinstance(start, int) and abs(start) >= _BEYOND:
+        return length if start < 0 else 0
+    counted = if_negative(start, -start, length - start)
+    return larger(smaller(counted, length), 0)
+
+
+def clamped(bound: Dim, length: Dim, lowest: Dim, highest: Dim) -> Dim:
+    """A slice's bound counted from the front and brought into a range."""
+    if isinstance(bound, int) and abs(bound) >= _BEYOND:
+        return highest if bound > 0 else lowest
+    return larger(smaller(if_negative(bound, bound + length, bound), highest), lowest)
+
+
+def start_of_slice(length: Dim, start: Dim, step: int) -> Dim:
+    """The first position that a slice keeps, if it keeps one."""
+    return clamped(start, length, 0, length if step > 0 else length - 1)
+
+
+MAX_ELEMENTS = 1024  # a larger tensor is data, not a shape
+_WIDE = 32  # bits of a signed type that every size fits into
+
+
+def few(shape: Sequence[Dim], most: int = MAX_ELEMENTS) -> tuple[int, ...] | None:
+    """The sizes where all are numbers and the contents are few, rows without elements included; else None."""
+    sizes = tuple([size for size in shape if isinstance(size, int)])
+    return sizes if len(sizes) == len(shape) and math.prod(max(size, 1) for size in sizes) <= most else None
+
+
+def in_type(number: Dim, dtype: DType) -> Dim | None:
+    """The number as an integer type holds it: without the upper bits that it has no room for.
+
+    A formula is taken to fit into a signed type of 32 bits or more; None where it may not fit into a narrower one.
+    """
+    lowest = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+    numbers = 1 << dtype.bits
+    if isinstance(number, int):
+        return (number - lowest) % numbers + lowest
+    if lowest < 0 and dtype.bits >= _WIDE:
+        return number if max(map(abs, number.terms.values())) < -lowest else None
+    return number if at_least(number, lowest) and at_least(lowest + numbers - 1, number) else None
+
+
+def held(x: TensorType) -> TensorType:
+    """The tensor with its contents as its integer type holds them; without contents where these are many, or not known."""
+    if x.value is None or x.dtype.kind not in ("int", "uint"):
+        return x
+    contents = None if few(x.shape) is None else _held(x.value, x.dtype)
+    return x if contents == x.value else replace(x, value=contents)
+
+
+def _held(contents: Contents, dtype: DType) -> Contents | None:
+    if isinstance(contents, tuple):
+        parts = [_held(part, dtype) for part in contents]
+        known = tuple([part for part in parts if part is not None])
+        return known if len(known) == len(parts) else None
+    return in_type(contents, dtype) if isinstance(contents, (int, Expr)) else contents
+
+
+def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Contents | None:
+    """Contents of an elementwise result of this shape, or None where an operand's contents are not known."""
+    known = [(x.rank, x.value) if isinstance(x, TensorType) else (0, x) for x in operands]
+    if not all(_is_whole(value) for _, value in known):
+        return None
+    if few(shape) is None:
+        return None
+    try:
+        return aligned(fold, shape, known)  # type: ignore[arg-type]
+    except (ArithmeticError, DimError):  # a division by zero that the program may never execute
+        return None
+
+
+def _is_whole(value: object) -> bool:
+    """True if the contents are known and all integers."""
+    return all(map(_is_whole, value)) if isinstance(value, tuple) else isinstance(value, (int, Expr))
+
+
+def aligned(
+    fold: Callable[..., Dim | float], shape: Sequence[Dim], operands: list[tuple[int, Contents]]
+) -> Contents:
+    """Applies a function elementwise to known contents, broadcast to a concrete shape; operands are (rank, contents)."""
+    if not shape:
+        return fold(*(value for _, value in operands))
+    rows = []
+    for place in range(shape[0]):  # type: ignore[arg-type]
+        row: list[tuple[int, Contents]] = []
+        for rank, value in operands:
+            if rank < len(shape):
+                row.append((rank, value))
+            else:
+                assert isinstance(value, tuple)
+                row.append((rank - 1, value[place if len(value) > 1 else 0]))
+        rows.append(aligned(fold, shape[1:], row))
+    return tuple(rows)
+
+
+def axis(dim: int, rank: int) -> int:
+    """The axis counted from the front; raises ShapeError if a tensor of that rank has no such axis."""
+    span = max(rank, 1)
+    require(isinstance(dim, int), f"{dim!r} is not an axis")
+    require(-span <= dim < span, f"axis {dim} does not exist in a tensor of {rank} axes")
+    return dim % span
+
+
+def axes(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Each axis counted from the front, in the given order; None means all axes."""
+    if dims is None:
+        return tuple(range(rank))
+    return tuple(axis(dim, rank) for dim in ((dims,) if isinstance(dims, int) else dims))
+
+
+def reduced(shape: Sequence[Dim], dims: int | Sequence[int] | None, keepdim: bool = False) -> tuple[Dim, ...]:
+    """The shape after reducing axes; with `keepdim` a reduced axis has size 1; no named axes means all axes."""
+    gone = frozenset(axes(None if dims == () else dims, len(shape)))
+    if keepdim:
+        return tuple(1 if place in gone else size for place, size in enumerate(shape))
+    return tuple(size for place, size in enumerate(shape) if place not in gone)
+
 
 Shape = tuple[Dim, ...]
 END = 2**31  # a slice bound past any size means "to the end"; exporters write 2**63 - 1
@@ -144,3 +361,40 @@ def only_result(estimate: Estimate) -> TensorType:
     (out,) = estimate.out
     assert isinstance(out, TensorType)
     return out
+
+
+def doubled_pairs(
+    rows: Dim, keys: Dim, *, left: Dim | None = None, right: Dim | None = None, offset: Dim = 0
+) -> Dim:
+    """Twice the pairs with -left <= key - row - offset <= right: doubled, for half a square is a fraction."""
+    upper = 2 * rows * keys if right is None else _doubled_below(rows, keys, offset + right)
+    return upper if left is None else upper - _doubled_below(rows, keys, offset - left - 1)
+
+
+def _doubled_below(rows: Dim, keys: Dim, diagonal: Dim) -> Dim:
+    """Twice the pairs with key - row <= diagonal: a staircase, less what sticks out on either side."""
+    inside = _doubled_triangle(rows + diagonal) - _doubled_triangle(diagonal)
+    return inside - _doubled_triangle(rows + diagonal - keys) + _doubled_triangle(diagonal - keys)
+
+
+def _doubled_triangle(side: Dim) -> Dim:
+    side = dim_max(side, 0)
+    return side * (side + 1)
+
+
+def end_to_end(tensors: Sequence[TensorType], dim: int) -> Shape:
+    """The shape of tensors joined along an axis they have."""
+    require(bool(tensors), "there is nothing to join")
+    shape = tensors[0].shape
+    place = axis(dim, len(shape))
+    for x in tensors[1:]:
+        require(x.rank == len(shape), f"{shown(shape)} and {shown(x.shape)} do not have equally many axes")
+        pairs = enumerate(zip(shape, x.shape, strict=True))
+        shape = tuple(a if at == place else meet(a, b) for at, (a, b) in pairs)
+    return replaced(shape, place, total(x.shape[place] for x in tensors))
+
+
+def triangle(x: TensorType) -> Estimate:
+    """A copy, zero on one side of a diagonal."""
+    require(x.rank > 1, f"{shown(x.shape)} is not a matrix")
+    return copied(x)

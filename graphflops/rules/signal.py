@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod
+from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.fourier import real_transform, transform
-from graphflops.rules.promotion import complex_of, real_of
 from graphflops.rules.registry import require, rule
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import broadcast, prod
-from graphflops.rules.axes import axis, reduced
-from graphflops.rules.elementwise import result_of
-from graphflops.rules.promotion import float_result
+from graphflops.rules.elementwise import float_result, result_of
 from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.shapes import axis, reduced
 from graphflops.rules.vector_norm import of_vectors
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, prod, same
 from graphflops.rules import lapack
-from graphflops.rules.axes import axes, axis
+from graphflops.rules.elementwise import real_of, result_type
 from graphflops.rules.linalg import each, eigvalsh, first, matrices, squares, svdvals
-from graphflops.rules.promotion import real_of, result_type
 from graphflops.rules.reduce import parts
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import axes, axis
 from graphflops.rules.vector_norm import linalg_matrix_norm
 from graphflops.tensor import INT32, INT64, TensorType
 

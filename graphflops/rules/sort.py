@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, prod
-from graphflops.rules.axes import axis, reduced
 from graphflops.rules.counts import halvings, n_log_n
 from graphflops.rules.reduce import indexed, operand_gradient, selected_indices
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import BOOL, INT32, INT64, TensorType
 
 

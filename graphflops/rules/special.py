@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.rules.elementwise import by_operand, differentiate, elementwise, pointwise
-from graphflops.rules.promotion import float_result
+from graphflops.rules.elementwise import by_operand, differentiate, elementwise, float_result, pointwise
 from graphflops.rules.registry import backward, rule
 from graphflops.rules.work import WORK
 

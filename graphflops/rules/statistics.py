@@ -7,9 +7,8 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, dim_min, prod, total
 from graphflops.errors import ShapeError
-from graphflops.rules.axes import reduced
 from graphflops.rules.counts import halvings
-from graphflops.rules.promotion import float_result
+from graphflops.rules.elementwise import float_result
 from graphflops.rules.reduce import (
     accumulated,
     amax_backward,
@@ -20,6 +19,7 @@ from graphflops.rules.reduce import (
     selected_backward,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import reduced
 from graphflops.rules.sort import comparisons
 from graphflops.rules.vector_norm import of_vectors
 from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.dims import prod
 from graphflops.rules import lapack
-from graphflops.rules.axes import axes, reduced
-from graphflops.rules.promotion import real_of
+from graphflops.rules.elementwise import real_of
 from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import axes, reduced
 
 if TYPE_CHECKING:
     from graphflops.tensor import DType, TensorType

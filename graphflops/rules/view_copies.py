@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
+from graphflops.cost import Estimate, copied
 from graphflops.rules import parts, views
-from graphflops.rules.arrangement import copied
 from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import tensors_of

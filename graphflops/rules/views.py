@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, floor_div, mod, prod, same, total
-from graphflops.rules.axes import axes, axis
-from graphflops.rules.promotion import complex_of, real_of
+from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import (
+    axes,
+    axis,
     expanded,
     overlapping,
     replaced,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.graph import Graph
+    from graphflops.runtime.run import Run
     from graphflops.runtime.validation import Validation
 
 _REPEATS = 5
@@ -47,11 +48,7 @@ def validate(
         if device != "cpu" or counters != "none" or not graph.origin.path:
             raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
         return _validated_onnx(graph, repeats, **options)
-    try:
-        from graphflops.runtime.run import prepared
-    except ModuleNotFoundError as missing:
-        raise _without(missing, "runtime") from None
-    run = prepared(graph, device=device, **options)
+    run = _prepared(graph, device=device, **options)
     if counters == "hardware":
         run.refuse_uncountable()
     found = run.validated(repeats)
@@ -60,6 +57,14 @@ def validate(
 
         return with_counters(found, run.report, {**options, "model_name": model_name, "device": device})
     return found
+
+
+def _prepared(graph: Graph, **options: Any) -> Run:
+    try:
+        from graphflops.runtime.run import prepared
+    except ModuleNotFoundError as missing:
+        raise _without(missing, "runtime") from None
+    return prepared(graph, **options)
 
 
 def _validated_onnx(

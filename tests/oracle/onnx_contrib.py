@@ -22,7 +22,7 @@ from onnx import helper
 
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError
-from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.registry import find
 from graphflops.tensor import SequenceType, TensorType
 

@@ -7,8 +7,8 @@ import pytest
 from graphflops.cost import Estimate
 from graphflops.dims import symbol
 from graphflops.errors import ShapeError
-from graphflops.rules.attention import doubled_pairs
 from graphflops.rules.registry import ForwardCall, find_backward
+from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import TensorType
 from tests.support import price, shapes, t
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphflops.cost import Cost, Estimate, Value
-from graphflops.rules.attention import doubled_pairs
 from graphflops.rules.registry import ForwardCall, find_backward
+from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import TensorType
 from tests.support import price, shapes, t
 

@@ -6,7 +6,7 @@ import pytest
 
 from graphflops.dims import symbol
 from graphflops.errors import ShapeError
-from graphflops.rules.contents import few, held, in_type
+from graphflops.rules.shapes import few, held, in_type
 from graphflops.tensor import DTYPES
 from tests.support import price, t
 

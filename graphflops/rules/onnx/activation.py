@@ -1,4 +1,7 @@
-"""Activation functions."""
+"""Elementwise arithmetic, comparisons, logic and activation functions.
+
+Before version 7, operands were broadcast by two attributes.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,205 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import differ
-from graphflops.rules.axes import axis as axis_of
+from graphflops.dims import call, differ
+from graphflops.rules.elementwise import elementwise, to_bool, work_of
 from graphflops.rules.onnx import values
-from graphflops.rules.onnx.arithmetic import pointwise, unary
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import axis as axis_of
+from graphflops.rules.shapes import same_elements
 from graphflops.rules.softmax import log_softmax, softmax
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
+from graphflops.rules.work import power as power_work
+from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
-    from graphflops.tensor import TensorType
+    from collections.abc import Callable
+
+    from graphflops.rules.elementwise import Promotion
+    from graphflops.rules.work import Work
+
+    Fold = Callable[..., values.Number]
+
+
+def own_type(*operands: Value) -> DType:
+    """The first operand's element type: ONNX promotes nothing."""
+    first = operands[0]
+    assert isinstance(first, TensorType)
+    return first.dtype
+
+
+def pointwise(
+    work: Work, *tensors: TensorType, result: Promotion = own_type, fold: Fold | None = None
+) -> Estimate:
+    """The work per element of the broadcast operands, and the contents where they are known."""
+    estimate = elementwise(work, *tensors, result=result)
+    (out,) = estimate.out
+    if fold is None or not isinstance(out, TensorType):
+        return estimate
+    return replace(estimate, out=(values.folded(fold, out, *tensors),))
+
+
+def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | None = None) -> None:
+    """Register a function of one operand, whose attributes change neither type nor work.
+
+    row: its row of the table of work, where the function has no canonical name.
+    """
+    key = f"onnx.{name}"
+    work = WORK[row] if row else work_of(key)
+
+    @rule(key)
+    def estimate(a: TensorType, **attributes: Value) -> Estimate:
+        return pointwise(work, a, result=result, fold=fold)
+
+
+def binary(name: str, result: Promotion = own_type, fold: Fold | None = None) -> None:
+    """Register a function of two operands."""
+    key = f"onnx.{name}"
+    work = work_of(key)
+
+    @rule(key)
+    def estimate(
+        a: TensorType, b: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
+    ) -> Estimate:
+        return pointwise(work, a, placed(a, b, axis), result=result, fold=fold)
+
+
+def placed(a: TensorType, b: TensorType, axis: int | None) -> TensorType:
+    """The second operand aligned with the axes of the first from `axis` on, as before version 7."""
+    if axis is None:
+        return b
+    behind = a.rank - (axis % a.rank if a.rank else 0) - b.rank
+    require(behind >= 0, f"{b} has too many axes to be put at axis {axis} of {a}")
+    return same_elements(b, (*b.shape, *(1,) * behind))
+
+
+unary("Abs", fold=values.magnitude)
+unary("Neg", fold=values.negate)
+unary("Sign", fold=values.sign)
+unary("Floor", fold=values.floor)
+unary("Ceil", fold=values.ceil)
+unary("Round", fold=values.nearest)
+unary("Reciprocal", fold=partial(values.divide, 1))
+unary("Sqrt", fold=values.square_root)
+for _name in ("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"):
+    unary(_name)
+for _name in ("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"):
+    unary(_name)
+unary("Not", fold=partial(values.subtract, 1))
+unary("IsInf", result=to_bool)
+unary("IsNaN", result=to_bool)
+unary("BitwiseNot")
+
+binary("Add", fold=values.add)
+binary("Sub", fold=values.subtract)
+binary("Mul", fold=values.multiply)
+for _relation, _name in {
+    "==": "Equal",
+    "<": "Less",
+    "<=": "LessOrEqual",
+    ">": "Greater",
+    ">=": "GreaterOrEqual",
+}.items():
+    binary(_name, to_bool, partial(values.compared, _relation))
+binary("And", fold=values.multiply)
+binary("Or", fold=values.largest)
+binary("Xor", fold=partial(values.compared, "!="))
+
+
+def _bits(name: str) -> Fold:
+    return lambda a, b: call(name, a, b)
+
+
+binary("BitwiseAnd", fold=_bits("bitwise_and"))
+binary("BitwiseOr", fold=_bits("bitwise_or"))
+binary("BitwiseXor", fold=_bits("bitwise_xor"))
+
+
+@rule("onnx.BitShift")
+def bit_shift(a: TensorType, b: TensorType, *, direction: str) -> Estimate:
+    """One shift per element."""
+    left = direction == "LEFT"
+    work = WORK["bitwise_left_shift" if left else "bitwise_right_shift"]
+    return pointwise(work, a, b, fold=_bits("lshift" if left else "rshift"))
+
+
+@rule("onnx.Div")
+def divide(
+    a: TensorType, b: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
+) -> Estimate:
+    """One division per element; integers are rounded towards zero."""
+    fold = values.divide if a.dtype.is_floating else values.divide_whole
+    return pointwise(WORK["div"], a, placed(a, b, axis), fold=fold)
+
+
+@rule("onnx.Mod")
+def modulo(a: TensorType, b: TensorType, *, fmod: int = 0) -> Estimate:
+    """A division, its rounding, a product and a difference per element."""
+    fold = values.remainder_of_dividend if fmod else values.remainder
+    return pointwise(WORK["fmod" if fmod else "remainder"], a, b, fold=fold)
+
+
+@rule("onnx.Pow")
+def power(
+    a: TensorType, exponent: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
+) -> Estimate:
+    """A function evaluation per element, or the products that a small constant exponent stands for."""
+    work = power_work(only_value(exponent))
+    return pointwise(work, a, placed(a, exponent, axis), fold=values.power)
+
+
+def only_value(x: TensorType | None) -> values.Number | None:
+    """The one element of a tensor whose contents are known."""
+    contents = None if x is None else x.value
+    while isinstance(contents, tuple):
+        contents = contents[0] if len(contents) == 1 else None
+    return contents
+
+
+def variadic(name: str, row: str, final: int, fold: Fold | None) -> None:
+    """Register a function of any number of operands, combined pair by pair, and `final` operations per result."""
+
+    def estimate(*tensors: TensorType, **attributes: Value) -> Estimate:
+        require(len(tensors) > 0, f"{name} needs at least one operand")
+        return pointwise(WORK[row].times(len(tensors) - 1).more(final), *tensors, fold=fold)
+
+    rule(f"onnx.{name}")(estimate)
+
+
+variadic("Sum", "add", 0, lambda *numbers: values.total(numbers))
+variadic("Mean", "add", WORK["div"].flops, None)
+variadic("Max", "maximum", 0, values.largest)
+variadic("Min", "minimum", 0, values.smallest)
+
+
+@rule("onnx.Where")
+def select(condition: TensorType, a: TensorType, b: TensorType) -> Estimate:
+    """One selection per element."""
+    return pointwise(
+        WORK["where"], condition, a, b, result=lambda _, chosen, *__: own_type(chosen), fold=values.chosen
+    )
+
+
+@rule("onnx.Clip")
+def clip(
+    a: TensorType,
+    min: TensorType | float | None = None,
+    max: TensorType | float | None = None,
+    *,
+    consumed_inputs: Value = None,
+) -> Estimate:
+    """One comparison per element and bound; bounds were attributes before version 11."""
+    out = replace(a.like(), value=a.value)
+    given = [
+        (fold, bound) for fold, bound in ((values.largest, min), (values.smallest, max)) if bound is not None
+    ]
+    for fold, bound in given:
+        limit = bound if isinstance(bound, TensorType) else TensorType((), a.dtype, value=bound)
+        out = values.folded(fold, a.like(), out, limit)
+    reads = (a, *(bound for _, bound in given if isinstance(bound, TensorType)))
+    return Estimate((out,), vector_flops=WORK["clamp"].times(len(given)).flops * a.numel, reads=reads)
+
 
 unary("Relu", fold=partial(values.largest, 0))
 for _name in ("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish", "Sigmoid"):

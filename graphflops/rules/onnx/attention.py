@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.dims import differ
 from graphflops.rules.attention import attend, leading_axes
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import by_head, merged, rotated
-from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import FLOAT32, FLOAT64, TensorType

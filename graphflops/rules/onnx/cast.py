@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphflops.cost import Estimate, Value
 from graphflops.errors import DimError
 from graphflops.rules.onnx import values
-from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.registry import rule
 from graphflops.tensor import DTYPES, DType, TensorType, UnknownType
 

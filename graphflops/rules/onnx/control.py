@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where
-from graphflops.rules.axes import axis as place_of
 from graphflops.rules.control import either, once
 from graphflops.rules.onnx.entries import Numbers, filled, known_contents, size, unknown
 from graphflops.rules.onnx.loops import State, Turn, looped
 from graphflops.rules.onnx.sequence import alike, listed, sequence_of
 from graphflops.rules.onnx.values import chosen
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorType, UnknownType
 

@@ -9,7 +9,6 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
 from graphflops.rules import arrangement
-from graphflops.rules.axes import axis as place_of
 from graphflops.rules.creation import progression
 from graphflops.rules.onnx.entries import (
     Numbers,
@@ -18,17 +17,17 @@ from graphflops.rules.onnx.entries import (
     known_contents,
     many,
     numbers,
+    onnx_dtype,
     rank_depends_on_data,
     rank_of,
     size,
     sizes,
     unknown,
 )
-from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.onnx.values import Number, add, ceil, converted, divide, multiply, subtract
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import shown, tensors_of
-from graphflops.rules.signs import larger
+from graphflops.rules.shapes import axis as place_of
+from graphflops.rules.shapes import larger, shown, tensors_of
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType, UnknownType
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import ceil_div, floor_div
-from graphflops.rules.onnx.activation import gelu, rows_of, swish
-from graphflops.rules.onnx.arithmetic import pointwise
+from graphflops.rules.onnx.activation import gelu, pointwise, rows_of, swish
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, is_wanted, work
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.registry import rule

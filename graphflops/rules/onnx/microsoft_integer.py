@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import matmul
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, applied, fused, work
-from graphflops.rules.onnx.matmul import gemm
 from graphflops.rules.onnx.microsoft_attention import (
     Cache,
     attended,
@@ -22,7 +22,7 @@ from graphflops.rules.onnx.microsoft_attention import (
     rotated,
 )
 from graphflops.rules.onnx.quantized import quantized_product
-from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import rule

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.rules.matmul import add_product, matmul, matmul_into
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import activation, applied, fused, work
-from graphflops.rules.onnx.matmul import gemm
-from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK

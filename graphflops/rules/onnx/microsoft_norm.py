@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate
 from graphflops.dims import differ, floor_div, mod, prod
 from graphflops.rules.norm import MEAN_SQUARE, normalised
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.norm import from_axis
-from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.work import WORK

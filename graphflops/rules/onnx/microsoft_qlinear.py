@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Estimate
-from graphflops.rules.axes import axis as axis_of
-from graphflops.rules.onnx.activation import rows_of
-from graphflops.rules.onnx.arithmetic import pointwise
+from graphflops.rules.onnx.activation import pointwise, rows_of
 from graphflops.rules.onnx.fused import fused, work
 from graphflops.rules.onnx.microsoft_channels import channels_first, moved
 from graphflops.rules.onnx.movement import joined
@@ -26,6 +24,7 @@ from graphflops.rules.onnx.quantized import (
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK, Work

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_min, prod
-from graphflops.rules.attention import Attention, doubled_pairs
+from graphflops.rules.attention import Attention
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import biased, by_head
@@ -15,6 +15,7 @@ from graphflops.rules.onnx.microsoft_grouped import grouped, keys_in_all, normed
 from graphflops.rules.onnx.microsoft_packed import packed_by_head
 from graphflops.rules.quantized import QUANTIZE
 from graphflops.rules.registry import rule
+from graphflops.rules.shapes import doubled_pairs
 
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import differ, mod, prod
-from graphflops.rules.axes import axes as axes_of
-from graphflops.rules.axes import axis as axis_of
-from graphflops.rules.axes import reduced
 from graphflops.rules.batch_norm import scaled, updated
 from graphflops.rules.dropout import masked
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.arithmetic import only_value
+from graphflops.rules.onnx.activation import only_value
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, is_wanted
-from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import axes as axes_of
+from graphflops.rules.shapes import axis as axis_of
+from graphflops.rules.shapes import reduced, tensors_of
 from graphflops.tensor import BOOL, DType, TensorType
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from graphflops.cost import Estimate
 from graphflops.dims import total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.conv import convolution
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import arithmetic
-from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import only_result

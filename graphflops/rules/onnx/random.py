@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
 from graphflops.rules.random import multinomial as draws
 from graphflops.rules.registry import rule

@@ -1,4 +1,4 @@
-"""Reductions."""
+"""Products of two matrices, and reductions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
+from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
-from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.onnx.entries import many, unknown
-from graphflops.rules.registry import require_known, rule
+from graphflops.rules.onnx.fused import in_32_bits
+from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.shapes import axis as axis_of
+from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -20,6 +23,48 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.entries import Numbers
 
     Fold = Callable[[Sequence[values.Number]], values.Number]
+
+
+@rule("onnx.MatMul", product=("a", "b"))
+def matmul(a: TensorType, b: TensorType) -> Estimate:
+    """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
+    return products.matmul(a, b)
+
+
+@rule("onnx.MatMulInteger", product=("a", "b"))
+def matmul_of_integers(
+    a: TensorType,
+    b: TensorType,
+    a_zero_point: TensorType | None = None,
+    b_zero_point: TensorType | None = None,
+) -> Estimate:
+    """As `MatMul` in 32 bits, with a subtraction per element of an operand that has a zero point."""
+    return in_32_bits(products.matmul(a, b), (a, a_zero_point), (b, b_zero_point))
+
+
+@rule("onnx.Gemm", product=("a", "b"))
+def gemm(
+    a: TensorType,
+    b: TensorType,
+    c: TensorType | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    broadcast: int = 0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Estimate:
+    """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
+    require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
+    product = products.matmul(_turned(a, transA), _turned(b, transB))
+    if c is None:
+        scaled = products.additions(only_result(product)) if alpha != 1 else 0
+        return replace(product, vector_flops=scaled)
+    return products.add_product(c, product, beta, alpha)
+
+
+def _turned(x: TensorType, transposed: int) -> TensorType:
+    return x.view(x.shape[::-1]) if transposed else x
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from graphflops.cost import copied
 from graphflops.dims import Dim, floor_div, prod, same
 from graphflops.errors import DimError
-from graphflops.rules.arrangement import copied
 from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, sizes, unknown
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
 from graphflops.rules.registry import require, require_known, rule

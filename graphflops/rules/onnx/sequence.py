@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, ceil_div, mod, symbol
-from graphflops.rules.axes import axis as place_of
-from graphflops.rules.onnx.entries import Numbers, size, unknown
+from graphflops.rules.onnx.entries import Numbers, onnx_dtype, size, unknown
+from graphflops.rules.onnx.indexing import pieces, split_lengths
 from graphflops.rules.onnx.movement import joined
-from graphflops.rules.onnx.slicing import pieces, split_lengths
-from graphflops.rules.onnx.types import onnx_dtype
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced, same_elements, tensors_of
 from graphflops.tensor import BOOL, INT64, ElementType, OptionalType, SequenceType, TensorType, UnknownType
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div
-from graphflops.rules.axes import axis as axis_of
 from graphflops.rules.fourier import real_transform, transform, without
-from graphflops.rules.onnx.entries import literals, size, unknown
-from graphflops.rules.onnx.types import onnx_dtype
+from graphflops.rules.onnx.entries import literals, onnx_dtype, size, unknown
 from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import TensorType
 

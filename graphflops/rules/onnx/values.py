@@ -28,9 +28,8 @@ from graphflops.dims import (
     where,
 )
 from graphflops.errors import DimError
-from graphflops.rules import signs
-from graphflops.rules.contents import aligned, few, in_type
-from graphflops.rules.shapes import flat, nested
+from graphflops.rules import shapes
+from graphflops.rules.shapes import aligned, few, flat, in_type, nested
 from graphflops.tensor import FLOAT32, DType
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _rounded(number: float, dtype: DType) -> float:
 
 def _truncated(number: Number) -> Dim:
     """Towards zero."""
-    return signs.divided(*fraction(number)) if isinstance(number, Expr) else int(number)
+    return shapes.divided(*fraction(number)) if isinstance(number, Expr) else int(number)
 
 
 def fraction(number: Number) -> tuple[Dim, Dim]:
@@ -250,7 +249,7 @@ def divide(a: Number, b: Number) -> Number:
 
 def divide_whole(a: Number, b: Number) -> Number:
     """A quotient of integers, towards zero."""
-    return signs.divided(*_sizes(a, b))
+    return shapes.divided(*_sizes(a, b))
 
 
 def remainder(a: Number, b: Number) -> Number:
@@ -264,7 +263,7 @@ def remainder_of_dividend(a: Number, b: Number) -> Number:
     """What division leaves, with the dividend's sign; onnxruntime too computes that of integers in double precision."""
     if plain := _plain(a, b):
         return math.fmod(*plain)
-    return signs.remainder_of_dividend(*_sizes(a, b))
+    return shapes.remainder_of_dividend(*_sizes(a, b))
 
 
 def power(a: Number, b: Number) -> Number:

@@ -115,7 +115,6 @@ def _known_constants(
     by_column: bool,
     exact: bool,
 ) -> dict[str, Any]:
-    even_queries, even_keys = q_shape[2] % rows == 0, k_shape[2] % columns == 0
     sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
     length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
     together = _together(length * (q_shape[3] + value_width) * itemsize, share, q_shape[0] * heads)
@@ -129,14 +128,21 @@ def _known_constants(
         "BLOCK_COLUMNS": columns,
         "SHARING": sharing,
         "TOGETHER": together,
-        "EVEN_QUERIES": even_queries,
-        "EVEN_KEYS": even_keys,
-        "CLAMP": indexed and not (even_queries and even_keys),
+        **_edge_constants(q_shape[2] % rows == 0, k_shape[2] % columns == 0, indexed),
         "COUNT": count,
         "DESCRIPTORS": use,
         "SUM": _TRITON_TYPES[sum_type(dtype)],
         "PRECISION": "ieee" if exact or dtype != torch.float32 else "tf32",
         "UPCAST": interpreted() and dtype == torch.bfloat16,
+    }
+
+
+def _edge_constants(even_queries: bool, even_keys: bool, indexed: bool) -> dict[str, Any]:
+    """Whether blocks divide the sizes, and whether indices that functions read with must be kept inside their tensors."""
+    return {
+        "EVEN_QUERIES": even_queries,
+        "EVEN_KEYS": even_keys,
+        "CLAMP": indexed and not (even_queries and even_keys),
     }
 
 
