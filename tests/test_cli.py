@@ -352,7 +352,7 @@ def test_sizes_that_contradict_the_program() -> None:
         ["--format", "csv", "--depth", "2"],
         ["--by", "op", "--depth", "2"],
         ["--no-such-option"],
-        ["second.pt2"],
+        ["second.pt2", "--depth", "1"],
     ],
     ids=" ".join,
 )

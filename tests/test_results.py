@@ -132,6 +132,7 @@ def test_a_module_needs_inputs_and_nothing_else_takes_them() -> None:
 
 
 def test_every_result_has_a_notebook_page_and_a_repr() -> None:
+    import graphflops.overview
     import graphflops.runtime.validation
     from graphflops.render import brief
     from graphflops.render.html import notebook

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=options.LimitedCommand)
-@click.argument("model", type=click.Path())
+@click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
 @options.dims
 @options.inputs
 @options.assume
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 def analyze(
     ctx: click.Context,
     /,
+    models: tuple[str, ...],
     sweeps: dict[str, tuple[int, ...]],
     by: Cut | None,
     depth: int | None,
@@ -58,6 +59,7 @@ def analyze(
     Nothing in the file is run and no weight is loaded. A size that the file leaves open is taken at the value
     it was exported with, else at an assumed one, unless --dim or --input gives another.
 
+    Several models are one line each; one that cannot be analyzed says why, and the exit code is 1 at the end.
     Exits with 1, after the report, where a call of an ONNX model provably cannot run.
 
     \b
@@ -67,11 +69,15 @@ def analyze(
     graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048
     graphflops analyze lm.pt2 --output report.html
     graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048 --output report.html
+    graphflops analyze *.onnx lm.pt2 --output costs.csv
     """
-    form = formats.chosen("Report", form, output)
     cut = {"by": by, "depth": depth, "top": top}
+    if len(models) > 1:
+        _overview(ctx, models, {**cut, "sweep": sweeps or None}, form, output, strict, given)
+        return
+    form = formats.chosen("Report", form, output)
     formats.refuse("Sweep" if sweeps else "Report", form, cut)
-    report = files.report_of(**given)
+    report = files.report_of(models[0], **given)
     content: object = report
     if sweeps:
         from graphflops.sweep import Sweep
@@ -88,6 +94,34 @@ def _exit(ctx: click.Context, report: Report, strict: bool) -> None:
     _refuse_impossible(ctx, report)
     if strict and report.coverage.unknown:
         _refuse_unknown(ctx, report)
+
+
+def _overview(
+    ctx: click.Context,
+    models: tuple[str, ...],
+    single: dict[str, object],
+    form: str | None,
+    output: str | None,
+    strict: bool,
+    given: dict[str, Any],
+) -> None:
+    """A line for each model. single: options that are for one model only."""
+    form = formats.chosen("Overview", form, output)
+    formats.refuse("Overview", form, single)
+    from graphflops.loading import import_rules
+    from graphflops.overview import overview
+
+    import_rules(given.pop("rule_files"))
+    found = overview(models, lambda model: files.report_of(model, quiet=True, **given))
+    files.write(formats.render(found, form, **files.screen(output)), output)
+    failed = sum(bool(line.error) for line in found.lines)
+    if failed:
+        click.echo(f"graphflops: error: {failed:,} of {len(models):,} models failed", err=True)
+        ctx.exit(1)
+    unknown = sum(line.cost.unknown for line in found.lines if line.cost is not None)
+    if strict and unknown:
+        click.echo(f"graphflops: strict: the cost of {unknown:,} calls is unknown", err=True)
+        ctx.exit(3)
 
 
 def _refuse_impossible(ctx: click.Context, report: Report) -> None:

@@ -40,6 +40,11 @@ def _comparison(found: Any) -> str:
     return next(iter(words.headlines(found)), " → ".join(words.titles(found)))
 
 
+def _overview(found: Any) -> str:
+    failed = sum(line.cost is None for line in found.lines)
+    return count_of(len(found.lines), "model") + (f", {failed:,} failed" if failed else "")
+
+
 def _findings(found: Any) -> str:
     from graphflops.render.findings import conclusion
 
@@ -65,6 +70,7 @@ def _validation(found: Any) -> str:
 _ABOUT = {
     "Report": _report,
     "Sweep": _sweep,
+    "Overview": _overview,
     "Comparison": _comparison,
     "Findings": _findings,
     "Checked": _checked,

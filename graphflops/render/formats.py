@@ -29,6 +29,7 @@ _PLAIN = (".txt", ".log", ".out")  # suffixes of files that hold the text of a t
 RENDERED = {
     "Report": "a report",
     "Sweep": "a sweep",
+    "Overview": "several models",
     "Comparison": "a comparison",
     "Findings": "findings",
     "Validation": "a validation",
@@ -70,6 +71,7 @@ FORMATS = (
         {
             "Report": Renderer("graphflops.render.table:table", (*_CUTS, *_SCREEN)),
             "Sweep": Renderer("graphflops.render.sweep:table", _SCREEN),
+            "Overview": Renderer("graphflops.render.overview:table", _SCREEN),
             "Comparison": Renderer("graphflops.render.diff.table:table", (*_CUTS, *_SCREEN)),
             "Findings": Renderer("graphflops.render.findings:table", ("top", *_SCREEN)),
             "Validation": Renderer("graphflops.render.validation:table", ("top", "show_kernel", *_SCREEN)),
@@ -82,6 +84,7 @@ FORMATS = (
         {
             "Report": Renderer("graphflops.render.json:json"),
             "Sweep": Renderer("graphflops.render.sweep:json"),
+            "Overview": Renderer("graphflops.render.overview:json"),
             "Comparison": Renderer("graphflops.render.diff.json:json"),
             "Findings": Renderer("graphflops.render.findings:json"),
             "Validation": Renderer("graphflops.render.validation:json"),
@@ -94,6 +97,7 @@ FORMATS = (
         {
             "Report": Renderer("graphflops.render.csv:csv", _CUTS, tree_with=("module",)),
             "Sweep": Renderer("graphflops.render.sweep:csv"),
+            "Overview": Renderer("graphflops.render.overview:csv"),
             "Comparison": Renderer("graphflops.render.diff.csv:csv", ("by", "top")),
             "Listing": Renderer("graphflops.render.csv:listing"),
         },
@@ -104,6 +108,7 @@ FORMATS = (
         {
             "Report": Renderer("graphflops.render.markdown:markdown", _CUTS),
             "Sweep": Renderer("graphflops.render.sweep:markdown"),
+            "Overview": Renderer("graphflops.render.overview:markdown"),
             "Comparison": Renderer("graphflops.render.diff.markdown:markdown", (*_CUTS, "limit")),
             "Findings": Renderer("graphflops.render.findings:markdown", ("limit",)),
             "Validation": Renderer("graphflops.render.validation:markdown", ("top",)),

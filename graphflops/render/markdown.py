@@ -29,16 +29,16 @@ def markdown(
     parts = [f"## {escaped(summary.title(report))}\n\n{escaped(summary.headline(report))}\n"]
     sizes = summary.sizes(report)
     if sizes:
-        parts.append(_table(TextTable(("size", "where"), [Entry(size) for size in sizes], 2)))
+        parts.append(drawn(TextTable(("size", "where"), [Entry(size) for size in sizes], 2)))
     facts = [
         Entry([fact.label, re.sub(" {3,}", "; ", fact.text), shortened(fact.formula, _FORMULA)])
         for fact in summary.facts(report, ledger)
     ]
-    parts.append(_table(TextTable(("total", "", "formula"), facts, 3)))
-    parts += [_table(grid) for grid in tables(report, ledger, by, depth, top)]
+    parts.append(drawn(TextTable(("total", "", "formula"), facts, 3)))
+    parts += [drawn(grid) for grid in tables(report, ledger, by, depth, top)]
     if report.coverage.unknown_ops:
         unknown = [Entry([safe(op), f"{times:,}"]) for op, times in report.coverage.unknown_ops.items()]
-        parts.append(_table(TextTable(("unknown operator", "calls"), unknown)))
+        parts.append(drawn(TextTable(("unknown operator", "calls"), unknown)))
     problems = [f"- {escaped(problem)}" for problem in summary.diagnostics(report)]
     if problems:
         parts.append("\n".join(problems) + "\n")
@@ -48,7 +48,7 @@ def markdown(
 
 def listing(listing: Listing) -> str:
     """A table of names, or of figures."""
-    return _table(cells(listing))
+    return drawn(cells(listing))
 
 
 def escaped(text: str) -> str:
@@ -58,7 +58,8 @@ def escaped(text: str) -> str:
     return text.replace("://", "&#58;//").replace("www.", "www&#46;")
 
 
-def _table(grid: TextTable) -> str:
+def drawn(grid: TextTable) -> str:
+    """A table."""
     rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
     lines = [grid.heads, rules]
     lines += [

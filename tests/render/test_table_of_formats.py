@@ -19,6 +19,7 @@ ROWS = [(form, kind) for form in FORMATS for kind in form.renderers]
 HOMES = {
     "Report": "graphflops.report",
     "Sweep": "graphflops.sweep",
+    "Overview": "graphflops.overview",
     "Comparison": "graphflops.comparison.result",
     "Findings": "graphflops.findings",
     "Validation": "graphflops.runtime.validation",

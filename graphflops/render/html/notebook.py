@@ -10,6 +10,7 @@ from graphflops.render.tables import Entry, TextTable
 
 if TYPE_CHECKING:
     from graphflops.findings import Findings, ModelFindings
+    from graphflops.overview import Overview
     from graphflops.sweep import Sweep
 
 _FINDINGS = 50  # shown of one model
@@ -18,6 +19,7 @@ _OF = {
     "Comparison": "graphflops.render.html.diff:fragment",
     "Findings": f"{__name__}:findings",
     "Sweep": f"{__name__}:sweep",
+    "Overview": f"{__name__}:overview",
     "Validation": f"{__name__}:validation",
 }
 
@@ -57,6 +59,13 @@ def sweep(found: Sweep) -> str:
     return (
         f"<div>{table(listing(cells(found.points, exact=False)))}{f'<ul>{notes}</ul>' if notes else ''}</div>"
     )
+
+
+def overview(found: Overview) -> str:
+    """A line for each model."""
+    from graphflops.render.overview import grid
+
+    return f"<div>{table(grid(found))}</div>"
 
 
 def validation(found: Any) -> str:

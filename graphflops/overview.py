@@ -1,0 +1,95 @@
+"""What several models cost: a line for each, whatever the others are."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.errors import GraphflopsError, shown
+from graphflops.rendered import Rendered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from graphflops.dims import Dim
+    from graphflops.report import Report
+
+_ERROR = 500  # characters of an error
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCost:
+    """Totals of one model; those of the whole step in a training analysis.
+
+    matrix_flops, moved_bytes, peak_bytes: a number, or a formula where a size has no value. moved_bytes: read and written.
+    calls, unknown: how many calls there are, and how many of them have an unknown cost.
+    seconds: how long the analysis took. values, assumed: the sizes with a value, and those of them that are assumed.
+    """
+
+    matrix_flops: Dim
+    parameters: int
+    moved_bytes: Dim
+    peak_bytes: Dim
+    calls: int
+    unknown: int
+    seconds: float
+    values: Mapping[str, int] = field(default_factory=dict)
+    assumed: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewLine:
+    """One model under the name that the user gave it. error: why it could not be analyzed, or a call of it cannot run."""
+
+    model: str
+    cost: ModelCost | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Overview(Rendered):
+    """What several models cost, in the order in which they were named."""
+
+    lines: tuple[OverviewLine, ...]
+
+
+def overview(models: Iterable[str], analyze: Callable[[str], Report]) -> Overview:
+    """Analyzes each model by `analyze`; one that fails does not keep the others from being analyzed."""
+    return Overview(tuple([_line(model, analyze) for model in models]))
+
+
+def _line(model: str, analyze: Callable[[str], Report]) -> OverviewLine:
+    begun = time.perf_counter()
+    try:
+        report = analyze(model)
+        cost = _cost(report, time.perf_counter() - begun)
+    except (GraphflopsError, OSError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return OverviewLine(model, error=shown(_without(model, reason), _ERROR))
+    finally:
+        gc.collect()  # off while a command runs, and the next model may be large
+    impossible = [found for found in report.diagnostics if found.code == "GF118"]
+    said = f"{impossible[0].node} cannot run: {impossible[0].message}" if impossible else ""
+    return OverviewLine(model, cost, shown(said, _ERROR))
+
+
+def _without(model: str, message: str) -> str:
+    """The message without the name of the file that it begins with: the line has it already."""
+    return message.removeprefix(f"{shown(model)}: ")
+
+
+def _cost(report: Report, seconds: float) -> ModelCost:
+    whole = report.step() or report.totals
+    return ModelCost(
+        matrix_flops=whole.cost.matrix_flops,
+        parameters=report.parameters,
+        moved_bytes=whole.cost.read_bytes + whole.cost.written_bytes,
+        peak_bytes=whole.peak_bytes,
+        calls=report.coverage.nodes,
+        unknown=report.coverage.unknown,
+        seconds=seconds,
+        values=report.values,
+        assumed=report.assumed,
+    )
