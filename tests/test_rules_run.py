@@ -1,4 +1,4 @@
-"""What is said of a rule that no test runs."""
+"""The message about a rule that no test runs."""
 
 from __future__ import annotations
 
