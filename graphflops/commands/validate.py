@@ -10,6 +10,15 @@ from graphflops.commands import files, options
 from graphflops.render import formats
 
 
+def _bytes(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    from graphflops.budget.amounts import amount
+
+    try:
+        return None if text is None else amount(text, "B")
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
 @click.command(cls=options.Command)
 @click.argument("model", type=click.Path())
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1.")
@@ -40,6 +49,19 @@ from graphflops.render import formats
     show_default=True,
     help="hardware: run it once more under Nsight Compute, and compare what the GPU counted.",
 )
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True, max=10_000_000),
+    default=3600.0,
+    metavar="SECONDS",
+    help="End the run with an error after so long. Default: an hour.",
+)
+@click.option(
+    "--memory-limit",
+    metavar="BYTES",
+    callback=_bytes,
+    help="Memory that the run may use, such as 2GiB. Default: what is free.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs and weights.")
 @click.option("--show-kernel", is_flag=True, help="Show the functions generated for our attention kernel.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Calls that a table shows.")
@@ -60,8 +82,10 @@ def validate(
 ) -> None:
     """Run MODEL and prove its counts: shapes, FLOPs, tiles, time, memory.
 
-    The graph that is analyzed is run call by call: a .pt2 by torch, an .onnx by onnxruntime. This runs the operators of
-    the program, on this machine; nothing in the file is unpickled. Exits with 3 where anything differs without a reason.
+    The graph that is analyzed is run call by call: a .pt2 by torch, an .onnx by onnxruntime. This runs the program of the
+    file on this machine, also if a stranger wrote it: in a child process with limits on memory, time and files, where
+    operators that can write outside of their tensors are refused. Nothing in the file is unpickled. Run a file that you do
+    not trust in a container all the same. Exits with 3 where anything differs without a reason.
 
     \b
     graphflops validate model.pt2
@@ -72,11 +96,11 @@ def validate(
     shown = {"top": top, "show_kernel": show_kernel}
     formats.refuse("Validation", form, shown)
     from graphflops.loading import import_rules
-
-    import_rules(rule_files)
     from graphflops.runtime.validate import validate as run
 
-    found = run(model, **given)
+    if given["counters"] != "none":
+        import_rules(rule_files)  # the counters are put beside an analysis in this process too
+    found = run(model, rule_files=rule_files, **given)
     files.write(formats.render(found, form, **shown, **files.screen(output)), output)
     if not found.holds:
         from graphflops.render.validation import conclusion

@@ -1,26 +1,80 @@
-"""The process that runs under Nsight Compute: `python -m graphflops.runtime.child JSON`."""
+"""The process that runs a program from a file: for a validation, or once more under Nsight Compute."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import sys
+import os
+import tempfile
 from typing import TYPE_CHECKING, Any
 
-import torch
+import msgspec
 
-from graphflops.runtime.compare import RowFinder
-from graphflops.runtime.counters import range_name
-from graphflops.runtime.execute import Execution
-from graphflops.runtime.run import prepared
+from graphflops.errors import GraphflopsError, innermost
+from graphflops.runtime.isolated import Answer, encoded
+from graphflops.runtime.machine import end_with_parent, limit_process
 
 if TYPE_CHECKING:
     from graphflops.runtime.execute import Step
 
 
-def main(spec: str) -> None:
+def main(task: str, text: str) -> None:
+    """Run a task (`validate` or `counters`) that `child_command` asked for."""
+    request = json.loads(text)
+    if task == "counters":
+        _run_in_ranges(request["model"], request["options"])
+        return
+    end_with_parent()
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what the program prints is no answer
+    with os.fdopen(answer, "wb") as stream:
+        stream.write(_answer(request))
+
+
+def _answer(request: dict[str, Any]) -> bytes:
+    try:
+        return _validated(request)
+    except GraphflopsError as error:
+        return _failed(type(error).__name__, str(error))
+    except Exception as error:  # noqa: BLE001 whatever it is, the parent says it in one line
+        return _failed(
+            type(error).__name__, f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
+        )
+
+
+def _failed(name: str, message: str) -> bytes:
+    return msgspec.json.encode(Answer(error=name, message=message))
+
+
+def _validated(request: dict[str, Any]) -> bytes:
+    from graphflops.limits import Limits, limited
+    from graphflops.loading import import_rules
+    from graphflops.runtime.validate import validate_here
+
+    options = request["options"]
+    import_rules(request["rule_files"])
+    tempfile.gettempdir()  # torch's modules ask for it, and finding it writes a file
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.ones(2**20).sin()  # starts torch's threads, whose stacks are not the program's memory
+    limit_process(
+        request["limits"]["seconds"], request["limits"]["memory"], writes=options["device"] != "cpu"
+    )
+    with limited(Limits(seconds=None)):
+        return encoded(validate_here(request["model"], request["repeats"], **options))
+
+
+def _run_in_ranges(model: str, options: dict[str, Any]) -> None:
     """Run a program twice: first to compile and tune its kernels, then each call in a range."""
-    options = json.loads(spec)
-    run = prepared(options.pop("model"), **options)
+    import torch
+
+    from graphflops.runtime.compare import RowFinder
+    from graphflops.runtime.counters import range_name
+    from graphflops.runtime.execute import Execution
+    from graphflops.runtime.run import prepared
+
+    run = prepared(model, **options)
     execution = Execution(run.graph, run.weights, run.sizes, run.trusted)
     run.once(execution)
     place = RowFinder(run.report)
@@ -37,7 +91,3 @@ def main(spec: str) -> None:
     execution.around = around
     run.once(execution)
     torch.cuda.synchronize()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

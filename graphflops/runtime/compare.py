@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from graphflops.attention.conditions import HIDING
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.ops import operator
 from graphflops.runtime import flex_nodes
+from graphflops.runtime.execute import TooManyTurnsError
 from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.input_plans import at_sizes
 from graphflops.runtime.sizes import RunSizes
@@ -98,7 +100,7 @@ class RunComparison:
         self.depth_of_autocast += autocast
         try:
             returned, counted, ops = self.reference.run(step)
-        except (torch.OutOfMemoryError, ModelError):
+        except (torch.OutOfMemoryError, ModelError, TooManyTurnsError):
             raise
         except Exception as error:  # noqa: BLE001 an operator may raise anything
             text = shown(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", 300)
@@ -285,6 +287,11 @@ def _through_kernel(step: Step) -> list[KernelRun]:
 
     kernels = flex_nodes.Kernels()
     with _disable_current_modes():
-        attention = sdpa(q, k, given.get("mask"), bool(given.get("is_causal")))
+        mask = given.get("mask")
+        if mask is not None and mask.is_floating_point():
+            mask = (
+                mask > HIDING
+            )  # a bias may hide by a finite number, as T5's does; its other numbers change no count
+        attention = sdpa(q, k, mask, bool(given.get("is_causal")))
         kernels.forward(attention, q, k, v, given.get("scale"))
     return kernels.runs

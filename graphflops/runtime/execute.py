@@ -6,6 +6,7 @@ arguments; nested graphs run the same way. Each value is freed after its last us
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
     from graphflops.ops import Op
     from graphflops.runtime.tensors import Weights
+
+
+_TURNS = 100_000  # runs of nested graphs in one run of a program from a file
+
+
+class TooManyTurnsError(RunError):
+    """Loops of a program from a file run too often; it ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,7 @@ class Execution:
 
     sizes: known values of the program's symbols.
     trusted: True for a program in memory, False for one read from a file.
+    turns: runs of nested graphs so far; those of a program from a file are limited, because it may never end.
     around: runs each step: it calls the step and returns its result, or raises.
     after: called after each step with its results, one for each of the node's outputs.
     kernels: our own attention kernels, and their counts.
@@ -83,6 +92,7 @@ class Execution:
     weights: Weights
     sizes: dict[str, int] = field(default_factory=dict)
     trusted: bool = False
+    turns: int = 0
     around: Callable[[Step], Any] = lambda step: step()
     after: Callable[[Step, tuple[Any, ...]], None] = lambda step, results: None
     kernels: Kernels = field(default_factory=Kernels)
@@ -94,13 +104,18 @@ class Execution:
         inputs: the program's inputs by name, on the device. In-place operators write to them.
         Raises RunError, in one line, if a call fails.
         """
+        self.turns = 0
         values: dict[str, Any] = {}
         for entry in self.graph.inputs:
             if entry.role == "user":
                 values[entry.name] = inputs.get(entry.name, self.graph.types.get(entry.name))
             elif entry.role in ("token", "object"):
                 values[entry.name] = None
-        with torch.no_grad():
+        checks = contextlib.nullcontext() if self.trusted else torch.sparse.check_sparse_tensor_invariants()
+        with (
+            torch.no_grad(),
+            checks,
+        ):  # without the checks, indices of a sparse tensor may point outside of it
             return self.calls(self.graph, values, "")
 
     def calls(self, graph: Graph, values: dict[str, Any], prefix: str) -> tuple[Any, ...]:
@@ -139,6 +154,8 @@ class Execution:
             raise ModelError(
                 f"{shown(name)} ({shown(node.op)}): out of memory on {self.weights.device}: give smaller sizes by --dim"
             ) from None
+        except TooManyTurnsError:
+            raise
         except GraphflopsError as error:
             raise RunError(f"{shown(name)} ({shown(node.op)}): {error}") from None
         except RecursionError:
@@ -148,6 +165,14 @@ class Execution:
             raise RunError(f"{shown(name)} ({shown(node.op)}): {type(error).__name__}: {text}") from error
         self.after(step, results)
         return results
+
+    def turn(self, prefix: str) -> None:
+        """Count one run of a nested graph; TooManyTurnsError if a program from a file has too many."""
+        self.turns += 1
+        if not self.trusted and self.turns > _TURNS:
+            raise TooManyTurnsError(
+                f"{shown(prefix.rstrip('/'))}: loops of this program take more than {_TURNS:,} turns"
+            )
 
     def function(self, op: Op) -> Callable[..., Any]:
         """The function that runs an operator."""
@@ -217,6 +242,7 @@ class RunnableGraph:
         given = [entry for entry in self.graph.inputs if entry.role != "constant"]
         if len(given) != len(operands):
             raise RunError(f"graph {shown(self.graph.name)} takes {len(given)} operands, got {len(operands)}")
+        self.execution.turn(self.prefix)
         values = dict(self.around)
         values.update((entry.name, value) for entry, value in zip(given, operands, strict=True))
         return self.execution.calls(self.graph, values, self.prefix)

@@ -5,13 +5,12 @@ The program runs once more in a separate process under Nsight Compute, each call
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.runtime.counters import explain_row, measure, range_name
+from graphflops.runtime.isolated import child_command
 from graphflops.runtime.validation import CheckResult
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
 def with_counters(found: Validation, report: Report, options: Mapping[str, Any]) -> Validation:
     """The validation with counted bytes of each call, and a check of its FLOPs if it has any."""
-    spec = json.dumps({**options, "model": found.path})
-    counted = measure([sys.executable, "-m", "graphflops.runtime.child", spec])
+    counted = measure(child_command("counters", {"model": found.path, "options": options}))
     nodes = tuple(_with(node, report, counted.get(range_name(node.row)), found.sizes) for node in found.nodes)
     return replace(found, nodes=nodes)
 

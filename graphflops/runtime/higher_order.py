@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphflops.errors import RunError
+from graphflops.graph import Graph
+from graphflops.tensor import dtype_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,8 +96,18 @@ def _set_grad_enabled(enabled: bool, region: Any, *operands: Any) -> Any:
 @_runs("wrap_with_autocast")
 def _autocast(device_type: str, dtype: Any, enabled: bool, cache: Any, region: Any, *operands: Any) -> Any:
     device = next((x.device.type for x in operands if isinstance(x, torch.Tensor)), device_type)
-    with torch.autocast(device, dtype=dtype, enabled=bool(enabled), cache_enabled=cache):
+    active = bool(enabled) and _makes(region.graph, dtype)
+    with torch.autocast(device, dtype=dtype, enabled=active, cache_enabled=cache):
         return region(*operands)
+
+
+def _makes(graph: Graph, dtype: torch.dtype) -> bool:
+    """True if a call recorded a result of the type: autocast for another device type changed none in the export."""
+    recorded = [graph.types.get(name) for node in graph.nodes for name in node.outputs if name]
+    nested = (value for node in graph.nodes for value in (*node.args, *(item for _, item in node.kwargs)))
+    return any(getattr(typed, "dtype", None) == dtype_named(str(dtype)[6:]) for typed in recorded) or any(
+        _makes(value, dtype) for value in nested if isinstance(value, Graph)
+    )
 
 
 @_runs("wrap", "wrap_activation_checkpoint", "tag_activation_checkpoint", "local_map_hop")

@@ -1,7 +1,7 @@
 """Finds the function of torch or Python behind the spelling of an operator.
 
 A program read from a file can only run operators that graphflops prices: no other attribute of a module is looked up by a
-name from a file, and operators that read files or reach other machines are refused.
+name from a file, and operators that read files, reach other machines or write outside of their tensors are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch._functorch import predispatch
 from graphflops.errors import ModelError, shown
 from graphflops.ops import operator as spelled
 from graphflops.rules.registry import find
+from graphflops.runtime.unsafe import checked, reason_to_refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,8 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
     called = spelled(op)
     if called.base in _REFUSED:
         raise ModelError(f"{shown(op)} is not run: {_REFUSED[called.base]}")
+    if not trusted and (reason := reason_to_refuse(called)):
+        raise ModelError(f"{shown(op)} is not run from a file: {reason}")
     if (not trusted or called.dialect in _MODULES) and find(op) is None:
         raise ModelError(f"{shown(op)} is not run: graphflops has no rule for it")
     if called.dialect in _MODULES:
@@ -85,7 +88,7 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
             f"torch {version} has no operator {shown(op)}: import the library that registers it, or update torch"
         )
     chosen: Callable[..., Any] = _SUBSTITUTES.get(op, found)
-    return chosen
+    return chosen if trusted else checked(called, chosen)
 
 
 def overload_of(op: Op) -> torch._ops.OpOverload | None:

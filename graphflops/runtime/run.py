@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +13,10 @@ from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.flop_counter_reference import FlopCounterReference
 from graphflops.runtime.inputs import checked, inputs_from, random_inputs
+from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.tensors import Weights
 from graphflops.runtime.timing import Clock, ceilings
+from graphflops.runtime.unsafe import refuse_unsafe
 from graphflops.runtime.validation import Validation
 from graphflops.view import View
 
@@ -43,6 +44,9 @@ def prepared(
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
     report = analyze(graph, dims=dims, inputs=shapes)
     view = View(graph, report.rows)
+    if graph.origin.format != "live":
+        refuse_unsafe(graph)
+    _refuse_too_large(report, where)
     try:
         tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report, where)
     except (RuntimeError, MemoryError):  # torch raises RuntimeError if the machine's memory is exhausted
@@ -66,7 +70,9 @@ class Run:
         self.report = report
         self.inputs = inputs
         self.device = device
-        self.weights = Weights(graph, device, random_weights, keep=2 * report.parameter_bytes < _free(device))
+        self.weights = Weights(
+            graph, device, random_weights, keep=2 * report.parameter_bytes < memory_of(device)
+        )
         self.seed = seed
         self.trusted = graph.origin.format == "live"
 
@@ -172,13 +178,23 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _free(device: torch.device) -> int:
+def _described(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def memory_of(device: torch.device) -> int:
     """Free memory of a GPU, or all memory of the machine, in bytes."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine_bytes()
 
 
-def _described(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+def _refuse_too_large(report: Report, device: torch.device) -> None:
+    """Raise ModelError if the predicted peak memory exceeds the device's free memory."""
+    peak = evaluate(report.totals.peak_bytes, report.values)
+    free = memory_of(device) if device.type == "cuda" else free_bytes()
+    if peak is not None and free is not None and peak > free:
+        raise ModelError(
+            f"the run needs {peak:,} bytes at its peak, {free:,} are free: give smaller sizes by --dim"
+        )

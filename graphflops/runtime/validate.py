@@ -1,15 +1,20 @@
-"""Runs a program and compares its analysis with the execution: a .pt2 by torch, an ONNX file by onnxruntime."""
+"""Runs a program and compares its analysis with the execution: a .pt2 by torch, an ONNX file by onnxruntime.
+
+A program from a file runs in a child process.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.analysis import analyze, as_graph
 from graphflops.errors import ModelError
+from graphflops.limits import SECONDS
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from graphflops.graph import Graph
     from graphflops.runtime.run import Run
@@ -29,34 +34,61 @@ def validate(
     repeats: int = _REPEATS,
     seed: int = 0,
     counters: Literal["none", "hardware"] = "none",
+    time_limit: float = SECONDS,
+    memory_limit: int | None = None,
+    rule_files: Sequence[str] = (),
 ) -> Validation:
     """Run a program and compare the analysis of each call with its execution.
 
     model: path of a `.pt2` or `.onnx`, a `Graph`, or a `torch.export.ExportedProgram` (one with flexible attention, say).
+    A file is run in a child process, the others in this process.
     dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: tensors by name, or a `.npz` or `.safetensors` file of
     them; random tensors by default. device: `cpu`, `cuda`, `cuda:1`.
     random_weights: use random weights instead of the stored ones, so that a program saved without weights runs too.
     repeats: number of timed runs after the first; 0 times nothing.
     counters: `hardware` runs a file once more under Nsight Compute, and compares the counts of the GPU.
+    time_limit: seconds; memory_limit: bytes, by default what is free; rule_files: Python files of rules: all three for
+    the child process.
     Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
     the program cannot run.
     """
-    graph = as_graph(model, model_name)
-    options: dict[str, Any] = {"dims": dict(dims or {}), "inputs": inputs, "random_weights": random_weights}
-    options["seed"] = seed
-    if graph.declared is not None:
-        if device != "cpu" or counters != "none" or not graph.origin.path:
-            raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
-        return _validated_onnx(graph, repeats, **options)
-    run = _prepared(graph, device=device, **options)
+    options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "inputs": inputs}
+    options |= {"device": device, "random_weights": random_weights, "seed": seed}
     if counters == "hardware":
-        run.refuse_uncountable()
-    found = run.validated(repeats)
+        _refuse_uncountable(model, options)
+    if isinstance(model, (str, os.PathLike)):
+        from graphflops.runtime.isolated import ChildLimits, validate_file
+
+        limits = ChildLimits(time_limit, memory_limit)
+        found = validate_file(os.fsdecode(model), repeats, options, limits, rule_files)
+    else:
+        found = validate_here(model, repeats, **options)
     if counters == "hardware":
         from graphflops.runtime.hardware import with_counters
+        from graphflops.runtime.run import prepared
 
-        return with_counters(found, run.report, {**options, "model_name": model_name, "device": device})
+        return with_counters(found, prepared(model, **options).report, options)
     return found
+
+
+def validate_here(
+    model: object, repeats: int, *, model_name: str | None, device: str, **options: Any
+) -> Validation:
+    """Validate in this process. options: dims, inputs, random_weights and seed as for `validate`."""
+    graph = as_graph(model, model_name)
+    if graph.declared is not None:
+        if device != "cpu" or not graph.origin.path:
+            raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
+        return _validated_onnx(graph, repeats, **options)
+    return _prepared(graph, device=device, **options).validated(repeats)
+
+
+def _refuse_uncountable(model: object, options: Mapping[str, Any]) -> None:
+    """Raise ModelError if the hardware counters of a run cannot be read."""
+    graph = as_graph(model, options["model_name"])
+    if graph.declared is not None:
+        raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
+    _prepared(graph, **options).refuse_uncountable()
 
 
 def _prepared(graph: Graph, **options: Any) -> Run:

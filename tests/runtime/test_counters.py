@@ -200,6 +200,29 @@ def test_explanations_without_sizes(model, kernels, more, verdict):
     assert found.explained == (verdict not in ("different", "unknown"))
 
 
+def test_a_convolution_in_pairs_of_tiles():
+    """ResNet-50, 128 images of 7 x 7: 6,272 rows are 49 tiles of 128, run in pairs: 25 tiles of 256, 1.020 of the model."""
+    name = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1_x"
+    conv7 = conv(2, B, (128, 512, 7, 7), (512, 512, 3, 3), (128, 512, 7, 7), 2 * 128 * 49 * 512 * 512 * 9)
+    run = 2 * 25 * 256 * 512 * 512 * 9
+    found = explain_row(conv7, RangeCount((kernel(name, run),)), lambda dim: dim)
+    assert (found.verdict, found.padded_flops) == ("padded", run)
+    assert "padded to tiles of 128x128x64 (inferred), in clusters of 2x1" in found.reason
+    other = 2 * 26 * 256 * 512 * 512 * 9
+    assert explain_row(conv7, RangeCount((kernel(name, other),)), lambda dim: dim).verdict == "different"
+
+
+def test_a_tiny_product_without_tensor_cores():
+    """4 x 5 by 5 x 6 in float32: 240 FLOPs; a kernel that computes 16 x 16 x 8 and a few sums more counts about 4,096."""
+    tiny, large = mm(S, 4, 5, 6), mm(S, 1000, 5, 6)
+    found = explain_row(tiny, RangeCount((kernel("gemmSN_NN_kernel", fused=2100),)), lambda dim: dim)
+    assert (found.verdict, found.model_flops, found.counted_flops) == ("padded", 240, 4200)
+    assert "FP32 by FFMA; a tiny product" in found.reason
+    for given, fused in ((tiny, 119), (tiny, 128 * 128 * 32 + 1), (large, 30007)):
+        wrong = RangeCount((kernel("gemmSN_NN_kernel", fused=fused),))
+        assert explain_row(given, wrong, lambda dim: dim).verdict == "different"
+
+
 def test_kernels_that_accompany_a_product_are_not_counted():
     counted = RangeCount((kernel(fused=50), kernel(tensor=6400), kernel(tensor=10), kernel(fused=49)))
     assert counted.flops == 6400 + 10 + 2 * 50  # a share of at least 1 in 64

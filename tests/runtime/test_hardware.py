@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
         commands: list[list[str]] = []
         monkeypatch.setattr(hardware, "measure", lambda argv: commands.append(argv) or counted)
         told = hardware.with_counters(found, report, {"dims": {}})
-        assert commands[0][1:3] == ["-m", "graphflops.runtime.child"]
+        assert commands[0][1] == "-c"
         return {node.op: node for node in told.nodes}, told
 
     return with_counters

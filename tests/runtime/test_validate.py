@@ -19,6 +19,7 @@ import graphflops
 from graphflops.analysis import as_graph
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
+from graphflops.runtime import isolated
 from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.input_plans import input_plans
@@ -39,14 +40,14 @@ def run(*args: str) -> Any:
     [("gqa_transformer", 0), ("convnet", 0), ("lstm", 1), ("cond", 0), ("training_step", 0)],
 )
 def test_samples_hold(name: str, explained: int) -> None:
-    found = graphflops.validate(SAMPLES / f"{name}.pt2", repeats=0)
+    found = graphflops.validate(as_graph(SAMPLES / f"{name}.pt2"), repeats=0)
     assert found.holds
     assert found.verdicts["different"] == 0
     assert found.verdicts["explained"] == explained
 
 
 def test_lstm_has_no_count_of_torchs_to_compare_with() -> None:
-    found = graphflops.validate(SAMPLES / "lstm.pt2", repeats=0)
+    found = graphflops.validate(as_graph(SAMPLES / "lstm.pt2"), repeats=0)
     (lstm,) = [node for node in found.nodes if node.op == "aten.lstm.input"]
     assert lstm.verdict == "explained"
     assert "FlopCounterMode has no formula" in lstm.reason
@@ -58,7 +59,7 @@ def test_a_formula_of_torchs_that_fails_is_not_the_operators_fault(monkeypatch: 
     space: dict[str, Any] = {}
     exec(compile("def fails(*a, **k): raise AssertionError('shapes')", flop_counter.__file__, "exec"), space)
     monkeypatch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, space["fails"])
-    found = graphflops.validate(SAMPLES / "convnet.pt2", repeats=0)
+    found = graphflops.validate(as_graph(SAMPLES / "convnet.pt2"), repeats=0)
     (linear,) = [node for node in found.nodes if node.op == "aten.linear.default"]
     assert not any(check.verdict == "not executed" for check in linear.checks)
     assert [check.measured for check in linear.checks if check.what == "flops"] == ["0"]
@@ -87,7 +88,7 @@ def test_torch_counts_gradients_of_grouped_convolutions_wrong(groups: int) -> No
 
 
 def test_the_branch_that_did_not_run_is_not_executed() -> None:
-    found = graphflops.validate(SAMPLES / "cond.pt2", repeats=0)
+    found = graphflops.validate(as_graph(SAMPLES / "cond.pt2"), repeats=0)
     assert {node.node for node in found.nodes if node.verdict == "not executed"} <= {
         "cond/linear",
         "cond/relu",
@@ -122,10 +123,11 @@ def test_a_wrong_count_is_different(
     monkeypatch.setattr(
         validation, "analyze", lambda *a, **k: lying(analyze(*a, **k), "aten.linear.default", **changes)
     )
-    found = graphflops.validate(SAMPLES / "convnet.pt2", repeats=0)
+    found = graphflops.validate(as_graph(SAMPLES / "convnet.pt2"), repeats=0)
     assert not found.holds
     wrong = [check for node in found.nodes for check in node.checks if check.verdict == "different"]
     assert {check.what for check in wrong} == {what}
+    monkeypatch.setattr(isolated, "validate_file", lambda *given: found)
     result = run(SAMPLES / "convnet.pt2", "--repeats", "0")
     assert result.exit_code == 3
     assert "1 call differ" in result.stderr
@@ -242,7 +244,7 @@ def test_gradients_of_flexible_attention(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_made_up_weights_hold_too() -> None:
     found = graphflops.validate(
-        SAMPLES / "gqa_transformer.pt2", dims={"s27": 9}, random_weights=True, repeats=0
+        as_graph(SAMPLES / "gqa_transformer.pt2"), dims={"s27": 9}, random_weights=True, repeats=0
     )
     assert found.holds
     assert found.sizes["s27"] == 9
@@ -345,7 +347,8 @@ def test_an_onnx_file_runs_without_torch() -> None:
     pytest.importorskip("onnxruntime")
     code = (
         "import sys; sys.modules['torch'] = None; import graphflops;"
-        f"found = graphflops.validate({str(SAMPLES / 'gqa_transformer.onnx')!r}, random_weights=True, repeats=0,"
+        f"graph = graphflops.load({str(SAMPLES / 'gqa_transformer.onnx')!r});"
+        "found = graphflops.validate(graph, random_weights=True, repeats=0,"
         " dims={'batch': 2, 'sequence': 5}); assert found.holds, found"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -361,9 +364,11 @@ def test_a_missing_package_names_its_extra(
     for module in [found for found in sys.modules if found.startswith("graphflops.runtime.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
-    result = run(SAMPLES / name)
-    assert result.exit_code == 1
-    assert f"needs {package}: pip install 'graphflops[{extra}]'" in result.stderr
+    from graphflops.runtime.validate import validate
+
+    with pytest.raises(ModelError) as caught:
+        validate(as_graph(SAMPLES / name))
+    assert f"needs {package}: pip install 'graphflops[{extra}]'" in str(caught.value)
 
 
 def test_all_open_sizes_are_named_at_once() -> None:

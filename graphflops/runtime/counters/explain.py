@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.runtime.counters.problems import problem_of
-from graphflops.runtime.counters.tile_quantisation import SEVEN, THRICE, TiledWork, tiled_work
+from graphflops.runtime.counters.tile_quantisation import (
+    SEVEN,
+    THRICE,
+    TiledWork,
+    smallest_tile_flops,
+    tiled_work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +113,8 @@ def explain(
     algorithms = _algorithms(counted)
     if algorithms:
         return answer("algorithm", None, *algorithms)
+    if problem and not counted.tensor_flops and model_flops < total <= smallest_tile_flops(problem, counted):
+        return answer("padded", None, "a tiny product: less than one tile of 128x128x32 for each job")
     if masked_flops and model_flops - masked_flops <= total < model_flops:
         return answer("skipped", None, "masked tiles skipped")
     return answer("different", None, f"{total / model_flops:.3f} of the model")

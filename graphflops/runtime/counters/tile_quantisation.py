@@ -6,7 +6,7 @@ exact count, or there is no answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import prod
 from typing import TYPE_CHECKING
@@ -67,6 +67,22 @@ def tiled_work(problem: Problem, counted: RangeCount, model_flops: int) -> Tiled
     return None
 
 
+def smallest_tile_flops(problem: Problem, counted: RangeCount) -> int:
+    """FLOPs of one large tile for each kernel, if every product of the call fits into one; else 0.
+
+    Kernels for tiny products outside the tensor cores rarely state their tiles, and their threads past the
+    sizes, scaling and sums of partial products count too: such a count is not reproduced, but stays below this.
+    """
+    if isinstance(problem, AttentionProblem):
+        return 0
+    ways = [way for job in problem.jobs for way in job.ways[:1]]
+    fits = all(
+        way.rows.length <= 128 and way.columns.length <= 128 and way.depth.length <= 32 for way in ways
+    )
+    batch = max((way.batch for way in ways), default=1)
+    return 2 * 128 * 128 * 32 * batch * len(counted.matrix_kernels) if fits else 0
+
+
 def _any_fit(jobs: Sequence[KernelJob], kernel: KernelCount, problem: Products) -> TiledWork | None:
     return next((fit for job in jobs if (fit := _job_fit(job, kernel, problem))), None)
 
@@ -81,9 +97,25 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
     tile = tile_of(kernel.name)
     tiles = [tile] if tile else list(_TILES)
     tiles += [small] if (small := instruction_of(kernel.name)) else []
+    found = _padded_fit(job, kernel, problem, tiles)
+    if found is None and tile is not None:
+        found = _grid_fit(job, kernel, tile)
+    if found is None and tile is not None and tile.cluster == (1, 1) and kernel.on_tensor_cores:
+        # The names of cuDNN's kernels do not state clusters.
+        pairs = [replace(tile, cluster=cluster) for cluster in ((2, 1), (1, 2))]
+        found = _padded_fit(job, kernel, problem, pairs)
+    return found
+
+
+def _padded_fit(
+    job: KernelJob, kernel: KernelCount, problem: Products, tiles: Sequence[Tile]
+) -> TiledWork | None:
+    """The layout of the job in whole tiles that reproduces the count."""
+    tile = tile_of(kernel.name)
     for one, way in product(tiles, job.ways):
+        is_stated = tile is not None and one.cluster == tile.cluster
         for flops, results, words in _laid_out(way, one, kernel):
-            said = f"padded to tiles of {one}" + (words if tile else f" (inferred){words}")
+            said = f"padded to tiles of {one}" + (words if is_stated else f" (inferred){words}")
             changed = (said, way.note) if way.note else (said,) if flops != problem.flops else ()
             if kernel.flops == flops:
                 return TiledWork(flops, changed)
@@ -91,7 +123,7 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
                 return TiledWork(flops, (*changed, SCALED))
             if kernel.flops == 3 * flops and "tfloat32" in kernel.tensor_flops:
                 return TiledWork(3 * flops, (*changed, THRICE))
-    return _grid_fit(job, kernel, tile) if tile else None
+    return None
 
 
 def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:

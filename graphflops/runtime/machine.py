@@ -1,0 +1,95 @@
+"""Memory of this machine, and the limits that a process sets itself before it runs a program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_FILES = 256  # files open at a time
+_WRITTEN = (
+    2**30
+)  # bytes of one file that a run on a GPU may write: Triton and CUDA keep compiled kernels in files
+
+
+def machine_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def free_bytes() -> int | None:
+    """Memory that a program can use, within the limits of a container and of this process; None if unknown."""
+    found = [
+        _field("/proc/meminfo", "MemAvailable:"),
+        _room("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        _own_room(),
+    ]
+    known = [size for size in found if size is not None]
+    return min(known) if known else None
+
+
+def limit_process(seconds: float, memory: int | None, writes: bool) -> None:
+    """Limit this process: processor time, memory beyond what it has now, files. No effect on Windows.
+
+    memory: bytes; None for what is free. writes: False if it may not write to any file.
+    """
+    try:
+        import resource
+    except ImportError:
+        return
+    cores = os.cpu_count() or 1
+    _lower(resource.RLIMIT_CPU, int(seconds * cores) + 1)
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, _FILES)
+    _lower(resource.RLIMIT_FSIZE, _WRITTEN if writes else 0)
+    allowed = memory if memory is not None else free_bytes()
+    held = _field("/proc/self/status", "VmData:")
+    if (
+        allowed is not None and held is not None
+    ):  # memory that is reserved but not usable, as CUDA does, is not limited
+        _lower(resource.RLIMIT_DATA, held + allowed)
+    sys.dont_write_bytecode = True
+
+
+def end_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
+
+def _lower(kind: int, wanted: int) -> None:
+    import resource
+
+    _, most = resource.getrlimit(kind)
+    limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(kind, (limit, limit))
+
+
+def _field(path: str, name: str) -> int | None:
+    """A field of a file of Linux that gives kilobytes by name, in bytes."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
+
+
+def _room(most: str, used: str) -> int | None:
+    """Bytes between the limit and the use of a control group; None if it has no limit."""
+    try:
+        limit, now = Path(most).read_text().strip(), Path(used).read_text().strip()
+    except OSError:
+        return None
+    return max(0, int(limit) - int(now)) if limit.isdecimal() and now.isdecimal() else None
+
+
+def _own_room() -> int | None:
+    """Bytes that this process may still ask for; None if it has no limit."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    limit, held = resource.getrlimit(resource.RLIMIT_DATA)[0], _field("/proc/self/status", "VmData:")
+    return None if held is None or limit == resource.RLIM_INFINITY else max(0, limit - held)

@@ -1,0 +1,143 @@
+"""Operators that a program from a file must not run as they are: torch trusts their operands and may write elsewhere.
+
+Some are refused. Gradients that index by what the forward saved are run after their indices are checked, because every
+training step of a network with pooling has them.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import ModelError, RunError, shown
+from graphflops.graph import Graph, Opaque
+from graphflops.ops import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from graphflops.ops import Op
+
+_OUTSIDE = "it can write outside of its tensors"
+_STORAGE = "it gives a tensor other memory"
+_UNCHECKED = "torch does not check its indices"
+_REASONS = {
+    "it prints what the program says": ("_print",),
+    _STORAGE: (
+        *(
+            "set_",
+            "set_data",
+            "resize",
+            "resize_",
+            "resize_as",
+            "resize_as_",
+            "_resize_output",
+            "_resize_output_",
+        ),
+        *("sparse_resize_", "sparse_resize_and_clear_", "_copy_from_and_resize", "as_strided_"),
+    ),
+    _UNCHECKED: (
+        *(
+            "_convert_indices_from_coo_to_csr",
+            "_convert_indices_from_csr_to_coo",
+            "_sparse_coo_tensor_with_dims_and_tensors",
+        ),
+        *("segment_reduce", "_segment_reduce_backward", "_nested_view_from_buffer", "_sobol_engine_draw"),
+        *("_jagged_to_padded_dense_forward", "_padded_dense_to_jagged_forward", "_ctc_loss_backward"),
+        *(
+            "_embedding_bag_backward",
+            "_embedding_bag_dense_backward",
+            "_embedding_bag_per_sample_weights_backward",
+        ),
+        "multilabel_margin_loss_backward",
+    ),
+    "its packed operands hold addresses of memory": (
+        *("fbgemm_linear_int8_weight", "fbgemm_linear_int8_weight_fp32_activation", "quantized_lstm_cell"),
+        *(
+            "quantized_gru_cell",
+            "quantized_rnn_relu_cell",
+            "quantized_rnn_tanh_cell",
+            "_weight_int4pack_mm_for_cpu",
+        ),
+    ),
+}
+_REFUSED = {word: reason for reason, words in _REASONS.items() for word in words}
+
+
+def refuse_unsafe(graph: Graph) -> None:
+    """Raise ModelError if the program or a graph nested in it calls an operator that is not run from a file."""
+    for node in graph.nodes:
+        if reason := reason_to_refuse(node.operator):
+            raise ModelError(f"{shown(node.name)}: {shown(node.op)} is not run from a file: {reason}")
+        for value in _leaves((node.args, tuple([item for _, item in node.kwargs]))):
+            if isinstance(value, Graph):
+                refuse_unsafe(value)
+            elif (
+                isinstance(value, Opaque) and "." in value.what
+            ):  # the operator that a higher-order operator wraps
+                wrapped = operator(value.what.removeprefix("torch.ops."))
+                if reason := reason_to_refuse(wrapped):
+                    raise ModelError(
+                        f"{shown(node.name)}: {shown(value.what)} is not run from a file: {reason}"
+                    )
+
+
+def reason_to_refuse(op: Op) -> str:
+    """Why a program from a file must not run an operator; "" if it may."""
+    if op.dialect not in ("aten", "prims"):
+        return ""
+    return _OUTSIDE if op.word.endswith("_unsafe") else _REFUSED.get(op.word, "")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+_POOLINGS = {
+    "max_pool2d_with_indices_backward": (7, 2),
+    "max_pool3d_with_indices_backward": (7, 3),
+    "adaptive_max_pool2d_backward": (2, 2),
+    "adaptive_max_pool3d_backward": (2, 3),
+    "fractional_max_pool2d_backward": (4, 2),
+    "fractional_max_pool3d_backward": (4, 3),
+}  # by operator: the place of its indices, and the axes of the image that they index
+_LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
+
+
+def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or for a gradient that indexes by a saved tensor a function that checks the indices first."""
+    if op.dialect != "aten":
+        return function
+    if op.word in _POOLINGS:
+        place, axes = _POOLINGS[op.word]
+
+        def pooled(*args: Any, **named: Any) -> Any:
+            indices = named["indices"] if "indices" in named else args[place]
+            image = named["self"] if "self" in named else args[1]
+            _within(op, indices, prod(image.shape[-axes:]))
+            return function(*args, **named)
+
+        return pooled
+    if op.word in _LOSSES:
+
+        def loss(*args: Any, **named: Any) -> Any:
+            scores, target, ignored = (
+                named[name] if name in named else args[place]
+                for name, place in (("self", 1), ("target", 2), ("ignore_index", 5))
+            )
+            _within(op, target[target != ignored], scores.shape[min(1, scores.dim() - 1)])
+            return function(*args, **named)
+
+        return loss
+    return function
+
+
+def _within(op: Op, indices: torch.Tensor, below: int) -> None:
+    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < below:
+        raise RunError(f"{shown(op.spelling)}: an index is not within the {below:,} places that it indexes")
