@@ -51,16 +51,34 @@ class RuleInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitResult:
+    """One limit of a budget and what was measured.
+
+    quantity, module: what is limited, of which module; "" for the whole model. unit: FLOP, MAC, B, % or "".
+    measured, most: as numbers; None where one is not known. verdict: unknown where the limit cannot be decided.
+    """
+
+    quantity: str
+    module: str
+    unit: str
+    measured: int | None
+    most: int | None
+    verdict: Literal["within", "over", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFindings:
     """All that was found in one model.
 
     values: the sizes at which its costs are given as numbers. assumed: those of them that are assumed.
+    limits: every limit that a check compared, those that hold too.
     """
 
     model: str
     findings: tuple[Finding, ...]
     values: Mapping[str, int] = field(default_factory=dict)
     assumed: Mapping[str, int] = field(default_factory=dict)
+    limits: tuple[LimitResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphflops.budget.amounts import AllowedGrowth
 from graphflops.budget.culprits import culprits
@@ -10,7 +10,7 @@ from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP, Measures, unnumbered, within
 from graphflops.budget.patterns import matches_module, matches_op
 from graphflops.dims import Expr
-from graphflops.findings import Finding, RuleInfo
+from graphflops.findings import Finding, LimitResult, RuleInfo
 from graphflops.render.text import (
     count_of,
     formula,
@@ -108,7 +108,15 @@ def violations(report: Report, budget: Budget, before: Before | None = None) -> 
     The report is of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
     A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
     """
-    return list(_Check(Measures(report), budget, before).findings())
+    return compared(report, budget, before)[0]
+
+
+def compared(
+    report: Report, budget: Budget, before: Before | None = None
+) -> tuple[list[Finding], list[LimitResult]]:
+    """The findings of `violations`, and every limit with what was measured."""
+    check = _Check(Measures(report), budget, before)
+    return list(check.findings()), check.results
 
 
 def assumptions(measures: Measures) -> list[Finding]:
@@ -136,6 +144,7 @@ class _Check:
         self.measures = measures
         self.budget = budget
         self.before = before
+        self.results: list[LimitResult] = []
 
     def findings(self) -> Iterator[Finding]:
         """Everything, in the order of the budget."""
@@ -186,6 +195,7 @@ class _Check:
             quantity = limit.quantity
             value = self.measures.module(path, quantity) if path else self.measures.total(quantity)
             now, then = self.measures.figure(value), self.then(path, limit)
+            self.results.append(_result(scope, limit, now, then, bool(unknown)))
             if then is None:
                 what = f"{quantity}{scope.inside()} was not measured before"
                 yield finding("GF306", what, module=scope.label)
@@ -271,6 +281,12 @@ class _Check:
             self.intolerable(""),
         )
         known = nodes - sum(unknown.values())
+        if least is not None:
+            low = known < least * nodes
+            share = 100 * known // nodes if nodes else 100
+            self.results.append(
+                LimitResult("coverage", "", "%", share, int(100 * least), "over" if low else "within")
+            )
         if least is not None and known < least * nodes:
             what = f"the cost of {known:,} of {count_of(nodes, 'call')} is known, {percent(known, nodes)} %, where "
             what += f"{float(100 * least):g} % are asked for; unknown: {occurrences(unknown)}"
@@ -278,6 +294,10 @@ class _Check:
 
     def forbidden(self) -> Iterator[Finding]:
         """Calls of operators that the budget forbids, by module and operator."""
+        for op in self.budget.forbid:
+            calls = sum(line.group.calls for line in self.measures.lines if matches_op(op, line.op))
+            verdict: Literal["within", "over"] = "over" if calls else "within"
+            self.results.append(LimitResult(f"calls of {safe(op, 80)}", "", "", calls, 0, verdict))
         for line in self.measures.lines if self.budget.forbid else ():
             pattern = next((pattern for pattern in self.budget.forbid if matches_op(pattern, line.op)), None)
             if pattern is not None:
@@ -296,6 +316,21 @@ class _Check:
         infos = self.measures.report.symbols.items()
         known = {(info.where or (name,))[0]: info.value for name, info in infos if info.value is not None}
         return _at({**known, **dict(self.budget.sizes.dims)}, self.measures.assumed)
+
+
+def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_unknown: bool) -> LimitResult:
+    """One limit beside what was measured."""
+    most = _allowed(limit, then) if isinstance(then, int) else None
+    measured = now if isinstance(now, int) else None
+    verdict: Literal["within", "over", "unknown"] = "within"
+    if measured is None or most is None:
+        verdict = "within" if then is not None and now == then else "unknown"
+    elif measured > most:
+        verdict = "over"
+    elif has_unknown and limit.quantity not in _HELD:
+        verdict = "unknown"
+    module = f"{scope.label}{scope.others}"
+    return LimitResult(limit.quantity, module, UNITS[limit.quantity], measured, most, verdict)
 
 
 def _allowed(limit: Limit, then: int) -> int:

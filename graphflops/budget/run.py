@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 from graphflops.budget import baseline, limits
-from graphflops.budget.check import RULES, assumptions, finding, violations
+from graphflops.budget.check import RULES, assumptions, compared, finding
 from graphflops.budget.limits import Sizes
 from graphflops.budget.measure import Measures
 from graphflops.checkout import tracked
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from graphflops.budget.baseline import Baseline, Before
     from graphflops.budget.limits import Budget, BudgetFile
-    from graphflops.findings import Finding
+    from graphflops.findings import Finding, LimitResult
     from graphflops.limits import Limits
     from graphflops.loading import Model
     from graphflops.report import Report
@@ -73,6 +73,7 @@ class Outcome:
     findings: tuple[Finding, ...]
     measured: Before | None = None
     values: Mapping[str, int] = field(default_factory=dict)
+    limits: tuple[LimitResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -197,17 +198,24 @@ def checked(
     ]
     found: dict[str, list[Finding]] = {_names(budget, model)[0]: [] for model in models}
     values: dict[str, Mapping[str, int]] = {}
+    results: dict[str, list[LimitResult]] = {}
     measured: Baseline = {}
     for job, outcome in zip(jobs, _run(jobs, processes, rule_files), strict=True):
         found[job.label] += outcome.findings
         values.setdefault(job.label, outcome.values)
+        results.setdefault(job.label, []).extend(outcome.limits)
         if outcome.measured is not None:
             measured.setdefault(job.name, {})[str(job.sizes)] = outcome.measured
     for model, some in planned:
         if not some:
             text = f"no limit of {shown(budget.path)} is for this model"
             found[_names(budget, model)[0]].append(finding("GF311", text))
-    each = [ModelFindings(name, tuple(dict.fromkeys(of)), values.get(name, {})) for name, of in found.items()]
+    each = [
+        ModelFindings(
+            name, tuple(dict.fromkeys(of)), values.get(name, {}), limits=tuple(results.get(name, ()))
+        )
+        for name, of in found.items()
+    ]
     return Checked(tuple(each), measured)
 
 
@@ -269,8 +277,12 @@ def _analyzed(job: Job) -> Outcome:
             findings.append(finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}"))
     if job.update or (job.past is not None and before is None):
         budgets = tuple(budget.absolute() for budget in budgets)
-    findings += [found for budget in budgets for found in violations(report, budget, before)]
-    return Outcome(tuple(findings), measured, report.values)
+    results: list[LimitResult] = []
+    for budget in budgets:
+        broken, every = compared(report, budget, before)
+        findings += broken
+        results += every
+    return Outcome(tuple(findings), measured, report.values, tuple(results))
 
 
 def _measured_at(past: Past, job: Job) -> Before | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.commands import files, options
+from graphflops.configuration import NAME, nearest
 from graphflops.errors import FileError, shown
 from graphflops.render import formats
 
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     "--budget",
     "budget_file",
     type=click.Path(),
-    default="graphflops.toml",
-    show_default=True,
     metavar="FILE",
-    help="The limits.",
+    help="The limits. Default: graphflops.toml in this folder, or in the nearest one above.",
 )
 @click.option(
     "--baseline",
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--update", is_flag=True, help="Measure, and write the baseline; only absolute limits are checked."
+)
+@click.option(
+    "--init", is_flag=True, help="Write a first budget for each MODEL: what it costs now and 10 % more."
 )
 @click.option(
     "--jobs",
@@ -50,9 +52,10 @@ def check(
     ctx: click.Context,
     /,
     models: tuple[str, ...],
-    budget_file: str,
+    budget_file: str | None,
     baseline: str | None,
     update: bool,
+    init: bool,
     form: str | None,
     output: str | None,
     **given: Any,
@@ -64,6 +67,7 @@ def check(
     --update warns of sizes that are assumed.
 
     \b
+    graphflops check --init decoder.onnx encoder.pt2
     graphflops check
     graphflops check decoder.onnx --budget limits/edge.toml
     graphflops check --baseline origin/main
@@ -73,7 +77,10 @@ def check(
     from graphflops.budget.run import before_of, checked
     from graphflops.checkout import located
 
-    budget = limits.read(budget_file)
+    if init:
+        _write_starter(budget_file or NAME, models)
+        return
+    budget = limits.read(budget_file or nearest() or NAME)
     paths = _models(budget, models, update)
     before, revision = (None, "") if update else before_of(budget, paths, baseline)
     result = checked(budget, paths, before, revision=revision, update=update, **given)
@@ -83,6 +90,21 @@ def check(
         _update(budget.baseline_path, result, whole=not models)
     if result.failed or result.broken:
         ctx.exit(1 if result.failed else 3)
+
+
+def _write_starter(path: str, models: tuple[str, ...]) -> None:
+    """Writes a budget for the models; an existing file is never replaced."""
+    from graphflops.budget.limits import BudgetFile
+    from graphflops.budget.starter import starter
+
+    if not models:
+        raise click.UsageError("--init needs at least one MODEL")
+    if os.path.exists(path):
+        raise FileError(f"{shown(path)}: exists: --init writes new files only; name another by --budget")
+    folder = BudgetFile(path, os.path.dirname(path) or ".", ())
+    reports = {folder.name_of(model): files.report_of(model) for model in dict.fromkeys(models)}
+    files.write(starter(reports), path)
+    click.echo(f"wrote {shown(path)}: graphflops check compares with it", err=True)
 
 
 def _models(budget: BudgetFile, models: tuple[str, ...], update: bool) -> list[str]:

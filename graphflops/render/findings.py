@@ -11,16 +11,18 @@ from graphflops.dims import evaluate
 from graphflops.findings import SEVERITIES
 from graphflops.render.json import inert
 from graphflops.render.markdown import escaped
-from graphflops.render.text import Numbers, assumptions, count_of, safe
+from graphflops.render.tables import Entry, TextTable
+from graphflops.render.text import Numbers, assumptions, count_of, memory, number, percent, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.findings import Finding, Findings, ModelFindings, Severity
+    from graphflops.findings import Finding, Findings, LimitResult, ModelFindings, Severity
 
 _FORMULA = 60  # characters of a formula in the middle of a line
 _SENTENCE = 1_000  # characters of a message shown
+_MARKS = {"within": "ok", "over": "OVER", "unknown": "?"}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
@@ -33,9 +35,11 @@ def table(found: Findings, *, top: int | None = None, width: int = 120, color: b
 
     page = Page(width, color)
     for model in found.models:
-        page.line((safe(model.model), "bold"), f"  {counted(model.findings)}")
+        page.line((safe(model.model), "bold"), f"  {state(model)}")
         if model.assumed and any(worth(finding, model) for finding in model.findings):
             page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
+        if model.limits:
+            page.table(limit_table(model.limits))
         kept, rest = _most(model.findings, top or found.per_code)
         for finding in kept:
             place = where(finding)
@@ -54,7 +58,7 @@ def table(found: Findings, *, top: int | None = None, width: int = 120, color: b
         for code, more in rest.items():
             page.line()
             page.line(f"  … and {more:,} more of {safe(code, 20)}")
-        if model.findings:
+        if model.findings or model.limits:
             page.line()
     if len(found.models) > 1:
         page.line((conclusion(found.models), "bold"))
@@ -75,6 +79,7 @@ def json(found: Findings) -> str:
         {
             "model": safe(model.model, 10_000),
             "findings": [_wire(finding, model) for finding in _sorted(model.findings)],
+            **({"limits": [*map(_limit_wire, model.limits)]} if found.command == "check" else {}),
         }
         for model in found.models
     ]
@@ -102,11 +107,39 @@ def counted(findings: Iterable[Finding]) -> str:
     return ", ".join(parts) or "nothing found"
 
 
+def state(model: ModelFindings) -> str:
+    """What was found in a model; `within budget` where every limit holds."""
+    return "within budget" if model.limits and not model.findings else counted(model.findings)
+
+
+def limit_table(limits: Sequence[LimitResult]) -> TextTable:
+    """Every limit: whether it holds, what was measured, what is allowed, and the share of it that is used."""
+    entries = []
+    for limit in limits:
+        of = f"{limit.quantity} of {safe(limit.module, 80)}" if limit.module else limit.quantity
+        has_share = limit.measured is not None and limit.most and limit.unit != "%"
+        share = f"{percent(limit.measured or 0, limit.most or 1)} %" if has_share else ""
+        cells = (_MARKS[limit.verdict], of, _amount(limit.measured, limit), _amount(limit.most, limit), share)
+        entries.append(Entry(cells, alarming=limit.verdict != "within"))
+    return TextTable(("", "limit", "measured", "allowed", "used"), entries, 2)
+
+
+def _amount(count: int | None, limit: LimitResult) -> str:
+    if count is None:
+        return "?"
+    if limit.unit == "B":
+        return memory(count)
+    figure = number(count)
+    return f"{figure}{'' if figure[-1].isalpha() else ' '}{limit.unit}".rstrip()
+
+
 def conclusion(found: Sequence[ModelFindings]) -> str:
     """`3 errors in 2 of 50 models`, `nothing found in 50 models`."""
     every = [finding for model in found for finding in model.findings]
     concerned = sum(bool(model.findings) for model in found)
     some = f"{concerned:,} of " if concerned else ""
+    if not every and any(model.limits for model in found):
+        return f"within budget: {count_of(len(found), 'model')}"
     return f"{counted(every)} in {some}{count_of(len(found), 'model')}"
 
 
@@ -149,7 +182,7 @@ def _sections(found: Sequence[ModelFindings]) -> Iterator[str]:
     for model in found:
         costs = any(worth(finding, model) for finding in model.findings)
         names = ["", "what", "where", *(["costs"] if costs else []), "fix"]
-        heads = f"\n### {escaped(model.model)}: {counted(model.findings)}\n\n"
+        heads = f"\n### {escaped(model.model)}: {state(model)}\n\n"
         if costs and model.assumed:
             heads += f"Costs at {escaped(assumptions(model.assumed))}.\n\n"
         heads += f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
@@ -171,6 +204,18 @@ def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
         **{name: safe(getattr(finding, name), 10_000) for name in texts},
         "flops": _quantity(finding.flops, model),
         "bytes": _quantity(finding.bytes, model),
+    }
+
+
+def _limit_wire(limit: LimitResult) -> dict[str, Any]:
+    used = None if limit.measured is None or not limit.most else round(limit.measured / limit.most, 6)
+    return {
+        "quantity": safe(limit.quantity, 10_000),
+        "module": safe(limit.module, 10_000),
+        "measured": limit.measured,
+        "limit": limit.most,
+        "used": used,
+        "verdict": limit.verdict,
     }
 
 

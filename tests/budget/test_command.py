@@ -55,7 +55,7 @@ def committed() -> None:
 def test_kept_and_broken() -> None:
     budget(f"{LIMITS}{FLOPS}")
     kept = run("check", "lm.pt2")
-    assert (kept.exit_code, kept.stdout) == (0, "lm.pt2  nothing found\n")
+    assert (kept.exit_code, kept.stdout.splitlines()[0]) == (0, "lm.pt2  within budget")
     budget(f"{LIMITS}{FLOPS - 1}")
     broken = run("check", "lm.pt2")
     assert broken.exit_code == 3
@@ -80,16 +80,62 @@ def test_assumed_sizes_are_warned_of_at_an_update_only() -> None:
     assert updated.exit_code == 0
     assert "GF312 sizes-assumed" in updated.stdout
     assert "measured at ids[0]=1 (assumed), ids[1]=64 (assumed)" in updated.stdout
-    assert run("check", "lm.onnx").stdout == "lm.onnx  nothing found\n"
+    assert run("check", "lm.onnx").stdout.startswith("lm.onnx  within budget\n")
     left_open = run("check", "lm.onnx", "--open")
     assert left_open.exit_code == 3
     assert "GF304" in left_open.stdout
 
 
+def test_every_limit_is_shown_beside_what_was_measured() -> None:
+    budget(f'{LIMITS}"{2 * FLOPS}"\nforbid = "onnx.Loop"\ncoverage = "50 %"\nparameters = 1')
+    text = run("check", "lm.pt2").stdout
+    result = json.loads(run("check", "lm.pt2", "--format", "json").stdout)["models"][0]["limits"]
+    assert [(entry["quantity"], entry["used"], entry["verdict"]) for entry in result] == [
+        ("matrix_flops", 0.5, "within"),
+        ("parameters", 205376.0, "over"),
+        ("coverage", 2.0, "within"),
+        ("calls of onnx.Loop", None, "within"),
+    ]
+    assert "  ok    matrix_flops" in text
+    assert "50.0 %" in text
+    assert "  OVER  parameters" in text
+
+
+def test_an_undecidable_limit_is_marked() -> None:
+    shutil.copy(SAMPLES / "gqa_transformer.onnx", "lm.onnx")
+    budget("[[budget]]\nmatrix_flops = 1")
+    assert "  ?  matrix_flops" in run("check", "lm.onnx", "--open").stdout
+
+
+def test_a_first_budget_holds_and_is_never_replaced() -> None:
+    shutil.copy(SAMPLES / "gqa_transformer.onnx", "lm.onnx")
+    assert run("check", "--init").exit_code == 2
+    assert run("check", "--init", "lm.onnx", "net.pt2").exit_code == 0
+    text = Path("graphflops.toml").read_text()
+    assert 'dims = {"ids[0]" = 1, "ids[1]" = 64}' in text
+    assert 'parameters = "226 k"' in text  # 205,376 and 10 %, rounded up to three digits
+    assert run("check").exit_code == 0
+    again = run("check", "--init", "lm.pt2")
+    assert again.exit_code == 1
+    assert "graphflops.toml: exists" in again.stderr
+    assert Path("graphflops.toml").read_text() == text
+
+
+def test_folders_above_are_searched_for_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget('models = "*.pt2"\n[[budget]]\nparameters = "1 M"')
+    Path("deep/deeper").mkdir(parents=True)
+    monkeypatch.chdir("deep/deeper")
+    result = run("check")
+    assert result.exit_code == 0
+    assert f"{Path('../../lm.pt2')}  within budget" in result.stdout
+    monkeypatch.chdir("/")
+    assert "graphflops.toml: No such file" in run("check").stderr
+
+
 def test_the_models_of_the_budget() -> None:
     budget(f'models = ["*.pt2"]\n{LIMITS}"1 T"')
     text = run("check").stdout
-    assert "lm.pt2  nothing found" in text
+    assert "lm.pt2  within budget" in text
     assert "no limit of graphflops.toml is for this model" in text
     assert text.endswith("1 note in 1 of 2 models\n")
 

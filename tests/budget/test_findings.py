@@ -58,7 +58,7 @@ def test_json() -> None:
     assert [finding["code"] for finding in first["findings"]] == ["GF301", "GF203"]
     assert first["findings"][1]["flops"] == {"value": 15, "formula": "5*s1"}
     assert first["findings"][1]["bytes"] is None
-    assert second == {"model": "fine.pt2", "findings": []}
+    assert second == {"model": "fine.pt2", "findings": [], "limits": []}
 
 
 def test_markdown() -> None:

@@ -37,7 +37,7 @@ def findings(found: Findings) -> str:
 
 
 def _model(model: ModelFindings) -> str:
-    from graphflops.render.findings import counted, where, worth
+    from graphflops.render.findings import limit_table, state, where, worth
 
     heads = ("severity", "code", "what", "where", "costs", "fix")
     entries = [
@@ -45,9 +45,10 @@ def _model(model: ModelFindings) -> str:
         for f in model.findings[:_FINDINGS]
     ]
     rest = len(model.findings) - len(entries)
+    limits = table(limit_table(model.limits)) if model.limits else ""
     shown = table(TextTable(heads, entries, len(heads))) if entries else ""
     more = f"<p>… and {rest:,} more</p>" if rest else ""
-    return f"<p><b>{escaped(model.model)}</b>: {escaped(counted(model.findings))}</p>{shown}{more}"
+    return f"<p><b>{escaped(model.model)}</b>: {escaped(state(model))}</p>{limits}{shown}{more}"
 
 
 def sweep(found: Sweep) -> str:
