@@ -50,6 +50,7 @@ Pair = tuple[
     help="Where: by operator, module or line. Default: module.",
 )
 @click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Add up below N levels of modules.")
+@click.option("--verbose", "-v", is_flag=True, help="Of an export: every difference, totals, modules.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table.")
 @options.output_of("Comparison")
 @click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
@@ -64,6 +65,7 @@ def diff(
     by: Grouping | None,
     depth: int | None,
     top: int | None,
+    verbose: bool,
     form: str | None,
     output: str | None,
     exit_code: bool,
@@ -81,7 +83,7 @@ def diff(
     graphflops diff main                             every model that differs from main
     """
     form = formats.chosen("Comparison", form, output)
-    cut = {"by": by, "depth": depth, "top": top}
+    cut = {"by": by, "depth": depth, "top": top, "verbose": verbose or None}
     formats.refuse("Comparison", form, cut)
     pairs = _pairs(sides, ctx.meta.get(_PATHS), several=form in _SEVERAL)
     texts: list[str | bytes] = []

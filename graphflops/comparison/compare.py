@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 from graphflops.comparison.align import align
 from graphflops.comparison.entries import Trees, attributed, listed, shared
+from graphflops.comparison.export_check import ledger
 from graphflops.comparison.fold import folded
 from graphflops.comparison.groups import by_operator, by_source, differs
 from graphflops.comparison.growth import bounds, crossings, growth
@@ -33,10 +35,6 @@ if TYPE_CHECKING:
     from graphflops.comparison.tree import ComparedModule
     from graphflops.report import Report, Totals
 
-_KEPT = (
-    "matrix_flops",
-    "parameters",
-)  # by an export: what else a total holds depends on how operators are spelled
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _TRAFFIC = tuple(q.name for q in REPORTED if q.unit == "B")
 _OTHER = tuple(q.name for q in REPORTED[2:] if q.name not in (*_PARTS, *_TRAFFIC))
@@ -58,6 +56,8 @@ def compared(old: Report, new: Report) -> Comparison:
     sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
     ranges = bounds(sizes.sizes, old, new)
+    unknown = tuple(_unknown(old, new))
+    inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     comparison = Comparison(
         old=old,
         new=new,
@@ -65,10 +65,10 @@ def compared(old: Report, new: Report) -> Comparison:
         export=export,
         sizes=sizes.sizes,
         remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules)),
-        unknown=tuple(_unknown(old, new)),
+        unknown=unknown,
         totals=totals,
         dtypes=tuple(_stored(old, new)),
-        inputs=tuple(InputChange(*entry) for entry in different_inputs(old, new, sizes)),
+        inputs=inputs,
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
         crossings=tuple(crossings(totals["forward"], sizes.sizes, ranges, sizes.values)),
         modules=tuple(modules),
@@ -79,6 +79,7 @@ def compared(old: Report, new: Report) -> Comparison:
         sources=sources,
         unchanged_sources=unchanged_sources,
         folded=tuple(folds),
+        ledger=ledger(old, new, sizes, unknown, inputs) if export else (),
     )
     return replace(comparison, same=_is_same(comparison))
 
@@ -117,7 +118,9 @@ def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChan
 
 
 def _is_same(found: Comparison) -> bool:
-    """True if nothing differs; of an export only matrix FLOPs and parameters count, beside what is listed."""
+    """True if nothing differs; of an export, if nothing is unexplained."""
+    if found.export:
+        return all(entry.status != "unexplained" for entry in found.ledger)
     if found.unknown or found.inputs or found.dtypes or found.modules:
         return False
     if any(size.opened or size.fixed or None in (size.before, size.after) for size in found.sizes):
@@ -125,7 +128,7 @@ def _is_same(found: Comparison) -> bool:
     if any(remark.name == "sizes-differ" for remark in found.remarks):
         return False
     figures = (item for phase in found.totals.values() for item in phase.items())
-    return not any(figure.differs for name, figure in figures if not found.export or name in _KEPT)
+    return not any(figure.differs for _, figure in figures)
 
 
 def _own(module: ComparedModule) -> Hashable:

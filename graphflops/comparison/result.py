@@ -37,6 +37,28 @@ FactKind = Literal[
     "work",
     "order",
 ]
+LedgerStatus = Literal["unexplained", "costs_more", "explained"]
+LedgerKind = Literal[
+    "work",
+    "element_types",
+    "parameters_lost",
+    "weight_shapes",
+    "unknown",
+    "cannot_run",
+    "sizes_fixed",
+    "attention_unfused",
+    "heads_expanded",
+    "batch_norms_folded",
+    "constants_folded",
+    "constants_lifted",
+    "parameters_folded",
+    "weights_packed",
+    "weights_shared",
+    "weights_split",
+    "weights_quantized",
+    "quantized",
+    "repeated_work_merged",
+]
 WORK: tuple[str, ...] = tuple(quantity.name for quantity in REPORTED)
 HELD: tuple[str, ...] = ("parameters", "parameter_bytes", "buffer_bytes")
 PHASES: tuple[str, ...] = ("forward", "backward", "optimizer", "step")
@@ -280,6 +302,21 @@ class Remark:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One kind of difference between a program and its export.
+
+    status: unexplained means that the export does not keep the work. names: modules, parameters, calls or inputs, by kind.
+    before, after: the work, element types, shape or bytes of them all, "" where the kind has none.
+    """
+
+    kind: LedgerKind
+    status: LedgerStatus
+    names: tuple[str, ...]
+    before: str = ""
+    after: str = ""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Rendered):
     """What differs between two programs.
@@ -299,6 +336,7 @@ class Comparison(Rendered):
     unchanged: how many modules are not listed. renumbered: (before, after) paths of modules that only their place in
         a list numbers otherwise; these count as unchanged.
     growth: totals that grow otherwise, the most telling first. crossings: totals whose delta changes its sign with a size.
+    ledger: of an export, each kind of difference, the unexplained first; () otherwise.
     ops, sources: groups that changed, by |delta|; unchanged_ops, unchanged_sources: how many are not listed.
     """
 
@@ -322,3 +360,4 @@ class Comparison(Rendered):
     sources: tuple[GroupChange, ...]
     unchanged_sources: int
     folded: tuple[Fold, ...]
+    ledger: tuple[LedgerEntry, ...] = ()

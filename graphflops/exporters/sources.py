@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from graphflops.graph import Input, Output
 
 
+from graphflops.ops import operator
+
 Evidence = Literal[
     "recorded", "rewritten", "named", "none"
 ]  # how the module of a call of an ONNX file is known
@@ -39,6 +41,7 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _TRACE = "pkg.torch.onnx.stack_trace"
 _REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _READ = frozenset({_SCOPES, _CLASSES, _TRACE, _REWRITTEN})
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 
@@ -165,6 +168,7 @@ class OnnxPlaces:
             else:
                 rewritten = True
         if scopes:
+            rewritten = rewritten or _is_folded_norm(node.op_type, classes)
             return (*self._module(scopes, classes), line), "rewritten" if rewritten else "recorded"
         return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
 
@@ -195,6 +199,14 @@ class OnnxPlaces:
                 self.modules.setdefault(known, "")
             self._scopes[scope] = known
         return known
+
+
+def _is_folded_norm(kind: str, classes: str) -> bool:
+    """True for a product recorded as the batch norm that was folded into it."""
+    if kind not in _PRODUCTS or "batch_norm" not in classes:
+        return False
+    recorded = _quoted(classes)
+    return bool(recorded) and operator(recorded[-1]).name == "batch_norm"
 
 
 def _below(path: str, name: str) -> str:

@@ -36,8 +36,9 @@ def _sweep(sweep: Any) -> str:
 
 def _comparison(found: Any) -> str:
     from graphflops.render.diff import words
+    from graphflops.render.diff.titles import titles
 
-    return next(iter(words.headlines(found)), " → ".join(words.titles(found)))
+    return next(iter(words.headlines(found)), " → ".join(titles(found)))
 
 
 def _overview(found: Any) -> str:

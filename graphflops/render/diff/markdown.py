@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.render.diff.tables import tables
-from graphflops.render.diff.words import headlines, notes
+from graphflops.render.diff.words import compared_at, headlines, notes
 from graphflops.render.markdown import escaped
 
 if TYPE_CHECKING:
@@ -24,12 +24,18 @@ def markdown(
     by: Grouping | None = None,
     depth: int | None = None,
     top: int | None = None,
+    verbose: bool = False,
     limit: int | None = COMMENT,
 ) -> str:
-    """The answer in three lines, every total, and where the difference is; at most `limit` characters."""
-    first, *others = headlines(comparison)
-    lines = [f"**{escaped(first)}**", "", *(f"- {escaped(line)}" for line in (*others, *notes(comparison)))]
-    for grid in tables(comparison, by, depth, top):
+    """The answer in three lines, every total, and where the difference is; at most `limit` characters.
+
+    Of an export the answer alone, unless more is asked for.
+    """
+    first, *others = headlines(comparison, verbose=verbose)
+    brief = comparison.export and not verbose and by is None and depth is None and top is None
+    said = compared_at(comparison) if brief else notes(comparison)
+    lines = [f"**{escaped(first)}**", "", *(f"- {escaped(line)}" for line in (*others, *said))]
+    for grid in () if brief else tables(comparison, by, depth, top):
         lines += ["", *rows(grid)]
     return within(lines, limit)
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import REPORTED
 from graphflops.ops import operator
+from graphflops.render.diff.ledger import ledger_lines
+from graphflops.render.diff.titles import titles
 from graphflops.render.text import count_of, formula, listed, memory, number, safe, short_type, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleChange
-    from graphflops.report import Report
 
 NAMES = {
     **{quantity.name: quantity.label for quantity in REPORTED},
@@ -65,39 +66,32 @@ def share(figure: Figure) -> str:
     return "" if ratio is None else f"{ratio:+.1f}" if figure.delta else "0.0"
 
 
-def title(report: Report) -> str:
-    """The file's name, else the type of the model."""
-    name = report.origin.path.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return safe(name or short_type(report.modules.get("", "")) or "program", 80)
+def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
+    """The answer in at most three lines: unknown operators, by how much the whole changed, and where.
 
-
-def titles(comparison: Comparison) -> tuple[str, str]:
-    """What the two are called; by their whole paths where their names are the same."""
-    both = title(comparison.old), title(comparison.new)
-    if both[0] != both[1]:
-        return both
-    paths = comparison.old.origin.path, comparison.new.origin.path
-    return both if paths[0] == paths[1] else (safe(paths[0], 80), safe(paths[1], 80))
-
-
-def headlines(comparison: Comparison) -> list[str]:
-    """The answer in at most three lines: unknown operators, by how much the whole changed, and where."""
+    Of an export: whether it keeps the work, and the ledger, all of it if `verbose`.
+    """
+    if comparison.export:
+        return [_whole(comparison), *ledger_lines(comparison, verbose=verbose)]
     return _lines(comparison)[0]
 
 
-def notes(comparison: Comparison) -> list[str]:
-    """Notes: the sizes compared at, changed growth, and modules that only have a new number."""
+def compared_at(comparison: Comparison) -> list[str]:
+    """The sizes that the two are compared at, in one line."""
     at = [
         f"{safe(size.name, 40)} = {size.value:,}{' (assumed)' if size.assumed else ''}"
         for size in comparison.sizes
         if size.value is not None
     ]
+    return [f"compared at {listed(at, 8)}"] if at else []
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Notes: the sizes compared at, changed growth, and modules that only have a new number."""
     unset = [
         safe(size.name, 40) for size in comparison.sizes if size.value is None and size.before != size.after
     ]
-    lines = [*_lines(comparison)[1]]
-    if at:
-        lines.append(f"compared at {listed(at, 8)}")
+    lines = [*_lines(comparison)[1], *compared_at(comparison)]
     if unset:
         lines.append(f"without one value for both: {listed(unset, 8)}")
     other = [name for name in NAMES if name not in ("matrix_flops", "macs", *_PARTS)]
@@ -115,6 +109,8 @@ def _lines(comparison: Comparison) -> tuple[list[str], list[str]]:
     """The first lines, and those that did not fit among them."""
     lines = [*_coverage(comparison), _whole(comparison)]
     general = "; ".join([*_sizes(comparison), *_general(comparison)])
+    if comparison.export:
+        return lines, [general] if general else []
     where = [fold_line(fold) for fold in comparison.folded]
     room = 3 - len(lines)
     later = []
@@ -164,7 +160,8 @@ def _whole(comparison: Comparison) -> str:
     if comparison.same and not comparison.export:
         return f"{both}: no difference, {what} {least[0]}{before_after('matrix_flops', flops)[0]} (0)"
     if comparison.export and comparison.same:
-        return f"{both}: the export keeps the work: {what} {least[0]}{before_after('matrix_flops', flops)[0]} in both (0)"
+        kept = "in both (0)" if not flops.differs else f"→ {before_after('matrix_flops', flops)[1]}"
+        return f"{both}: the export keeps the work: {what} {least[0]}{before_after('matrix_flops', flops)[0]} {kept}"
     parts = [_changed("matrix_flops", flops, what, least)]
     held = forward["parameters"].differs, forward["parameter_bytes"].differs
     if held[0]:
@@ -174,10 +171,10 @@ def _whole(comparison: Comparison) -> str:
     if len(parts) == 1 and not flops.differs:
         rest = [name for name in _SAID if figures.get(name)]
         other = next((name for name in rest if figures[name].differs), None)
-        if other is not None and not comparison.export:
+        if other is not None:
             parts.append(_changed(other, figures[other], NAMES[other], least))
-    check = " (export check)" if comparison.export else ""
-    return f"{both}{check}: {', '.join(parts)}"
+    verdict = "the export does not keep the work: " if comparison.export else ""
+    return f"{both}: {verdict}{', '.join(parts)}"
 
 
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.render.diff import words
 from graphflops.render.diff.tables import tables
+from graphflops.render.diff.titles import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data
 from graphflops.render.html.fragment import escaped, table
 from graphflops.render.html.page import page
@@ -24,7 +25,7 @@ _FACTS = 6  # things said of one module
 
 def fragment(found: Comparison) -> str:
     """The comparison as a piece of HTML without script or style."""
-    title = f"<p><b>{escaped(' → '.join(words.titles(found)))}</b></p>"
+    title = f"<p><b>{escaped(' → '.join(titles_of(found)))}</b></p>"
     lines = "".join(f"<p>{escaped(line)}</p>" for line in _lead(found))
     return f"<div>{title}{lines}{''.join(map(table, tables(found)))}</div>"
 
@@ -35,7 +36,7 @@ def _lead(found: Comparison) -> list[str]:
 
 def html(found: Comparison) -> str:
     """The comparison as a page."""
-    titles = words.titles(found)
+    titles = titles_of(found)
     sides: tuple[Report, ...] = (_moved(found), found.new)
     if (found.old.backward is None) != (found.new.backward is None):
         sides = tuple(map(_forward_only, sides))

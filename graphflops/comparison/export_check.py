@@ -1,0 +1,246 @@
+"""The ledger of an export check: what differs from the program, what explains it, and what remains unexplained.
+
+Compared are matrix work by module, element types, and trained parameters; of both programs only what depends on the inputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.comparison.constants import constants, work
+from graphflops.comparison.result import LedgerEntry
+from graphflops.comparison.stored_uses import Matcher
+from graphflops.dims import evaluate
+from graphflops.ops import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.comparison.constants import Constants
+    from graphflops.comparison.result import InputChange, JointSize, LedgerKind, LedgerStatus, UnknownChange
+    from graphflops.comparison.sizes import JointSizes, Renamed
+    from graphflops.comparison.stored_uses import StoredUses
+    from graphflops.dims import Dim
+    from graphflops.report import Report, Row
+
+_CANNOT_RUN = "GF118"
+_PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently
+_SIZE = 64  # of a size without a value
+_STATUS: dict[LedgerKind, LedgerStatus] = {
+    "work": "unexplained",
+    "element_types": "unexplained",
+    "parameters_lost": "unexplained",
+    "weight_shapes": "unexplained",
+    "unknown": "unexplained",
+    "cannot_run": "unexplained",
+    "sizes_fixed": "costs_more",
+    "attention_unfused": "costs_more",
+    "heads_expanded": "costs_more",
+}
+_ORDER = ("unexplained", "costs_more", "explained")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCheck:
+    """Both programs of an export check, and what of them depends on their inputs."""
+
+    old: Report
+    new: Report
+    joined: JointSizes
+    before: Constants
+    after: Constants
+
+    def entries(self) -> Iterator[LedgerEntry]:
+        """Every entry of the ledger."""
+        yield from self._work()
+        yield from self._element_types()
+        yield from _parameters(Matcher(self.before, self.after).matched())
+        yield from self._attention()
+        folded = [row.node for row in self.before.folded]
+        yield from _entry("constants_folded", folded)
+
+    def _work(self) -> Iterator[LedgerEntry]:
+        """Matrix work of modules: unexplained where no module around it has all of it, even with repeated calls once."""
+        before, after = self._flops(self.before.rows, old=True), self._flops(self.after.rows, old=False)
+        differ = [path for path in {**before, **after} if not self.equal(before[path], after[path])]
+        if not differ:
+            return
+        once = self._flops(_distinct(self.before.rows), old=True)
+        sums = [_with_all_around(flops) for flops in (before, once, after)]
+        unexplained, merged = [], []
+        for path in differ:
+            around = [".".join(path.split(".")[:end]) for end in range(len(path.split(".")), -1, -1)]
+            if any(self.equal(sums[0][module], sums[2][module]) for module in around):
+                continue
+            if any(self.equal(sums[1][module], sums[2][module]) for module in around):
+                merged.append(path)
+            else:
+                unexplained.append(path)
+        unexplained.sort(key=lambda path: -abs(self.number(before[path]) - self.number(after[path])))
+        totals = [sum((flops[path] for path in unexplained), 0) for flops in (before, after)]
+        yield from _entry("work", unexplained, *(self.text(total) for total in totals))
+        yield from _entry("repeated_work_merged", merged)
+
+    def _flops(self, rows: Sequence[Row], *, old: bool) -> defaultdict[str, Dim]:
+        renamed: Renamed = self.joined.old if old else self.joined.new
+        found = {path: renamed(cost.matrix_flops) for path, cost in work(rows).items()}
+        return defaultdict(int, {path: flops for path, flops in found.items() if flops != 0})
+
+    def equal(self, before: Dim, after: Dim) -> bool:
+        """True if two quantities are equal: by formula, else at several sizes."""
+        if before == after:
+            return True
+        difference = after - before
+        if isinstance(difference, int):
+            return False
+        values = {**dict.fromkeys(difference.symbols, _SIZE), **self.joined.values}
+        probes = [{name: value * times for name, value in values.items()} for times in _PROBES]
+        return all(evaluate(difference, probe) == 0 for probe in probes)
+
+    def number(self, quantity: Dim) -> int:
+        """A quantity at the sizes compared at, others at a size of our own."""
+        if isinstance(quantity, int):
+            return quantity
+        return evaluate(quantity, {**dict.fromkeys(quantity.symbols, _SIZE), **self.joined.values}) or 0
+
+    def text(self, quantity: Dim) -> str:
+        """A quantity at the sizes compared at, else its formula."""
+        value = self.joined.value(quantity)
+        return str(quantity if value is None else value)
+
+    def _element_types(self) -> Iterator[LedgerEntry]:
+        """Modules whose products are in another element type; integers with a scale are those of a quantizer."""
+        before, after = _dtypes(self.before.rows), _dtypes(self.after.rows)
+        changed = [path for path in before if path in after and before[path] != after[path]]
+        quantized = [
+            path for path in changed if all(_is_small_integer(name) for name in after[path] - before[path])
+        ]
+        other = [path for path in changed if path not in quantized]
+        yield from _entry("element_types", other, _listed(before, other), _listed(after, other))
+        yield from _entry("quantized", quantized, _listed(before, quantized), _listed(after, quantized))
+
+    def _attention(self) -> Iterator[LedgerEntry]:
+        """Attentions that are one operator in the program and several in the export; heads copied for them."""
+        fused = [row for row in self.before.rows if operator(row.op).kind == "attention"]
+        kept = Counter(row.module for row in self.after.rows if operator(row.op).kind == "attention")
+        unfused = [row for row in fused if not kept[row.module]]
+        if not unfused:
+            return
+        modules = {row.module for row in unfused}
+        before = self._traffic(self.before.rows, self.joined.old, modules)
+        after = self._traffic(self.after.rows, self.joined.new, modules)
+        yield from _entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
+        yield from _entry("heads_expanded", [row.module for row in unfused if _shares_heads(row)])
+
+    def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
+        """Bytes that calls of these modules read and write, at the sizes compared at."""
+        costs = [renamed.cost(cost) for path, cost in work(rows).items() if path in modules]
+        return sum(self.number(cost.read_bytes) + self.number(cost.written_bytes) for cost in costs)
+
+
+def ledger(
+    old: Report,
+    new: Report,
+    joined: JointSizes,
+    unknown: Iterable[UnknownChange],
+    inputs: Iterable[InputChange],
+) -> tuple[LedgerEntry, ...]:
+    """What differs between a program and its export, the unexplained first."""
+    check = ExportCheck(old, new, joined, constants(old), constants(new))
+    found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries()]
+    return tuple(sorted(found, key=lambda entry: _ORDER.index(entry.status)))
+
+
+def _of_the_whole(
+    new: Report, joined: JointSizes, unknown: Iterable[UnknownChange], inputs: Iterable[InputChange]
+) -> Iterator[LedgerEntry]:
+    """Differences that no module has: calls without a cost, inputs and sizes."""
+    cannot = dict.fromkeys(entry.node for entry in new.diagnostics if entry.code == _CANNOT_RUN)
+    yield from _entry("cannot_run", [*cannot])
+    changes = [*unknown]
+    counts = (sum(entry.before for entry in changes), sum(entry.after for entry in changes))
+    yield from _entry("unknown", [entry.op for entry in changes], *map(str, counts))
+    for entry in inputs:
+        types = [(side or "").partition("[")[0] for side in (entry.before, entry.after)]
+        if entry.before is not None and entry.after is not None and types[0] != types[1]:
+            yield from _entry("element_types", [entry.name], *types)
+    yield from _entry("sizes_fixed", [_place(size) for size in joined.sizes if size.fixed])
+    if any(remark.name == "sizes-differ" for remark in joined.remarks):
+        yield from _entry("work", ["the sizes differ"])
+
+
+def _parameters(found: StoredUses) -> Iterator[LedgerEntry]:
+    """What became of the parameters."""
+    yield from _entry("parameters_lost", [name.removeprefix("p_") for name in found.lost])
+    for name, before, after in found.shapes:
+        yield from _entry("weight_shapes", [name], before, after)
+    for before, after in dict.fromkeys((before, after) for _, before, after in found.dtypes):
+        names = [name for name, *types in found.dtypes if types == [before, after]]
+        yield from _entry("element_types", names, before, after)
+    yield from _entry("batch_norms_folded", found.norms)
+    yield from _entry("parameters_folded", found.folded)
+    yield from _entry("weights_packed", found.packed)
+    yield from _entry("weights_shared", found.shared)
+    yield from _entry("weights_split", found.split)
+    yield from _entry("weights_quantized", found.quantized)
+    yield from _entry("constants_lifted", found.extra)
+
+
+def _entry(
+    kind: LedgerKind, names: Sequence[str], before: str = "", after: str = ""
+) -> Iterator[LedgerEntry]:
+    if names:
+        yield LedgerEntry(kind, _STATUS.get(kind, "explained"), tuple(names), before, after)
+
+
+def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:
+    """Work of each module with everything in it."""
+    found: defaultdict[str, Dim] = defaultdict(int)
+    for path, own in flops.items():
+        parts = path.split(".") if path else []
+        for end in range(len(parts) + 1):
+            found[".".join(parts[:end])] += own
+    return found
+
+
+def _distinct(rows: Sequence[Row]) -> list[Row]:
+    """The calls without those that repeat an earlier one on the same values."""
+    numbers: dict[object, object] = {}
+    seen: set[object] = set()
+    found = []
+    for row in rows:
+        inputs = tuple([numbers.get(name, name) for name, _ in row.inputs])
+        key = (row.op, inputs, row.cost, tuple([named.type for named in row.outputs]))
+        numbers.update((name, (key, place)) for place, (name, _) in enumerate(row.outputs))
+        if key not in seen or not inputs:
+            seen.add(key)
+            found.append(row)
+    return found
+
+
+def _dtypes(rows: Sequence[Row]) -> dict[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.cost.matrix_flops != 0:
+            found[row.module].add(row.matrix_dtype)
+    return found
+
+
+def _listed(dtypes: Mapping[str, set[str]], paths: Sequence[str]) -> str:
+    return ", ".join(sorted({name for path in paths for name in dtypes[path]}))
+
+
+def _is_small_integer(dtype: str) -> bool:
+    return dtype.lstrip("u") in ("int8", "int4")
+
+
+def _shares_heads(row: Row) -> bool:
+    """True if several query heads of an attention share a key head."""
+    shapes = [named.type.shape for named in row.inputs[:2]]
+    return len(shapes) == 2 and all(len(shape) == 4 for shape in shapes) and shapes[0][1] != shapes[1][1]
+
+
+def _place(size: JointSize) -> str:
+    return f"{size.where[0] if size.where else size.name} at {size.after}"

@@ -1,0 +1,235 @@
+"""Finds each trained parameter of a program in its export: by name, by module, as a part, or folded into another."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.comparison.constants import plain
+from graphflops.dims import prod
+from graphflops.ops import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from graphflops.comparison.constants import Constants, ConstantUse
+    from graphflops.dims import Dim
+    from graphflops.report import Row
+
+
+@dataclass(slots=True)
+class StoredUses:
+    """What became of the parameters of a program, each by its name.
+
+    lost: nothing in the export stands for it. changed: (name, before, after) of those of another shape or element type.
+    packed: several became one, or one became several. shared: several equal ones became one. split: one that modules
+    shared became several. quantized: stored as integers with a scale. norms: modules of batch norms folded into the
+    product before. folded: those computed with when the file was made. extra: what the export stores beside.
+    """
+
+    lost: dict[str, str] = field(default_factory=dict)
+    shapes: list[tuple[str, str, str]] = field(default_factory=list)
+    dtypes: list[tuple[str, str, str]] = field(default_factory=list)
+    packed: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+    split: list[str] = field(default_factory=list)
+    quantized: list[str] = field(default_factory=list)
+    norms: list[str] = field(default_factory=list)
+    folded: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+
+
+class Matcher:
+    """Pairs the uses of constants in two programs."""
+
+    def __init__(self, old: Constants, new: Constants) -> None:
+        self.old, self.new = old, new
+        self.found = StoredUses()
+        self.left = old.trained()
+        self.free = [use for use in new.uses if _is_weight(use)]
+        self.all = tuple(self.free)
+        self.partners: dict[str, set[str]] = defaultdict(set)
+
+    def matched(self) -> StoredUses:
+        """What became of each parameter."""
+        norms = _norms(self.old.rows)
+        aside = [use for use in self.left if use.module in norms and self._is_gone(use.module)]
+        self.left = [use for use in self.left if use not in aside]
+        self._pair(lambda ours, theirs: _same_name(ours, theirs) and self._is_as_large(ours, theirs))
+        self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_alike(ours, theirs))
+        self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and self._is_alike(ours, theirs))
+        self._share()
+        self._pack()
+        self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
+        self._fold_norms(aside, norms)
+        for use in self.left:
+            self.found.lost[use.roots[0]] = use.module
+        self._sharing()
+        self.found.extra = sorted({use.value for use in self.free})
+        return self.found
+
+    def _pair(self, fits: Callable[[ConstantUse, ConstantUse], bool]) -> None:
+        """Pair uses that fit."""
+        rest = []
+        for ours in self.left:
+            theirs = next((one for one in self.free if fits(ours, one)), None)
+            if theirs is None:
+                rest.append(ours)
+            else:
+                self.free.remove(theirs)
+                self._note(ours, theirs)
+        self.left = rest
+
+    def _is_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
+        """True if two constants have the same axes, in whatever order; axes of one element do not count."""
+        before, after = _axes(ours, self.old), _axes(theirs, self.new)
+        return not before.isdisjoint(after)
+
+    def _is_as_large(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
+        return not self._numel(ours).isdisjoint(self._numel(theirs, new=True))
+
+    def _numel(self, use: ConstantUse, *, new: bool = False) -> set[Dim]:
+        """Elements of a constant; where only views lie between, those of what is stored."""
+        side = self.new if new else self.old
+        if len(use.roots) == 1:
+            stored = prod(side.types[use.roots[0]][0])
+            return {stored, use.numel} if use.computed else {stored}
+        return {use.numel}
+
+    def _note(self, ours: ConstantUse, theirs: ConstantUse) -> None:
+        self.partners[ours.value].add(theirs.value)
+        name = plain(ours.roots[0])
+        if ours.computed and not theirs.computed and not _same_name(ours, theirs):
+            self.found.folded.append(name)
+            return
+        before, after = (side.types[use.roots[0]] for side, use in ((self.old, ours), (self.new, theirs)))
+        if _same_name(ours, theirs) and before[0] != after[0]:
+            self.found.shapes.append((name, _shape(before[0]), _shape(after[0])))
+        if before[1] != after[1]:
+            if after[1].kind in ("int", "uint") and before[1].is_floating:
+                self.found.quantized.append(name)
+            else:
+                self.found.dtypes.append((name, before[1].name, after[1].name))
+
+    def _share(self) -> None:
+        """Parameters for which the export uses one, in the same module, that another parameter was paired with."""
+        rest = []
+        for ours in self.left:
+            here = [one for one in self.all if one.module == ours.module and one not in self.free]
+            alike = (one for one in here if self._is_alike(ours, one) and not self._is_taken_here(one, ours))
+            theirs = next(alike, None)
+            if theirs is None:
+                rest.append(ours)
+            else:
+                self.partners[ours.value].add(theirs.value)
+        self.left = rest
+
+    def _is_taken_here(self, theirs: ConstantUse, ours: ConstantUse) -> bool:
+        """True if a parameter of the same module is what this one of the export stands for."""
+        return any(
+            theirs.value in self.partners.get(other.value, ())
+            for other in self.old.uses
+            if other.module == ours.module and other.value != ours.value
+        )
+
+    def _pack(self) -> None:
+        """Parameters of a module joined to one, or one cut into several."""
+        for theirs in sorted(self.free, key=lambda one: -_int(one.numel)):
+            near = [use for use in self.left if _near(use.module, theirs.module)]
+            part = _parts([_int(use.numel) for use in near], _int(theirs.numel))
+            if part:
+                self._packed([near[index] for index in part], [theirs])
+        for ours in list(self.left):
+            near = [use for use in self.free if _near(use.module, ours.module)]
+            part = _parts([_int(use.numel) for use in near], _int(ours.numel))
+            if part:
+                self._packed([ours], [near[index] for index in part])
+
+    def _packed(self, ours: Sequence[ConstantUse], theirs: Sequence[ConstantUse]) -> None:
+        self.left = [use for use in self.left if use not in ours]
+        self.free = [use for use in self.free if use not in theirs]
+        self.found.packed += [plain(use.roots[0]) for use in ours]
+
+    def _is_gone(self, module: str) -> bool:
+        """True if the export has no batch norm in the module."""
+        return module not in _norms(self.new.rows)
+
+    def _fold_norms(self, aside: Iterable[ConstantUse], norms: dict[str, Row]) -> None:
+        """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost."""
+        makers = {named.name: row for row in self.old.rows for named in row.outputs}
+        for use in aside:
+            maker = makers.get(norms[use.module].inputs[0].name)
+            if maker is not None and self._has_bias(maker, use):
+                if use.module not in self.found.norms:
+                    self.found.norms.append(use.module)
+            else:
+                self.left.append(use)
+        self.free = [one for one in self.free if not any(_int(one.numel) == _int(use.numel) for use in aside)]
+
+    def _has_bias(self, product: Row, norm: ConstantUse) -> bool:
+        """True if the product behind a folded norm has one vector more than its weights that is as long as the norm."""
+        if product.cost.matrix_flops == 0:
+            return False
+        places = (product.module, norm.module)
+        weights = sum(_int(named.type.numel) == _int(norm.numel) for named in product.inputs[1:2])
+        return sum(one.module in places and _int(one.numel) == _int(norm.numel) for one in self.all) > weights
+
+    def _sharing(self) -> None:
+        """Parameters that are one in the export, and those that are several."""
+        by_partner: dict[str, set[str]] = defaultdict(set)
+        roots = {use.value: use.roots[0] for use in self.old.uses}
+        ours: dict[str, set[str]] = defaultdict(set)
+        for value, partners in self.partners.items():
+            for partner in partners:
+                by_partner[partner].add(roots[value])
+            ours[roots[value]] |= partners
+        self.found.shared = sorted(plain(n) for names in by_partner.values() if len(names) > 1 for n in names)
+        stored = {use.value: use.roots[0] for use in self.new.uses}
+        self.found.split = sorted(
+            plain(root) for root, values in ours.items() if len({stored[value] for value in values}) > 1
+        )
+
+
+def _axes(use: ConstantUse, side: Constants) -> set[tuple[Dim, ...]]:
+    """The axes of a constant, and of what is stored where it follows from one tensor; sorted, without those of one."""
+    shapes = [use.shape] if use.computed or len(use.roots) > 1 else []
+    shapes += [side.types[use.roots[0]][0]] if len(use.roots) == 1 else []
+    return {tuple(sorted((size for size in shape if size != 1), key=str)) for shape in shapes}
+
+
+def _norms(rows: Iterable[Row]) -> dict[str, Row]:
+    return {row.module: row for row in rows if operator(row.op).name == "batch_norm"}
+
+
+def _is_weight(use: ConstantUse) -> bool:
+    """True for a constant that may stand for a parameter, also in integers, as a quantizer stores it."""
+    return bool(use.roots) and use.dtype.name not in ("bool", "int64")
+
+
+def _same_name(ours: ConstantUse, theirs: ConstantUse) -> bool:
+    return plain(ours.roots[0]) == plain(theirs.roots[0])
+
+
+def _near(one: str, other: str) -> bool:
+    """True if one module is the other, or in it."""
+    inside = one.startswith(f"{other}.") or other.startswith(f"{one}.")
+    return one == other or (bool(one and other) and inside)
+
+
+def _parts(sizes: Sequence[int], whole: int) -> list[int]:
+    """Places of sizes that come to the whole: equal ones, else all."""
+    for size in dict.fromkeys(sizes):
+        if size and size < whole and whole % size == 0:
+            places = [index for index, known in enumerate(sizes) if known == size]
+            if len(places) >= whole // size:
+                return places[: whole // size]
+    return [*range(len(sizes))] if len(sizes) > 1 and sum(sizes) == whole else []
+
+
+def _int(size: Dim) -> int:
+    return size if isinstance(size, int) else 0
+
+
+def _shape(sizes: Iterable[Dim]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"

@@ -1,0 +1,109 @@
+"""The export check keeps the work on healthy exports and catches faults; on more models: tests/oracle/export_checks.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from graphflops.cli import main
+from graphflops.comparison.models import compare
+from tests.compare.faults import FAULTS
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+CASES = [(model, fault) for model, faults in FAULTS.items() for fault in faults]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """The `.pt2` and the exports of a model, made once."""
+    for needed in ("torch", "onnxruntime", "onnxscript"):
+        pytest.importorskip(needed)
+    from tests.oracle.export_models import export
+
+    made = {}
+
+    def files(name, *kinds):
+        if (name, kinds) not in made:
+            made[name, kinds] = export(name, tmp_path_factory.mktemp(name), *kinds)
+        return made[name, kinds]
+
+    return files
+
+
+def statuses(comparison):
+    return {entry.kind: entry.status for entry in comparison.ledger}
+
+
+def names(comparison, kind):
+    return next((entry.names for entry in comparison.ledger if entry.kind == kind), ())
+
+
+def test_a_folded_batch_norm_is_explained():
+    comparison = compare(SAMPLES / "convnet.pt2", SAMPLES / "convnet.onnx")
+    assert comparison.same
+    assert names(comparison, "batch_norms_folded") == ("norm",)
+
+
+def test_unfused_attention_and_copied_heads_cost_more():
+    comparison = compare(SAMPLES / "gqa_transformer.pt2", SAMPLES / "gqa_transformer.onnx")
+    found = statuses(comparison)
+    assert comparison.same
+    assert (found["attention_unfused"], found["heads_expanded"]) == ("costs_more", "costs_more")
+    assert names(comparison, "heads_expanded") == tuple(f"blocks.{layer}.attention" for layer in range(4))
+
+
+@pytest.mark.parametrize("kind", ["dynamo", "torchscript", "quantized"])
+def test_a_healthy_export_keeps_the_work(exports, kind):
+    files = exports("resnet")
+    comparison = compare(files["pt2"], files[kind])
+    assert comparison.same, comparison.ledger
+    assert (
+        len(names(comparison, "batch_norms_folded")) == 10
+    )  # bn1, two in each of 4 blocks, one of a shortcut
+    assert bool(names(comparison, "weights_quantized")) == (kind == "quantized")
+
+
+@pytest.mark.parametrize(("model", "fault"), CASES, ids=lambda case: getattr(case, "__name__", case))
+def test_a_fault_is_caught(exports, model, fault, tmp_path):
+    import onnx
+
+    kinds = () if model == "resnet" else ("dynamo",)
+    files = exports(model, *kinds)
+    damaged = onnx.load(files["dynamo"])
+    fault(damaged)
+    onnx.save(damaged, tmp_path / "damaged.onnx")
+    comparison = compare(files["pt2"], tmp_path / "damaged.onnx")
+    assert not comparison.same
+    assert "unexplained" in statuses(comparison).values()
+
+
+def test_the_first_screen_is_a_verdict_and_at_most_six_lines(exports):
+    files = exports("resnet")
+    arguments = ["diff", str(files["pt2"]), str(files["quantized"]), "--exit-code"]
+    brief = CliRunner().invoke(main, arguments)
+    lines = brief.stdout.splitlines()
+    assert brief.exit_code == 0
+    assert "the export keeps the work" in lines[0]
+    assert len([line for line in lines if line.startswith(("  explained", "  costs", "  not", "  and"))]) <= 6
+    full = CliRunner().invoke(main, [*arguments, "-v"]).stdout
+    assert "layer2.1.bn2" in full
+    assert "layer2.1.bn2" not in brief.stdout
+
+
+def test_the_exit_code_of_a_fault_is_3(exports, tmp_path):
+    import onnx
+
+    from tests.compare.faults import dropped_bias
+
+    files = exports("resnet")
+    damaged = onnx.load(files["dynamo"])
+    dropped_bias(damaged)
+    onnx.save(damaged, tmp_path / "damaged.onnx")
+    found = CliRunner().invoke(
+        main, ["diff", str(files["pt2"]), str(tmp_path / "damaged.onnx"), "--exit-code"]
+    )
+    assert found.exit_code == 3
+    assert "the export does not keep the work" in found.stdout
+    assert "not explained: 1 trained parameter missing (fc_bias)" in found.stdout
