@@ -23,6 +23,9 @@ DIAGNOSTICS = {
     "GF116": "size-named",
     "GF117": "mask-not-known",
     "GF118": "cannot-run",
+    "GF119": "weights-differ",
+    "GF120": "totals-differ",
+    "GF121": "saved-report",
 }
 
 

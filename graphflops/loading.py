@@ -150,9 +150,13 @@ def saved_report(model: object) -> Report | None:
     if len(data) > _LARGEST_REPORT:
         raise FileError(f"{place}: too large for a report: at most {_LARGEST_REPORT:,} bytes")
     try:
-        return Report.from_json(data)
+        report = Report.from_json(data)
     except GraphflopsError as error:
         raise FileError(f"{place}: {error}") from error
+    from graphflops.contradictions import named_as_model
+    from graphflops.exporters import SUFFIXES
+
+    return named_as_model(report) if os.path.splitext(model)[1] in SUFFIXES else report
 
 
 def import_rules(files: Sequence[str]) -> None:

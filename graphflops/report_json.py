@@ -11,6 +11,7 @@ from typing import Any, Literal, Union
 
 import msgspec
 
+from graphflops.contradictions import saved
 from graphflops.cost import CONVENTIONS, Cost
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
@@ -72,13 +73,14 @@ def decoded(data: bytes) -> Report:
         for key in document.keys:
             if key.kind.read is not None:
                 own[key.source] = key.kind.read(session, own[key.source])
-        return Report(
+        report = Report(
             totals=document.read_totals(session, found.totals),
             backward=document.read_totals(session, found.totals.backward),
             optimizer=document.read_totals(session, found.totals.optimizer),
             **{name: getattr(found.totals, name) for name in _SIZES},
             **own,
         )
+        return saved(report)
     except (msgspec.MsgspecError, DimError, RecursionError) as error:
         raise FileError(f"not a graphflops report of schema {SCHEMA}: {error}") from error
 

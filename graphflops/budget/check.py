@@ -9,6 +9,7 @@ from graphflops.budget.culprits import culprits
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP, Measures, unnumbered, within
 from graphflops.budget.patterns import matches_module, matches_op
+from graphflops.contradictions import contradicted, contradictions
 from graphflops.dims import Expr
 from graphflops.findings import Finding, LimitResult, RuleInfo
 from graphflops.render.text import (
@@ -89,6 +90,11 @@ RULES: Mapping[str, RuleInfo] = {
         "State the sizes under dims in the budget.",
         "warning",
     ),
+    "GF313": RuleInfo(
+        "contradiction",
+        "No limit can be decided, because the file contradicts itself.",
+        "Export the model again, and check the model itself where it is a saved report.",
+    ),
 }
 _HELD = ("parameters", "parameter_bytes", "buffer_bytes")  # what is known whatever the calls cost
 _SHOWN = 3  # culprits named
@@ -148,6 +154,9 @@ class _Check:
 
     def findings(self) -> Iterator[Finding]:
         """Everything, in the order of the budget."""
+        if problem := contradicted(self.measures.report):
+            first = contradictions(self.measures.report)[0]
+            yield finding("GF313", problem, node=first.node)
         if self.budget.relative:
             yield from self.comparable()
         yield from self.scope(_Scope(), self.budget.limits)

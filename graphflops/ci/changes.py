@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from graphflops.budget.run import report_before
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import HELD, WORK
+from graphflops.contradictions import contradictions
 from graphflops.errors import GraphflopsError, shown
 from graphflops.limits import next_analysis
 from graphflops.loading import analyze
@@ -42,7 +43,7 @@ class ModelChange:
 
     def past(self, threshold: Fraction) -> bool:
         """True if a total changed by more than the threshold, or its change has no percentage."""
-        if self.comparison is None:
+        if self.comparison is None or contradictions(self.comparison.new):
             return True
         totals = self.comparison.totals["forward"]
         for name in _WATCHED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.contradictions import contradicted
 from graphflops.findings import Findings
 from graphflops.render import findings as render
 from graphflops.render.diff.markdown import COMMENT
@@ -88,6 +89,8 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
             least = "at least " if report.coverage.unknown else ""
             at = f" at {assumptions(report.assumed)}" if report.assumed else ""
             yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
+            if doubt := contradicted(report):
+                yield f"\n{escaped(doubt)}\n"
         else:
             yield f"{head}: gone\n"
 

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table, or under one module.")
 @options.output_of("Report")
 @click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
-@click.option("--strict", is_flag=True, help="Exit with 3 if the cost of any node is unknown.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 3 if the cost of any node is unknown, or the file contradicts itself.",
+)
 @options.execution
 @options.verify
 @options.model_name
@@ -92,8 +96,8 @@ def analyze(
 def _exit(ctx: click.Context, report: Report, strict: bool) -> None:
     """Exits with 1 where a call provably cannot run, with 3 where a cost is unknown and `strict` is given."""
     _refuse_impossible(ctx, report)
-    if strict and report.coverage.unknown:
-        _refuse_unknown(ctx, report)
+    if strict:
+        _refuse_doubtful(ctx, report)
 
 
 def _overview(
@@ -108,19 +112,31 @@ def _overview(
     """A line for each model. single: options that are for one model only."""
     form = formats.chosen("Overview", form, output)
     formats.refuse("Overview", form, single)
+    from graphflops.contradictions import contradicted
+    from graphflops.limits import next_analysis
     from graphflops.loading import import_rules
     from graphflops.overview import overview
 
     import_rules(given.pop("rule_files"))
-    found = overview(models, lambda model: files.report_of(model, quiet=True, **given))
+    doubtful: list[str] = []
+
+    def report_of(model: str) -> Report:
+        next_analysis()
+        report = files.report_of(model, quiet=True, **given)
+        doubtful.extend([f"{shown(model)}: {problem}"] if (problem := contradicted(report)) else ())
+        return report
+
+    found = overview(models, report_of)
     files.write(formats.render(found, form, **files.screen(output)), output)
     failed = sum(bool(line.error) for line in found.lines)
     if failed:
         click.echo(f"graphflops: error: {failed:,} of {len(models):,} models failed", err=True)
         ctx.exit(1)
     unknown = sum(line.cost.unknown for line in found.lines if line.cost is not None)
-    if strict and unknown:
-        click.echo(f"graphflops: strict: the cost of {unknown:,} calls is unknown", err=True)
+    problems = [*doubtful, *([f"the cost of {unknown:,} calls is unknown"] if unknown else [])]
+    for problem in problems if strict else ():
+        click.echo(f"graphflops: strict: {problem}", err=True)
+    if strict and problems:
         ctx.exit(3)
 
 
@@ -133,9 +149,13 @@ def _refuse_impossible(ctx: click.Context, report: Report) -> None:
         ctx.exit(1)
 
 
-def _refuse_unknown(ctx: click.Context, report: Report) -> None:
-    """Says which operators have an unknown cost, and exits with 3."""
+def _refuse_doubtful(ctx: click.Context, report: Report) -> None:
+    """Says where the file contradicts itself and which operators have an unknown cost, and exits with 3 if there are any."""
+    from graphflops.contradictions import contradicted
     from graphflops.render.summary import unknown
 
-    click.echo(f"graphflops: strict: {unknown(report)}", err=True)
-    ctx.exit(3)
+    problems = [contradicted(report), unknown(report) if report.coverage.unknown else ""]
+    for problem in filter(None, problems):
+        click.echo(f"graphflops: strict: {problem}", err=True)
+    if any(problems):
+        ctx.exit(3)

@@ -24,6 +24,7 @@ from graphflops.comparison.result import (
 )
 from graphflops.comparison.sizes import different_inputs, join
 from graphflops.comparison.tree import grown
+from graphflops.contradictions import contradicted
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 
@@ -229,6 +230,9 @@ def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
 
 
 def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]:
+    for which, report in (("old", old), ("new", new)):
+        if problem := contradicted(report):
+            yield Remark("contradiction", f"the {which} side: {problem}")
     if (old.backward is None) != (new.backward is None):
         which = "old" if new.backward is None else "new"
         yield Remark(

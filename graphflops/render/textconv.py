@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.budget.measure import TOP, Measures
+from graphflops.contradictions import contradictions
 from graphflops.cost import QUANTITIES, REPORTED
 from graphflops.render.text import count_of, safe
 
@@ -47,6 +48,8 @@ def _lines(measures: Measures) -> Iterator[str]:
     yield f"parameters: {report.parameters:,} in {report.parameter_bytes:,} B, buffers {report.buffer_bytes:,} B"
     cover = report.coverage
     yield f"coverage: {cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
+    for found in contradictions(report):
+        yield f"contradiction {found.code} {safe(found.node)}: {safe(found.message, _FORMULA)}"
     for line in measures.lines:
         work = _work(measures, line.group)
         if work:

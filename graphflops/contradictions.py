@@ -1,0 +1,82 @@
+"""Contradictions: what a file says twice, differently, so that no total of it can be relied on.
+
+A program may record shapes that its operators cannot give, a table of weights may tell other sizes than the program, and a
+saved report other totals than its rows. Each is a diagnostic; `--strict` and budgets fail where there is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import QUANTITIES, Cost
+from graphflops.diagnostics import diagnostic
+from graphflops.dims import differ
+from graphflops.errors import DimError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.report import Diagnostic, Report
+
+_CODES = frozenset({"GF102", "GF119", "GF120", "GF121"})
+_LISTED = 3  # contradictions that one line names
+
+
+def contradictions(report: Report) -> list[Diagnostic]:
+    """The diagnostics that say where the file contradicts itself."""
+    return [found for found in report.diagnostics if found.code in _CODES]
+
+
+def contradicted(report: Report) -> str:
+    """The first contradictions and how many there are in all, in one line; "" where there is none."""
+    found = contradictions(report)
+    named = "; ".join(
+        f"{one.code} {shown(one.node, 80)}{': ' if one.node else ''}{shown(one.message, 300)}"
+        for one in found[:_LISTED]
+    )
+    more = f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
+    return (
+        f"the file contradicts itself, so that its totals cannot be relied on: {named}{more}" if found else ""
+    )
+
+
+def saved(report: Report) -> Report:
+    """A report as read from JSON, with a diagnostic for each total that its rows contradict."""
+    found = tuple(diagnostic("GF120", "", text) for text in _differences(report))
+    found = tuple(one for one in found if one not in report.diagnostics)
+    return replace(report, diagnostics=(*report.diagnostics, *found)) if found else report
+
+
+def named_as_model(report: Report) -> Report:
+    """A saved report in a file that is named as a model, with a diagnostic that says so."""
+    text = "the file is named as a model and holds a saved report: no model was analyzed"
+    return replace(report, diagnostics=(*report.diagnostics, diagnostic("GF121", "", text)))
+
+
+def _differences(report: Report) -> Iterator[str]:
+    backward = [row.backward for row in report.rows if row.backward is not None]
+    yield from _unequal("totals", report.totals.cost, [row.cost for row in report.rows])
+    if report.backward is not None:
+        yield from _unequal("totals of the gradients", report.backward.cost, backward)
+    states, cover = Counter(row.state for row in report.rows), report.coverage
+    counted = (states["counted"], states["free"], states["unknown"])
+    if counted != (cover.counted, cover.free, cover.unknown):
+        yield "coverage tells other numbers of calls than the rows"
+    if report.parameter_modules and sum(report.parameter_modules.values()) != report.parameters:
+        yield "parameters are not the sum of those of the modules"
+    if report.parameter_dtypes and sum(report.parameter_dtypes.values()) != report.parameter_bytes:
+        yield "parameter_bytes are not the sum of those of the element types"
+
+
+def _unequal(what: str, total: Cost, rows: Sequence[Cost]) -> Iterator[str]:
+    equal = Counter(map(id, rows))
+    by_id = {id(cost): cost for cost in rows}
+    try:
+        summed = Cost.sum(by_id[key] * times for key, times in equal.items())
+    except DimError:  # formulas too large to add: their total goes by a name
+        return
+    for name in QUANTITIES:
+        if differ(getattr(total, name), getattr(summed, name)):
+            yield f"{what}: {name} is not the sum of the rows"

@@ -1,0 +1,106 @@
+"""Forged files: what contradicts itself fails every gate, and is named in every output."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from graphflops import analyze
+from graphflops.cli import main
+from tests.exporters.build import call, meta, program, save, tensor
+
+SAMPLES = sorted((Path(__file__).parents[1] / "samples").glob("*.[po]*"))
+SAMPLE = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
+
+
+def run(*args: object) -> tuple[int, str]:
+    """The exit code, and what is said on both streams."""
+    result = CliRunner().invoke(main, [*map(str, args)])
+    return result.exit_code, result.stdout + result.stderr
+
+
+def forged_activation(path: Path) -> Path:
+    """relu of 64 x 64 elements, recorded as 8 x 8, multiplied with itself: 2 * 8**3 FLOPs are counted, 2 * 64**3 run."""
+    nodes = [
+        call("torch.ops.aten.relu.default", tensor("x"), out="r"),
+        call("torch.ops.aten.mm.default", tensor("r"), tensor("r")),
+    ]
+    values = {"x": meta(64, 64), "r": meta(8, 8), "y": meta(8, 8)}
+    return save(path, program(nodes, values))
+
+
+def forged_weights(path: Path) -> Path:
+    """The last line of the table of weights, `lm_head`, tells one column more than the program."""
+    with zipfile.ZipFile(SAMPLE) as old, zipfile.ZipFile(path, "w") as new:
+        for info in old.infolist():
+            data = old.read(info)
+            if info.filename.endswith("_weights_config.json"):
+                config = json.loads(data)
+                sizes = next(iter(config["config"].values()))["tensor_meta"]["sizes"]
+                sizes[-1]["as_int"] += 1
+                data = json.dumps(config).encode()
+            new.writestr(info, data)
+    return path
+
+
+def forged_report(path: Path) -> Path:
+    """A report with a tenth of its FLOPs in its totals."""
+    report = json.loads(analyze(SAMPLE).to_json())
+    flops = report["totals"]["matrix_flops"]
+    report["totals"]["matrix_flops"] = 10 if isinstance(flops, int) else {"value": 10, "formula": "10"}
+    path.write_text(json.dumps(report))
+    return path
+
+
+def report_as_model(path: Path) -> Path:
+    path.write_bytes(analyze(SAMPLE).to_json())
+    return path
+
+
+FORGED = {
+    "GF102": (forged_activation, "m.pt2", "derived float32[64,64], the file records float32[8,8]"),
+    "GF119": (forged_weights, "m.pt2", "in the table of stored weights"),
+    "GF120": (forged_report, "m.json", "matrix_flops is not the sum of the rows"),
+    "GF121": (report_as_model, "m.onnx", "holds a saved report"),
+}
+
+
+@pytest.mark.parametrize("code", FORGED)
+def test_forged_files_are_named_everywhere(tmp_path, monkeypatch, code):
+    monkeypatch.chdir(tmp_path)
+    forge, name, says = FORGED[code]
+    forge(tmp_path / name)
+    (tmp_path / "graphflops.toml").write_text('[[budget]]\nmatrix_flops = "1 EFLOP"\n')
+    assert run("analyze", name)[0] == 0
+    for command, exit_code in (
+        (("analyze", name, "--strict"), 3),
+        (("analyze", name, SAMPLE, "--strict"), 3),
+        (("check", name), 3),
+        (("check", name, "--format", "markdown"), 3),
+        (("diff", name, name), 0),
+        (("diff", name, name, "--format", "markdown"), 0),
+        (("diff", name, name, "--format", "json"), 0),
+        (("diff", name, name, "--format", "html"), 0),
+        (("textconv", name), 0),
+        (("analyze", name, "--format", "html"), 0),
+    ):
+        found, text = run(*command)
+        assert found == exit_code, text
+        assert code in text, command
+        assert says.replace("[", "").split(",")[0].split("32")[0] in text.replace("[", "").replace("\\", "")
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
+def test_honest_files_do_not_contradict_themselves(tmp_path, sample):
+    if sample.suffix not in (".pt2", ".onnx"):
+        return
+    report = analyze(sample)
+    saved = tmp_path / "r.json"
+    saved.write_bytes(report.to_json())
+    from graphflops.contradictions import contradicted
+
+    assert contradicted(report) == contradicted(analyze(saved)) == ""
