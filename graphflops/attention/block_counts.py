@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from graphflops.attention.rectangles import NO_BLOCKS, Blocks
 from graphflops.dims import Dim, ceil_div, dim_min, floor_div
 from graphflops.rules.shapes import doubled_pairs
 
@@ -11,21 +12,6 @@ if TYPE_CHECKING:
     from graphflops.attention.conditions import Case
 
 _MOST_LINES = 2**20  # of blocks, one after the other
-
-
-class Blocks(NamedTuple):
-    """Blocks that run, and the pairs in them; a full block has only visible pairs.
-
-    partial, full: None where their numbers are not known, or there are no blocks to speak of.
-    """
-
-    partial: Dim | None
-    full: Dim | None
-    partial_pairs: Dim
-    full_pairs: Dim
-
-
-NO_BLOCKS = Blocks(0, 0, 0, 0)
 
 
 def counted(case: Case, queries: int, keys: int, rows: int, columns: int) -> Blocks | None:

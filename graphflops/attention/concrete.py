@@ -166,9 +166,16 @@ class ConcreteDomain(Domain[Known]):
         """All of a tensor as the step at `before` finds it; None where not all of it is known."""
         import numpy as np
 
-        typed = scope.type_of(name)
+        typed, around = scope.type_of(name), scope.bound.get(name)
         size = None if typed is None else typed.numel
-        if typed is None or not isinstance(size, int) or size > most:
+        if typed is None:
+            return None
+        found = None if scope.mutations.by_owner else array_of_value(scope, name, typed)
+        if found is not None:
+            return found
+        if around is not None and isinstance(around[1], Ref):
+            return self.array(around[0], around[1].name, around[2], most)
+        if not isinstance(size, int) or size > most:
             return None
         key = scope, name, before if scope.mutations.by_owner else 0
         if key not in self.wholes and self.computing < _DEEPEST:
@@ -176,10 +183,10 @@ class ConcreteDomain(Domain[Known]):
             sizes: tuple[Any, ...] = typed.shape
             places = np.ix_(*map(np.arange, sizes))
             self.computing += 1
-            found = Propagation(self, MOST_STEPS).evaluate(scope, Ref(name), places, before)
+            whole = Propagation(self, MOST_STEPS).evaluate(scope, Ref(name), places, before)
             self.computing -= 1
-            if np.all(found.known):
-                self.wholes[key] = np.broadcast_to(found.value, sizes)
+            if np.all(whole.known):
+                self.wholes[key] = np.broadcast_to(whole.value, sizes)
         return self.wholes.get(key)
 
 

@@ -62,6 +62,10 @@ class Domain(ABC, Generic[V]):
     def unknown(self, dtype: DType | None) -> V:
         """A value of which nothing is known."""
 
+    def score(self) -> V:
+        """A score before its function: what it is does not tell whether the function hides it."""
+        return self.unknown(None)
+
     @abstractmethod
     def is_unknown(self, value: V) -> bool:
         """Whether part of a value is not known."""

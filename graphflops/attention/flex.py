@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
-from graphflops.attention.flex_function import FAR, Function
-from graphflops.attention.flex_problem import Lists, Problem
+from graphflops.attention.flex_function import MASK_PLACES, SCORE_PLACES, Function
+from graphflops.attention.flex_problem import Problem
 from graphflops.attention.hidden_pairs import ValueNumbers
-from graphflops.attention.scopes import GraphScopes
+from graphflops.attention.rectangles import Lists
+from graphflops.attention.scopes import FAR, GraphScopes
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError
 from graphflops.graph import Graph, Ref
@@ -64,36 +65,46 @@ class FlexAttentions:
             return None
         around = self.scopes.of(graph)
         place = next((step.place for step in around.steps if step.node is node), len(around.steps))
-        functions = [
-            self.function(function, places, around, place, given.get(captures, ()), known.get(captures, ()))
-            for function, places, captures in (
-                (given["score_mod"], 5, "score_captures"),
-                (blocks[-1], 4, "mask_captures"),
+        score, mask = (
+            Function(
+                self.function(
+                    function, places, around, place, given.get(captures, ()), known.get(captures, ())
+                ),
+                *(places, query.shape[:2], self.concrete),
             )
-        ]
-        score, mask = functions
-        if score is None or mask is None:
-            return None
+            for function, places, captures in (
+                (given["score_mod"], SCORE_PLACES, "score_captures"),
+                (blocks[-1], MASK_PLACES, "mask_captures"),
+            )
+        )
         rows, columns = known["block_mask"][-3:-1]
         is_whole = rows == columns == LARGEST_BLOCK
         lists = None if is_whole else self.lists(around, place, blocks, known["block_mask"])
         return Problem(query, key, rows, columns, score, mask, lists)
 
     def function(
-        self, function: Any, places: int, around: Scope, place: int, operands: Any, values: Any
-    ) -> Function | None:
-        """A function of a call with what it captures: operands of the call, and what the analysis knows of them."""
+        self,
+        function: Any,
+        places: Sequence[str],
+        around: Scope,
+        place: int,
+        operands: Any,
+        values: Any,
+    ) -> Scope:
+        """The scope of a function of a call, with what it captures: operands, and what the analysis knows of them."""
         if not isinstance(function, Graph):
-            return None
-        names = [entry.name for entry in function.inputs if entry.role == "user"][places:]
+            raise TypeError  # its rule reports the error
+        names = [entry.name for entry in function.inputs if entry.role == "user"]
         scope = replace(self.scopes.of(function), types=dict(function.types), bound={})
-        for name, operand, value in zip(names, operands, values, strict=True):
+        for name, each in zip(names, places, strict=False):
+            scope.bind(around, name, each, place)
+        for name, operand, value in zip(names[len(places) :], operands, values, strict=True):
             if isinstance(value, (bool, int, float, Expr)):
                 operand = value
             elif isinstance(value, TensorType):
                 scope.types[name] = value  # type: ignore[index]
             scope.bind(around, name, operand, place)
-        return Function(scope, places, self.concrete)
+        return scope
 
     def lists(self, around: Scope, place: int, blocks: Sequence[Any], values: Sequence[Any]) -> Lists | None:
         """The lists of blocks that run, where their contents are available."""

@@ -8,35 +8,40 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.affine import AffineDomain
-from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain, Known, array_of_value
+from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS
 from graphflops.attention.conditions import COLUMN, HIDING, NEVER, ROW, TRUE, Truth
-from graphflops.attention.elementwise import converted
 from graphflops.attention.index_propagation import Propagation, is_followed
-from graphflops.attention.interval_functions import Interval
-from graphflops.attention.intervals import IntervalDomain
-from graphflops.attention.piecewise import UNKNOWN_NUMBER, Number, as_truth, visible_where
-from graphflops.attention.scopes import size_of
+from graphflops.attention.scopes import FAR, Restriction, size_of
 from graphflops.errors import shown
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
-    from graphflops.attention.hidden_pairs import ValueNumbers
+    from graphflops.attention.concrete import ConcreteDomain
     from graphflops.attention.scopes import Scope, Step
+    from graphflops.dims import Dim
 
-FAR = -1e8  # a score is hidden where this or less is added to it
+SCORE_PLACES = (
+    "score",
+    "batch",
+    "head",
+    "query",
+    "key",
+)  # inputs of a score function before what it captures
+MASK_PLACES = SCORE_PLACES[1:]
 _LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})  # may give minus infinity
-_SCORE = Interval(
-    -1e3, 1e3
-)  # scores before their function; what they are does not tell whether it hides them
 _AFTER_ALL = 2**62  # place of the result in its scope
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A score or mask function. places: how many of its inputs come before those that are captured."""
+    """A score or mask function.
+
+    places: what its first inputs are. lead: batch entries and heads.
+    """
 
     scope: Scope
-    places: int
+    places: tuple[str, ...]
+    lead: tuple[Dim, ...]
     concrete: ConcreteDomain
 
     @cached_property
@@ -59,37 +64,16 @@ class Function:
                 wanted.update(step.uses)
         return kept[::-1], wanted
 
-    def key(self, numbers: ValueNumbers) -> Any:
-        """Equal for functions that do the same."""
-        calls = tuple(
-            (step.node.op, step.node.args, step.node.kwargs, step.node.outputs) for step in self.needed[0]
-        )
-        captured = tuple(
-            (self.scope.types.get(name), numbers.of(self.scope, Ref(name))) for name in self.captured
-        )
-        return calls, self.result, tuple(self.names), captured
-
-    def depends_on(self, place: int) -> bool:
-        """Whether the result depends on the batch entry (0) or the head (1)."""
-        return self.names[self.places - 4 + place] in self.needed[1]
-
     @cached_property
     def captured(self) -> list[str]:
         """Names of the captured inputs that the result depends on."""
-        return [name for name in self.names[self.places :] if name in self.needed[1]]
+        return [name for name in self.names[len(self.places) :] if name in self.needed[1]]
 
     @cached_property
     def arrays(self) -> dict[str, Any]:
         """Contents of the captured tensors, where they are available."""
-        found = {}
-        for name in self.captured:
-            typed, around = self.scope.type_of(name), self.scope.bound.get(name)
-            array = None if typed is None else array_of_value(self.scope, name, typed)
-            if array is None and around is not None and isinstance(around[1], Ref):
-                array = self.concrete.array(around[0], around[1].name, around[2], MOST_CAPTURED)
-            if array is not None:
-                found[name] = array
-        return found
+        found = {name: self.concrete.array(self.scope, name, 0, MOST_CAPTURED) for name in self.captured}
+        return {name: array for name, array in found.items() if array is not None}
 
     @cached_property
     def missing(self) -> list[str]:
@@ -135,51 +119,26 @@ class Function:
         arguments = [x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs))]
         return [x for x in arguments if isinstance(x, (int, float))]
 
-    # Its value in each domain
+    # What the function hides
 
     @cached_property
-    def where(self) -> Truth:
-        """Where a mask function is true, as a formula."""
-        return as_truth(self._formula())
-
-    @cached_property
-    def kept(self) -> Truth:
-        """Where a score function does not hide the score, as a formula."""
-        if not self.may_hide:
-            return TRUE
-        kept = visible_where(self._formula(), unknown=TRUE)
-        return Truth(kept.upper, NEVER) if self.may_hide_by_contents else kept
-
-    def _formula(self) -> Any:
-        unknown = [UNKNOWN_NUMBER] * (self.places - 2)
-        places = [Number(((TRUE, index),)) for index in (ROW, COLUMN)]
-        return Propagation(AffineDomain(FAR), MOST_STEPS).evaluate(
-            self.scope, self.result, (), _AFTER_ALL, dict(zip(self.names, (*unknown, *places), strict=False))
+    def restriction(self) -> Restriction:
+        """The function as it applies to scores."""
+        return Restriction(
+            *(self.scope, self.result, _AFTER_ALL),
+            sense="score" if self.places == SCORE_PLACES else "keep",
+            lead=self.lead,
+            places=tuple(self.names[: len(self.places)]),
+            kept_above=HIDING if self.replaces else FAR,
         )
 
-    def at_points(self, *places: Any) -> Known:
-        """The function of batch entry, head, query and key, in arrays that broadcast with one another."""
-        import numpy as np
-
-        given: list[Known] = [Known(0.0, False)] * (self.places - 4)
-        for name, place in zip(self.names[self.places - 4 :], places, strict=False):
-            typed = self.scope.type_of(name)
-            given.append(Known(np.asarray(place) if typed is None else converted(place, typed.dtype)))
-        inputs = dict(zip(self.names, given, strict=False))
-        return self._points.evaluate(self.scope, self.result, (), _AFTER_ALL, inputs)
-
-    def in_intervals(self, *places: Interval) -> Interval:
-        """The function of intervals."""
-        import numpy as np
-
-        given = [Interval(*(np.asarray(end, np.float64) for end in place)) for place in places]
-        inputs = dict(zip(self.names, (*[_SCORE] * (self.places - 4), *given), strict=False))
-        return self._intervals.evaluate(self.scope, self.result, (), _AFTER_ALL, inputs)
-
     @cached_property
-    def _points(self) -> Propagation[Known]:
-        return Propagation(self.concrete, MOST_STEPS)
-
-    @cached_property
-    def _intervals(self) -> Propagation[Interval]:
-        return Propagation(IntervalDomain(self.concrete), MOST_STEPS)
+    def truth(self) -> Truth:
+        """Where the function lets scores through, as a formula."""
+        is_mask = self.places == MASK_PLACES
+        if not is_mask and not self.may_hide:
+            return TRUE
+        at = (None, None, ROW, COLUMN)
+        affine = Propagation(AffineDomain(FAR), MOST_STEPS)
+        found = self.restriction.truth(affine.restriction(self.restriction, at))
+        return found if is_mask or not self.may_hide_by_contents else Truth(found.upper, NEVER)

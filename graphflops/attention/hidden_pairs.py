@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.attention.attention_use import Hidden
-from graphflops.attention.conditions import HIDING, TRUE, Truth, doubled_visible
+from graphflops.attention.conditions import HIDING, TRUE, doubled_visible
 from graphflops.dims import dim_max
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from graphflops.attention.conditions import Cases
     from graphflops.attention.index_propagation import Propagation
     from graphflops.attention.match import Masking, Spelled
-    from graphflops.attention.pair_enumeration import Restriction, Sense
     from graphflops.attention.piecewise import Known
-    from graphflops.attention.scopes import Scope
+    from graphflops.attention.scopes import Restriction, Scope, Sense
     from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim
     from graphflops.view import Call, View
@@ -97,9 +96,9 @@ class Hiding:
         key = (name, before) if self.scope.mutations.by_owner else self.numbers.of(self.scope, Ref(name))
         if key not in self.formulas:
             around, constants.used = constants.used, set()
-            at = (*[None] * (typed.rank - 2), ROW, COLUMN)
-            value = self.affine.evaluate(self.scope, Ref(name), at, before)
-            found = Formula(value, self.affine.lost, self.affine.open, frozenset(constants.used))
+            at, affine = (*[None] * (typed.rank - 2), ROW, COLUMN), self.affine
+            value = affine.evaluate(self.scope, Ref(name), at, before)
+            found = Formula(value, affine.lost, affine.open, frozenset(constants.used))
             self.formulas[key], constants.used = found, around
         constants.used |= self.formulas[key].used
         return self.formulas[key]
@@ -130,9 +129,9 @@ class Hiding:
 
     def restriction(self, call: Call, name: str, sense: Sense, shape: tuple[Dim, ...]) -> Restriction:
         """A mask as a call applies it."""
-        from graphflops.attention.pair_enumeration import Restriction
+        from graphflops.attention.scopes import Restriction
 
-        return Restriction(self.scope, name, call.place, sense, shape)
+        return Restriction(self.scope, Ref(name), call.place, sense, shape[:-2])
 
     def restrictions(self, masking: Masking, shape: tuple[Dim, ...]) -> list[Restriction]:
         """The masks that a call applies to scores."""
@@ -172,8 +171,8 @@ class Hiding:
         self.scope.constants.used.clear()
         truth = TRUE
         for each in restrictions:
-            truth = truth & self.seen(each)
-        names = tuple([each.name for each in restrictions])
+            truth = truth & each.truth(self.formula(each.value.name, each.before).value)
+        names = tuple([each.value.name for each in restrictions])
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
         for name, statement in stated.items():
@@ -197,35 +196,30 @@ class Hiding:
             kind = "tensor"
         return Hidden(doubled, problems, kind, () if exact or stated else self.inputs(names))
 
-    def seen(self, each: Restriction) -> Truth:
-        """Where a mask lets scores through, as a formula."""
-        from graphflops.attention.piecewise import as_truth, negative, visible_where
-
-        value = self.formula(each.name, each.before).value
-        if each.sense in ("added", "subtracted"):
-            return visible_where(negative(value) if each.sense == "subtracted" else value)
-        return as_truth(value) if each.sense == "keep" else ~as_truth(value)
-
     def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim
     ) -> tuple[int, int, bool] | None:
-        """`doubled_hidden` of these masks; None where sizes are symbolic or a mask cannot be followed.
+        """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of these, and whether it is exact.
 
+        upper: nothing is visible outside of these cases. None where sizes are symbolic or a mask cannot be followed.
         Masks with equal value numbers are evaluated once.
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
-        masks = [
-            (self.numbers.of(each.scope, Ref(each.name)), each.sense, each.shape) for each in restrictions
-        ]
-        key = (*masks, upper, queries, keys) if not self.scope.mutations.by_owner else object()
+        applied = [(self.numbers.of(each.scope, each.value), each.sense, each.lead) for each in restrictions]
+        key = (*applied, upper, queries, keys) if not self.scope.mutations.by_owner else object()
         if key not in self.counted:
-            from graphflops.attention.pair_enumeration import doubled_hidden
+            from graphflops.attention.pair_enumeration import Enumeration
 
             found = None
             # Whatever a file holds, not to follow a mask is never wrong.
             with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
-                found = doubled_hidden(self.concrete, restrictions, upper, queries, keys)
+                leads = {each.lead for each in restrictions}
+                longest = max(leads, key=len)
+                lead = longest if len(leads) == 1 else [None] * len(longest)
+                masks = Enumeration(self.concrete, restrictions, lead, queries, keys, upper)
+                hidden = queries * keys * masks.problems - masks.pairs()
+                found = 2 * hidden, masks.problems, masks.exact
             self.counted[key] = found, frozenset(self.scope.constants.used)
         found, met = self.counted[key]
         self.scope.constants.used |= met
@@ -233,7 +227,7 @@ class Hiding:
 
     def is_enumeration_needed(self, restrictions: Sequence[Restriction], told: bool) -> bool:
         """Whether concrete evaluation may hide more pairs than the formulas do."""
-        found = [self.formula(each.name, each.before) for each in restrictions]
+        found = [self.formula(each.value.name, each.before) for each in restrictions]
         return not told or any(each.lost for each in found) or not any(each.open for each in found)
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from graphflops.graph import Ref
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from graphflops.attention.scopes import Restriction
     from graphflops.tensor import DType, TensorType
 
 # Whatever a file holds, not to follow a value is never wrong.
@@ -64,6 +65,23 @@ class Propagation(Generic[V]):
         self.function, self.inputs = (None, {}) if inputs is None else (scope, inputs)
         self.lost = self.open = self.missing = False
         return self.operand(argument, at)
+
+    def restriction(self, each: Restriction, at: Indices) -> V:
+        """What hides pairs, at an index of the scores."""
+        if not each.places:
+            return self.evaluate(each.scope, each.value, at, each.before)
+        inputs: dict[str, V] = {}
+        first = len(each.places) - len(at)
+        for number, name in enumerate(each.places):
+            typed, index = each.scope.type_of(name), at[number - first] if number >= first else None
+            dtype = None if typed is None else typed.dtype
+            if number < first:
+                inputs[name] = self.domain.score()
+            elif index is None or dtype is None:
+                inputs[name] = self.domain.unknown(dtype)
+            else:
+                inputs[name] = self.domain.from_index(index, dtype)
+        return self.evaluate(each.scope, each.value, (), each.before, inputs)
 
     def value(self, name: str, at: Indices) -> V:
         """The value of that name at an index, computed once for each index."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.tensor import DType, TensorType
 
-MOST_STEPS = 1000  # looked at for one set of rectangles
+_MOST_SCORE = 1e3  # of scores before their function
 _OPEN = float("inf")
 
 
@@ -58,6 +58,9 @@ class IntervalDomain(Domain[Interval]):
 
     def unknown(self, dtype: DType | None) -> Interval:
         return Interval(0.0, 1.0) if dtype is not None and dtype.kind == "bool" else Interval(-_OPEN, _OPEN)
+
+    def score(self) -> Interval:
+        return Interval(-_MOST_SCORE, _MOST_SCORE)
 
     def is_unknown(self, value: Interval) -> bool:
         return False

@@ -6,16 +6,19 @@ numpy is imported when something is counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.errors import ModelError
 from graphflops.limits import spend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from graphflops.dims import Dim
 
     Whole = NDArray[np.int64]
     Visible = Callable[[int, int, Whole, Whole], NDArray[np.bool_]]
@@ -28,6 +31,25 @@ _LEAST = 2**14  # pairs that take as long as the call itself
 _RECTANGLES = 1024  # evaluated in one call
 _FAN = 8  # a rectangle is cut into so many by so many
 _INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut into
+
+
+class Blocks(NamedTuple):
+    """Blocks that run, and the pairs in them; a full block has only visible pairs.
+
+    partial, full: None where their numbers are not known, or there are no blocks to speak of.
+    """
+
+    partial: Dim | None
+    full: Dim | None
+    partial_pairs: Dim
+    full_pairs: Dim
+
+    def times(self, number: Dim) -> Blocks:
+        """So many times these blocks."""
+        return Blocks(*(None if x is None else x * number for x in self))  # type: ignore[arg-type]
+
+
+NO_BLOCKS = Blocks(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +66,11 @@ class Counted:
     full_blocks: int = 0
     partial_pairs: int = 0
     full_pairs: int = 0
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks without the visible pairs."""
+        return Blocks(self.partial_blocks, self.full_blocks, self.partial_pairs, self.full_pairs)
 
     def __add__(self, other: Counted) -> Counted:
         return Counted(
@@ -114,7 +141,7 @@ class _Slice:
 
         if top >= bottom or left >= right:
             return Counted()
-        grid = _Grid(top, bottom, left, right, rows, columns)
+        grid = Grid(top, bottom, left, right, rows, columns)
         whole = Counted()
         waiting = [np.array([[0], [-(-(bottom - top) // rows)], [0], [-(-(right - left) // columns)]])]
         while waiting:
@@ -138,7 +165,7 @@ class _Slice:
             return np.full(edges[0].shape, MIXED, np.int8)
         return self.settled(self.b, self.h, *edges)
 
-    def evaluated(self, grid: _Grid, blocks: Whole) -> Counted:
+    def evaluated(self, grid: Grid, blocks: Whole) -> Counted:
         """The count of single blocks, every pair evaluated."""
         import numpy as np
 
@@ -172,7 +199,7 @@ class _Slice:
 
 
 @dataclass(frozen=True)
-class _Grid:
+class Grid:
     """Blocks over some queries and keys; a rectangle of blocks is its top, bottom, left and right, the ends excluded."""
 
     top: int
@@ -193,6 +220,15 @@ class _Grid:
             self.left + left * self.columns,
             np.minimum(self.left + right * self.columns, self.right) - 1,
         )
+
+    def of_blocks(self, lines: Whole, columns: Whole) -> Whole:
+        """Single blocks by line and column as rectangles, without those past the lengths."""
+        import numpy as np
+
+        found = np.stack([lines, lines + 1, columns, columns + 1])
+        rows, width = self.bottom - self.top, self.right - self.left
+        within = (lines >= 0) & (lines * self.rows < rows) & (columns >= 0) & (columns * self.columns < width)
+        return found[:, within]
 
     def inside(self, blocks: Whole) -> tuple[Any, Any]:
         """Of rectangles the number of blocks that lie within the lengths, and of pairs in them."""
@@ -246,34 +282,45 @@ def _cut(blocks: Whole) -> Whole:
     return cut[:, (cut[0] < cut[1]) & (cut[2] < cut[3])]
 
 
+@dataclass(frozen=True)
+class Lists:
+    """Lists of blocks: for each line of blocks how many run, and which; None where there are none of the kind."""
+
+    partial: tuple[Any, Any] | None
+    full: tuple[Any, Any] | None
+
+    @property
+    def arrays(self) -> list[Any]:
+        """All that the lists are made of."""
+        return [array for lists in (self.partial, self.full) for array in lists or ()]
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Batch entries and heads that have lists of their own."""
+        sizes = [lists[0].shape[:2] for lists in (self.partial, self.full) if lists is not None]
+        return max((size[0] for size in sizes), default=1), max((size[1] for size in sizes), default=1)
+
+
 def count_listed(
-    partial: Iterable[tuple[int, int, int, int]],
-    full: Iterable[tuple[int, int, int, int]],
-    masks: tuple[Visible | None, Visible | None],
-    queries: int,
-    keys: int,
-    block_rows: int,
-    block_columns: int,
+    lists: Lists, batch: int, heads: int, grid: Grid, masks: tuple[Visible | None, Visible | None]
 ) -> Counted:
-    """Counts where the blocks that run are listed, each as batch entry, head, and line and column of the block.
+    """Counts where the blocks that run are listed.
 
     masks: for partial blocks and for full ones, as `visible` of `count`; None where all in them is visible.
     """
     import numpy as np
 
-    budget, grid = _Budget(), _Grid(0, queries, 0, keys, block_rows, block_columns)
-    figures = []
-    for listed, visible in zip((partial, full), masks, strict=True):
-        places: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for b, h, line, column in listed:
-            if 0 <= line * block_rows < queries and 0 <= column * block_columns < keys:
-                places.setdefault((b, h), []).append((line, column))
+    budget, figures = _Budget(), []
+    for listed, visible in zip((lists.partial, lists.full), masks, strict=True):
         blocks = area = pairs = 0
-        for (b, h), cells in places.items():
-            lines, columns = np.array(cells).T
-            rectangles = np.stack([lines, lines + 1, columns, columns + 1])
+        for b, h in product(range(batch), range(heads)):
+            if listed is None:
+                break
+            numbers, which = (array[b % array.shape[0], h % array.shape[1]] for array in listed)
+            lines, nth = np.nonzero(np.arange(which.shape[-1]) < numbers[:, None])
+            rectangles = grid.of_blocks(lines.astype(np.int64), which[lines, nth].astype(np.int64))
             here = int(grid.area(rectangles).sum())
-            blocks, area = blocks + len(cells), area + here
+            blocks, area = blocks + rectangles.shape[1], area + here
             if visible is not None:
                 here = _Slice(visible, None, b, h, budget).evaluated(grid, rectangles).pairs
             pairs += here

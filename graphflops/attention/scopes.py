@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
+from graphflops.attention.conditions import HIDING, TRUE
 from graphflops.attention.constants import Constants
+from graphflops.attention.piecewise import as_truth, negative, visible_where
 from graphflops.dims import Expr
 from graphflops.graph import Graph, Ref
 from graphflops.tensor import TensorType
@@ -17,44 +19,32 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from graphflops.attention.conditions import Truth
+    from graphflops.attention.piecewise import Number
+    from graphflops.dims import Dim
     from graphflops.graph import Node
     from graphflops.ops import Op
     from graphflops.view import View
 
 
-class Call(Protocol):
-    """What is asked of a call."""
-
-    node: Node
-    uses: tuple[str, ...]
-    place: int
-    shares: bool
-
-    @property
-    def operator(self) -> Op: ...
-
-    @property
-    def writes(self) -> bool: ...
-
-
 class Mutations:
     """The calls that write in place, by the value that owns the memory they write to."""
 
-    def __init__(self, calls: Sequence[Call], makers: Mapping[str, Call]) -> None:
+    def __init__(self, calls: Sequence[Step], makers: Mapping[str, Step]) -> None:
         self.calls = calls
         self.makers = makers
 
     @cached_property
-    def by_owner(self) -> dict[str, list[Call]]:
+    def by_owner(self) -> dict[str, list[Step]]:
         """In program order; a view of another value is not among the keys."""
-        found: dict[str, list[Call]] = {}
+        found: dict[str, list[Step]] = {}
         for call in self.calls:
             if call.writes:
                 for name in _written(call):
                     found.setdefault(self._owner(name), []).append(call)
         return found
 
-    def last(self, name: str, before: int) -> Call | None:
+    def last(self, name: str, before: int) -> Step | None:
         """The last call before that place in the program that wrote to the memory of a value; None without any."""
         if not self.by_owner:
             return None
@@ -66,7 +56,7 @@ class Mutations:
         maker = self.makers.get(name)
         return maker is not None and (maker.writes or _is_view(maker))
 
-    def path(self, name: str, write: Call) -> list[Call]:
+    def path(self, name: str, write: Step) -> list[Step]:
         """The views that lead from the value that owns the memory to what a call writes to."""
         return [call for call in self._back(write.uses[0], name) if not call.writes][::-1]
 
@@ -75,20 +65,20 @@ class Mutations:
             name = call.uses[0]
         return name
 
-    def _back(self, name: str, until: str = "") -> Iterator[Call]:
+    def _back(self, name: str, until: str = "") -> Iterator[Step]:
         while name != until and self.is_view(name):
             yield (maker := self.makers[name])
             name = maker.uses[0]
 
 
-def _written(call: Call) -> Sequence[str]:
+def _written(call: Step) -> Sequence[str]:
     """Names of the values that a call writes to: its first operand, or all tensors of a list that comes first."""
     first = next(iter((*call.node.args, *(value for _, value in call.node.kwargs))), None)
     names = first if isinstance(first, tuple) else (first,)
     return [argument.name for argument in names if isinstance(argument, Ref)]
 
 
-def _is_view(call: Call) -> bool:
+def _is_view(call: Step) -> bool:
     return bool(call.uses) and call.shares and call.operator.shares_memory
 
 
@@ -260,3 +250,63 @@ def size_of(scope: Scope, argument: Any) -> Any:
     if isinstance(argument, tuple):
         return tuple([size_of(scope, item) for item in argument])
     return argument
+
+
+FAR = -1e8  # what a score function gives for any score, if it is this or less, is no ordinary score
+
+Sense = Literal["added", "subtracted", "keep", "drop", "score"]
+
+
+@dataclass(frozen=True, eq=False)
+class Restriction:
+    """A mask as it applies to the scores of one attention.
+
+    value: the tensor, or the result of the function. before: place in its scope of the call that takes it.
+    sense: the value is added to scores, subtracted from them, true where they stay, true where they are hidden, or is what
+    comes of a score.
+    lead: sizes of the axes of the scores before those of queries and keys.
+    places: inputs of a function: the score if it takes one, batch entry, head, query and key; without them it is a tensor.
+    kept_above: results of a score function above it are no hidden scores.
+    """
+
+    scope: Scope
+    value: Any
+    before: int
+    sense: Sense
+    lead: tuple[Dim, ...] = ()
+    places: tuple[str, ...] = ()
+    kept_above: float = HIDING
+
+    def truth(self, value: Number | Truth) -> Truth:
+        """Where it lets scores through, given the value as a formula."""
+        if self.sense in ("keep", "drop"):
+            return as_truth(value) if self.sense == "keep" else ~as_truth(value)
+        if self.sense == "score":
+            return visible_where(value, unknown=TRUE)
+        return visible_where(negative(value) if self.sense == "subtracted" else value)
+
+    def passes(self, found: Any) -> Any:
+        """Where it lets scores through, or may, given the value at pairs."""
+        import numpy as np
+
+        value = np.asarray(found.value)
+        if self.sense in ("keep", "drop"):
+            passes = value.astype(bool, copy=False)
+            passes = passes if self.sense == "keep" else ~passes
+        else:
+            passes = ~((-value if self.sense == "subtracted" else value) <= HIDING)
+        return passes if found.known is True else passes | ~np.asarray(found.known)
+
+    def certainty(self, found: Any) -> tuple[Any, Any]:
+        """Of rectangles, whether it lets all scores through, and whether it may let any; given the value over them."""
+        import numpy as np
+
+        low, high = (np.asarray(end) for end in found)
+        if self.sense == "keep":
+            return (low > 0) | (high < 0), (low != 0) | (high != 0)
+        if self.sense == "drop":
+            return (low == 0) & (high == 0), (low <= 0) & (high >= 0)
+        if self.sense == "score":
+            return low > self.kept_above, ~((high <= FAR) | ((low == high) & (high <= HIDING)))
+        low, high = (-high, -low) if self.sense == "subtracted" else (low, high)
+        return low > HIDING, high > HIDING
