@@ -180,6 +180,7 @@ def _parameters(found: StoredUses) -> Iterator[LedgerEntry]:
         names = [name for name, *types in found.dtypes if types == [before, after]]
         yield from _entry("element_types", names, before, after)
     yield from _entry("batch_norms_folded", found.norms)
+    yield from _entry("shifts_left_out", found.shifts)
     yield from _entry("parameters_folded", found.folded)
     yield from _entry("weights_packed", found.packed)
     yield from _entry("weights_shared", found.shared)

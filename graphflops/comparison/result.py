@@ -49,6 +49,7 @@ LedgerKind = Literal[
     "attention_unfused",
     "heads_expanded",
     "batch_norms_folded",
+    "shifts_left_out",
     "constants_folded",
     "constants_lifted",
     "parameters_folded",

@@ -11,7 +11,7 @@ from graphflops.dims import prod
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.comparison.constants import Constants, ConstantUse
     from graphflops.dims import Dim
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 class StoredUses:
     """What became of the parameters of a program, each by its name.
 
-    lost: nothing in the export stands for it. changed: (name, before, after) of those of another shape or element type.
+    lost: nothing in the export stands for it, with its module. shapes, dtypes: (name, before, after) of those that differ.
     packed: several became one, or one became several. shared: several equal ones became one. split: one that modules
     shared became several. quantized: stored as integers with a scale. norms: modules of batch norms folded into the
-    product before. folded: those computed with when the file was made. extra: what the export stores beside.
+    product before; shifts: those folded without a bias. folded: computed with when the file was made.
+    extra: what the export stores beside.
     """
 
     lost: dict[str, str] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class StoredUses:
     split: list[str] = field(default_factory=list)
     quantized: list[str] = field(default_factory=list)
     norms: list[str] = field(default_factory=list)
+    shifts: list[str] = field(default_factory=list)
     folded: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
 
@@ -155,16 +157,30 @@ class Matcher:
         """True if the export has no batch norm in the module."""
         return module not in _norms(self.new.rows)
 
-    def _fold_norms(self, aside: Iterable[ConstantUse], norms: dict[str, Row]) -> None:
-        """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost."""
+    def _fold_norms(self, aside: Iterable[ConstantUse], norms: Mapping[str, Row]) -> None:
+        """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost.
+
+        An exporter leaves out a bias of zeros, which norms that were never trained have: then no product has one.
+        """
         makers = {named.name: row for row in self.old.rows for named in row.outputs}
+        found: dict[str, list[ConstantUse]] = defaultdict(list)
         for use in aside:
-            maker = makers.get(norms[use.module].inputs[0].name)
-            if maker is not None and self._has_bias(maker, use):
-                if use.module not in self.found.norms:
-                    self.found.norms.append(use.module)
+            found[use.module].append(use)
+        products = {module: makers.get(norms[module].inputs[0].name) for module in found}
+        shifted = {module: self._has_bias(row, found[module][0]) for module, row in products.items() if row}
+        bare = [
+            module
+            for module, row in products.items()
+            if row and len(row.inputs) < 3 and row.cost.matrix_flops != 0
+        ]
+        untrained = bare if len(bare) > 1 and not any(shifted[module] for module in bare) else []
+        for module, uses in found.items():
+            if shifted.get(module):
+                self.found.norms.append(module)
+            elif module in untrained:
+                self.found.shifts.append(module)
             else:
-                self.left.append(use)
+                self.left += uses
         self.free = [one for one in self.free if not any(_int(one.numel) == _int(use.numel) for use in aside)]
 
     def _has_bias(self, product: Row, norm: ConstantUse) -> bool:

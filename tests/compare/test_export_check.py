@@ -79,6 +79,16 @@ def test_a_fault_is_caught(exports, model, fault, tmp_path):
     assert "unexplained" in statuses(comparison).values()
 
 
+def test_batch_norms_that_were_never_trained_fold_without_a_bias(tmp_path, monkeypatch):
+    from tests.oracle import export_models
+
+    monkeypatch.setattr(export_models, "made", lambda name: export_models.MODELS[name].make().eval())
+    files = export_models.export("resnet", tmp_path, "dynamo")
+    comparison = compare(files["pt2"], files["dynamo"])
+    assert comparison.same, comparison.ledger
+    assert len(names(comparison, "shifts_left_out")) == 10  # their shifts are zeros
+
+
 def test_the_first_screen_is_a_verdict_and_at_most_six_lines(exports):
     files = exports("resnet")
     arguments = ["diff", str(files["pt2"]), str(files["quantized"]), "--exit-code"]

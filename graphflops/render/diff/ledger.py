@@ -68,6 +68,9 @@ _WORDS: Mapping[LedgerKind, Callable[[LedgerEntry], str]] = {
     "attention_unfused": _attention,
     "heads_expanded": _counted("attention", "with keys and values copied for each query head"),
     "batch_norms_folded": _counted("batch norm", "folded into the product before"),
+    "shifts_left_out": _counted(
+        "batch norm", "folded, without a bias in any product: shifts of zeros are left out"
+    ),
     "constants_folded": _counted("product", "of constants computed when the file was made"),
     "constants_lifted": _counted("constant", "stored beside the parameters"),
     "parameters_folded": _counted("parameter", "folded into constants"),
