@@ -134,6 +134,12 @@ def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str |
     return found
 
 
+def changed_file(commit: str, path: str) -> bool:
+    """True if a file that was there at a commit is not the same in the checkout."""
+    status = ["diff", "--name-status", "--no-ext-diff", "--no-textconv", "--no-renames", commit, "--", path]
+    return _git(*status)[:1] in (b"M", b"D", b"T")
+
+
 @contextmanager
 def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
     """A model at a commit as a file that is gone afterwards; FileError where there is none, or only a pointer to it.

@@ -13,6 +13,28 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
+def locked(output: str) -> Iterator[None]:
+    """Keeps other processes that also ask for it out of the body, while a file is read, changed and written anew.
+
+    The folder is locked, not the file, which is replaced. Where the system has no such locks the body just runs.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    try:
+        folder = os.open(os.path.dirname(os.path.realpath(output)), os.O_RDONLY)
+    except OSError as error:
+        raise FileError(f"{shown(output)}: cannot be written: {error.strerror or error}") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
 def whole(output: str) -> Iterator[str]:
     """A temporary path that replaces `output` if the body succeeds; a device or pipe is written directly."""
     if os.path.exists(output) and not os.path.isfile(output):

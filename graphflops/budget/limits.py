@@ -129,7 +129,7 @@ class BudgetFile:
             matching = [path for path in under if os.path.isfile(path)]
             if not matching:
                 raise FileError(f"{shown(self.path)}: models: no file matches {shown(pattern)}")
-            found.update(os.path.normpath(path) for path in matching)
+            found.update(os.path.normpath(self._below("models", path)) for path in matching)
         for index, budget in enumerate(self.budgets):
             if found and not any(budget.applies(self.name_of(path)) for path in found):
                 patterns = ", ".join(map(shown, budget.models))
@@ -148,7 +148,14 @@ class BudgetFile:
         """Where the baseline is."""
         if self.baseline is None:
             return None
-        return os.path.normpath(os.path.join(self.folder, self.baseline))
+        return os.path.normpath(self._below("baseline", os.path.join(self.folder, self.baseline)))
+
+    def _below(self, key: str, path: str) -> str:
+        """The path; FileError where a link in it leads out of the budget's folder."""
+        folder = os.path.realpath(self.folder)
+        if os.path.commonpath([folder, os.path.realpath(path)]) != folder:
+            _wrong(self.path, key, f"{shown(path)} leads out of the folder of the budget")
+        return path
 
     def name_of(self, path: str) -> str:
         """A model's path as patterns and baselines have it: relative to the budget's folder, with `/`."""
@@ -213,6 +220,10 @@ def parse(data: bytes, path: str) -> BudgetFile:
         _wrong(path, *_said(str(error)))
     if not wire.budget:
         _wrong(path, "budget", "holds no limits: write them under [[budget]]")
+    for key, written in (("models", _listed(wire.models)), ("baseline", _listed(wire.baseline or []))):
+        for name in written:
+            if os.path.isabs(name) or name[1:2] == ":" or ".." in name.replace("\\", "/").split("/"):
+                _wrong(path, key, f"{shown(name)} is not below the folder of the budget")
     entries = [_budget(path, f"budget[{index}]", entry) for index, entry in enumerate(wire.budget)]
     return BudgetFile(
         path, os.path.dirname(path) or ".", tuple(entries), tuple(_listed(wire.models)), wire.baseline

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from graphflops.budget.run import report_before
+from graphflops.budget.run import EXPORTED, report_before
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import HELD, WORK
 from graphflops.contradictions import contradictions
@@ -16,6 +16,7 @@ from graphflops.limits import next_analysis
 from graphflops.loading import analyze
 from graphflops.report import Report
 from graphflops.revisions import changed, file_here
+from graphflops.version import __version__
 from graphflops.writing import whole
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ def _change(base: str, old: str | None, new: str | None, cache: str | None) -> M
 
 
 def _before(base: str, path: str, cache: str | None) -> Report:
-    """The report of a model at the base, kept under its commit and path."""
-    name = hashlib.sha256(os.fsencode(path)).hexdigest()
+    """The report of a model at the base, kept under its commit, its path, the version and the options."""
+    made = f"{__version__} {EXPORTED!r} ".encode()  # another version, or other options, give another report
+    name = hashlib.sha256(made + os.fsencode(path)).hexdigest()
     kept = None if cache is None else os.path.join(cache, base, f"{name}.json")
     if kept is not None and os.path.isfile(kept):
         try:

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
+from graphflops.budget.loosened import loosened
 from graphflops.budget.patterns import matches_file
 from graphflops.budget.run import checked
 from graphflops.checkout import located, tracked
 from graphflops.ci.changes import changes
 from graphflops.ci.comments import MARK, CommentError, PullRequest
 from graphflops.ci.page import comment, summary
-from graphflops.errors import GraphflopsError, shown
+from graphflops.errors import FileError, GraphflopsError, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.limits import Limits, limited
 from graphflops.render.sarif import sarif, source_files
+from graphflops.revisions import changed_file, file_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +81,8 @@ def _run(env: Mapping[str, str]) -> int:
     notes: list[str] = []
     base = _available(event.base, notes)
     budget = _budget(inputs)
+    loose = _loosened(inputs, budget, base)
+    notes[:0] = loose
     found = None if budget is None else _checked(budget, inputs, base, notes)
     cache = env.get("GRAPHFLOPS_CACHE") or None
     changed = list(changes(base, _wanted(inputs, budget), cache)) if base else None
@@ -88,8 +92,10 @@ def _run(env: Mapping[str, str]) -> int:
     if inputs.sarif and found is not None:
         with open(inputs.sarif, "w", encoding="utf-8") as file:
             file.write(sarif(found.findings, locate=located))
-    past = (found is not None and found.broken) or any(
-        change.past(inputs.threshold) for change in changed or ()
+    past = (
+        bool(loose)
+        or (found is not None and found.broken)
+        or any(change.past(inputs.threshold) for change in changed or ())
     )
     written = _commented(env, inputs, event, past, changed, found.found if found else None, notes)
     outputs = {"changed": len(changed or ()), "past-threshold": str(past).lower(), "comment": written}
@@ -161,6 +167,25 @@ def _git(*command: str) -> bool:
 
 def _budget(inputs: Inputs) -> limits.BudgetFile | None:
     return limits.read(inputs.budget) if os.path.exists(inputs.budget) else None
+
+
+def _loosened(inputs: Inputs, budget: limits.BudgetFile | None, base: str | None) -> list[str]:
+    """What the change itself allows itself: limits that its budget has loosened, a baseline that it has rewritten."""
+    if base is None:
+        return []
+    try:
+        with file_at(base, inputs.budget) as file:
+            old = limits.read(file)
+    except FileError:
+        return []  # there was none, or none that could be read
+    if budget is None:
+        return [f"This change removes the budget {inputs.budget}."]
+    lines = [f"This change loosens {inputs.budget}: {what}" for what in loosened(old, budget)]
+    if budget.baseline_path is not None and changed_file(base, budget.baseline_path):
+        lines.append(
+            f"This change rewrites the baseline {budget.baseline}, which relative limits compare with."
+        )
+    return lines
 
 
 def _wanted(inputs: Inputs, budget: limits.BudgetFile | None) -> Callable[[str], bool]:

@@ -11,6 +11,7 @@ from graphflops.commands import files, options
 from graphflops.configuration import NAME, nearest
 from graphflops.errors import FileError, shown
 from graphflops.render import formats
+from graphflops.writing import locked
 
 if TYPE_CHECKING:
     from graphflops.budget.limits import BudgetFile
@@ -121,5 +122,6 @@ def _update(path: str, result: Checked, *, whole: bool) -> None:
     """Writes what was measured: as the new baseline if all models were checked, else into the old one."""
     from graphflops.budget import baseline
 
-    old = {} if whole or not os.path.exists(path) else baseline.read(path)
-    files.write(baseline.to_json({**old, **result.measured}), path)
+    with locked(path):  # two updates at a time would each write what it read before the other wrote
+        old = {} if whole or not os.path.exists(path) else baseline.read(path)
+        files.write(baseline.to_json({**old, **result.measured}), path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphflops.errors import FileError
+from graphflops.errors import FileError, innermost, shown
 from graphflops.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
 from graphflops.rendered import Rendered
@@ -67,13 +67,21 @@ def audit(
     findings: list[Finding] = []
     for check in checks().values():
         if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None):
-            findings += [
-                _finding(check, observation)
-                for observation in check.run(model)
-                if not _negligible(observation, model)
-            ]
+            findings += _found(check, model)
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
     return Audit(str(path), tuple(findings), model.report)
+
+
+def _found(check: Check, model: Model) -> list[Finding]:
+    """The findings of one check; where it fails itself, that is its one finding, an error, and the others go on."""
+    try:
+        return [_finding(check, seen) for seen in check.run(model) if not _negligible(seen, model)]
+    except Exception as error:  # noqa: BLE001 - whatever a check stumbles over in a file of unknown origin
+        what = f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
+        text = f"the check itself failed, so that its findings are missing: {shown(what, 300)}"
+        return [
+            Finding(check.code, check.name, "error", text, "look at what the check is for, and report it")
+        ]
 
 
 def audit_findings(models: Iterable[ModelFindings]) -> Findings:

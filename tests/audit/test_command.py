@@ -123,3 +123,23 @@ def test_what_is_not_onnx() -> None:
     refused = run(sample)
     assert refused.exit_code == 1
     assert "not an ONNX model" in refused.stderr
+
+
+def test_a_check_that_fails_loses_only_itself(monkeypatch):
+    from dataclasses import replace
+
+    from graphflops.onnx_audit import catalogue
+    from graphflops.onnx_audit.audit import audit as run_audit
+
+    def fails(_: object) -> None:
+        raise ZeroDivisionError("nothing")
+
+    known = dict(catalogue.checks())
+    code = next(iter(known))
+    known[code] = replace(known[code], run=fails)
+    before = run_audit("samples/convnet.onnx").findings
+    monkeypatch.setattr(catalogue, "checks", lambda: known)
+    after = run_audit("samples/convnet.onnx").findings
+    failed = [finding for finding in after if "the check itself failed" in finding.message]
+    assert [(finding.code, finding.severity) for finding in failed] == [(code, "error")]
+    assert {f for f in before if f.code != code} == set(after) - set(failed)

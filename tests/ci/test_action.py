@@ -324,3 +324,16 @@ def test_every_input_and_output_is_documented() -> None:
     text = (ROOT / "docs" / "ci.md").read_text()
     for name in (*ACTION["inputs"], *ACTION["outputs"]):
         assert f"`{name}`" in text
+
+
+def test_a_budget_loosened_by_the_same_change_is_said_first(runner: Runner, repository: Repository) -> None:
+    budget = 'models = "*.pt2"\n[[budget]]\nmatrix_flops = "{}"\nforbid = "aten.relu"\n'
+    model = SAMPLES / "convnet.pt2"
+    base = repository.commit(graphflops_toml=budget.format("1 FLOP"), net_pt2=model)
+    repository.commit(graphflops_toml=budget.format("1 EFLOP").replace("aten.relu", "aten.tan"))
+    with Server() as server:
+        run = fine(runner.run("pull_request", pull_request(base), server.url))
+    first, *_ = server.comments[0]["body"].split("All limits kept")
+    assert "was at most 1 FLOP, is at most 1 EFLOP now" in first.replace("\\", "")
+    assert "no longer forbidden: aten.relu" in first.replace("\\", "")
+    assert run.code == 0

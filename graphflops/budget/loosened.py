@@ -1,0 +1,65 @@
+"""Compares two versions of a budget: what the newer one no longer limits, or limits less."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.budget.limits import Budget, BudgetFile, Limit
+
+
+def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:
+    """One line for each limit that is gone or larger, and for each model, operator or share that is let go."""
+    if gone := [pattern for pattern in old.models if pattern not in new.models]:
+        yield f"models are no longer checked: {_names(gone)}"
+    if old.baseline is not None and old.baseline != new.baseline:
+        yield f"the baseline {shown(old.baseline)} is no longer the one compared with"
+    for entry in old.budgets:
+        same = [other for other in new.budgets if (other.models, other.sizes) == (entry.models, entry.sizes)]
+        where = _names(entry.models) + (f" at {shown(str(entry.sizes))}" if str(entry.sizes) else "")
+        if not same:
+            yield f"{where}: all limits are gone"
+        else:
+            yield from (f"{where}: {what}" for what in _of_one(entry, same))
+
+
+def _of_one(old: Budget, new: Sequence[Budget]) -> Iterator[str]:
+    for limit in old.limits:
+        yield from _larger("", limit, [other for entry in new for other in entry.limits])
+    for pattern, limits in old.modules:
+        others = [
+            limit for entry in new for path, those in entry.modules if path == pattern for limit in those
+        ]
+        for limit in limits:
+            yield from _larger(f" of {shown(pattern, 80)}", limit, others)
+    least = max((entry.coverage for entry in new if entry.coverage is not None), default=None)
+    if old.coverage is not None and (least is None or least < old.coverage):
+        yield f"coverage was {float(100 * old.coverage):g} %" + (
+            f", is {float(100 * least):g} %" if least else ""
+        )
+    if freed := [op for op in old.forbid if not any(op in entry.forbid for entry in new)]:
+        yield f"no longer forbidden: {_names(freed)}"
+    if allowed := [op for op in new[0].unknown if op not in old.unknown]:
+        yield f"may be of unknown cost now: {_names(allowed)}"
+
+
+def _larger(scope: str, old: Limit, new: Sequence[Limit]) -> Iterator[str]:
+    others = [one for one in new if (one.quantity, one.relative) == (old.quantity, old.relative)]
+    if not others:
+        yield f"{old.quantity}{scope} was at most {shown(old.text, 60)}, has no such limit now"
+    elif not any(_as_strict(one, old) for one in others):
+        yield f"{old.quantity}{scope} was at most {shown(old.text, 60)}, is at most {shown(others[0].text, 60)} now"
+
+
+def _as_strict(new: Limit, old: Limit) -> bool:
+    if isinstance(new.most, int) or isinstance(old.most, int):
+        return isinstance(new.most, int) and isinstance(old.most, int) and new.most <= old.most
+    return new.most.share <= old.most.share and new.most.number <= old.most.number
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(shown(name, 80) for name in names[:8]) + (", ..." if len(names) > 8 else "")
