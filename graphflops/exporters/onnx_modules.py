@@ -44,13 +44,18 @@ class Placement:
         self.stored = {entry.name: _owner(entry.target) for entry in inputs if entry.role != "user"}
         self.users: dict[str, list[Node]] = defaultdict(list)
         self.operands: dict[str, list[str]] = {}
-        self.elsewhere: set[str] = set()  # values that calls whose module is recorded use
+        self.elsewhere: set[str] = set()  # values that calls use whose module is recorded, or differs
+        rewritten: dict[str, str] = {}
         for node in nodes:
             self.operands[node.name] = used = [name for _, name in node.uses()]
             for name in used:
                 self.users[name].append(node)
             if self._how(node) == "recorded":
                 self.elsewhere.update(used)
+            elif self._how(node) == "rewritten":
+                self.elsewhere.update(
+                    name for name in used if rewritten.setdefault(name, node.module) != node.module
+                )
         self.modules = self._first()
 
     def of_nodes(self) -> dict[str, str]:
@@ -78,7 +83,7 @@ class Placement:
         return found
 
     def _by_weight(self, node: Node) -> str:
-        """The module of the parameter that a call uses; "" where another kind of call uses the parameter too."""
+        """The module of the parameter that a call uses; "" where calls of other modules use the parameter too."""
         for name in self.operands[node.name]:
             if name.endswith(_SCALES):
                 continue

@@ -61,6 +61,14 @@ def test_a_weight_that_another_module_uses_too_does_not_tell_the_module_of_a_rew
     assert modules(read(calls, **{"wte.weight": (4, 4)})) == {"first": "wte", "second": "head"}
 
 
+def test_a_weight_stored_once_for_two_modules_does_not_tell_the_module_of_either(read):
+    calls = [
+        recorded(make_node("MatMul", ["x", "a.fc.weight"], ["h"], "first"), "a", rewritten=True),
+        recorded(make_node("MatMul", ["h", "a.fc.weight"], ["y"], "second"), "b", rewritten=True),
+    ]
+    assert modules(read(calls, **{"a.fc.weight": (4, 4)})) == {"first": "a", "second": "b"}
+
+
 @pytest.mark.parametrize(
     ("name", "module"),
     [
