@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.report import Report
 
+_DEEPEST = 100  # modules around a call; the rest of a longer path is the name of the last one
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _PROFILES: dict[str, tuple[str, Callable[[Cost], Dim]]] = {
     "FLOPs": ("none", lambda cost: cost.matrix_flops),
@@ -82,7 +83,7 @@ class _Stacks:
     def _around(self, path: str) -> list[int]:
         root = short_type(self.report.modules.get("", "")) or "(program)"
         stack = [self._frame(root, "", "")]
-        parts = path.split(".") if path else []
+        parts = path.split(".", _DEEPEST - 1) if path else []
         for depth in range(1, len(parts) + 1):
             above = ".".join(parts[:depth])
             kind = short_type(self.report.modules.get(above, ""))
