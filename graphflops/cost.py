@@ -265,7 +265,7 @@ def picked(out: TensorType, *indices: TensorType) -> Estimate:
 
 
 def data_dependent(what: str) -> Dim:
-    """A size that only data can tell, named after its origin; the analysis numbers it: `nonzero?` becomes `nonzero_0`."""
+    """A size that depends on data, named after its origin; the analysis numbers it: `nonzero?` becomes `nonzero_0`."""
     _ORIGINS.add(what)
     return symbol(f"{what}?")
 

@@ -93,7 +93,7 @@ class SymbolInfo:
 
     @property
     def is_upper_bound(self) -> bool:
-        """True for a size that only data can tell, assumed as large as its range allows."""
+        """True for a size that depends on data, assumed as large as its range allows."""
         return self.given_by == "assumption" and not self.where and self.value == self.maximum
 
 

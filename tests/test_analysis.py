@@ -371,7 +371,7 @@ def test_a_report_survives_json():
     assert Report.from_json(report.to_json()).to_json() == report.to_json()
 
 
-# Sizes that only data can tell
+# Sizes that depend on data
 
 
 def test_a_size_only_data_can_tell_is_called_what_the_file_calls_it():

@@ -20,8 +20,8 @@ class AttentionUse:
     batch, heads, kv_heads, queries, keys, width, value_width: its sizes; heads are those of the queries, width is that of
     queries and keys.
     mask: what hides scores: nothing; a structure that the operator knows or the program computes (causal, a window); a
-    tensor that the file stores; an input of which the user states what it is; or a tensor of which nothing is known.
-    flops: both products, dense. masked_flops: the part that a mask known from the program makes needless.
+    tensor that the file stores; an input whose mask the user states; or an unknown tensor.
+    flops: both products, dense. masked_flops: the part on pairs that a known mask hides.
     score_bytes: traffic of scores and probabilities between the products, which a fused kernel keeps on chip.
     repeated_bytes: traffic of writing out keys and values once for each query head that shares them.
     kv_bytes: keys and values, each read once at their own heads.

@@ -60,7 +60,7 @@ class Domain(ABC, Generic[V]):
 
     @abstractmethod
     def unknown(self, dtype: DType | None) -> V:
-        """A value of which nothing is known."""
+        """An unknown value."""
 
     def score(self) -> V:
         """A score before its function: what it is does not tell whether the function hides it."""

@@ -36,7 +36,7 @@ _NO_MASKS = ("product", "softmax")
 class Formula(NamedTuple):
     """A mask in the affine domain.
 
-    lost: whether concrete evaluation may tell more of it. open: whether part of it is a value that no evaluation tells.
+    lost: whether concrete evaluation may give more. open: whether part of it is unknown in any evaluation.
     used: the stored tensors that it was computed from.
     """
 
@@ -48,7 +48,7 @@ class Formula(NamedTuple):
 
 @dataclass
 class Hiding:
-    """The masks of a program. stated: what the user says of inputs that are masks, by their name."""
+    """The masks of a program. stated: the user masks, by input name."""
 
     view: View
     stated: Mapping[str, Stated] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Hiding:
 
     @cached_property
     def numbers(self) -> ValueNumbers:
-        """Which masks are computed alike: each layer of a decomposed program may make the same mask anew."""
+        """Equal numbers for masks that are computed in the same way, as each layer of a decomposed program may do."""
         return ValueNumbers(by_contents=False)
 
     def formula(self, name: str, before: int) -> Formula:

@@ -42,8 +42,8 @@ class Propagation(Generic[V]):
     """Index propagation over one domain.
 
     limit: steps looked at for one value. inputs: values of the inputs of a function, by name.
-    lost: whether a value is not known that concrete evaluation may tell. open: whether one is not known that no evaluation
-    tells, because the caller gives it or its operator is not followed.
+    lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
+    evaluation, because the caller passes it or its operator is not supported.
     """
 
     def __init__(self, domain: Domain[V], limit: int) -> None:

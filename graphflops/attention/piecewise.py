@@ -110,7 +110,7 @@ def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
 
 
 def _where(value: Number, test: Callable[[Piece], Truth]) -> Truth:
-    """Where a test of the pieces holds; by the pieces of which it does not hold where that alone is exact."""
+    """Where a test of the pieces holds; computed as the complement where only that is exact."""
     tested = [(holds, test(piece)) for holds, piece in value.pieces]
     found = FALSE
     for holds, passes in tested:

@@ -1,4 +1,4 @@
-"""The attentions of a program, as one operator or spelled out, and the part of their products that masks make needless."""
+"""The attentions of a program, as one operator or spelled out, and the FLOPs of their products on pairs that masks hide."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class Found(NamedTuple):
     """The attentions of a program, in program order.
 
     masked: by row, the part of its matrix FLOPs that a mask makes needless; of_gradients: the same of its backward.
-    inputs: names of inputs that mask, where what they hide is not told.
+    inputs: names of inputs that are masks, if it is unknown what they hide.
     """
 
     uses: tuple[AttentionUse, ...] = ()
@@ -226,7 +226,7 @@ class Found(NamedTuple):
 def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     """Finds every attention of a program, as one operator or spelled out, and the FLOPs that their masks make needless.
 
-    stated: what the user says of inputs that are masks, by name. Raises ModelError where that does not fit the program.
+    stated: the user masks, by input name. Raises ModelError for one that contradicts the program.
     An attention with a size of 0, or whose sizes grow too large an expression, is left out.
     """
     hiding = Hiding(view, stated or {})

@@ -97,7 +97,7 @@ def count(
     visible: called with the indices of a batch entry and a head, and int64 arrays of query places [n, rows, 1] and key
         places [n, 1, columns]; returns truth values that broadcast to [n, rows, columns].
     settled: evaluates whole rectangles: called with a batch entry, a head, and the first and the last query, the
-        first and the last key of each, as int64 arrays [n]; returns for each HIDDEN, SEEN or, where it cannot tell, MIXED.
+        first and the last key of each, as int64 arrays [n]; returns for each HIDDEN, SEEN, or MIXED if neither is certain.
 
     Raises ModelError where more than MOST_PAIRS pairs would have to be evaluated.
     """

@@ -68,7 +68,7 @@ def squeeze(p: Asked[Any], step: Step, at: Indices) -> Any:
 
 
 def reshape(p: Asked[Any], step: Step, at: Indices) -> Any:
-    """Inserts and removes axes of size 1; other axes merge or split where the domain can tell how."""
+    """Inserts and removes axes of size 1; other axes merge or split where the domain supports it."""
     source, result = _source(p, step), p.type_of(Ref(step.result))
     if result is None:
         return None

@@ -121,7 +121,7 @@ def is_baseline(path: str) -> bool:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(_LARGEST), type=_Kind).models is not msgspec.UNSET
     except (OSError, msgspec.MsgspecError, RecursionError):
-        return True  # what is wrong with it is said where it is read
+        return True  # the reader reports what is wrong with it
 
 
 class _Kind(msgspec.Struct):

@@ -70,7 +70,7 @@ RULES: Mapping[str, RuleInfo] = {
     "GF308": RuleInfo(
         "module-missing",
         "A limit is for modules that the model does not have.",
-        "Correct the pattern: * stands for what is between two dots, ** for any number of such parts.",
+        "Correct the pattern: * matches one part between dots, ** any number of parts.",
     ),
     "GF309": RuleInfo(
         "sizes-differ",
@@ -132,7 +132,7 @@ def assumptions(measures: Measures) -> list[Finding]:
 
 
 class _Scope(NamedTuple):
-    """The whole model or one module; a module may stand for others that differ only in the number in their path."""
+    """The whole model or one module; a module may represent others that differ only in the number in their path."""
 
     path: str = ""
     label: str = ""

@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 def matches_module(pattern: str, path: str) -> bool:
-    """True if the pattern matches a module path: `*` stands for one part between dots, `**` for any number of parts."""
+    """True if the pattern matches a module path: `*` matches one part between dots, `**` any number of parts."""
     return _meets(pattern.split("."), path.split("."), "**", _part)
 
 
 def matches_file(pattern: str, path: str) -> bool:
-    """True if the pattern matches a path: `*` stands for one part between slashes, `**` for any number of parts."""
+    """True if the pattern matches a path: `*` matches one part between slashes, `**` any number of parts."""
     return _meets(pattern.split("/"), path.split("/"), "**", _part)
 
 
 def matches_op(pattern: str, op: str) -> bool:
-    """True if the pattern matches an operator: `*` stands for anything, `aten.add` is all of its overloads and versions."""
+    """True if the pattern matches an operator: `*` matches anything, `aten.add` all of its overloads and versions."""
     return _part(pattern, op) or op.startswith(f"{pattern}.")
 
 

@@ -139,7 +139,7 @@ def _event(env: Mapping[str, str]) -> Event:
 
 
 def _commit(name: str) -> str | None:
-    """A commit by its name; None for the one of zeros that stands for none."""
+    """A commit by its name; None for the name of zeros, which means no commit."""
     return name if re.fullmatch(r"[0-9a-f]{40,64}", name) and name.strip("0") else None
 
 

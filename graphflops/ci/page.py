@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SUMMARY = 2**20  # bytes of a job's summary
 _OF_ONE = 12_000  # characters that one model may take of a comment of many
-_REST = 200  # of what is said of sections left out
+_REST = 200  # characters of the note on omitted sections
 
 
 def comment(

@@ -78,10 +78,24 @@ def analyze(
     cut = {"by": by, "depth": depth, "top": top}
     if len(models) > 1:
         _overview(ctx, models, {**cut, "sweep": sweeps or None}, form, output, strict, given)
-        return
+    else:
+        _one(ctx, models[0], cut, sweeps, form, output, strict, given)
+
+
+def _one(
+    ctx: click.Context,
+    model: str,
+    cut: dict[str, Any],
+    sweeps: dict[str, tuple[int, ...]],
+    form: str | None,
+    output: str | None,
+    strict: bool,
+    given: dict[str, Any],
+) -> None:
+    """Writes the report of one model, or its sweep."""
     form = formats.chosen("Report", form, output)
     formats.refuse("Sweep" if sweeps else "Report", form, cut)
-    report = files.report_of(models[0], **given)
+    report = files.report_of(model, **given)
     content: object = report
     if sweeps:
         from graphflops.sweep import Sweep

@@ -61,10 +61,10 @@ def check(
     output: str | None,
     **given: Any,
 ) -> None:
-    """Check models against the limits in a budget: exit 3, and what broke, where, and by how much.
+    """Check models against the limits in a budget: exit 3, and which limits are broken, where, and by how much.
 
-    Without MODEL, all that the budget names under `models`. A limit that cannot be told, because the cost of
-    a call is unknown or a size has no value, counts as broken. docs/budgets.md says how a budget is written.
+    Without MODEL, all models that the budget names under `models`. A limit that cannot be checked, because a
+    cost is unknown or a size has no value, counts as broken. docs/budgets.md says how a budget is written.
     --update warns of sizes that are assumed.
 
     \b

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison
     from graphflops.report import Grouping
 
-_SEVERAL = ("table", "markdown")  # formats of which several texts are one after the other
+_SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
 _PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
 
 
@@ -105,7 +105,7 @@ def _together(texts: Sequence[str | bytes]) -> str | bytes:
 
 
 def _alone(old: ModelFile | None, new: ModelFile | None) -> str:
-    """What is said of a model that is in one revision only."""
+    """The message about a model that is in one revision only."""
     there = old or new
     assert there is not None
     return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"

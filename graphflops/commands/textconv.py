@@ -12,9 +12,9 @@ from graphflops.limits import LimitPassed
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path())
 def textconv(model: str) -> None:
-    """The cost of MODEL as stable text, for `git diff` and `git log -p`: exact, a line a module and operator.
+    """The cost of MODEL as stable text, for `git diff` and `git log -p`: exact, one line for each module and operator.
 
-    A file that is no model is said to be none, in one line and with exit code 0: git would show no diff at all.
+    For a file that is not a model, the text is one line that says so, with exit code 0: else git would show no diff.
 
     \b
     echo '*.onnx diff=graphflops' >> .gitattributes

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphflops.comparison.tree import ComparedModule
 
 ModulePair = tuple["ComparedModule", "ComparedModule"]  # one of the old program, one of the new
-_MOST_CELLS = 250_000  # of the table that aligns two lists; past it, numbers alone tell
+_MOST_CELLS = 250_000  # of the table that aligns two lists; past it, only numbers are compared
 _MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness
 _MOST_EQUAL = 64  # modules with equal contents among which the one of the same name is looked for
 _ALIKE = 0.5  # of two modules' calls are equal: one came from the other

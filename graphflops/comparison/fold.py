@@ -67,7 +67,7 @@ class _JoinedPath(NamedTuple):
 
 
 def _joined(paths: Sequence[str | None]) -> _JoinedPath:
-    """The paths as one text, and whether that text stands for exactly these paths."""
+    """The paths as one text, and whether that text matches exactly these paths."""
     if paths[0] is None or len(paths) == 1:
         return _JoinedPath(paths[0], True)
     columns = [[*dict.fromkeys(column)] for column in zip(*map(_parts, paths), strict=True)]

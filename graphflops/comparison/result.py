@@ -106,11 +106,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class JointSize:
-    """A size of the two programs: one axis of an input, or what only data can tell.
+    """A size of the two programs: one axis of an input, or a size that depends on data.
 
     name: the name it has in every quantity of the comparison.
     before, after: its name in that program, the number that program fixes it at, or None where there is no such size.
-    value: what both programs are compared at; None where nobody knows one, or where each has its own.
+    value: what both programs are compared at; None if none is known, or if each program has its own.
     before_value, after_value: what it is in that program, by its own file or the user; these may differ.
     assumed: True if `value` is an assumption, because neither program has a value or an example.
     """
@@ -170,14 +170,14 @@ class CallChange:
 class ModuleChange:
     """A module that is not as it was.
 
-    status: moved stands for a module whose place, name or order changed, whatever else did.
+    status: moved is a module whose place, name or order changed, with or without other changes.
     before, after: its path in that program; None where it is not there. "" is the model itself.
     before_type, after_type: as the file records them; "" where unknown or absent.
     figures: `WORK` (with a joint graph's backward) and "parameters": of its own calls only, the modules in it being entries
         of their own; where `whole`, of everything in it, which is then listed nowhere else. So all entries and the unchanged
         modules sum to the totals.
     backward: `WORK` of the gradients, where both reports have a training step; else empty.
-    modules: how many modules the entry stands for; 1 unless `whole`.
+    modules: the number of modules in the entry; 1 unless `whole`.
     calls: the calls that differ, in program order; () where `whole`.
     facts: what changed, the most telling first.
     before_unknown, after_unknown: calls of unknown cost, which no figure contains.
@@ -333,7 +333,7 @@ class Comparison(Rendered):
     dtypes: parameters by element type, all of them where any changed.
     inputs: inputs whose type changed.
     modules: those that are not as they were, by |delta|, the largest first.
-    folded: the same, with those that changed alike beside each other as one entry.
+    folded: the same, with neighbours that have equal changes as one entry.
     unchanged: how many modules are not listed. renumbered: (before, after) paths of modules that only their place in
         a list numbers otherwise; these count as unchanged.
     growth: totals that grow otherwise, the most telling first. crossings: totals whose delta changes its sign with a size.

@@ -265,7 +265,7 @@ def _product(constant: int, factors: tuple[Expr, ...]) -> Dim:
 
 
 def _substituted(dim: Dim, mapping: Mapping[str, Dim], memo: dict[Atom, Dim]) -> Dim:
-    """The dim with the sizes replaced all at once; `memo` holds what the atoms met so far have become."""
+    """The dim with all sizes replaced at the same time; `memo` holds the replaced atoms."""
     if isinstance(dim, int) or dim.symbols.isdisjoint(mapping):
         return dim
     parts: list[Dim] = []

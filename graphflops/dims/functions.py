@@ -1,4 +1,4 @@
-"""The named functions and comparisons that an atom can stand for, and their values on numbers."""
+"""The named functions and comparisons of atoms, and their values on numbers."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class _Reader(RatioArithmetic):
             pairs.append((self.read(parts[0], depth), self.read(parts[1], depth)))
         if not pairs:
             raise DimError("Piecewise takes pairs of a value and a condition")
-        value = pairs[-1][0]  # where no condition holds there is no value, so the last may stand for it
+        value = pairs[-1][0]  # where no condition holds the value is undefined, so the last is as good as any
         for other, condition in reversed(pairs[:-1]):
             value = self.choose(condition, other, value)
         return value

@@ -16,7 +16,7 @@ from graphflops.errors import FileError, ReaderError, shown
 if TYPE_CHECKING:
     from graphflops.graph import Graph
 
-_HEAD = 512  # bytes by which a file is told
+_HEAD = 512  # bytes that identify the format of a file
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Opens files of unknown origin: tells the kind of a file, and reads members of zip archives within bounds.
+"""Opens files of unknown origin: identifies their format, and reads members of zip archives within limits.
 
 A file is judged by its bytes, never by its name. Nothing is trusted: sizes are checked before and while
 reading, and only members that a reader asks for by name are ever opened.

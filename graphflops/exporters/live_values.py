@@ -127,7 +127,7 @@ def dtype_of(dtype: torch.dtype, name: str) -> DType:
 
 
 def described(arg: Any) -> str:
-    """The text that stands for an operand that is not read, as in a saved program."""
+    """The placeholder for an operand that is not read, as in a saved program."""
     if isinstance(arg, (torch.memory_format, torch.layout)):
         return str(arg).removeprefix("torch.")
     if isinstance(arg, torch.device):

@@ -1,4 +1,4 @@
-"""Contents of the tensors in an ONNX file, read when asked for; data in other files is never opened."""
+"""Contents of the tensors in an ONNX file, read when first needed; data in other files is never opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions that an ONNX file defines: each is read once, and what writing them out comes to is bounded.
+"""The functions that an ONNX file defines: each is read once, and the size of the inlined program is limited.
 
 A function of the file runs in place of an operator of the same name.
 """
@@ -84,13 +84,13 @@ class Functions:
         self.count(1 + function.calls)
         self._operands += function.operands + len(scope.opsets)
         if self._operands > MOST_OPERANDS:
-            raise FileError(f"functions that call one another come to more than {MOST_OPERANDS:,} operands")
+            raise FileError(f"functions that call one another have more than {MOST_OPERANDS:,} operands")
 
     def count(self, calls: int) -> None:
-        """Count calls that stand in the file once and in the program once more."""
+        """Counts calls of a function that is inlined once more."""
         self._calls += calls
         if self._calls > MOST_CALLS:
-            raise FileError(f"functions that call one another come to more than {MOST_CALLS:,} calls")
+            raise FileError(f"functions that call one another have more than {MOST_CALLS:,} calls")
 
 
 def _calls(node: Any) -> int:

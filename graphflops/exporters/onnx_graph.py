@@ -251,7 +251,7 @@ class Program:
         return graph
 
     def finished(self, body: Body) -> tuple[Node, ...]:
-        """The calls of a graph, results that nobody uses marked as unwanted."""
+        """The calls of a graph, unused results marked as unwanted."""
         return tuple([with_wanted(node, self.names.used) for node in body.nodes])
 
     # Calls
@@ -335,7 +335,7 @@ class Program:
         }
 
     def attribute(self, proto: Any, scope: Scope, node: str) -> tuple[Argument, ...]:
-        """The value of an attribute; () where it stands for a function's attribute that is not given."""
+        """The value of an attribute; () for a function's attribute that is not given."""
         if proto.ref_attr_name:
             return self.handed_down(proto.ref_attr_name, scope)
         kind = proto.type or kind_of(proto)
@@ -382,7 +382,7 @@ def _stored(graph: Any) -> frozenset[str]:
 
 
 def _contents(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str], Stored | None]:
-    """What the stored tensors of the program hold, read when asked for."""
+    """Contents of the stored tensors of the program, read when first needed."""
 
     def contents(name: str) -> Stored | None:
         from graphflops.exporters.onnx_data import stored
@@ -393,7 +393,7 @@ def _contents(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str
 
 
 def _fallback_types(node: Node, operands: Sequence[Value]) -> Sequence[Value]:
-    """What onnx's own inference tells of a call's results."""
+    """Types of a call's results by onnx's own inference."""
     from graphflops.exporters.onnx_infer import inferred
 
     return inferred(node, operands)

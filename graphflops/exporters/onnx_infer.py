@@ -28,7 +28,7 @@ _SIMPLE = (int, float, str, tuple)
 
 
 def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
-    """What onnx infers of a call's results, None for a result of which it infers nothing; [] where it infers nothing."""
+    """The types that onnx infers for a call's results, None for a result without one; [] if it infers nothing."""
     called = operator(node.op)
     if called.base.removeprefix("onnx.") not in VERSIONS:
         return []  # onnx has no schema of it: importing onnx takes 0.1 s
@@ -47,7 +47,7 @@ def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
         types = {name: _without_sizes(onnx, operand) for name, operand in pairs if name}
         imports = [onnx.helper.make_opsetid(schema.domain, called.version)]
         found = inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
-    except Exception:  # noqa: BLE001 whatever it cannot do, it is only asked where nothing better is known
+    except Exception:  # noqa: BLE001 its failures do not matter: it is used only where no better type is known
         return []
     return [_readable(found[name]) if name in found else None for name in results]
 

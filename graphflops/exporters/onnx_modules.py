@@ -2,7 +2,7 @@
 
 What is known of a call's module is its evidence: recorded in metadata; rewritten, where an exporter's optimizer put the
 call in the place of others; read off a name such as `/blocks/blocks.0/fc/MatMul`; or nothing, for what a quantizer added.
-A parameter's name tells the module that it belongs to, so it decides where a call was rewritten or is without a module,
+A parameter's name contains its module, so it decides where a call was rewritten or is without a module,
 and completes a path read off a name. Other calls without a module inherit that of their neighbours.
 """
 
@@ -98,7 +98,7 @@ class Placement:
         return next((known for known in (f"{base}_quantized", base) if known in self.stored), "")
 
     def _completed(self) -> dict[str, str]:
-        """By path read off a name, the whole path, where parameters tell of modules around it that are never called."""
+        """By path read off a name, the whole path, with enclosing modules that only names of parameters show."""
         found: dict[str, str] = {}
         owners = set(self.stored.values())
         for node in self.nodes:

@@ -154,7 +154,7 @@ class Names:
             return name
         self._characters += len(scope.call) + len(name)
         if self._characters > MOST_CHARACTERS:
-            raise FileError(f"names inside functions come to more than {MOST_CHARACTERS:,} characters")
+            raise FileError(f"names inside functions have more than {MOST_CHARACTERS:,} characters")
         return f"{scope.call}/{name}"
 
 
@@ -173,7 +173,7 @@ def _unique(name: str, taken: dict[str, int]) -> str:
 
 
 def with_wanted(node: Node, used: set[str]) -> Node:
-    """The call, results that nobody uses marked; one that returns nothing wanted keeps its first result."""
+    """The call, results that nobody uses marked; one without a used result keeps its first."""
     if len(node.outputs) < 2 or all(name in used for name in node.outputs):
         return node
     outputs = tuple([name if name in used else None for name in node.outputs])

@@ -1,6 +1,6 @@
 """Sizes of an ONNX model's axes: numbers, names and expressions, and the ranges that the file states for names.
 
-torch's exporter states ranges under its own names (`s17`), of which the user's have taken the place.
+torch's exporter states ranges under its own names (`s17`), which the user's names replaced.
 """
 
 from __future__ import annotations

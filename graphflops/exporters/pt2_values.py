@@ -252,7 +252,7 @@ class Members:
         dtype = dtype_of(meta.dtype, name)
         needed = extent(sizes, strides, offset) * dtype.bits // 8
         if needed and entry.size == 0:
-            return None  # exported on fake tensors: one empty member stands for all
+            return None  # exported on fake tensors: one empty member serves for all
         if needed > entry.size or len(sizes) != len(strides):
             raise FileError(
                 f"{shown(str(self.path))}: {shown(target)} reaches over {needed:,} bytes, and {shown(entry.member)} has "

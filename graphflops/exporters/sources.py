@@ -70,7 +70,7 @@ class Sources:
         self._texts: dict[str, str] = {}
 
     def shared(self, text: str) -> str:
-        """The one object that stands for all equal texts."""
+        """One object for all equal texts."""
         return self._texts.setdefault(text, text)
 
     def line(self, trace: str) -> str:
@@ -319,7 +319,7 @@ def _leads(
     nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
 ) -> dict[str, str]:
     """Module by call, for calls whose results lead only to gradients of one module's parameters."""
-    serves: dict[str, set[str]] = {}  # by value: modules served; "" stands for anything else
+    serves: dict[str, set[str]] = {}  # by value: modules that use it; "" for any other use
     for output in outputs:
         module = output.target.rpartition(".")[0] if output.role == "gradient" else ""
         for name in _names(output):

@@ -211,7 +211,7 @@ def _wants(argument: Ref, values: Mapping[str, Value]) -> bool:
 
 
 def _per_axis(argument: Any, axes: int) -> tuple[Any, ...]:
-    """An attribute for each axis, where one number or word stands for all."""
+    """An attribute for each axis; one number or word is repeated for all axes."""
     if isinstance(argument, tuple):
         return argument * axes if len(argument) == 1 else argument
     return (argument,) * axes

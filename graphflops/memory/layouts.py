@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 
-_SOME_SIZE = 97  # stands for any open size where strides are compared
+_SOME_SIZE = 97  # used for any open size when strides are compared
 
 
 def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
@@ -166,7 +166,7 @@ def _regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Stri
 
 
 def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
-    """Axes of two shapes that hold the same elements, in runs as short as can be; None where sizes do not tell."""
+    """Axes of two shapes that hold the same elements, in the shortest runs; None if sizes do not determine them."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):

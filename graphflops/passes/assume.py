@@ -32,7 +32,7 @@ _COLOURS = 3
 def assumed_sizes(graph: Graph, known: Collection[str]) -> dict[str, int]:
     """The assumed value of each symbol of the program that is not known.
 
-    A size of an input axis follows the table, within its range. One that only data can tell is at its upper bound, and has
+    A size of an input axis follows the table, within its range. One that depends on data is at its upper bound, and has
     no value where its range has none.
     """
     axes = list(_axes(graph))

@@ -1,4 +1,4 @@
-"""Finds the attentions of a priced program and what their masks make needless."""
+"""Finds the attentions of a priced program and the FLOPs on pairs that their masks hide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def user_masks(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, Stated]:
-    """What the user says of masks, by input name. Raises ModelError for a name that no input has."""
+    """The masks that the user states, by input name. Raises ModelError for a name that no input has."""
     if not masks:
         return {}
     from graphflops.attention.user_masks import parsed
@@ -55,9 +55,9 @@ class _VisiblePairs:
 
 
 def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> PricedProgram:
-    """The program with its attentions, and with the FLOPs that their masks make needless in the rows they belong to.
+    """The program with its attentions, and with the masked FLOPs in the rows of their calls.
 
-    masks: what the user says of inputs that are masks. Raises ModelError where that does not fit the program.
+    masks: the user masks, by input name. Raises ModelError for one that contradicts the program.
     """
     from graphflops.attention.program import attentions, may_hold
 
@@ -78,7 +78,7 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
 def _with_masked(
     program: PricedProgram, masked: Mapping[str, Dim], of_gradients: Mapping[str, Dim]
 ) -> PricedProgram:
-    """The program with these masked FLOPs, by row, where a rule knows of no mask."""
+    """The program with these masked FLOPs in the rows whose rules found none."""
     main = program.main
     rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in main.rows]
     changed = [(row, was) for row, was in zip(rows, main.rows, strict=True) if row is not was]
@@ -102,7 +102,7 @@ def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
 
 
 def _total(program: PricedProgram, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
-    """All masked FLOPs, after some calls have come to have more of them than before."""
+    """The total of masked FLOPs after those of some calls have grown."""
     more = [
         Cost(masked_flops=after.masked_flops)
         for after, before in pairs

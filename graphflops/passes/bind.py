@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from graphflops.report import Diagnostic
 
 _AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
-_NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names what only data can tell: `nonzero_0`
+_NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes that depend on data: `nonzero_0`
 
 
 @dataclass
 class Binding:
-    """How recorded values are to be seen in this analysis.
+    """The sizes of this analysis: given, assumed and recorded.
 
     given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced.
-    awaited: sizes given under names that the analysis may come to use, and what to say if it does not.
-    learned: what a size that the file leaves to the data turns out to be, where the program computes it from other sizes.
+    awaited: sizes given under names that the analysis may create later, and the error if it does not.
+    learned: data-dependent sizes of the file that the program computes from other sizes.
     hints: examples of the export. assumed: values of sizes that have neither an example nor a given value.
     """
 
@@ -87,7 +87,7 @@ class Binding:
         return value
 
     def refuse_awaited(self) -> None:
-        """Raise ModelError for a size that was given and never met."""
+        """Raise ModelError for a given size that the analysis never used."""
         for _, message in self.awaited.values():
             raise ModelError(message)
 

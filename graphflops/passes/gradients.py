@@ -37,7 +37,7 @@ def backward_of(
 ) -> Backward | None:
     """The backward of one call with what it keeps in memory; None if no operand wants a gradient.
 
-    operands: the call's tensors as they come, each an object of its own, so that what a rule reads can be told apart.
+    operands: the call's tensors in order, each a separate object, so that the operands a rule reads can be identified.
     """
     back = gradient(rule, arguments, estimate)
     if back is None:
@@ -61,7 +61,7 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     estimate, given = call.estimate, call.arguments
     wanted = {name: _wanting(given[name]) for name in given if name in call.wants}
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
-    if estimate.writes == ():  # a view, or a call whose nested graphs bear their gradients themselves
+    if estimate.writes == ():  # a view, or a call whose nested graphs have gradients of their own
         return Estimate(gradients, writes=(), alias=True)
     if (
         estimate.regions
@@ -108,8 +108,8 @@ def _told_apart(
 ) -> tuple[frozenset[int], frozenset[int], tuple[int, ...]]:
     """Positions of what a backward reads: operands, results, and others; gradients of the results are in none of them.
 
-    Operands and results are told by identity, a gradient by its type; the first reading of a result stands for its
-    gradient where no other does.
+    Operands and results are identified by object, a gradient by its type. If no gradient is found so, the first read of
+    a result counts as a read of its gradient.
     """
     results = {id(value): place for place, value in enumerate(estimate.out) if isinstance(value, TensorType)}
     incoming = [v for v in estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]

@@ -1,4 +1,4 @@
-"""Prices a bound program: asks a rule about each call in program order and fixes the types of its results."""
+"""Prices a bound program: applies a rule to each call in program order and fixes the types of its results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PROGRESS_EVERY = 256
 class Fact(NamedTuple):
     """Something that a rule must know of a call beyond its operands: a keyword argument of the rule.
 
-    value: None where nothing is known. problem: what to tell the user, under the code; "" for nothing.
+    value: None where nothing is known. problem: the message of a diagnostic with the code; "" for none.
     """
 
     keyword: str
@@ -130,7 +130,7 @@ class _Region:
 class Pricer:
     """Prices the graphs of one program; equal calls are priced once.
 
-    found_facts: what rules were told of calls beyond their operands.
+    found_facts: facts that rules got beyond the operands of calls.
     """
 
     def __init__(

@@ -165,7 +165,7 @@ def _refuse_impossible(estimate: Estimate) -> None:
     cost = estimate.cost
     for work in (*(getattr(cost, name) for name in QUANTITIES), *(times for _, times in estimate.regions)):
         if not _can_be(work, _LARGEST_COST):
-            raise ShapeError(f"it would come to {_shortened(work)} operations, bytes or turns")
+            raise ShapeError(f"it would need {_shortened(work)} operations, bytes or iterations")
 
 
 def _can_be(number: object, limit: int) -> bool:
@@ -279,7 +279,7 @@ def matrix_dtype(estimate: Estimate) -> str:
 
 
 def placeholders(estimate: Estimate) -> frozenset[str]:
-    """Names in an estimate of the sizes that only data can tell and that are not numbered yet."""
+    """Names in an estimate of the sizes that depend on data and that are not numbered yet."""
     cost = estimate.cost
     dims: list[Any] = [getattr(cost, name) for name in Cost.__slots__]
     for value in estimate.out:
@@ -289,7 +289,7 @@ def placeholders(estimate: Estimate) -> frozenset[str]:
 
 
 def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
-    """Names of the sizes that only data can tell and that are not numbered yet."""
+    """Names of the sizes that depend on data and that are not numbered yet."""
     return frozenset(
         name for dim in dims if isinstance(dim, Expr) for name in dim.symbols if name.endswith("?")
     )

@@ -98,7 +98,7 @@ class PricedProgram:
 
     graph: as recorded. operands: types of its inputs in this analysis.
     main: the priced graph with the rows of all graphs nested in it.
-    operators: spellings of all operators that were priced. facts: what a rule was told of a call beyond its operands.
+    operators: spellings of all operators that were priced. facts: facts that rules got beyond the operands of a call.
     equalities: pairs of sizes that some operator requires to be equal, and that are not provably so.
     names, notes: names of sizes without a formula, and diagnostics; later passes add to them.
     type_sources: diagnostics about types that no rule gives.
@@ -119,7 +119,7 @@ class PricedProgram:
     attentions: tuple[AttentionUse, ...] = ()
 
     def typed_inputs(self, *roles: str) -> list[tuple[str, TensorType]]:
-        """Inputs of these roles that are tensors, each storage once, under the names they bear in the model."""
+        """Inputs of these roles that are tensors, each storage once, under their names in the model."""
         chosen = [entry for entry in self.graph.inputs if entry.role in roles and not entry.alias_of]
         typed = [(entry.target, self.operands[entry.name]) for entry in chosen]
         return [(target, value) for target, value in typed if isinstance(value, TensorType)]
@@ -137,7 +137,7 @@ class Notes:
 
 
 class Names:
-    """Names of sizes that only data can tell and of formulas that grow too large: numbered by origin, `nonzero_0`."""
+    """Names of sizes that depend on data and of formulas that grow too large: numbered by origin, `nonzero_0`."""
 
     def __init__(self, taken: Collection[str], notes: Notes) -> None:
         self.taken = taken
@@ -154,13 +154,13 @@ class Names:
     def too_large(self, quantity: str) -> Dim:
         """A name for a total whose formula grows too large."""
         size = self.fresh(quantity)
-        text = f"the formula of {quantity} grows too large, and goes by the name {size}: give sizes to get a number"
+        text = f"the formula of {quantity} grows too large, and is called {size}: give sizes to get a number"
         self.notes.say("GF116", "", text, quantity)
         return size
 
 
 def summed(costs: Sequence[Cost], names: Names) -> Cost:
-    """The sum of costs; a quantity whose formula grows too large goes by a name instead."""
+    """The sum of costs; a quantity whose formula grows too large becomes a named symbol."""
     try:
         return _sum(costs)
     except DimError:

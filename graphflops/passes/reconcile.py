@@ -131,8 +131,8 @@ class Reconciler:
 
     derives: whether derived types count, because the file records none that can be relied on.
     contents: values whose contents are known.
-    unbacked: symbols of the file for sizes that only data could tell while exporting.
-    named: sizes that have grown too large to compute with, and the names they go by.
+    unbacked: symbols of the file for sizes that depended on data during the export.
+    named: sizes that have grown too large to compute with, and their names.
     equalities: pairs of sizes that some operator requires to be equal.
     """
 
@@ -152,7 +152,7 @@ class Reconciler:
         self.equalities: dict[tuple[Dim, Dim], None] = {}
 
     def numbered(self, node: Node, priced: Priced, graph: Graph) -> Priced:
-        """Name each size that only data can tell: as the file does where it records one, else by the next number."""
+        """Name each size that depends on data: as the file does where it records one, else by the next number."""
         names: dict[str, Dim] = {}
         for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
@@ -289,7 +289,7 @@ class Reconciler:
         for size in outgrown(value):
             if size not in self.named:
                 self.named[size] = self.names.fresh("size")
-                text = f"a size whose expression grows too large goes by the name {self.named[size]}"
+                text = f"the expression of a size grows too large: the size is called {self.named[size]}"
                 self.say("GF116", node, text)
         return with_sizes(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
 
@@ -321,10 +321,10 @@ class Reconciler:
         return True
 
     def _agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool, used: bool) -> Value:
-        """Which of two different types to go on with; says that they disagree.
+        """Chooses one of two different types and adds a diagnostic.
 
-        Nothing is said of an element type that autocasting chose, nor of a result without users: kernels of different
-        devices keep different statistics and workspaces there.
+        There is no diagnostic for an element type that autocasting chose, nor for a result without users: there, kernels of
+        different devices keep different statistics and workspaces.
         """
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             return ours if self.binding.moved and ours is not None else recorded

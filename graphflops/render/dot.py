@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphflops.render.ledger import Group
     from graphflops.report import Report
 
-_NODES = 60  # as deep as gives about so many nodes, where no depth is asked for
+_NODES = 60  # default depth: the deepest with about so many nodes
 _DEEPEST = 12
 _WORDS = 60  # characters of a name
 _SHADES = 9  # of Graphviz's scheme "blues9": the darker, the larger the share of the work

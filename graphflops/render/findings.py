@@ -87,7 +87,7 @@ def json(found: Findings) -> str:
 
 
 def fitted(lines: Sequence[str], limit: int | None, rest: Callable[[int], str]) -> str:
-    """As many lines as fit in `limit` characters together with what is said of the number left out."""
+    """As many lines as fit in `limit` characters together with the line on the number left out."""
     if limit is None or sum(map(len, lines)) <= limit:
         return "".join(lines)
     room = limit - len(rest(len(lines)))

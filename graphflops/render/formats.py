@@ -20,7 +20,7 @@ CONTEXT = (
     "width",
     "color",
     "locate",
-)  # known to the caller, not asked for by the user: a format may ignore them
+)  # set by the caller, not by the user: a format may ignore them
 _SCREEN = ("width", "color")
 _CUTS = ("by", "depth", "top")
 _PLAIN = (".txt", ".log", ".out")  # suffixes of files that hold the text of a terminal
@@ -136,9 +136,9 @@ def names(kind: str) -> list[str]:
 
 
 def chosen(kind: str, form: str | None, output: str | os.PathLike[str] | None) -> str:
-    """The name of the format that is asked for, else the one that the output's suffix stands for, else the default.
+    """The format that the user names, else the one of the output's suffix, else the default.
 
-    Raises OptionError for a suffix that stands for no format of this class, unless the output is a device or a pipe.
+    Raises OptionError for a suffix of no format of this class, unless the output is a device or a pipe.
     """
     if form is not None:
         return form
@@ -153,7 +153,7 @@ def chosen(kind: str, form: str | None, output: str | os.PathLike[str] | None) -
 
 
 def save(value: object, path: str | os.PathLike[str], form: str | None = None, **options: object) -> None:
-    """Writes the object to a file, completely or not at all, in the format that is named or that the suffix stands for."""
+    """Writes the object to a file, completely or not at all, in the named format or in that of the suffix."""
     text = render(value, chosen(type(value).__name__, form, path), **options)
     with whole(os.fspath(path)) as part, open(part, "wb") as file:
         file.write(text if isinstance(text, bytes) else text.encode())

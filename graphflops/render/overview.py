@@ -55,7 +55,7 @@ def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
 
 
 def markdown(found: Overview) -> str:
-    """A table; errors stand in the last column."""
+    """A table; errors are in the last column."""
     notes = "".join(f"\n{escaped(note)}\n" for note in _assumed(found))
     return drawn(grid(found)) + notes
 

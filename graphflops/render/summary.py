@@ -94,7 +94,7 @@ def _about(name: str, info: SymbolInfo) -> str:
         "user": "given",
         "hint": "from the export",
         "assumption": f"set it with {option}",
-        None: f"open: {option}" if info.where else f"only data can tell: {option}",
+        None: f"open: {option}" if info.where else f"depends on data: {option}",
     }[info.given_by]
     where = listed(safe(axis, 60) for axis in info.where)
     return ", ".join(part for part in (where, given) if part) + (f" ({span})" if span else "")

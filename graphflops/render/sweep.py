@@ -24,7 +24,7 @@ _OTHERS = [quantity for quantity in REPORTED if quantity.name not in _NAMED]
 
 
 def table(sweep: Sweep, *, width: int = 120, color: bool = False) -> str:
-    """For a terminal; `?` stands for a figure that depends on a size without a value."""
+    """For a terminal; `?` for a figure that depends on a size without a value."""
     return tables.listing(cells(sweep.points, exact=False), width=width, color=color)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OPERATORS = 8  # lines of the table of operators under the tree
 _WHOLE = [quantity for quantity in REPORTED if not quantity.part_of]
-_LINES = 25  # lines of a table that was asked for
+_LINES = 25  # lines of a table that the user chose
 
 
 class Entry(NamedTuple):
@@ -60,7 +60,7 @@ def tables(
 ) -> Iterator[TextTable]:
     """The training step, if there is one, and where the work is.
 
-    by: by which thing; None is the tree of modules and the top operators, "attention" one line for all that are alike.
+    by: by which thing; None is the tree of modules and the top operators, "attention" one line for all equal ones.
     depth: levels of the tree; None shows as many as fit a screen.
     top: lines of a table, or lines under one module; what is left out is one line together.
     """

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from graphflops.render.ledger import Counts, Group, Ledger
     from graphflops.report import Report
 
-LINES = 25  # as deep as fits in about so many lines, where no depth is asked for
-_CHILDREN = 24  # lines under one module, where no number is asked for
+LINES = 25  # default depth: the deepest with about so many lines
+_CHILDREN = 24  # default number of lines under one module
 _DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 
 

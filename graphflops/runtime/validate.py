@@ -56,19 +56,28 @@ def validate(
     options |= {"device": device, "random_weights": random_weights, "seed": seed}
     if counters == "hardware":
         _refuse_uncountable(model, options)
-    if isinstance(model, (str, os.PathLike)):
-        from graphflops.runtime.isolated import ChildLimits, validate_file
-
-        limits = ChildLimits(time_limit, memory_limit)
-        found = validate_file(os.fsdecode(model), repeats, options, limits, rule_files)
-    else:
-        found = validate_here(model, repeats, **options)
+    found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files)
     if counters == "hardware":
         from graphflops.runtime.hardware import with_counters
         from graphflops.runtime.run import prepared
 
         return with_counters(found, prepared(model, **options).report, options)
     return found
+
+
+def _validated(
+    model: object,
+    repeats: int,
+    options: dict[str, Any],
+    limits: tuple[float, int | None],
+    rule_files: Sequence[str],
+) -> Validation:
+    """Validates a file in a child process with limits, anything else in this process."""
+    if not isinstance(model, (str, os.PathLike)):
+        return validate_here(model, repeats, **options)
+    from graphflops.runtime.isolated import ChildLimits, validate_file
+
+    return validate_file(os.fsdecode(model), repeats, options, ChildLimits(*limits), rule_files)
 
 
 def validate_here(

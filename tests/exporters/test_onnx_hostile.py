@@ -207,7 +207,7 @@ def test_functions_that_multiply(refused):
     bodies = [f"F{i} (a) => (b) {{ t = d.F{i + 1}(a) b = d.F{i + 1}(t) }}" for i in range(40)]
     bodies.append("F40 (a) => (b) { b = Relu(a) }")
     assert refused(f"{CALL} " + f" {AGAIN} ".join(bodies)).startswith(
-        "functions that call one another come to more than"
+        "functions that call one another have more than"
     )
 
 

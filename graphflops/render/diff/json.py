@@ -74,7 +74,7 @@ def document_type() -> type[msgspec.Struct]:
 
 @cache
 def _document() -> tuple[Any, list[Key], Any]:
-    """The msgspec type, the keys that stand for one field of the comparison, and the writer of an origin."""
+    """The msgspec type, the keys of one field of the comparison, and the writer of an origin."""
     figures = Kind(dict[str, FigureChange], remembered(_changes, id))
     special = {Mapping[str, Figure]: figures, Row: Kind(CallSummary, _call)}
     forms = JsonForms(_FORMS, special, default=Form(always=True))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison, Fold, GroupChange
     from graphflops.report import Grouping
 
-LINES = 25  # lines of a table where no number is asked for
+LINES = 25  # default number of lines of a table
 _FORMULA = 60
 _PARTS = {quantity.name: quantity.head for quantity in REPORTED if quantity.part_of}
 _LEADS = (*(q.name for q in REPORTED if not q.part_of and q.name != "macs"), "parameters", *_PARTS)
@@ -42,7 +42,7 @@ _BRIEF = {
 def tables(
     comparison: Comparison, by: Grouping | None = None, depth: int | None = None, top: int | None = None
 ) -> Iterator[TextTable]:
-    """Totals of every phase, and where the difference is: by module, or by what is asked for.
+    """Totals of every phase, and where the difference is: by module, or by what the user chose.
 
     depth: components of a module's path; what is below adds up. top: lines of the table; the others are one line together.
     """
@@ -105,7 +105,7 @@ def modules(comparison: Comparison, depth: int | None, most: int) -> TextTable:
 
 
 def _what(fold: Fold) -> str:
-    """The differences of a module, or its type if there are none to tell."""
+    """The differences of a module, or its type if there are none."""
     return ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2)) or type_of(fold.first)
 
 
@@ -174,7 +174,7 @@ def _cells(figures: Mapping[str, Figure], lead: str, beside: Sequence[str]) -> l
 
 
 def _columns(comparison: Comparison, figures: Sequence[Mapping[str, Figure]]) -> tuple[str, list[str]]:
-    """The quantity that is shown in full, and those of which the deltas are shown: what changed anywhere."""
+    """The quantity that is shown in full, and the changed ones, whose deltas are shown."""
 
     def changed(name: str) -> bool:
         return any(name in part and part[name].differs for part in figures)

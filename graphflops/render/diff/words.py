@@ -30,7 +30,7 @@ _LEADING = tuple(q.name for q in REPORTED if not q.part_of and q.name != "macs")
 _SAID = ("matrix_flops", "parameters", "parameter_bytes", *_PARTS, *_LEADING[1:], "peak_bytes")
 _DEGREES = ("independent", "linear", "quadratic", "cubic")
 _FORMULA = 80  # characters of a formula in a sentence
-_FACTS = 3  # things said of one module in a line
+_FACTS = 3  # facts of one module in a line
 _MODULES = 3  # modules named in the lines that come first
 
 

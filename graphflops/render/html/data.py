@@ -46,7 +46,7 @@ _FITS = (
 
 @dataclass(frozen=True, slots=True)
 class PageSize:
-    """A size as the page asks for it. names: its symbol on each side, None where that has none; values: those at first."""
+    """An input field of the page for a size. names: its symbol on each side, if any; values: the initial ones."""
 
     shown: str
     names: tuple[str | None, ...]
@@ -54,7 +54,7 @@ class PageSize:
     info: SymbolInfo
 
     def wire(self, open_: Collection[str]) -> dict[str, Any]:
-        """As the page reads it. open_: symbols that stand in formulas; others were bound when the report was made."""
+        """As the page reads it. open_: symbols that occur in formulas; others were bound when the report was made."""
         return {
             "shown": safe(self.shown, 40),
             "open": any(name in open_ for name in (self.shown, *self.names) if name is not None),
@@ -92,9 +92,9 @@ def page_data(
     changes: Sequence[PageChange] = (),
     operators: bool = True,
 ) -> str:
-    """The data of a page about one report, or about two side by side, as JSON that can stand in a script element.
+    """The data of a page about one report, or about two side by side, as JSON that is safe in a script element.
 
-    lead: what is said first, true at the sizes that the page opens with.
+    lead: the first sentence, true at the initial sizes of the page.
     operators: whether those of the two can be compared; in an export they are others anyway.
     """
     ledgers = [Ledger(report) for report in sides]
@@ -152,7 +152,7 @@ class _Parts:
         self.names: list[str] = []
         self.formulas: list[int | str | list[str]] = []
         self.pretty: dict[int, str] = {}  # for people, of some formulas
-        self.symbols: set[str] = set()  # that stand in a formula
+        self.symbols: set[str] = set()  # that occur in a formula
         self._names: dict[str, int] = {}
         self._formulas: dict[Dim, int] = {}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison, Figure, Fold
     from graphflops.report import Report, Row
 
-_FACTS = 6  # things said of one module
+_FACTS = 6  # facts shown of one module
 
 
 def fragment(found: Comparison) -> str:
@@ -96,7 +96,7 @@ def _figures(figures: Mapping[str, Figure]) -> Iterator[list[Figure]]:
 
 
 def _forward_only(report: Report) -> Report:
-    """The report without a training step, of which the other one knows nothing."""
+    """The report without its training step, because the other report has none."""
     rows = tuple(replace(row, backward=None) for row in report.rows)
     memory = Timeline() if report.memory.gradients_from is not None else report.memory
     return replace(report, rows=rows, backward=None, optimizer=None, memory=memory)

@@ -33,7 +33,7 @@ SCRIPTS = (
 def page(data: str, title: str, plain: str, given: str = "") -> str:
     """A page that shows data, as `page_data` gives them.
 
-    plain: HTML for a reader whose browser runs no script. given: HTML that stands in the page as it is.
+    plain: HTML for a reader whose browser runs no script. given: HTML that is inserted unchanged.
     """
     style, script = _style(), _script()
     policy = "; ".join(

@@ -1,4 +1,4 @@
-"""A quantity against a size as an SVG picture: text and shapes alone, styled by the page it stands in."""
+"""A quantity against a size as an SVG picture: only text and shapes, styled by the page around it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def html(report: Report, given: str = "") -> str:
-    """The report as a page. given: HTML that stands in the page as it is."""
+    """The report as a page. given: HTML that is inserted unchanged."""
     title = summary.title(report)
     data = page_data([report], sizes_of(report), titles=[title])
     return page(data, title, fragment(report), given)

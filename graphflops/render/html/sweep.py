@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from graphflops.sweep import Point, Sweep
 
-_MOST_CURVES = 7  # that colours tell apart
+_MOST_CURVES = 7  # that colours can distinguish
 _MOST_LINES = 200  # of the table
 _LONGEST = 56  # characters of a size's name under a picture
 
@@ -52,7 +52,7 @@ def section(points: Sequence[Point], said: Sequence[str] = ()) -> str:
 def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
     yield "At these sizes, whatever is set below; all others as they were when the report was made."
     if undrawn:
-        yield f"{count_of(undrawn, 'more curve')} would not be told apart: the table has them."
+        yield f"{count_of(undrawn, 'more curve')} would not be distinguishable: the table has them."
     if any(amount(point) is None for point in points for _, amount, _ in _QUANTITIES):
         yield "? is what another size decides that has no value: --dim gives it one."
     if len(points) > _MOST_LINES:

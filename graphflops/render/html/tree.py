@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Place:
     """One node: a module, several equal siblings together, or the rest of a long list (no path).
 
-    parent: number of the place around it, -1 for the program. times: modules that it stands for.
+    parent: number of the place around it, -1 for the program. times: the number of modules in one line.
     """
 
     parent: int
@@ -38,7 +38,7 @@ class Layout:
     )  # by side and place, those of the modules themselves
 
     def outermost(self, place: int) -> int:
-        """The place around it that stands in the program itself."""
+        """The enclosing place in the program itself."""
         while self.places[place].parent > 0:
             place = self.places[place].parent
         return place

@@ -93,12 +93,8 @@ def explain(
     def answer(verdict: Verdict, padded: int | None, *reasons: str) -> Explanation:
         return Explanation(model_flops, padded, total, verdict, (*path, *reasons))
 
-    if model_flops is None:
-        return Explanation(None, None, total, "unknown", ("the analysis has no number",))
-    if model_flops == 0:
-        if counted.tensor_flops:
-            return answer("different", None, "matrix work where the analysis has none")
-        return Explanation(0, 0, 0, "equal")  # multiplications of elementwise kernels are no matrix work
+    if not model_flops:
+        return _without_matrix_work(model_flops, counted, path)
     if total == 0:
         return Explanation(model_flops, None, 0, "different", ("no matrix path",))
     if tiles is not None and tiles != total:
@@ -118,6 +114,16 @@ def explain(
     if masked_flops and model_flops - masked_flops <= total < model_flops:
         return answer("skipped", None, "masked tiles skipped")
     return answer("different", None, f"{total / model_flops:.3f} of the model")
+
+
+def _without_matrix_work(model_flops: int | None, counted: RangeCount, path: tuple[str, ...]) -> Explanation:
+    """The explanation of a call whose matrix FLOPs are unknown to the analysis, or 0."""
+    if model_flops is None:
+        return Explanation(None, None, counted.flops, "unknown", ("the analysis has no number",))
+    if counted.tensor_flops:
+        reasons = (*path, "matrix work where the analysis has none")
+        return Explanation(0, None, counted.flops, "different", reasons)
+    return Explanation(0, 0, 0, "equal")  # multiplications of elementwise kernels are no matrix work
 
 
 def _algorithms(counted: RangeCount) -> list[str]:
