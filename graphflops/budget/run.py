@@ -196,20 +196,27 @@ def checked(
         for _, some in planned
         for job in some
     ]
-    found: dict[str, list[Finding]] = {_names(budget, model)[0]: [] for model in models}
+    outcomes = zip(jobs, _run(jobs, processes, rule_files), strict=True)
+    without = [_names(budget, model)[0] for model, some in planned if not some]
+    return _collected(budget, [_names(budget, model)[0] for model in models], without, outcomes)
+
+
+def _collected(
+    budget: BudgetFile, names: Sequence[str], without: Sequence[str], outcomes: Iterable[tuple[Job, Outcome]]
+) -> Checked:
+    """The findings of all jobs by model. without: names of the models that no limit is for."""
+    found: dict[str, list[Finding]] = {name: [] for name in names}
     values: dict[str, Mapping[str, int]] = {}
     results: dict[str, list[LimitResult]] = {}
     measured: Baseline = {}
-    for job, outcome in zip(jobs, _run(jobs, processes, rule_files), strict=True):
+    for job, outcome in outcomes:
         found[job.label] += outcome.findings
         values.setdefault(job.label, outcome.values)
         results.setdefault(job.label, []).extend(outcome.limits)
         if outcome.measured is not None:
             measured.setdefault(job.name, {})[str(job.sizes)] = outcome.measured
-    for model, some in planned:
-        if not some:
-            text = f"no limit of {shown(budget.path)} is for this model"
-            found[_names(budget, model)[0]].append(finding("GF311", text))
+    for name in without:
+        found[name].append(finding("GF311", f"no limit of {shown(budget.path)} is for this model"))
     each = [
         ModelFindings(
             name, tuple(dict.fromkeys(of)), values.get(name, {}), limits=tuple(results.get(name, ()))

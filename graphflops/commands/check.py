@@ -16,6 +16,7 @@ from graphflops.writing import locked
 if TYPE_CHECKING:
     from graphflops.budget.limits import BudgetFile
     from graphflops.budget.run import Checked
+    from graphflops.findings import Findings
 
 
 @click.command(cls=options.LimitedCommand)
@@ -76,7 +77,6 @@ def check(
     """
     from graphflops.budget import limits
     from graphflops.budget.run import before_of, checked
-    from graphflops.checkout import located
 
     if init:
         _write_starter(budget_file or NAME, models)
@@ -85,12 +85,18 @@ def check(
     paths = _models(budget, models, update)
     before, revision = (None, "") if update else before_of(budget, paths, baseline)
     result = checked(budget, paths, before, revision=revision, update=update, **given)
-    form = formats.chosen("Findings", form, output)
-    files.write(formats.render(result.findings, form, locate=located, **files.screen(output)), output)
+    _write(result.findings, form, output)
     if update and not result.failed and budget.baseline_path is not None:
         _update(budget.baseline_path, result, whole=not models)
     if result.failed or result.broken:
         ctx.exit(1 if result.failed else 3)
+
+
+def _write(findings: Findings, form: str | None, output: str | None) -> None:
+    from graphflops.checkout import located
+
+    form = formats.chosen("Findings", form, output)
+    files.write(formats.render(findings, form, locate=located, **files.screen(output)), output)
 
 
 def _write_starter(path: str, models: tuple[str, ...]) -> None:

@@ -30,6 +30,7 @@ MOST = 3  # names of operators in one collection
 LITERALS = {
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",
+    "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
     "runtime/onnx_run.py": "reads ONNX: onnxruntime returns no Constant",
     "runtime/operators.py": "refuses some operators of torch, and replaces some by functions that run on any machine",
 }
@@ -49,8 +50,10 @@ COLLECTIONS = {
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "memory/kernels.py": "temporary tensors of gradients, by canonical name",
     "memory/layouts.py": "says what strides become in each operator, by canonical name",
+    "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
     "runtime/flex/codegen.py": "names that the generated code already uses",
     "runtime/flex/lowering.py": "one line of Triton for each pointwise operator, by canonical name",
+    "runtime/unsafe.py": "refuses operators of torch that could harm the process",
 }
 SPLITTERS = ("split", "rsplit", "partition", "rpartition", "rstrip", "endswith", "removesuffix")
 VARIABLES = ("op", "op_type", "spelling", "base", "word")
