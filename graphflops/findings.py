@@ -72,6 +72,7 @@ class ModelFindings:
 
     values: the sizes at which its costs are given as numbers. assumed: those of them that are assumed.
     limits: every limit that a check compared, those that hold too.
+    whole: FLOPs and bytes of the model; the costs of findings are shares of them.
     """
 
     model: str
@@ -79,6 +80,7 @@ class ModelFindings:
     values: Mapping[str, int] = field(default_factory=dict)
     assumed: Mapping[str, int] = field(default_factory=dict)
     limits: tuple[LimitResult, ...] = ()
+    whole: tuple[Dim, Dim] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -194,10 +194,20 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     budget: list[_Entry] = []
     models: str | list[str] = []
     baseline: str | None = None
+    audit: dict[str, Any] = {}  # of `graphflops audit`
 
 
 def read(path: str) -> BudgetFile:
     """The budget in a file; FileError, in one line, says at which key it is wrong."""
+    return parse(_content(path), path)
+
+
+def table_of(path: str) -> dict[str, Any]:
+    """A whole TOML file; FileError as `read` raises it."""
+    return _toml(_content(path), path)
+
+
+def _content(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST_FILE + 1)
@@ -205,15 +215,12 @@ def read(path: str) -> BudgetFile:
         raise FileError(f"{shown(path)}: {error.strerror or error}") from None
     if len(data) > _LARGEST_FILE:
         raise FileError(f"{shown(path)}: larger than any budget: {_LARGEST_FILE:,} bytes at most")
-    return parse(data, path)
+    return data
 
 
 def parse(data: bytes, path: str) -> BudgetFile:
     """The budget written in `data`; FileError as `read` raises it."""
-    try:
-        table = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FileError(f"{shown(path)}: no TOML: {error}") from None
+    table = _toml(data, path)
     try:
         wire = msgspec.convert(table, _File)
     except msgspec.ValidationError as error:
@@ -228,6 +235,14 @@ def parse(data: bytes, path: str) -> BudgetFile:
     return BudgetFile(
         path, os.path.dirname(path) or ".", tuple(entries), tuple(_listed(wire.models)), wire.baseline
     )
+
+
+def _toml(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FileError(f"{shown(path)}: no TOML: {error}") from None
+    return table
 
 
 def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:

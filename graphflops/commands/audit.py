@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from graphflops.commands import files, options
+from graphflops.errors import FileError
 from graphflops.render import formats
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     metavar="N",
     help="Findings of one code in a table. Default: 5.",
 )
+@click.option(
+    "--statistics", is_flag=True, help="One line for each code: how often, in how many models, what it costs."
+)
 @options.output_of("Findings")
 @click.option("--explain", metavar="CODE", help="Say what a check looks for; `all` lists them.")
 @click.pass_context
@@ -58,6 +63,7 @@ def audit(
     inputs: dict[str, tuple[int, ...]],
     assume: bool,
     top: int | None,
+    statistics: bool,
     form: str | None,
     output: str | None,
     explain: str | None,
@@ -79,13 +85,19 @@ def audit(
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
     form = formats.chosen("Findings", form, output)
-    formats.refuse("Findings", form, {"top": top})
+    shown = {"top": top, "statistics": statistics or None}
+    formats.refuse("Findings", form, shown)
     from graphflops.onnx_audit.catalogue import chosen
 
-    found = _audited(models, chosen(select, ignore), dims=dims, inputs=inputs, assume=assume)
+    found, errors = _audited(models, chosen(select, ignore), dims=dims, inputs=inputs, assume=assume)
     from graphflops.checkout import located
 
-    files.write(formats.render(found, form, top=top, locate=located, **files.screen(output)), output)
+    if found.models:
+        files.write(formats.render(found, form, **shown, locate=located, **files.screen(output)), output)
+    for error in errors:
+        click.echo(f"graphflops: error: {error}", err=True)
+    if errors:
+        ctx.exit(1)
     if fail_on != "never" and _has(found, fail_on):
         ctx.exit(3)
 
@@ -98,20 +110,26 @@ def _has(found: Findings, least: Severity) -> bool:
     return any(finding.severity in severe for entry in found.models for finding in entry.findings)
 
 
-def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> Findings:
-    from graphflops.findings import ModelFindings
+def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple[Findings, list[str]]:
+    """The findings of the files that can be read, without those that graphflops.toml ignores; an error for each other."""
+    from graphflops.budget.ignores import read_ignores
+    from graphflops.configuration import nearest
     from graphflops.limits import next_analysis
     from graphflops.onnx_audit.audit import audit as run
     from graphflops.onnx_audit.audit import audit_findings
 
-    found = []
+    ignores = read_ignores(nearest())
+    found, errors = [], []
     for model in models:
         next_analysis()
-        with files.Progress() as progress:
-            result = run(model, codes=codes, progress=progress, **sizes)
-        known = () if result.report is None else (result.report.values, result.report.assumed)
-        found.append(ModelFindings(model, result.findings, *known))
-    return audit_findings(found)
+        try:
+            with files.Progress() as progress:
+                result = run(model, codes=codes, progress=progress, **sizes).of_model()
+        except FileError as error:
+            errors.append(str(error))
+            continue
+        found.append(replace(result, findings=tuple(ignores.kept(result.findings, model))))
+    return audit_findings(found), errors
 
 
 def _explain(code: str, output: str | None) -> None:

@@ -32,9 +32,17 @@ class Audit(Rendered):
     findings: tuple[Finding, ...]
     report: Report | None
 
+    def of_model(self) -> ModelFindings:
+        """The findings with the sizes and the costs of the model."""
+        if self.report is None:
+            return ModelFindings(self.path, self.findings)
+        cost = self.report.total()
+        whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
+        sizes = self.report.values, self.report.assumed
+        return ModelFindings(self.path, self.findings, *sizes, whole=whole)
+
     def _content(self) -> Findings:
-        known = () if self.report is None else (self.report.values, self.report.assumed)
-        return audit_findings([ModelFindings(self.path, self.findings, *known)])
+        return audit_findings([self.of_model()])
 
 
 def audit(

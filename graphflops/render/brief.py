@@ -47,7 +47,7 @@ def _overview(found: Any) -> str:
 
 
 def _findings(found: Any) -> str:
-    from graphflops.render.findings import conclusion
+    from graphflops.render.conclusion import conclusion
 
     return conclusion(found.models)
 
@@ -57,7 +57,7 @@ def _checked(checked: Any) -> str:
 
 
 def _audit(found: Any) -> str:
-    from graphflops.render.findings import counted
+    from graphflops.render.conclusion import counted
 
     return f"{safe(found.path, 80)}: {counted(found.findings)}"
 

@@ -9,6 +9,7 @@ import msgspec
 
 from graphflops.dims import evaluate
 from graphflops.findings import SEVERITIES
+from graphflops.render.conclusion import conclusion, state
 from graphflops.render.json import inert
 from graphflops.render.markdown import escaped
 from graphflops.render.tables import Entry, TextTable
@@ -26,14 +27,29 @@ _MARKS = {"within": "ok", "over": "OVER", "unknown": "?"}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
-def table(found: Findings, *, top: int | None = None, width: int = 120, color: bool = False) -> str:
+def table(
+    found: Findings,
+    *,
+    top: int | None = None,
+    statistics: bool = False,
+    width: int = 120,
+    color: bool = False,
+) -> str:
     """Each finding in a few lines, the most severe first; models without findings in one line.
 
-    top: findings of one code shown for one model; the others are counted.
+    top: findings of one code shown for one model; the others are counted. statistics: a line for each code instead.
     """
+    from graphflops.render import audit
     from graphflops.render.table import Page
 
     page = Page(width, color)
+    if statistics:
+        page.table(audit.statistics(found))
+        page.line((f"  {conclusion(found.models)}", "bold"))
+        return page.text()
+    if found.command == "audit":
+        audit.table(found, page, top or found.per_code)
+        return page.text()
     for model in found.models:
         page.line((safe(model.model), "bold"), f"  {state(model)}")
         if model.assumed and any(worth(finding, model) for finding in model.findings):
@@ -100,18 +116,6 @@ def fitted(lines: Sequence[str], limit: int | None, rest: Callable[[int], str]) 
     return "".join(lines[:kept]) + rest(len(lines) - kept)
 
 
-def counted(findings: Iterable[Finding]) -> str:
-    """`2 errors, 1 note`; `nothing found`."""
-    severities = Counter(finding.severity for finding in findings)
-    parts = [count_of(severities[severity], severity) for severity in SEVERITIES if severities[severity]]
-    return ", ".join(parts) or "nothing found"
-
-
-def state(model: ModelFindings) -> str:
-    """What was found in a model; `within budget` where every limit holds."""
-    return "within budget" if model.limits and not model.findings else counted(model.findings)
-
-
 def limit_table(limits: Sequence[LimitResult]) -> TextTable:
     """Every limit: whether it holds, what was measured, what is allowed, and the share of it that is used."""
     entries = []
@@ -131,16 +135,6 @@ def _amount(count: int | None, limit: LimitResult) -> str:
         return memory(count)
     figure = number(count)
     return f"{figure}{'' if figure[-1].isalpha() else ' '}{limit.unit}".rstrip()
-
-
-def conclusion(found: Sequence[ModelFindings]) -> str:
-    """`3 errors in 2 of 50 models`, `nothing found in 50 models`."""
-    every = [finding for model in found for finding in model.findings]
-    concerned = sum(bool(model.findings) for model in found)
-    some = f"{concerned:,} of " if concerned else ""
-    if not every and any(model.limits for model in found):
-        return f"within budget: {count_of(len(found), 'model')}"
-    return f"{counted(every)} in {some}{count_of(len(found), 'model')}"
 
 
 def where(finding: Finding) -> str:

@@ -73,7 +73,7 @@ FORMATS = (
             "Sweep": Renderer("graphflops.render.sweep:table", _SCREEN),
             "Overview": Renderer("graphflops.render.overview:table", _SCREEN),
             "Comparison": Renderer("graphflops.render.diff.table:table", (*_CUTS, "verbose", *_SCREEN)),
-            "Findings": Renderer("graphflops.render.findings:table", ("top", *_SCREEN)),
+            "Findings": Renderer("graphflops.render.findings:table", ("top", "statistics", *_SCREEN)),
             "Validation": Renderer("graphflops.render.validation:table", ("top", "show_kernel", *_SCREEN)),
             "Listing": Renderer("graphflops.render.table:listing", _SCREEN),
         },

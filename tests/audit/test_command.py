@@ -52,8 +52,8 @@ def test_costs_name_the_sizes_that_are_assumed(tmp_path: Path) -> None:
     path.write_bytes(parser.parse_model(HEAD + body).SerializeToString())
     text = run(path).stdout
     assert "costs at batch = 1 (assumed), seq = 64 (assumed)" in text
-    assert "costs 512 B" in text  # 64 floats read, 64 written
-    assert "costs 8·batch·seq B" in run(path, "--open").stdout
+    assert "512 B (100.0 %)" in text  # 64 floats read, 64 written: all that the model moves
+    assert "not known at the sizes left open" in run(path, "--open").stdout
 
 
 def test_exit_codes(wasteful: Path, broken: Path) -> None:
@@ -86,15 +86,104 @@ def test_markdown(wasteful: Path) -> None:
     assert text.count("\n| ") >= 3
 
 
-def test_a_table_folds_what_repeats(tmp_path: Path) -> None:
-    body = "; ".join(f"v{i} = Cast <to = 1> (v{i - 1})" for i in range(1, 10)).replace("; ", "\n")
-    proto = parser.parse_model(HEAD + f"g (float[4] v0) => (float[4] v9) {{ {body} }}")
-    path = tmp_path / "chain.onnx"
+def chain(path: Path, names: list[str]) -> Path:
+    """Casts to the same type, one after the other, each in the module of that name."""
+    calls = [f"v{i + 1} = Cast <to = 1> (v{i})" for i in range(len(names))]
+    proto = parser.parse_model(
+        HEAD + f"g (float[4] v0) => (float[4] v{len(names)}) {{ {chr(10).join(calls)} }}"
+    )
+    for node, name in zip(proto.graph.node, names, strict=True):
+        node.name = name
     path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_equal_findings_over_layers_are_one_and_a_fix_stands_once(tmp_path: Path) -> None:
+    path = chain(tmp_path / "chain.onnx", [f"/layers.{i}/attn/Cast" for i in range(9)])
     out = run(path, "--select", "GF243").stdout
-    assert out.count("GF243 does-nothing") == 5
-    assert "4 more of GF243" in out
-    assert run(path, "--select", "GF243", "--top", "20").stdout.count("GF243 does-nothing") == 9
+    assert out.count("fix: ") == 1
+    assert "GF243 does-nothing  x9  288 B (100.0 %)" in out  # each reads and writes four floats
+    assert "layers.0-8.attn (x9): " in out
+    assert "9 warnings; together at most 288 B (100.0 %)" in out
+    assert (
+        len(json.loads(run(path, "--select", "GF243", "--format", "json").stdout)["models"][0]["findings"])
+        == 9
+    )
+
+
+def test_places_of_one_code_past_the_most_are_counted(tmp_path: Path) -> None:
+    path = chain(tmp_path / "chain.onnx", [f"/{name}/Cast" for name in "abcdefgh"])
+    assert "… and 3 more of GF243" in run(path, "--select", "GF243").stdout
+    assert "more of" not in run(path, "--select", "GF243", "--top", "20").stdout
+
+
+def test_statistics_have_a_line_for_each_code(wasteful: Path, broken: Path) -> None:
+    lines = run(wasteful, broken, "--statistics").stdout.splitlines()
+    assert [line.split()[:4] for line in lines[1:-1]] == [
+        ["error", "GF202", "undefined-value", "1"],
+        ["warning", "GF243", "does-nothing", "1"],
+        ["note", "GF216", "unused-input", "1"],
+    ]
+    assert run(wasteful, "--statistics", "--format", "json").exit_code == 2
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(wasteful: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_text("no model")
+    result = run(bad, wasteful, tmp_path / "none.onnx")
+    assert result.exit_code == 1
+    assert "GF243 does-nothing" in result.stdout
+    first, second = result.stderr.splitlines()
+    assert "bad.onnx: is not an ONNX model" in first
+    assert "none.onnx: no such file" in second
+
+
+@pytest.mark.parametrize(
+    ("entry", "codes"),
+    [
+        ('codes = "GF24"', ["GF216"]),
+        ('codes = ["GF216", "GF243"]', []),
+        ('files = "other/*.onnx"', ["GF243", "GF216"]),
+        ('files = "model.onnx"\ncodes = "GF216"', ["GF243"]),
+        ('modules = "layers.*"', ["GF243", "GF216"]),
+    ],
+)
+def test_graphflops_toml_ignores_findings(
+    wasteful: Path, monkeypatch: pytest.MonkeyPatch, entry: str, codes: list[str]
+) -> None:
+    (wasteful.parent / "graphflops.toml").write_text(f"[[audit.ignore]]\n{entry}\n")
+    (wasteful.parent / "deep").mkdir()
+    monkeypatch.chdir(wasteful.parent / "deep")
+    (model,) = json.loads(run("../model.onnx", "--format", "json").stdout)["models"]
+    assert [finding["code"] for finding in model["findings"]] == codes
+
+
+def test_findings_in_a_module_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain(tmp_path / "chain.onnx", [f"/layers.{i}/attn/Cast" for i in range(3)])
+    (tmp_path / "graphflops.toml").write_text(
+        '[[audit.ignore]]\nmodules = "layers.*.attn"\ncodes = "GF243"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    assert "nothing found" in run("chain.onnx", "--select", "GF243").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[audit.ignore]]", "audit.ignore[0] ignores nothing"),
+        ('[[audit.ignore]]\ncode = "GF2"', "unknown field `code`"),
+        ("[audit", "no TOML"),
+    ],
+)
+def test_wrong_settings_are_one_line(
+    wasteful: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    (wasteful.parent / "graphflops.toml").write_text(text)
+    monkeypatch.chdir(wasteful.parent)
+    result = run("model.onnx")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("code", [*checks()])

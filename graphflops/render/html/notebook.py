@@ -31,13 +31,14 @@ def notebook(value: Any) -> str:
 
 def findings(found: Findings) -> str:
     """How many there are, and a table for each model with any."""
-    from graphflops.render.findings import conclusion
+    from graphflops.render.conclusion import conclusion
 
     return f"<div><p><b>{escaped(conclusion(found.models))}</b></p>{''.join(map(_model, found.models))}</div>"
 
 
 def _model(model: ModelFindings) -> str:
-    from graphflops.render.findings import limit_table, state, where, worth
+    from graphflops.render.conclusion import state
+    from graphflops.render.findings import limit_table, where, worth
 
     heads = ("severity", "code", "what", "where", "costs", "fix")
     entries = [

@@ -1,0 +1,78 @@
+"""Findings of an audit that graphflops.toml ignores: by code, file and module."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Union
+
+import msgspec
+
+from graphflops.budget.limits import table_of
+from graphflops.budget.patterns import matches_file, matches_module
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from graphflops.findings import Finding
+
+_Names = Union[str, list[str]]
+
+
+class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[audit.ignore]]`: a finding is ignored that meets all of what is stated.
+
+    codes: codes or how they begin. files: patterns of models, relative to the folder of graphflops.toml. modules: patterns.
+    """
+
+    codes: _Names = ()  # type: ignore[assignment]
+    files: _Names = ()  # type: ignore[assignment]
+    modules: _Names = ()  # type: ignore[assignment]
+
+    def ignores(self, finding: Finding, file: str) -> bool:
+        """True for a finding in the model at that path."""
+        codes, files, modules = map(_listed, (self.codes, self.files, self.modules))
+        return (
+            (not codes or finding.code.startswith(tuple(codes)))
+            and (not files or any(matches_file(pattern, file) for pattern in files))
+            and (not modules or any(matches_module(pattern, finding.module) for pattern in modules))
+        )
+
+
+class _Audit(msgspec.Struct, forbid_unknown_fields=True):
+    ignore: list[Ignore] = []
+
+
+class Ignores:
+    """All `[[audit.ignore]]` of a file."""
+
+    def __init__(self, entries: Iterable[Ignore] = (), folder: str = ".") -> None:
+        self.entries = tuple(entries)
+        self.folder = folder
+
+    def kept(self, findings: Iterable[Finding], model: str) -> Iterator[Finding]:
+        """The findings that nothing ignores."""
+        file = os.path.relpath(os.path.abspath(model), os.path.abspath(self.folder)).replace(os.sep, "/")
+        for finding in findings:
+            if not any(entry.ignores(finding, file) for entry in self.entries):
+                yield finding
+
+
+def read_ignores(path: str | None) -> Ignores:
+    """The ignores of a file; FileError, in one line, for a table [audit] that is wrong."""
+    if path is None:
+        return Ignores()
+    try:
+        audit = msgspec.convert(table_of(path).get("audit", {}), _Audit)
+    except msgspec.ValidationError as error:
+        raise FileError(f"{shown(path)}: audit: {error}") from None
+    for index, entry in enumerate(audit.ignore):
+        if not (entry.codes or entry.files or entry.modules):
+            raise FileError(
+                f"{shown(path)}: audit.ignore[{index}] ignores nothing: state codes, files or modules"
+            )
+    return Ignores(audit.ignore, os.path.dirname(path) or ".")
+
+
+def _listed(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else [*names]

@@ -1,0 +1,166 @@
+"""Findings of an audit for a terminal: by code, equal ones over layers folded, each fix once, the most expensive first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.dims import evaluate, total
+from graphflops.findings import SEVERITIES
+from graphflops.render.conclusion import conclusion, counted
+from graphflops.render.tables import Entry, TextTable
+from graphflops.render.text import assumptions, count_of, memory, number, percent, safe, spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.findings import Finding, Findings, ModelFindings
+    from graphflops.render.table import Page
+
+_SENTENCE = 1_000  # characters of a message shown
+_NUMBERS = re.compile(r"\d+")
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class FindingFold:
+    """Findings of one code whose places differ by numbers only."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def place(self) -> str:
+        """`layers.0-35.self_attn (x36)`; the source line of one that stands alone."""
+        first = self.findings[0]
+        names = [finding.module or finding.node for finding in self.findings]
+        label = safe(_ranges(names), 120)
+        source = safe(first.source, 80)
+        where = f"{label} ({source})" if label and source else label or source
+        return f"{where} (x{len(self.findings):,})".strip() if len(self.findings) > 1 else where
+
+
+def folded(findings: Iterable[Finding]) -> list[FindingFold]:
+    """Findings of one code and operator whose modules, calls and sources differ by numbers only are one."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        place = finding.module or finding.node
+        key = (finding.code, finding.severity, finding.op, _NUMBERS.sub("*", place), finding.source)
+        groups.setdefault(key, []).append(finding)
+    return [FindingFold(tuple(members)) for members in groups.values()]
+
+
+def _ranges(names: Sequence[str]) -> str:
+    """`layers.0-35.self_attn` for the names of 36 layers: each number that differs becomes its range."""
+    numbers = [_NUMBERS.findall(name) for name in names]
+    columns = iter([spans(sorted({int(n) for n in column})) for column in zip(*numbers, strict=True)])
+    return _NUMBERS.sub(lambda _: next(columns), names[0])
+
+
+class Shares:
+    """Costs of findings as numbers, and their shares of the whole model."""
+
+    def __init__(self, model: ModelFindings) -> None:
+        self.model = model
+        self.flops, self.bytes = (self.value(part) or 0 for part in model.whole)
+
+    def value(self, quantity: Dim | None) -> int | None:
+        return None if quantity is None else evaluate(quantity, self.model.values)
+
+    def share(self, findings: Sequence[Finding]) -> float:
+        """The larger of the shares of FLOPs and of bytes; what sorts findings."""
+        sums = self.sums(findings)
+        wholes = (self.flops, self.bytes)
+        return max((part or 0) / whole if whole else 0.0 for part, whole in zip(sums, wholes, strict=True))
+
+    def sums(self, findings: Sequence[Finding]) -> tuple[int | None, int | None]:
+        flops = self.value(total(finding.flops or 0 for finding in findings))
+        moved = self.value(total(finding.bytes or 0 for finding in findings))
+        return flops, moved
+
+    def text(self, findings: Sequence[Finding]) -> str:
+        """`3.1 M FLOPs (2.0 % of all), 1.2 MB (0.4 % of all)`; "" where nothing is known to be wasted."""
+        flops, moved = self.sums(findings)
+        parts = [
+            f"{number(flops)} FLOPs{_of(flops, self.flops)}" if flops else "",
+            f"{memory(moved)}{_of(moved, self.bytes)}" if moved else "",
+            "not known at the sizes left open" if flops is None or moved is None else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+def _of(part: int, whole: int) -> str:
+    return f" ({percent(part, whole)} %)" if whole else ""
+
+
+def table(found: Findings, page: Page, top: int | None) -> None:
+    """Writes the findings of each model to the page. top: folded findings of one code that are shown."""
+    for model in found.models:
+        page.line((safe(model.model), "bold"), f"  {counted(model.findings)}")
+        shares = Shares(model)
+        if model.assumed and any(shares.text([finding]) for finding in model.findings):
+            page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
+        by_code: dict[tuple[str, str], list[Finding]] = {}
+        for finding in model.findings:
+            by_code.setdefault((finding.code, finding.severity), []).append(finding)
+        ranked = sorted(
+            by_code.values(), key=lambda each: (SEVERITIES.index(each[0].severity), -shares.share(each))
+        )
+        for findings in ranked:
+            page.line()
+            _code(page, findings, shares, top)
+        if model.findings:
+            page.line()
+            page.line((f"  {counted(model.findings)}{_saving(model, shares)}", "bold"))
+            page.line()
+    if len(found.models) > 1:
+        page.line((conclusion(found.models), "bold"))
+
+
+def _saving(model: ModelFindings, shares: Shares) -> str:
+    """What mending everything saves at most: findings may be about the same work."""
+    text = shares.text(model.findings)
+    return f"; together at most {text}" if text else ""
+
+
+def _code(page: Page, findings: Sequence[Finding], shares: Shares, top: int | None) -> None:
+    """One code: what it costs together, its fix, then its places."""
+    first, folds = findings[0], folded(findings)
+    folds.sort(key=lambda fold: -shares.share(fold.findings))
+    times = f"  x{len(findings):,}" if len(findings) > 1 else ""
+    work = shares.text(findings)
+    page.line(
+        (f"  {first.severity}", _COLORS[first.severity]),
+        (f"  {safe(first.code, 20)} {safe(first.name, 60)}{times}", "bold"),
+        f"  {work}" if work else "",
+    )
+    if first.fix:
+        page.line((f"    fix: {safe(first.fix, _SENTENCE)}", "dim"))
+    for fold in folds[:top]:
+        place = f"{fold.place}: " if fold.place else ""
+        costs = f"  {shares.text(fold.findings)}" if len(folds) > 1 and shares.text(fold.findings) else ""
+        page.line(f"    {place}{safe(fold.findings[0].message, _SENTENCE)}{costs}")
+    rest = sum(len(fold.findings) for fold in folds[top:]) if top is not None else 0
+    if rest:
+        page.line(f"    … and {rest:,} more of {safe(first.code, 20)}")
+
+
+def statistics(found: Findings) -> TextTable:
+    """A line for each code: how often it was found, in how many models, and what it costs together."""
+    rows: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
+    for model in found.models:
+        shares = Shares(model)
+        codes = dict.fromkeys((f.severity, f.code, f.name) for f in model.findings)
+        for key in codes:
+            members = [f for f in model.findings if (f.severity, f.code, f.name) == key]
+            flops, moved = shares.sums(members)
+            rows.setdefault(key, []).append((len(members), flops or 0, moved or 0))
+    entries = []
+    for (severity, code, name), counts in rows.items():
+        times, flops, moved = (sum(column) for column in zip(*counts, strict=True))
+        cells = (severity, safe(code, 20), safe(name, 60), f"{times:,}", count_of(len(counts), "model"))
+        entries.append((severity, -times, Entry((*cells, number(flops), memory(moved)))))
+    entries.sort(key=lambda entry: (SEVERITIES.index(entry[0]), entry[1]))
+    heads = ("severity", "code", "name", "findings", "in", "FLOPs", "bytes")
+    return TextTable(heads, [entry for _, _, entry in entries], 3)
