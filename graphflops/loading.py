@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
@@ -146,7 +147,10 @@ def saved_report(model: object) -> Report | None:
     assert isinstance(model, (str, os.PathLike))
     place = shown(os.fspath(model))
     with open(model, "rb") as file:
-        data = file.read(_LARGEST_REPORT + 1)
+        # In parts: Python asks for all the memory that a read of a given size may need before it reads.
+        data = b"".join(
+            itertools.takewhile(len, (file.read(2**24) for _ in range(_LARGEST_REPORT // 2**24 + 1)))
+        )
     if len(data) > _LARGEST_REPORT:
         raise FileError(f"{place}: too large for a report: at most {_LARGEST_REPORT:,} bytes")
     try:

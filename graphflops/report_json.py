@@ -81,7 +81,7 @@ def decoded(data: bytes) -> Report:
             **own,
         )
         return saved(report)
-    except (msgspec.MsgspecError, DimError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, DimError, RecursionError) as error:
         raise FileError(f"not a graphflops report of schema {SCHEMA}: {error}") from error
 
 

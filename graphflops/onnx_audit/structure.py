@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from graphflops.onnx_audit.model import Model
 
+_NEWEST = 2**31 - 1  # the largest version that onnx's checker can hold
 _MOST = 50  # findings of one check about the file
 
 
@@ -304,15 +305,15 @@ def _is_deprecated(node: Any, model: Model) -> bool:
         return False
     defs = importlib.import_module("onnx.defs")
     try:
-        return bool(defs.get_schema(node.op_type, opset, domain).deprecated)
+        return bool(defs.get_schema(node.op_type, min(max(opset, 1), _NEWEST), domain).deprecated)
     except defs.SchemaError:
         return False
 
 
 def _context(model: Model, checker: Any) -> Any:
     context = checker.C.CheckerContext()
-    context.ir_version = model.proto.ir_version or 1
-    context.opset_imports = {"": 1, **model.opsets}
+    context.ir_version = min(max(model.proto.ir_version, 1), _NEWEST)
+    context.opset_imports = {"": 1, **{name: min(max(v, 1), _NEWEST) for name, v in model.opsets.items()}}
     return context
 
 
