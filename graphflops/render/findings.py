@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from graphflops.dims import Dim
     from graphflops.findings import Finding, Findings, LimitResult, ModelFindings, Severity
+    from graphflops.render.table import Page
 
 _FORMULA = 60  # characters of a formula in the middle of a line
 _SENTENCE = 1_000  # characters of a message shown
@@ -51,34 +52,39 @@ def table(
         audit.table(found, page, top or found.per_code)
         return page.text()
     for model in found.models:
-        page.line((safe(model.model), "bold"), f"  {state(model)}")
-        if model.assumed and any(worth(finding, model) for finding in model.findings):
-            page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
-        if model.limits:
-            page.table(limit_table(model.limits))
-        kept, rest = _most(model.findings, top or found.per_code)
-        for finding in kept:
-            place = where(finding)
-            page.line()
-            page.line(
-                (f"  {finding.severity}", _COLORS[finding.severity]),
-                (f"  {safe(finding.code, 20)} {safe(finding.name, 60)}", "bold"),
-                f"  {place}" if place else "",
-            )
-            page.line(f"    {safe(finding.message, _SENTENCE)}")
-            work = worth(finding, model)
-            if work:
-                page.line(f"    costs {work}")
-            if finding.fix:
-                page.line((f"    fix: {safe(finding.fix, _SENTENCE)}", "dim"))
-        for code, more in rest.items():
-            page.line()
-            page.line(f"  … and {more:,} more of {safe(code, 20)}")
-        if model.findings or model.limits:
-            page.line()
+        _model(page, model, top or found.per_code)
     if len(found.models) > 1:
         page.line((conclusion(found.models), "bold"))
     return page.text()
+
+
+def _model(page: Page, model: ModelFindings, top: int | None) -> None:
+    """One model: its limits, then its findings."""
+    page.line((safe(model.model), "bold"), f"  {state(model)}")
+    if model.assumed and any(worth(finding, model) for finding in model.findings):
+        page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
+    if model.limits:
+        page.table(limit_table(model.limits))
+    kept, rest = _most(model.findings, top)
+    for finding in kept:
+        place = where(finding)
+        page.line()
+        page.line(
+            (f"  {finding.severity}", _COLORS[finding.severity]),
+            (f"  {safe(finding.code, 20)} {safe(finding.name, 60)}", "bold"),
+            f"  {place}" if place else "",
+        )
+        page.line(f"    {safe(finding.message, _SENTENCE)}")
+        work = worth(finding, model)
+        if work:
+            page.line(f"    costs {work}")
+        if finding.fix:
+            page.line((f"    fix: {safe(finding.fix, _SENTENCE)}", "dim"))
+    for code, more in rest.items():
+        page.line()
+        page.line(f"  … and {more:,} more of {safe(code, 20)}")
+    if model.findings or model.limits:
+        page.line()
 
 
 def markdown(found: Findings, *, limit: int | None = None) -> str:

@@ -45,7 +45,7 @@ CANNOT_RUN = {
     "graphflops.runtime.counters": "needs a GPU and its profiler",
     "graphflops.runtime.flex": "needs a GPU",
     "@triton.jit": "is shown as it is generated",
-    "borrows an axis of length one": "shows a rule that is registered already",
+    "counts as a matrix with an axis of length one": "shows a rule that is registered already",
 }
 
 
