@@ -9,6 +9,7 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.passes.attention import facts_of, find_attentions, user_masks
 from graphflops.passes.bind import bind, merge_equal
+from graphflops.passes.labels import labelled, labels_of, without_labels
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
 from graphflops.passes.program import CallByCall
@@ -28,6 +29,7 @@ def analyze(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
     training: bool = False,
     assume: bool = True,
     execution: Execution = "graph",
@@ -41,6 +43,7 @@ def analyze(
     inputs: whole shapes by input name; a static program is propagated again from them.
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `prefix:128` or
         `density:0.3`; the last query stands at the position of the last key.
+    names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
     training: count the backward pass and an AdamW step too.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
     execution: whether memory is freed after the last use (`graph`), or as Python frees it on a GPU (`eager`).
@@ -50,10 +53,12 @@ def analyze(
     """
     graph = as_graph(model, model_name)
     stated = user_masks(masks, graph)
-    program = _priced(graph, dims or {}, inputs or {}, assume, training, progress)
+    labels = labels_of(graph, names or {})
+    dims = without_labels(dims or {}, labels, graph)
+    program = _priced(graph, dims, inputs or {}, assume, training, progress)
     program = find_attentions(program, stated)
     memory = memory_use(program, _memory_rules(execution))
-    return report(program, memory, execution)
+    return labelled(report(program, memory, execution), labels)
 
 
 def _memory_rules(execution: Execution) -> CallByCall:

@@ -70,7 +70,8 @@ class LimitResult:
 class ModelFindings:
     """All that was found in one model.
 
-    values: the sizes at which its costs are given as numbers. assumed: those of them that are assumed.
+    values: the sizes at which its costs are given as numbers. assumed: those of them that are assumed, by the names that
+    people read. names: these names of all sizes.
     limits: every limit that a check compared, those that hold too.
     whole: FLOPs and bytes of the model; the costs of findings are shares of them.
     """
@@ -79,6 +80,7 @@ class ModelFindings:
     findings: tuple[Finding, ...]
     values: Mapping[str, int] = field(default_factory=dict)
     assumed: Mapping[str, int] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[LimitResult, ...] = ()
     whole: tuple[Dim, Dim] = (0, 0)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 
 
-_NOT_OF_REPORTS = ("--model", "--mask", "--training", "--open", "--execution")
+_NOT_OF_REPORTS = ("--model", "--mask", "--name", "--training", "--open", "--execution")
 
 
 class Exported(Protocol):
@@ -50,6 +50,7 @@ def analyze(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
     training: bool = False,
     assume: bool = True,
     execution: Execution = "graph",
@@ -63,6 +64,7 @@ def analyze(
     model_name: which program of an archive that holds several.
     dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: whole shapes by input name.
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `density:0.3`, ...
+    names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
     training: count the backward pass and an AdamW step too.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
     execution: `graph` frees each tensor after its last use, `eager` when Python does on a GPU; decides peak memory.
@@ -73,11 +75,11 @@ def analyze(
     model = _captured(model, args, kwargs, dynamic_shapes)
     report = saved_report(model)
     if report is not None:
-        others = (model_name, masks, training, not assume, execution != "graph")
+        others = (model_name, masks, names, training, not assume, execution != "graph")
         return _resized(report, dims or {}, inputs or {}, others)
     from graphflops.analysis import analyze as computed
 
-    given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "training": training}
+    given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "names": names, "training": training}
     how: Any = {"assume": assume, "execution": execution, "progress": progress}
     return computed(model, model_name=model_name, **given, **how)
 

@@ -83,6 +83,7 @@ class SymbolInfo:
     """A size by name: its value and who gave it, inclusive range, input axes where it stands.
 
     given_by: the user, the example of the export (hint), or an assumption; None for a size without a value.
+    label: the name that the user gives the size, "" without one.
     """
 
     value: int | None
@@ -90,6 +91,7 @@ class SymbolInfo:
     minimum: int | None = None
     maximum: int | None = None
     where: tuple[str, ...] = ()
+    label: str = ""
 
     @property
     def is_upper_bound(self) -> bool:
@@ -189,10 +191,17 @@ class Report(Rendered):
         return {name: info.value for name, info in self.symbols.items() if info.value is not None}
 
     @property
+    def names(self) -> Mapping[str, str]:
+        """What people read for each symbol: `batch`, or `ids[0]` for a name that the exporter made up."""
+        names: Mapping[str, str] = imported("graphflops.size_names:size_names")(self.symbols, self.inputs)
+        return names
+
+    @property
     def assumed(self) -> Mapping[str, int]:
-        """The sizes that are assumed, and their values."""
+        """The values of the sizes that are assumed, by the names that people read."""
+        names, infos = self.names, self.symbols
         return {
-            name: value for name, value in self.values.items() if self.symbols[name].given_by == "assumption"
+            names[name]: value for name, value in self.values.items() if infos[name].given_by == "assumption"
         }
 
     def value(self, quantity: Dim) -> int | None:

@@ -33,7 +33,7 @@ _FORMS = {
             *("rows", "diagnostics"),
         )
     ),
-    SymbolInfo: Form(arrays={"range": ("minimum", "maximum")}, always=True),
+    SymbolInfo: Form(arrays={"range": ("minimum", "maximum")}, always=True, lenient=True),
     Totals: Form(always=True),
 }
 

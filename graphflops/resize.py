@@ -23,9 +23,11 @@ _ADVICE = "analyze the model itself"
 def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]]) -> Report:
     """The report at other sizes, as an analysis of the model at these sizes would give it.
 
-    dims: by symbol (`s27`) or input axis (`ids[1]`). inputs: whole shapes.
+    dims: by symbol (`s27`), label or input axis (`ids[1]`). inputs: whole shapes.
     Raises ModelError for a size that the report does not hold open, and where a size of a result would be negative.
     """
+    by_label = {info.label: name for name, info in report.symbols.items() if info.label}
+    dims = {by_label.get(name, name): size for name, size in dims.items()}
     dims = {name: size for name, size in dims.items() if not _is_given(report, name, size)}
     binding = bind(_sizes_only(report), dims, inputs, assume=False)
     if binding.awaited:

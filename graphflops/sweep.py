@@ -120,7 +120,7 @@ def _symbols(report: Report, names: str) -> list[str]:
 
 def _symbol(report: Report, name: str) -> str | None:
     for symbol, info in report.symbols.items():
-        if (name == symbol or name in info.where) and info.given_by != "user":
+        if name in (symbol, info.label, *info.where) and info.given_by != "user":
             return symbol
     return None
 

@@ -127,7 +127,7 @@ def compared(
 
 def assumptions(measures: Measures) -> list[Finding]:
     """A warning if a new baseline is measured at assumed sizes."""
-    assumed = measures.assumed
+    assumed = measures.report.assumed
     return [finding("GF312", f"measured{_at(assumed, assumed)}")] if assumed else []
 
 
@@ -240,7 +240,7 @@ class _Check:
 
     def open(self, scope: _Scope, quantity: str, value: Dim) -> Finding:
         """A quantity that has no value, here or in the baseline."""
-        infos, names = self.measures.report.symbols, value.symbols if isinstance(value, Expr) else ()
+        names = value.symbols if isinstance(value, Expr) else ()
         unset = [name for name in sorted(names) if name not in self.measures.report.values]
         if not unset:
             return finding(
@@ -248,11 +248,10 @@ class _Check:
                 f"{quantity}{scope.inside()} is a formula in the baseline and a number here",
                 module=scope.label,
             )
-        axes = [infos[name].where[0] if name in infos and infos[name].where else name for name in unset]
+        axes = [self.measures.report.names.get(name, name) for name in unset]
         what = f"{quantity}{scope.inside()} depends on {listed((safe(axis, 60) for axis in axes), 8)}"
-        return finding(
-            "GF304", f"{what}, of no known size: {shortened(formula(value), 120)}", module=scope.label
-        )
+        text = shortened(formula(value, self.measures.report.names), 120)
+        return finding("GF304", f"{what}, of no known size: {text}", module=scope.label)
 
     def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
         """A broken limit: by how much, and which calls contribute most."""
@@ -322,9 +321,15 @@ class _Check:
 
     def sizes(self) -> str:
         """` at ids[1]=4096`: the sizes given, of the export, and assumed."""
-        infos = self.measures.report.symbols.items()
-        known = {(info.where or (name,))[0]: info.value for name, info in infos if info.value is not None}
-        return _at({**known, **dict(self.budget.sizes.dims)}, self.measures.assumed)
+        report = self.measures.report
+        known = {report.names[name]: value for name, value in report.values.items()}
+        return _at({**known, **self._fixed()}, report.assumed)
+
+    def _fixed(self) -> dict[str, int]:
+        """The sizes that the budget states and that the program does not leave open."""
+        symbols = self.measures.report.symbols.items()
+        known = {place for name, info in symbols for place in (name, info.label, *info.where)}
+        return {name: value for name, value in self.budget.sizes.dims if name not in known}
 
 
 def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_unknown: bool) -> LimitResult:

@@ -53,11 +53,15 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model is analyzed at; equal for all limits that one analysis can answer."""
+    """What a model is analyzed at; equal for all limits that one analysis can answer.
+
+    names: what sizes are called, the symbol or input axis by name.
+    """
 
     dims: tuple[tuple[str, int], ...] = ()
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     training: bool = False
+    names: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         """`ids[1]=4096 training`; "" for the sizes of the export. What a baseline calls it."""
@@ -183,6 +187,7 @@ class _Entry(_Quantities, forbid_unknown_fields=True):
     models: str | list[str] = "**"
     dims: dict[str, int] = msgspec.field(default_factory=dict)
     inputs: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    names: dict[str, str] = msgspec.field(default_factory=dict)
     training: bool = False
     coverage: str | None = None
     forbid: str | list[str] = msgspec.field(default_factory=list)
@@ -260,6 +265,7 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
         tuple(sorted(entry.dims.items())),
         tuple(sorted((name, tuple(shape)) for name, shape in entry.inputs.items())),
         entry.training,
+        tuple(sorted(entry.names.items())),
     )
     coverage = None
     if entry.coverage is not None:

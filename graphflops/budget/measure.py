@@ -63,11 +63,6 @@ class Measures:
             if info.value is not None and info.given_by != "user"
         }
 
-    @property
-    def assumed(self) -> dict[str, int]:
-        """The sizes that are assumed, by the axis where they stand."""
-        return {_axis(name, self.report.symbols[name]): value for name, value in self.report.assumed.items()}
-
     def figure(self, quantity: Dim) -> Figure:
         """A quantity as a number, or else its formula."""
         value = self.ledger.numbers.value(quantity)

@@ -320,6 +320,7 @@ def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:
 def report_at(model: Model, sizes: Sizes, *, assume: bool = True) -> Report:
     """The report of a model at the sizes that limits are for; raises what `analyze` raises."""
     given: Any = {"dims": dict(sizes.dims), "inputs": dict(sizes.inputs), "training": sizes.training}
+    given["names"] = dict(sizes.names)
     return analyze(model, assume=assume, **given)
 
 

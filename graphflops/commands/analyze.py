@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
 @options.dims
 @options.inputs
+@options.size_names
 @options.assume
 @options.masks
 @options.sweeps

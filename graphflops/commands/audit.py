@@ -40,6 +40,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 )
 @options.dims
 @options.inputs
+@options.size_names
 @options.assume
 @click.option(
     "--top",
@@ -61,6 +62,7 @@ def audit(
     fail_on: Literal["error", "warning", "note", "never"],
     dims: dict[str, int],
     inputs: dict[str, tuple[int, ...]],
+    names: dict[str, str],
     assume: bool,
     top: int | None,
     statistics: bool,
@@ -89,7 +91,9 @@ def audit(
     formats.refuse("Findings", form, shown)
     from graphflops.onnx_audit.catalogue import chosen
 
-    found, errors = _audited(models, chosen(select, ignore), dims=dims, inputs=inputs, assume=assume)
+    found, errors = _audited(
+        models, chosen(select, ignore), dims=dims, inputs=inputs, names=names, assume=assume
+    )
     from graphflops.checkout import located
 
     if found.models:

@@ -43,6 +43,7 @@ Pair = tuple[
 @click.argument("sides", nargs=-1, metavar="OLD NEW [-- PATH...]")
 @options.dims
 @options.inputs
+@options.size_names
 @options.assume
 @click.option(
     "--by",

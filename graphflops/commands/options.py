@@ -116,6 +116,21 @@ class ShapeOption(SizeOption):
         return name.strip(), tuple(self.size(size, param, ctx) for size in sizes.split(","))
 
 
+class NameOption(click.ParamType):  # type: ignore[type-arg]
+    """What to call a size: `batch=ids[0]` becomes `("batch", "ids[0]")`."""
+
+    name = "NAME=AXIS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Parse one."""
+        name, _, place = (part.strip() for part in str(value).partition("="))
+        if not name.isidentifier() or not place:
+            self.fail(f"{shown(value)!r} is not NAME=AXIS, such as batch=ids[0] or seq=s27", param, ctx)
+        return name, place
+
+
 class MaskOption(click.ParamType):  # type: ignore[type-arg]
     """What a mask lets through, by the name of an input: `attn_mask=causal` becomes `("attn_mask", "causal")`."""
 
@@ -193,6 +208,14 @@ dims = click.option(
     multiple=True,
     callback=named,
     help="Size by symbol (s27=4096) or axis (ids[1]=4096).",
+)
+size_names = click.option(
+    "--name",
+    "names",
+    type=NameOption(),
+    multiple=True,
+    callback=named,
+    help="What to call an open size: batch=ids[0]. --dim and --sweep take the name too.",
 )
 assume = click.option(
     "--open",

@@ -133,15 +133,19 @@ def _facts(before: Row, after: Row, joined: JointSizes, module: tuple[str, str])
     if before.op != after.op:
         yield Fact("operator", before.op, after.op)
     if (before.cost.masked_flops == 0) != (after.cost.masked_flops == 0):
-        yield Fact("mask", str(before.cost.masked_flops), str(after.cost.masked_flops))
+        masked = joined.old.text(before.cost.masked_flops), joined.new.text(after.cost.masked_flops)
+        yield Fact("mask", *masked)
     if joined.old(before.times) != joined.new(after.times):
-        yield Fact("times", str(before.times), str(after.times))
+        yield Fact("times", joined.old.text(before.times), joined.new.text(after.times))
     operands = _operands(before, module[0]), _operands(after, module[1])
     for what in {**operands[0], **operands[1]}:
         ours, theirs = operands[0].get(what), operands[1].get(what)
         if ours is None or theirs is None:
             yield Fact(
-                "operand", "" if ours is None else str(ours), "" if theirs is None else str(theirs), what
+                "operand",
+                "" if ours is None else joined.old.text(ours),
+                "" if theirs is None else joined.new.text(theirs),
+                what,
             )
         else:
             yield from _types(ours, theirs, what, joined)
@@ -169,14 +173,14 @@ def _heads(before: Row, after: Row, joined: JointSizes) -> Iterator[Fact]:
         if ours.type.rank == theirs.type.rank == 4:
             heads = joined.old(ours.type.shape[1]), joined.new(theirs.type.shape[1])
             if heads[0] != heads[1]:
-                yield Fact("heads", str(heads[0]), str(heads[1]), what)
+                yield Fact("heads", joined.old.text(heads[0]), joined.new.text(heads[1]), what)
 
 
 def _types(ours: TensorType, theirs: TensorType, what: str, joined: JointSizes) -> Iterator[Fact]:
     if ours.dtype != theirs.dtype:
         yield Fact("dtype", ours.dtype.name, theirs.dtype.name, what)
     if [*map(joined.old, ours.shape)] != [*map(joined.new, theirs.shape)]:
-        yield Fact("shape", _shape(ours), _shape(theirs), what)
+        yield Fact("shape", joined.old.text(_shape(ours)), joined.new.text(_shape(theirs)), what)
 
 
 def _shape(type_: TensorType) -> str:

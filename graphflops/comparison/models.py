@@ -26,6 +26,7 @@ def compare(
     model_name: str | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
+    names: Mapping[str, str] | None = None,
     training: bool = False,
     assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -33,7 +34,8 @@ def compare(
     """Computes what differs between two models: totals, modules, operators, sizes.
 
     old, new: whatever `graphflops.analyze` accepts, or `"REVISION:PATH"` for a file at a git revision.
-    model_name, dims, inputs, training, assume, progress: as for `graphflops.analyze`; a size has one value in both models.
+    model_name, dims, inputs, names, training, assume, progress: as for `graphflops.analyze`; a size has one value and one
+        name in both models.
 
     Raises FileError for a file that cannot be read, ModelError where given sizes contradict a model, OptionError for an
     option with a saved report, DimError where a formula grows too large.
@@ -43,9 +45,9 @@ def compare(
         models: list[Any] = [
             stack.enter_context(side.opened()) if isinstance(side, ModelFile) else side for side in sides
         ]
-        sizes: list[dict[str, Any]] = [{"dims": dims, "inputs": inputs}] * 2
-        if (dims or inputs) and not any(map(is_report, models)):
-            models, sizes = _each(models, model_name, dims or {}, inputs or {})
+        sizes: list[dict[str, Any]] = [{"dims": dims, "inputs": inputs, "names": names}] * 2
+        if (dims or inputs or names) and not any(map(is_report, models)):
+            models, sizes = _each(models, model_name, dims or {}, inputs or {}, names or {})
         reports = [
             analyze(model, model_name=model_name, training=training, assume=assume, progress=progress, **size)
             for model, size in zip(models, sizes, strict=True)
@@ -64,14 +66,16 @@ def _each(
     model_name: str | None,
     dims: Mapping[str, int],
     inputs: Mapping[str, Sequence[int]],
+    names: Mapping[str, str],
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """The graphs of both models, and the given sizes by the names that each of them has for these."""
     from graphflops.analysis import as_graph
-    from graphflops.comparison.shared_sizes import dims_for, inputs_for
+    from graphflops.comparison.shared_sizes import dims_for, inputs_for, names_for
 
     graphs = [as_graph(model, model_name) for model in models]
-    sizes = zip(dims_for(graphs, dims), inputs_for(graphs, inputs), strict=True)
-    return [*graphs], [{"dims": bound, "inputs": shapes} for bound, shapes in sizes]
+    dims = {names.get(name, name): value for name, value in dims.items()}
+    sizes = zip(dims_for(graphs, dims), inputs_for(graphs, inputs), names_for(graphs, names), strict=True)
+    return [*graphs], [{"dims": bound, "inputs": shapes, "names": called} for bound, shapes, called in sizes]
 
 
 def _titled(report: Report, side: object) -> Report:

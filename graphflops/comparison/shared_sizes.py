@@ -40,6 +40,18 @@ def inputs_for(
     ]
 
 
+def names_for(graphs: Sequence[Graph], names: Mapping[str, str]) -> list[dict[str, str]]:
+    """The names for sizes of each program; one for a size that neither has goes to both, whose analysis then raises."""
+    return [
+        {
+            label: _name(graph, graphs, place)
+            for label, place in names.items()
+            if _applies(graph, graphs, place)
+        }
+        for graph in graphs
+    ]
+
+
 def _applies(graph: Graph, graphs: Sequence[Graph], name: str) -> bool:
     return _known(graph, _name(graph, graphs, name)) or not any(_known(one, name) for one in graphs)
 

@@ -9,23 +9,28 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.comparison.result import JointSize, Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.size_names import AXIS, called
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.report import Named, Report
+    from graphflops.tensor import TensorType
 
 _NUMBERED = re.compile(r"[su]\d+")  # as torch names sizes: a name of the user's own reads better
-_AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 
 _Place = tuple[int, str]  # 0 for the old program or 1 for the new one, and the size's name there
 Axes = dict[tuple[str, int], Dim]
 
 
 class Renamed:
-    """Substitutes joint sizes into the quantities of one program; each distinct quantity once."""
+    """Substitutes joint sizes into the quantities of one program; each distinct quantity once.
 
-    def __init__(self, names: Mapping[str, Dim]) -> None:
+    called: what people read for the sizes of that program.
+    """
+
+    def __init__(self, names: Mapping[str, Dim], called: Mapping[str, str]) -> None:
+        self.called = called
         self._names = {name: size for name, size in names.items() if size is not symbol(name)}
         self._known: dict[Dim, Dim] = {}
 
@@ -40,6 +45,10 @@ class Renamed:
                 known = dim
             self._known[dim] = known
         return known
+
+    def text(self, what: Dim | TensorType | str) -> str:
+        """A quantity, a type or a shape of that program with the names that people read."""
+        return called(str(what), self.called)
 
     def cost(self, cost: Cost) -> Cost:
         """All quantities of a cost."""
@@ -73,10 +82,10 @@ def join(old: Report, new: Report) -> JointSizes:
     then the new one's, then what is assumed of the old, then of the new.
     """
     reports = (old, new)
-    called = {theirs: ours for ours, theirs in _same_inputs(old.inputs, new.inputs).items()}
-    axes = (_axes(old, {}), _axes(new, called))
+    renamed_inputs = {theirs: ours for ours, theirs in _same_inputs(old.inputs, new.inputs).items()}
+    axes = (_axes(old, {}), _axes(new, renamed_inputs))
     classes = _classes(old, new, axes)
-    names = _joint_names(classes)
+    names = _joint_names(classes, (old.names, new.names))
     renamed: tuple[dict[str, Dim], dict[str, Dim]] = ({}, {})
     values: dict[str, int] = {}
     sizes: list[JointSize] = []
@@ -99,7 +108,8 @@ def join(old: Report, new: Report) -> JointSizes:
         sizes.append(JointSize(name, _where(reports, own), ours, theirs, value, before, after, assumed))
         remarks += _remarks(sizes[-1], settled, [side.hint for side in sides])
     sizes.sort(key=lambda size: size.before_value == size.after_value and not (size.opened or size.fixed))
-    return JointSizes(tuple(sizes), tuple(remarks), Renamed(renamed[0]), Renamed(renamed[1]), values)
+    both = [Renamed(own, report.names) for own, report in zip(renamed, reports, strict=True)]
+    return JointSizes(tuple(sizes), tuple(remarks), both[0], both[1], values)
 
 
 class _Known(NamedTuple):
@@ -145,16 +155,16 @@ def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
     return {a.name: b.name for a, b in zip(old, new, strict=True)}
 
 
-def _axes(report: Report, called: Mapping[str, str]) -> Axes:
-    """The size of each axis of each input. `called`: the other name that the other program has for an input."""
+def _axes(report: Report, others: Mapping[str, str]) -> Axes:
+    """The size of each axis of each input. `others`: the name that the other program has for an input."""
     axes: Axes = {}
     for name, info in report.symbols.items():  # a size that the user bound is a number in the inputs' types
         for place in info.where:
-            if (axis := _AXIS.fullmatch(place)) is not None:
-                axes[called.get(axis[1], axis[1]), int(axis[2])] = symbol(name)
+            if (axis := AXIS.fullmatch(place)) is not None:
+                axes[others.get(axis[1], axis[1]), int(axis[2])] = symbol(name)
     for entry in report.inputs:
         for index, size in enumerate(entry.type.shape):
-            place_ = (called.get(entry.name, entry.name), index)
+            place_ = (others.get(entry.name, entry.name), index)
             if not (isinstance(size, int) and place_ in axes):
                 axes[place_] = size
     return axes
@@ -208,14 +218,21 @@ def _fixed(names: Iterable[str], theirs: Axes, ours: Axes) -> int | None:
     return only if isinstance(only, int) else None
 
 
-def _joint_names(classes: Sequence[tuple[list[str], list[str]]]) -> list[str]:
-    """One name for each class: the old program's, unless torch generated it and the new program has a name of the user's."""
+def _joint_names(
+    classes: Sequence[tuple[list[str], list[str]]], called: tuple[Mapping[str, str], Mapping[str, str]]
+) -> list[str]:
+    """One name for each class: the old program's, unless that is an axis and the new program has a name of the user's.
+
+    called: what people read for the sizes of either program.
+    """
     chosen: dict[str, None] = {}
-    old = {name for ours, _ in classes for name in ours}
+    old = {called[0][name] for ours, _ in classes for name in ours}
     for ours, theirs in classes:
-        both = [*ours, *theirs]
-        name = next((name for name in both if not _NUMBERED.fullmatch(name)), both[0])
-        while name in chosen or (name in old and name not in ours):
+        own = [called[0][name] for name in ours]
+        both = [*own, *(called[1][name] for name in theirs)]
+        words = (name for name in both if not _NUMBERED.fullmatch(name) and not AXIS.fullmatch(name))
+        name = next(words, both[0])
+        while name in chosen or (name in old and name not in own):
             name += "_new"
         chosen[name] = None
     return [*chosen]
@@ -252,8 +269,8 @@ def different_inputs(
     for name, type_ in old.inputs:
         other = theirs.pop(pairs[name]) if name in pairs else None
         if other is None:
-            yield name, str(type_), None
+            yield name, joined.old.text(type_), None
         elif type_.dtype != other.dtype or [*map(joined.old, type_.shape)] != [*map(joined.new, other.shape)]:
-            yield name, str(type_), str(other)
+            yield name, joined.old.text(type_), joined.new.text(other)
     for name, other in theirs.items():
-        yield name, None, str(other)
+        yield name, None, joined.new.text(other)

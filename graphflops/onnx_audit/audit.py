@@ -38,7 +38,7 @@ class Audit(Rendered):
             return ModelFindings(self.path, self.findings)
         cost = self.report.total()
         whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
-        sizes = self.report.values, self.report.assumed
+        sizes = self.report.values, self.report.assumed, self.report.names
         return ModelFindings(self.path, self.findings, *sizes, whole=whole)
 
     def _content(self) -> Findings:
@@ -51,12 +51,13 @@ def audit(
     codes: Collection[str] | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
+    names: Mapping[str, str] | None = None,
     assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
     """Audit an ONNX file.
 
-    codes: codes of the checks to run; all by default. dims, inputs, assume, progress: as for `graphflops.analyze`.
+    codes: codes of the checks to run; all by default. dims, inputs, names, assume, progress: as for `graphflops.analyze`.
     Raises FileError if the file is not ONNX, ModelError if the given sizes contradict the program.
     """
     from graphflops.exporters import onnx
@@ -71,7 +72,9 @@ def audit(
     if model.graph is not None:
         from graphflops.analysis import analyze
 
-        model.report = analyze(model.graph, dims=dims, inputs=inputs, assume=assume, progress=progress)
+        model.report = analyze(
+            model.graph, dims=dims, inputs=inputs, names=names, assume=assume, progress=progress
+        )
     findings: list[Finding] = []
     for check in checks().values():
         if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None):

@@ -22,7 +22,7 @@ def brief(value: Any) -> str:
 def _report(report: Report) -> str:
     from graphflops.render.summary import title
 
-    numbers, unknown = Numbers(report.value, _FORMULA), report.coverage.unknown
+    numbers, unknown = Numbers(report.value, _FORMULA, report.names), report.coverage.unknown
     calls = count_of(report.coverage.nodes, "call") + (f", {unknown:,} of them unknown" if unknown else "")
     flops = f"{'>= ' if unknown else ''}{numbers.count(report.totals.cost.matrix_flops)} FLOPs"
     return f"{title(report)}: {flops}, {numbers.count(report.parameters)} parameters, {calls}"

@@ -152,7 +152,7 @@ def where(finding: Finding) -> str:
 
 def worth(finding: Finding, model: ModelFindings) -> str:
     """What it costs in one run: `3.1 M FLOPs, 1.2 MB`; "" where nothing."""
-    numbers = Numbers(lambda quantity: evaluate(quantity, model.values), _FORMULA)
+    numbers = Numbers(lambda quantity: evaluate(quantity, model.values), _FORMULA, model.names)
     flops, moved = finding.flops, finding.bytes
     parts = [
         "" if flops == 0 else "FLOPs not known" if flops is None else f"{numbers.count(flops)} FLOPs",

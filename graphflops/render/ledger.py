@@ -61,7 +61,7 @@ class Ledger:
 
     def __init__(self, report: Report, formula_width: int = 40) -> None:
         self.report = report
-        self.numbers = Numbers(report.value, formula_width)
+        self.numbers = Numbers(report.value, formula_width, report.names)
         self.kinds: list[RowKind] = []
         self.of: list[int] = []  # the kind of each row
         by_value: dict[RowKind, int] = {}

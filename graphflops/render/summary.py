@@ -9,7 +9,6 @@ from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import (
     Numbers,
     count_of,
-    formula,
     listed,
     memory,
     number,
@@ -17,6 +16,7 @@ from graphflops.render.text import (
     safe,
     short_type,
 )
+from graphflops.size_names import axis_size, called
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,8 +64,9 @@ def headline(report: Report) -> str:
 
 
 def sizes(report: Report) -> list[tuple[str, str]]:
-    """`s27 = 4096` and what is known of it, for each named size."""
-    lines = [(_size(name, info), _about(name, info)) for name, info in report.symbols.items()]
+    """`batch = 1 (assumed)` and what is known of it, for each named size."""
+    names = report.names
+    lines = [(_size(names[name], info), _about(name, report)) for name, info in report.symbols.items()]
     if len(lines) <= _SIZES:
         return lines
     unset = sum(info.value is None for info in report.symbols.values())
@@ -83,26 +84,40 @@ def assumption(info: SymbolInfo) -> str:
     return "upper bound" if info.is_upper_bound else "assumed"
 
 
-def _about(name: str, info: SymbolInfo) -> str:
+def places(name: str, report: Report) -> list[str]:
+    """The symbol and where it stands, beside the name shown: `s27`, `ids[1]`, `x[2] = 4*h` for an axis of an expression."""
+    info, names, found = report.symbols[name], report.names, []
+    if names[name] != name:
+        found.append(safe(name, 40))
+    for axis in info.where:
+        size = axis_size(name, info, axis, report.inputs)
+        equal = "" if size is None else f" = {safe(called(size, names), 60)}"
+        if axis != names[name]:
+            found.append(f"{safe(axis, 60)}{equal}")
+    return found
+
+
+def _about(name: str, report: Report) -> str:
+    info = report.symbols[name]
     low, high = info.minimum, info.maximum
     if low is not None and high is not None:
         span = f"{low}..{high}"
     else:
         span = f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
-    option = f"--dim {safe(name, 40)}=N"
+    option = f"--dim {safe(info.label or name, 40)}=N"
     given = {
         "user": "given",
         "hint": "from the export",
         "assumption": f"set it with {option}",
         None: f"open: {option}" if info.where else f"depends on data: {option}",
     }[info.given_by]
-    where = listed(safe(axis, 60) for axis in info.where)
+    where = listed(place for place in places(name, report) if place not in given)
     return ", ".join(part for part in (where, given) if part) + (f" ({span})" if span else "")
 
 
 def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     """The totals, line by line."""
-    numbers, cost = Numbers(report.value, _FORMULA), report.totals.cost
+    numbers, cost = Numbers(report.value, _FORMULA, report.names), report.totals.cost
     least = ">= " if report.coverage.unknown else ""
     yield from _matrix_facts(report, ledger, numbers)
     if cost.masked_flops != 0:
@@ -129,11 +144,11 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
     label = "forward FLOPs" if report.backward is not None else "FLOPs"
     if flops is not None:
         together = f"{least}{number(flops)}   ({numbers.count(cost.macs)} MACs{only}){missing}"
-        yield Fact(label, together, _symbolic(cost.matrix_flops), bool(least))
+        yield Fact(label, together, _symbolic(cost.matrix_flops, numbers), bool(least))
     else:
         text = f"{least}{missing.strip()}".strip()
-        yield Fact(label, text, formula(cost.matrix_flops), bool(least))
-        yield Fact("MACs", least.strip(), formula(cost.macs), bool(least))
+        yield Fact(label, text, numbers.formula(cost.matrix_flops), bool(least))
+        yield Fact("MACs", least.strip(), numbers.formula(cost.macs), bool(least))
     if len(types) > 1:
         parts = (f"{numbers.count(g.cost.matrix_flops)} {safe(name, 20)}" for name, g in types.items())
         yield Fact("in types", ", ".join(parts))
@@ -178,8 +193,8 @@ def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
         yield f"… and {len(rows) - _BRANCHES:,} more, all in the JSON report"
 
 
-def _symbolic(quantity: Dim) -> str:
-    return "" if isinstance(quantity, int) else formula(quantity)
+def _symbolic(quantity: Dim, numbers: Numbers) -> str:
+    return "" if isinstance(quantity, int) else numbers.formula(quantity)
 
 
 def _by_phase(ledger: Ledger) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr
 from graphflops.errors import shown
+from graphflops.size_names import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +20,7 @@ _EXACT_BELOW = 10_000
 _HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
+_OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
 
 
@@ -84,17 +87,23 @@ def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}" if whole else ""
 
 
-def formula(dim: Dim) -> str:
-    """A quantity for people, coefficients rounded: `209.4 k·s23·s27 + 512·s23·s27²`."""
+def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
+    """A quantity for people, coefficients rounded: `209.4 k·batch·seq + 512·batch·seq²`.
+
+    names: what sizes are called; by default their own names.
+    """
     if isinstance(dim, int):
         return number(dim)
-    monomials = sorted(dim.terms, key=lambda atoms: (not atoms, len(atoms), [atom.text for atom in atoms]))
+    texts = {atom: called(atom.text, names) for atoms in dim.terms for atom in atoms}
+    monomials = sorted(
+        dim.terms, key=lambda atoms: (not atoms, len(atoms), sorted(texts[atom] for atom in atoms))
+    )
     text = ""
     for atoms in monomials:
         coefficient = dim.terms[atoms]
         factors = [number(abs(coefficient))] if abs(coefficient) != 1 or not atoms else []
-        for atom in dict.fromkeys(atoms):
-            base = safe(atom.text) if atom.tight else f"({safe(atom.text)})"
+        for atom in sorted(dict.fromkeys(atoms), key=texts.__getitem__):
+            base = safe(texts[atom]) if atom.tight else f"({safe(texts[atom])})"
             power = atoms.count(atom)
             factors.append(base if power == 1 else base + str(power).translate(_SUPERSCRIPT))
         sign = "-" if coefficient < 0 else "+"
@@ -153,8 +162,11 @@ def count_of(count: int, noun: str) -> str:
 class Numbers:
     """Quantities as text: numbers at the known sizes, else formulas; each distinct quantity is evaluated once."""
 
-    def __init__(self, value: Callable[[Dim], int | None], formula_width: int) -> None:
+    def __init__(
+        self, value: Callable[[Dim], int | None], formula_width: int, names: Mapping[str, str] = _OWN
+    ) -> None:
         self._value = value
+        self._names = names
         self._width = formula_width
         self._known: dict[Dim, int | None] = {}
 
@@ -169,14 +181,18 @@ class Numbers:
     def count(self, quantity: Dim) -> str:
         """A number where it is known, else its formula."""
         value = self.value(quantity)
-        return number(value) if value is not None else shortened(formula(quantity), self._width)
+        return number(value) if value is not None else shortened(self.formula(quantity), self._width)
+
+    def formula(self, quantity: Dim) -> str:
+        """The whole formula of the quantity."""
+        return formula(quantity, self._names)
 
     def memory(self, quantity: Dim) -> str:
         """A number of bytes where it is known, else its formula."""
         value = self.value(quantity)
         if value is not None:
             return memory(value)
-        text = shortened(formula(quantity), self._width)
+        text = shortened(self.formula(quantity), self._width)
         return f"({text}) B" if " + " in text or " - " in text else f"{text} B"
 
     def amount(self, quantity: Dim, unit: Unit) -> str:

@@ -79,7 +79,7 @@ def test_assumed_sizes_are_warned_of_at_an_update_only() -> None:
     updated = run("check", "lm.onnx", "--update")
     assert updated.exit_code == 0
     assert "GF312 sizes-assumed" in updated.stdout
-    assert "measured at ids[0]=1 (assumed), ids[1]=64 (assumed)" in updated.stdout
+    assert "measured at batch=1 (assumed), sequence=64 (assumed)" in updated.stdout
     assert run("check", "lm.onnx").stdout.startswith("lm.onnx  within budget\n")
     left_open = run("check", "lm.onnx", "--open")
     assert left_open.exit_code == 3
@@ -130,6 +130,12 @@ def test_folders_above_are_searched_for_the_budget(monkeypatch: pytest.MonkeyPat
     assert f"{Path('../../lm.pt2')}  within budget" in result.stdout
     monkeypatch.chdir("/")
     assert "graphflops.toml: No such file" in run("check").stderr
+
+
+def test_sizes_by_the_names_in_the_budget() -> None:
+    names = 'names = {rows = "ids[0]", tokens = "s27"}'
+    budget(f"[[budget]]\n{names}\ndims = {{rows = 1, tokens = 64}}\nmatrix_flops = {FLOPS - 1}")
+    assert "matrix_flops is 30.41 MFLOP at rows=1, tokens=64: 1 FLOP" in run("check", "lm.pt2").stdout
 
 
 def test_the_models_of_the_budget() -> None:

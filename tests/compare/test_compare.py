@@ -223,9 +223,11 @@ def test_training_in_both_is_compared() -> None:
 def test_sizes_without_values_compare_as_formulas() -> None:
     comparison = compared(unset(decoder(layers=1)), unset(decoder(layers=2)))
     figure = comparison.totals["forward"]["matrix_flops"]
-    tokens = symbol("s23") * symbol("s27")
+    tokens = symbol("ids[0]") * symbol("ids[1]")
     assert figure.delta is None
-    assert figure.formula == 2 * tokens * (64 * 192 + 64 * 256 + 256 * 64) + 4 * tokens * symbol("s27") * 64
+    assert (
+        figure.formula == 2 * tokens * (64 * 192 + 64 * 256 + 256 * 64) + 4 * tokens * symbol("ids[1]") * 64
+    )
     assert "[new] blocks.1" in headlines(comparison)[1]
 
 

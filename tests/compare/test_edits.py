@@ -163,17 +163,17 @@ EDITS = {
     ),
     "no attention": edit(
         lambda: Decoder(SHAPE, Mixer),
-        "FLOPs: quadratic in s27 before, linear in s27 now (blocks.0-1.attention) ... Attention → Mixer",
+        "FLOPs: quadratic in ids[1] before, linear in ids[1] now (blocks.0-1.attention) ... Attention → Mixer",
         "blocks.0-1.attention",
         flops=-LAYERS * (3 * PROJECTION + SCORES),
         parameters=-LAYERS * 3 * WIDTH * WIDTH,
     ),
     "batch made dynamic": Edit(
-        lambda: report(decoder(), batch=True), ("as before (0)", "ids[0] was 2, is open now (s23)"), ()
+        lambda: report(decoder(), batch=True), ("as before (0)", "ids[0] was 2, is open now"), ()
     ),
     "length made static": Edit(
         lambda: report(decoder(), time=False),
-        ("as before (0)", "ids[1] was open (s27), is fixed at 8 now"),
+        ("as before (0)", "ids[1] was open, is fixed at 8 now"),
         (),
     ),
 }

@@ -113,7 +113,7 @@ def test_shows_what_the_report_says(page: Browser, sample: Report) -> None:
         "parameters": number(sample.parameters),
         "nodes": "85",
     }
-    assert page.all(".tile .formula")[0] == "409.6 k·s23·s27 + 1,024·s23·s27²"
+    assert page.all(".tile .formula")[0] == "409.6 k·ids[0]·ids[1] + 1,024·ids[0]·ids[1]²"
     assert "6.816 M MACs, float32" in page.all(".tile")[0]
 
 

@@ -193,10 +193,11 @@ def _sizes(comparison: Comparison) -> Iterator[str]:
     """Changes of sizes and inputs."""
     for size in comparison.sizes:
         place = safe(size.where[0] if size.where else size.name, 60)
+        also = "" if size.name == place else f" ({safe(size.name, 40)})"
         if size.opened:
-            yield f"{place} was {size.before}, is open now ({safe(str(size.after), 40)})"
+            yield f"{place} was {size.before}, is open now{also}"
         elif size.fixed:
-            yield f"{place} was open ({safe(str(size.before), 40)}), is fixed at {size.after} now"
+            yield f"{place} was open{also}, is fixed at {size.after} now"
     for remark in comparison.remarks:
         yield safe(remark.message, 300)
     for entry in comparison.inputs:

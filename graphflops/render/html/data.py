@@ -46,12 +46,16 @@ _FITS = (
 
 @dataclass(frozen=True, slots=True)
 class PageSize:
-    """An input field of the page for a size. names: its symbol on each side, if any; values: the initial ones."""
+    """An input field of the page for a size. names: its symbol on each side, if any; values: the initial ones.
+
+    places: the axes beside the name shown.
+    """
 
     shown: str
     names: tuple[str | None, ...]
     values: tuple[int | None, ...]
     info: SymbolInfo
+    places: tuple[str, ...]
 
     def wire(self, open_: Collection[str]) -> dict[str, Any]:
         """As the page reads it. open_: symbols that occur in formulas; others were bound when the report was made."""
@@ -60,10 +64,10 @@ class PageSize:
             "open": any(name in open_ for name in (self.shown, *self.names) if name is not None),
             "names": self.names,
             "values": self.values,
-            "given_by": self.info.given_by,
+            "given_by": "bound" if self.info.is_upper_bound else self.info.given_by,
             "low": self.info.minimum,
             "high": self.info.maximum,
-            "where": [safe(axis, 60) for axis in self.info.where],
+            "where": self.places,
         }
 
 
@@ -80,7 +84,16 @@ class PageChange:
 
 def sizes_of(report: Report) -> list[PageSize]:
     """The sizes of one report."""
-    return [PageSize(name, (name,), (info.value,), info) for name, info in report.symbols.items()]
+    return [
+        PageSize(
+            report.names[name],
+            (name,),
+            (info.value,),
+            info,
+            tuple(summary.places(name, report)),
+        )
+        for name, info in report.symbols.items()
+    ]
 
 
 def page_data(
@@ -180,7 +193,7 @@ class _Parts:
             if not isinstance(dim, int):
                 self.symbols |= dim.symbols
         if pretty and not isinstance(dim, int):
-            self.pretty[found] = shortened(formula(dim), _PRETTY)
+            self.pretty[found] = shortened(formula(dim, report.names), _PRETTY)
         return found
 
 

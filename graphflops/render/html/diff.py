@@ -12,6 +12,8 @@ from graphflops.render.diff.titles import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data
 from graphflops.render.html.fragment import escaped, table
 from graphflops.render.html.page import page
+from graphflops.render.summary import places
+from graphflops.render.text import safe
 from graphflops.report import SymbolInfo, Timeline
 
 if TYPE_CHECKING:
@@ -67,12 +69,13 @@ def _sizes(found: Comparison) -> Iterator[PageSize]:
         ]
         for side, name in enumerate(own):
             told[side].add(name or "")
-        yield PageSize(size.name, tuple(own), values, replace(infos[-1], where=size.where))
+        where = tuple(safe(axis, 60) for axis in size.where if axis != size.name)
+        yield PageSize(size.name, tuple(own), values, infos[-1], where)
     for side, report in enumerate(reports):
         for name, info in report.symbols.items():
             if name not in told[side]:
                 names = tuple(name if side == other else None for other in (0, 1))
-                yield PageSize(name, names, (info.value, info.value), info)
+                yield PageSize(name, names, (info.value, info.value), info, tuple(places(name, report)))
 
 
 def _change(fold: Fold) -> PageChange:

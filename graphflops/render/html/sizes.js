@@ -1,7 +1,6 @@
 // The panel of sizes: what is typed there counts in every number of the page.
 
-const GIVEN = { user: "given", hint: "from the export", assumption: "assumed", none: "no value in the file" };
-const givenBy = (size) => (size.given_by === "assumption" && size.where.length === 0 ? "upper bound" : GIVEN[size.given_by || "none"]);
+const GIVEN = { user: "given", hint: "from the export", assumption: "assumed", bound: "upper bound", none: "no value in the file" };
 
 const spanOf = (low, high) => {
   if (low !== null && high !== null) return `${low}..${high}`;
@@ -42,7 +41,7 @@ const fixedRow = (size) => {
   return { element, show: () => {} };
 };
 
-const aboutSize = (size) => [size.where.join(", "), givenBy(size), spanOf(size.low, size.high)].filter((part) => part).join(" · ");
+const aboutSize = (size) => [size.where.join(", "), GIVEN[size.given_by || "none"], spanOf(size.low, size.high)].filter((part) => part).join(" · ");
 
 const sizeRow = (size, index, changed) => {
   const { low, high } = size;
