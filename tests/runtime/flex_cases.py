@@ -81,6 +81,16 @@ def _bias_by_head(sizes: Sizes, device: torch.device) -> Any:
     return lambda s, b, h, q, k: s + bias[b, h, q, k], None
 
 
+def _bias_by_distance(sizes: Sizes, device: torch.device) -> Any:
+    bias = _random(4, sizes.queries + sizes.keys, device=device)
+    return lambda s, b, h, q, k: s + bias[q - k + sizes.keys], None
+
+
+def _scale_by_all(sizes: Sizes, device: torch.device) -> Any:
+    batch, head, row = (_random(5, size, device=device) for size in (sizes.batch, sizes.heads, sizes.queries))
+    return lambda s, b, h, q, k: s + row[q] + batch[b] + head[h], None
+
+
 def _bidirectional(sizes: Sizes, device: torch.device) -> Any:
     prefix = torch.arange(sizes.batch, device=device) * 3 + sizes.queries // 3
 
@@ -142,6 +152,9 @@ CASES = (
     Case("bias by sequence", _bias_by_sequence),
     Case("bias by batch", _bias_by_batch),
     Case("bias by head", _bias_by_head),
+    Case("bias by distance", _bias_by_distance),
+    Case("captured buffers of all axes", _scale_by_all),
+    Case("odd keys skipped", _score(lambda s, b, h, q, k: torch.where(k % 2 == 0, s, float("-inf")))),
     Case("causal mask", _mask(lambda b, h, q, k: q >= k)),
     Case("dependent causal-bidirectional", _bidirectional),
     Case("natten 2d", _natten),
