@@ -187,10 +187,6 @@ def _sub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
     return combined(domain.plus, a, _scaled(b, -function.options.get("alpha", 1)))
 
 
-def _rsub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return _sub(domain, function, b, a)
-
-
 def _scaled(value: Known, factor: Any) -> Known:
     return value if factor == 1 else combined(lambda piece: times(piece, piece_of(factor)), value)
 
@@ -266,15 +262,12 @@ def _equality(domain: AffineDomain, function: Function, a: Known, b: Known) -> K
 _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
     "add": _add,
     "sub": _sub,
-    "rsub": _rsub,
     "mul": lambda domain, function, a, b: combined(times, a, b),
     "neg": lambda domain, function, x: negative(x),
     "abs": _abs,
     "minimum": _minimum,
     "maximum": _maximum,
     "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": lambda domain, function, x, high: _clamp(domain, function, x, None, high),
     "relu": lambda domain, function, x: _maximum(domain, function, x, number(0)),
     "div": _divided,
     "floor_divide": _divided,
@@ -284,11 +277,8 @@ _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
     "round": _whole,
     "cast": _cast,
     "where": lambda domain, function, condition, yes, no: domain.choose(condition, yes, no),
-    "masked_fill": lambda domain, function, x, mask, value: domain.choose(mask, value, x),
     "ge": _comparison(where_at_least),
     "gt": _comparison(lambda a, b: where_at_least(a, b, 1)),
-    "le": _comparison(lambda a, b: where_at_least(b, a)),
-    "lt": _comparison(lambda a, b: where_at_least(b, a, 1)),
     "eq": _equality,
     "ne": _equality,
 }

@@ -131,9 +131,8 @@ class ConcreteDomain(Domain[Known]):
         if not is_known(function.name):
             return None
         given = [value for value in values if value is not None]
-        if function.name in ("where", "masked_fill"):
-            order = values if function.name == "where" else (values[1], values[2], values[0])
-            found = self.choose(*order)  # type: ignore[arg-type]
+        if function.name == "where":
+            found = self.choose(*values)  # type: ignore[arg-type]
             return Known(_in_type(found.value, function.result), found.known)
         numbers = [
             value if value is None or dtype is None else converted(value.value, dtype)

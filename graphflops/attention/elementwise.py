@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,19 @@ _KINDS = ("bool", "uint", "int", "float", "complex")
 # Computed in the type that the operands have together, not in the result's.
 _BY_OPERANDS = frozenset(
     {
-        *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "sign", "sgn", "signbit"),
+        *("eq", "ne", "gt", "ge", "isnan", "isinf", "isfinite", "sign", "sgn", "signbit"),
         *("logical_and", "logical_or", "logical_xor", "logical_not"),
     }
 )
-_CONDITIONS = {"where": 0, "masked_fill": 1}  # which operand is a truth whatever the others are
+# Functions that are another one: its name, and where each of its operands is found; None is left out.
+_PRIMITIVES: dict[str, tuple[str, tuple[int | None, ...]]] = {
+    "rsub": ("sub", (1, 0)),
+    "lt": ("gt", (1, 0)),
+    "le": ("ge", (1, 0)),
+    "clamp_min": ("clamp", (0, 1)),
+    "clamp_max": ("clamp", (0, None, 1)),
+    "masked_fill": ("where", (1, 2, 0)),
+}
 OPTIONS = frozenset({"alpha", "rounding_mode", "fmod", "approximate", "direction"})
 
 
@@ -37,6 +45,17 @@ class Function:
     operands: tuple[DType | None, ...]
     result: DType | None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def primitive(function: Function, values: Sequence[Any]) -> tuple[Function, list[Any]]:
+    """The same function of the same operands, by the one name under which the domains have it."""
+    if function.name not in _PRIMITIVES:
+        return function, list(values)
+    name, order = _PRIMITIVES[function.name]
+    operands, values = (
+        [None if place is None else given[place] for place in order] for given in (function.operands, values)
+    )
+    return replace(function, name=name, operands=tuple(operands)), values
 
 
 def array_type(dtype: DType) -> Any:
@@ -96,7 +115,7 @@ def computed(function: Function, values: Sequence[Any]) -> Any:
         raise ModelError(f"{function.name} is not followed")
     literals = [value for value, dtype in zip(values, function.operands, strict=True) if dtype is None]
     inner = inner_type(function, literals)
-    condition = _CONDITIONS.get(function.name)
+    condition = 0 if function.name == "where" else None
     if inner is not None and function.name != "cast":
         values = [
             None if value is None else converted(value, BOOL if place == condition else inner)
@@ -109,7 +128,7 @@ def computed(function: Function, values: Sequence[Any]) -> Any:
 
 def is_known(name: str) -> bool:
     """Whether a function is in the table."""
-    return name in _OF_NUMPY or name in _OWN
+    return name in _OF_NUMPY or name in _OWN or name in _PRIMITIVES
 
 
 @lru_cache(maxsize=256)
@@ -152,12 +171,6 @@ def _softplus(x: Any) -> Any:
     return np.logaddexp(x, 0)
 
 
-def _chosen(condition: Any, yes: Any, no: Any) -> Any:
-    import numpy as np
-
-    return np.where(condition, yes, no)
-
-
 def _clamped(x: Any, low: Any = None, high: Any = None) -> Any:
     import numpy as np
 
@@ -175,8 +188,6 @@ _OF_NUMPY = {
     **{name: f"arc{name[1:]}" for name in ["asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2"]},
     "eq": "equal",
     "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
     "gt": "greater",
     "ge": "greater_equal",
     "mul": "multiply",
@@ -191,7 +202,6 @@ _OF_NUMPY = {
 _OWN: dict[str, Callable[..., Any]] = {
     "add": lambda a, b, alpha=1: a + alpha * b,
     "sub": lambda a, b, alpha=1: a - alpha * b,
-    "rsub": lambda a, b, alpha=1: b - alpha * a,
     "div": _divided,
     "remainder": _remainder,
     "rsqrt": lambda x: 1 / x**0.5,
@@ -201,8 +211,5 @@ _OWN: dict[str, Callable[..., Any]] = {
     "softplus": _softplus,
     "erf": math.erf,
     "clamp": _clamped,
-    "clamp_min": _clamped,
-    "clamp_max": lambda x, high: _clamped(x, None, high),
-    "masked_fill": lambda x, mask, value: _chosen(mask, value, x),
     "cast": lambda x: x,
 }

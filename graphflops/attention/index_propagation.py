@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from graphflops.attention import structure
 from graphflops.attention.domain import Domain, Indices, V
-from graphflops.attention.elementwise import OPTIONS, Function, is_known
+from graphflops.attention.elementwise import OPTIONS, Function, is_known, primitive
 from graphflops.attention.scopes import Scope, Step, size_of
 from graphflops.attention.whole_tensors import WHOLE
 from graphflops.dims import Dim, Expr
@@ -191,7 +191,8 @@ class Propagation(Generic[V]):
             self.result_type(step),
             {name: arguments[name] for name in arguments if name in OPTIONS and arguments[name] is not None},
         )
-        return self.domain.apply(function, [None if x is None else self.operand(x, at) for x in given])
+        values = [None if x is None else self.operand(x, at) for x in given]
+        return self.domain.apply(*primitive(function, values))
 
     def cast(self, step: Step, value: V) -> V | None:
         """A value in the element type of a step's result."""

@@ -140,7 +140,6 @@ def _functions() -> dict[str, Callable[..., Interval]]:
     increasing = (
         "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
     )
-    not_below, above = _compared(np.greater_equal), _compared(np.greater)
     return {
         **{name: _rising(getattr(np, name)) for name in increasing.split()},
         "asinh": _rising(np.arcsinh),
@@ -150,20 +149,14 @@ def _functions() -> dict[str, Callable[..., Interval]]:
         "neg": lambda x: Interval(-x.high, -x.low),
         "abs": lambda x: Interval(np.maximum(np.maximum(x.low, -x.high), 0), np.maximum(x.high, -x.low)),
         "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
-        "rsub": lambda a, b: Interval(b.low - a.high, b.high - a.low),
         "mul": _corners(np.multiply),
         "div": _divided(np.true_divide),
         "floor_divide": _divided(np.floor_divide),
         "remainder": _remainder,
         "clamp": _clamped,
-        "clamp_min": _clamped,
-        "clamp_max": lambda x, high: _clamped(x, None, high),
         "where": chosen,
-        "masked_fill": lambda x, mask, value: chosen(mask, value, x),
-        "ge": not_below,
-        "gt": above,
-        "le": lambda a, b: not_below(b, a),
-        "lt": lambda a, b: above(b, a),
+        "ge": _compared(np.greater_equal),
+        "gt": _compared(np.greater),
         "eq": _equal,
         "ne": lambda a, b: _negated(_equal(a, b)),
         "logical_and": _rising(np.minimum),

@@ -12,7 +12,7 @@ import torch
 
 from graphflops.attention import block_counts, elementwise, rectangles
 from graphflops.attention.conditions import Affine
-from graphflops.attention.elementwise import Function
+from graphflops.attention.elementwise import Function, primitive
 from graphflops.attention.interval_functions import Interval, extended
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.dims import evaluate, symbol
@@ -152,7 +152,7 @@ def test_numbers_are_those_of_torch(op: str, dtype: DType) -> None:
     given = operands(op, dtype)
     expected, result = torch_result(op, given)
     function = Function(operator(f"aten.{op}").name, (dtype,) * len(given), result)
-    found = elementwise.computed(function, [x.numpy() for x in given])
+    found = elementwise.computed(*primitive(function, [x.numpy() for x in given]))
     np.testing.assert_allclose(found.astype(np.float64), expected.double().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -177,7 +177,7 @@ def test_no_number_is_outside_of_its_range(op: str, dtype: DType) -> None:
         ]
         expected, result = torch_result(op, given)
         ranges = [Interval(np.float64(low), np.float64(high)) for low, high in chosen]
-        found = extended(Function(name, (dtype,) * number, result), ranges)
+        found = extended(*primitive(Function(name, (dtype,) * number, result), ranges))
         exact = expected.double().numpy()
         exact = exact[~np.isnan(exact)]
         rounds = np.isfinite(exact) & (
