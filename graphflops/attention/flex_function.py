@@ -64,6 +64,10 @@ class Function:
                 wanted.update(step.uses)
         return kept[::-1], wanted
 
+    def depends_on(self, axis: int) -> bool:
+        """Whether the result depends on the batch entry (axis 0) or the head (axis 1)."""
+        return self.restriction.places[-len(MASK_PLACES) :][axis] in self.needed[1]
+
     @cached_property
     def captured(self) -> list[str]:
         """Names of the captured inputs that the result depends on."""

@@ -197,7 +197,11 @@ class Problem:
 
     def enumeration(self, *functions: Function) -> Enumeration:
         restrictions = [function.restriction for function in functions]
-        return Enumeration(self.mask.concrete, restrictions, self.mask.lead, self.queries, self.keys)  # type: ignore[arg-type]
+        lead = [
+            size if any(function.depends_on(axis) for function in functions) else None
+            for axis, size in enumerate(self.mask.lead)
+        ]
+        return Enumeration(self.mask.concrete, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]
 
     def like(self, sizes: Sequence[int]) -> Dim:
         """How many slices each evaluated one stands for, where only axes of more than one are told apart."""

@@ -77,6 +77,10 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
         3 * (40 + (40 + 39) + (40 + 39 + 38) + (40 + 39 + 38 + 37)),
         {"sizes": (3, 4), "mask": lambda b, h, q, k: (q >= k) & (q - k <= h)},
     ),
+    "each head a window of its own in many batch entries": (
+        2**15 * (40 + (40 + 39)),
+        {"sizes": (2**15, 2), "mask": lambda b, h, q, k: (q >= k) & (q - k <= h)},
+    ),
     "each head a bias of minus infinity": (
         40 * (10 + 20 + 40),
         {"sizes": (1, 4), "score": lambda s, b, h, q, k, x: s + at(x, h, k), "tensors": {"x": BIAS}},
@@ -149,6 +153,17 @@ def test_visible_pairs_and_blocks_that_run_are_two_numbers() -> None:
     assert known(graph) == 256 * 257 // 2
     (use,) = analyze(graph).attentions
     assert (use.partial_blocks, use.full_blocks) == (2, 1)
+
+
+def test_work_is_done_for_all_pairs_without_a_block_mask() -> None:
+    """Of the two batch entries one sees 5 keys and one 15, in 4 heads; every score is computed."""
+    functions = {"mask": lambda b, h, q, k: k < b * 10 + 5, "score": lambda s, b, h, q, k: s * 2}
+    report = analyze(flexible(2, 4, 40, 40, **functions, block=2**30))
+    cost = next(row.cost for row in report.rows if row.node == "flex")
+    scale, softmax, double, multiply, add, compare, select = 1, 4, 1, 1, 1, 1, 1
+    each = scale + softmax + double + multiply + add + compare + select
+    assert cost.vector_flops == 2 * 4 * 40 * 40 * each
+    assert pairs(report) == 4 * 40 * (5 + 15)
 
 
 def test_work_is_done_where_blocks_run() -> None:
