@@ -151,7 +151,7 @@ def saved_report(model: object) -> Report | None:
     with open(model, "rb") as file:
         # In parts: Python asks for all the memory that a read of a given size may need before it reads.
         data = b"".join(
-            itertools.takewhile(len, (file.read(2**24) for _ in range(_LARGEST_REPORT // 2**24 + 1)))
+            itertools.takewhile(bool, (file.read(2**24) for _ in range(_LARGEST_REPORT // 2**24 + 1)))
         )
     if len(data) > _LARGEST_REPORT:
         raise FileError(f"{place}: too large for a report: at most {_LARGEST_REPORT:,} bytes")
