@@ -47,7 +47,7 @@ from graphflops.dims import Expr, at_least, floor_div
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.attention.domain import Asked
+    from graphflops.attention.domain import Evaluator
     from graphflops.attention.scopes import Scope, Step
     from graphflops.dims import Dim
     from graphflops.tensor import DType, TensorType
@@ -117,14 +117,14 @@ class AffineDomain(Domain[Known]):
         where = form.truth(row, column)
         return where if form.numbers is None else self.choose(where, *map(self.literal, form.numbers))
 
-    def whole(self, asked: Asked[Known], step: Step, at: Indices) -> Known | None:
+    def whole(self, evaluator: Evaluator[Known], step: Step, at: Indices) -> Known | None:
         """Of operators along axes only the running sum of one number, which is the index times that number."""
-        axis, source = step.argument("axis"), asked.type_of(step.argument("x"))
+        axis, source = step.argument("axis"), evaluator.type_of(step.argument("x"))
         if step.operator.name != "cumsum" or not isinstance(axis, int) or source is None:
             return None
         if step.argument("exclusive", 0) or step.argument("reverse", 0):
             return None
-        each = number_of(as_number(asked.operand(step.argument("x"), at)))
+        each = number_of(as_number(evaluator.operand(step.argument("x"), at)))
         place: Affine | None = at[axis % source.rank]
         if each is None or place is None or each != int(each):
             return None

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.attention.conditions import HIDING
-from graphflops.attention.domain import Asked, Domain, Indices
+from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, computed, converted, is_known
 from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.whole_tensors import along_axes
@@ -119,12 +119,12 @@ class ConcreteDomain(Domain[Known]):
         array = array_of_value(scope, name, typed)
         return None if array is None else picked(array, at)
 
-    def whole(self, asked: Asked[Known], step: Step, at: Indices) -> Known | None:
-        array = along_axes(asked, step, lambda name: self.array(asked.scope, name, asked.before))
+    def whole(self, evaluator: Evaluator[Known], step: Step, at: Indices) -> Known | None:
+        array = along_axes(evaluator, step, lambda name: self.array(evaluator.scope, name, evaluator.before))
         return None if array is None else picked(array, at)
 
-    def captured(self, asked: Asked[Known], name: str, at: Indices) -> Known | None:
-        array = self.array(asked.scope, name, asked.before, MOST_CAPTURED)
+    def captured(self, evaluator: Evaluator[Known], name: str, at: Indices) -> Known | None:
+        array = self.array(evaluator.scope, name, evaluator.before, MOST_CAPTURED)
         return None if array is None else picked(array, at)
 
     def apply(self, function: Function, values: Sequence[Known | None]) -> Known | None:

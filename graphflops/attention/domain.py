@@ -18,7 +18,7 @@ V = TypeVar("V")
 Indices = tuple[Any, ...]  # an index for each axis; None where it is not known (the batch)
 
 
-class Asked(Protocol[V]):
+class Evaluator(Protocol[V]):
     """Index propagation as operators and domains use it."""
 
     domain: Domain[V]
@@ -111,9 +111,9 @@ class Domain(ABC, Generic[V]):
         """An element of a tensor whose contents are known; None where they are not."""
 
     @abstractmethod
-    def whole(self, asked: Asked[V], step: Step, at: Indices) -> V | None:
+    def whole(self, evaluator: Evaluator[V], step: Step, at: Indices) -> V | None:
         """An element of the result of an operator along whole axes (a running sum, a maximum); None: not followed."""
 
-    def captured(self, asked: Asked[V], name: str, at: Indices) -> V | None:
+    def captured(self, evaluator: Evaluator[V], name: str, at: Indices) -> V | None:
         """An element of a tensor that a function captures, from all of that tensor; None where there is no such way."""
         return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.attention.concrete import ConcreteDomain
-    from graphflops.attention.domain import Asked
+    from graphflops.attention.domain import Evaluator
     from graphflops.attention.elementwise import Function
     from graphflops.attention.scopes import Scope, Step
     from graphflops.dims import Dim
@@ -116,11 +116,11 @@ class IntervalDomain(Domain[Interval]):
         array = array_of_value(scope, name, typed)
         return None if array is None else self.picked(array, at)
 
-    def whole(self, asked: Asked[Interval], step: Step, at: Indices) -> Interval | None:
-        return self.captured(asked, step.result, at)
+    def whole(self, evaluator: Evaluator[Interval], step: Step, at: Indices) -> Interval | None:
+        return self.captured(evaluator, step.result, at)
 
-    def captured(self, asked: Asked[Interval], name: str, at: Indices) -> Interval | None:
-        array = self.concrete.array(asked.scope, name, asked.before)
+    def captured(self, evaluator: Evaluator[Interval], name: str, at: Indices) -> Interval | None:
+        array = self.concrete.array(evaluator.scope, name, evaluator.before)
         return None if array is None else self.picked(array, at)
 
     def picked(self, array: Any, at: Indices) -> Interval:

@@ -10,15 +10,15 @@ from graphflops.graph import Ref
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops.attention.domain import Asked, Indices
+    from graphflops.attention.domain import Evaluator, Indices
     from graphflops.attention.scopes import Step
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
 
-    Follow = Callable[[Asked[Any], Step, Indices], Any]
+    Follow = Callable[[Evaluator[Any], Step, Indices], Any]
 
 
-def _source(p: Asked[Any], step: Step, name: str = "x") -> TensorType:
+def _source(p: Evaluator[Any], step: Step, name: str = "x") -> TensorType:
     """Type of an operand; TypeError where it is no tensor."""
     typed = p.type_of(step.argument(name))
     if typed is None:
@@ -26,13 +26,13 @@ def _source(p: Asked[Any], step: Step, name: str = "x") -> TensorType:
     return typed
 
 
-def _of(p: Asked[Any], step: Step, at: Any, name: str = "x") -> Any:
+def _of(p: Evaluator[Any], step: Step, at: Any, name: str = "x") -> Any:
     """An operand at an index of its own."""
     argument = step.argument(name)
     return p.value(argument.name, tuple(at)) if isinstance(argument, Ref) else None
 
 
-def _axis(p: Asked[Any], step: Step, rank: int, otherwise: Any = 0) -> int:
+def _axis(p: Evaluator[Any], step: Step, rank: int, otherwise: Any = 0) -> int:
     """The axis that a step goes along, counted from the front; TypeError where it is not known."""
     axis = p.number(step.argument("axis", otherwise))
     if not isinstance(axis, int) or not rank:
@@ -40,7 +40,7 @@ def _axis(p: Asked[Any], step: Step, rank: int, otherwise: Any = 0) -> int:
     return axis % rank
 
 
-def _axes(p: Asked[Any], step: Step, rank: int) -> set[int] | None:
+def _axes(p: Evaluator[Any], step: Step, rank: int) -> set[int] | None:
     given = p.number(step.argument("axes"))
     given = (given,) if isinstance(given, int) else given
     if not isinstance(given, tuple) or not all(isinstance(axis, int) for axis in given):
@@ -51,13 +51,13 @@ def _axes(p: Asked[Any], step: Step, rank: int) -> set[int] | None:
 # The same elements in another layout
 
 
-def unsqueeze(p: Asked[Any], step: Step, at: Indices) -> Any:
+def unsqueeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Inserts axes of size 1."""
     axes = _axes(p, step, len(at))
     return None if axes is None else _of(p, step, [i for axis, i in enumerate(at) if axis not in axes])
 
 
-def squeeze(p: Asked[Any], step: Step, at: Indices) -> Any:
+def squeeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Removes axes of size 1."""
     typed = _source(p, step)
     axes = _axes(p, step, typed.rank)
@@ -67,7 +67,7 @@ def squeeze(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, [p.domain.zero if axis in axes else next(rest) for axis in range(typed.rank)])
 
 
-def reshape(p: Asked[Any], step: Step, at: Indices) -> Any:
+def reshape(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Inserts and removes axes of size 1; other axes merge or split where the domain supports it."""
     source, result = _source(p, step), p.type_of(Ref(step.result))
     if result is None:
@@ -80,7 +80,7 @@ def reshape(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, [p.domain.zero if size == 1 else next(rest) for size in source.shape])
 
 
-def permute(p: Asked[Any], step: Step, at: Indices) -> Any:
+def permute(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Reorders axes."""
     rank = len(at)
     order = p.number(step.argument("order")) or tuple(reversed(range(rank)))
@@ -90,24 +90,24 @@ def permute(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, inner)
 
 
-def transpose(p: Asked[Any], step: Step, at: Indices) -> Any:
+def transpose(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Swaps two axes."""
     inner, a, b = list(at), step.argument("axis0", 0), step.argument("axis1", 0)
     inner[a], inner[b] = inner[b], inner[a]
     return _of(p, step, inner)
 
 
-def matrix_transpose(p: Asked[Any], step: Step, at: Indices) -> Any:
+def matrix_transpose(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Swaps the last two axes, or leaves a vector as it is."""
     return _of(p, step, at if len(at) < 2 else (*at[:-2], at[-1], at[-2]))
 
 
-def same_element(p: Asked[Any], step: Step, at: Indices) -> Any:
+def same_element(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """The same element of the first operand, which may broadcast."""
     return p.operand(step.argument("x"), at)
 
 
-def broadcast_in_dim(p: Asked[Any], step: Step, at: Indices) -> Any:
+def broadcast_in_dim(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Broadcasts; the operand's axes are named."""
     axes = p.number(step.argument("axes"))
     return _of(p, step, p.clipped(tuple(at[axis] for axis in axes), _source(p, step).shape))
@@ -116,7 +116,7 @@ def broadcast_in_dim(p: Asked[Any], step: Step, at: Indices) -> Any:
 # Parts
 
 
-def part(p: Asked[Any], step: Step, at: Indices) -> Any:
+def part(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """A range of some axes, or every so many of it."""
     shape, inner = _source(p, step).shape, list(at)
     starts, axes, steps = (p.number(step.argument(name)) for name in ("start", "axes", "step"))
@@ -134,7 +134,7 @@ def part(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, inner)
 
 
-def select(p: Asked[Any], step: Step, at: Indices) -> Any:
+def select(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """One index of an axis."""
     source = _source(p, step)
     axis = _axis(p, step, source.rank)
@@ -142,7 +142,7 @@ def select(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, (*at[:axis], place, *at[axis:]))
 
 
-def flip(p: Asked[Any], step: Step, at: Indices) -> Any:
+def flip(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Reverses axes."""
     shape, axes = _source(p, step).shape, _axes(p, step, len(at))
     if axes is None or any(at[axis] is None for axis in axes):
@@ -150,7 +150,7 @@ def flip(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, [i * -1 + (shape[axis] - 1) if axis in axes else i for axis, i in enumerate(at)])
 
 
-def tiled(p: Asked[Any], step: Step, at: Indices) -> Any:
+def tiled(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Repeats a tensor along each axis; an axis that is not repeated keeps its index."""
     shape = _source(p, step).shape
     repeats, inner = p.number(step.argument("repeats")), at[len(at) - len(shape) :]
@@ -167,12 +167,12 @@ def tiled(p: Asked[Any], step: Step, at: Indices) -> Any:
 # Elements by indices
 
 
-def _index(p: Asked[Any], argument: Any, at: Indices, size: Dim) -> Any:
+def _index(p: Evaluator[Any], argument: Any, at: Indices, size: Dim) -> Any:
     """An element of an index tensor as an index of an axis of that size."""
     return p.domain.wrapped(p.domain.as_index(p.operand(argument, at)), size)
 
 
-def index(p: Asked[Any], step: Step, at: Indices) -> Any:
+def index(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """x[i, :, j, ...] by index tensors, which broadcast with one another."""
     source, given = _source(p, step), step.argument("index")
     if not isinstance(given, tuple):
@@ -187,7 +187,7 @@ def index(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, [found[axis] if axis in found else next(rest) for axis in range(source.rank)])
 
 
-def index_select(p: Asked[Any], step: Step, at: Indices) -> Any:
+def index_select(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """The axes of an index tensor in place of one axis."""
     source, chosen = _source(p, step), p.type_of(step.argument("index"))
     axis, rank = _axis(p, step, source.rank), 0 if chosen is None else chosen.rank
@@ -195,20 +195,20 @@ def index_select(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, (*at[:axis], place, *at[axis + rank :]))
 
 
-def embedding(p: Asked[Any], step: Step, at: Indices) -> Any:
+def embedding(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Rows of a table by an index tensor."""
     rows = _source(p, step, "weight").shape[0]
     return _of(p, step, (_index(p, step.argument("index"), at[:-1], rows), at[-1]), "weight")
 
 
-def gather(p: Asked[Any], step: Step, at: Indices) -> Any:
+def gather(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """One axis by an index tensor of the result's shape."""
     axis = _axis(p, step, len(at))
     place = _index(p, step.argument("index"), at, _source(p, step).shape[axis])
     return _of(p, step, (*at[:axis], place, *at[axis + 1 :]))
 
 
-def gather_nd(p: Asked[Any], step: Step, at: Indices) -> Any:
+def gather_nd(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """x[i, j, ...] with the indices side by side in the last axis of one tensor."""
     source, chosen = _source(p, step), _source(p, step, "index")
     number = chosen.shape[-1]
@@ -224,7 +224,7 @@ def gather_nd(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, (*places, *at[chosen.rank - 1 :]))
 
 
-def flat_apply(p: Asked[Any], step: Step, at: Indices) -> Any:
+def flat_apply(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Indexing by numbers, as score and mask functions spell it."""
     if not str(step.argument("name")).endswith("ModIndex"):
         return None
@@ -237,7 +237,7 @@ def flat_apply(p: Asked[Any], step: Step, at: Indices) -> Any:
 # Several tensors
 
 
-def join(p: Asked[Any], step: Step, at: Indices) -> Any:
+def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Several tensors one after another along an axis."""
     axis = _axis(p, step, len(at))
     if at[axis] is None:
@@ -257,7 +257,7 @@ def join(p: Asked[Any], step: Step, at: Indices) -> Any:
     return found
 
 
-def stack(p: Asked[Any], step: Step, at: Indices) -> Any:
+def stack(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Several tensors side by side along a new axis."""
     axis = _axis(p, step, len(at))
     if at[axis] is None:
@@ -269,7 +269,7 @@ def stack(p: Asked[Any], step: Step, at: Indices) -> Any:
     return found
 
 
-def slice_scatter(p: Asked[Any], step: Step, at: Indices) -> Any:
+def slice_scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """One tensor with another in the place of a range of it."""
     if step.argument("step", 1) != 1:
         return None
@@ -279,7 +279,7 @@ def slice_scatter(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _replaced(p, step, at, inner, p.domain.between(at[axis], begin, end))
 
 
-def select_scatter(p: Asked[Any], step: Step, at: Indices) -> Any:
+def select_scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """One tensor with another at one index of an axis."""
     axis = _axis(p, step, len(at))
     begin, _ = p.span(step.argument("index"), None, _source(p, step).shape[axis])
@@ -287,7 +287,7 @@ def select_scatter(p: Asked[Any], step: Step, at: Indices) -> Any:
     return _replaced(p, step, at, (*at[:axis], *at[axis + 1 :]), inside)
 
 
-def _replaced(p: Asked[Any], step: Step, at: Indices, inner: Indices, inside: Any) -> Any:
+def _replaced(p: Evaluator[Any], step: Step, at: Indices, inner: Indices, inside: Any) -> Any:
     value = p.operand(step.argument("source"), inner)
     return p.domain.choose(inside, value, _of(p, step, at))
 
@@ -295,7 +295,7 @@ def _replaced(p: Asked[Any], step: Step, at: Indices, inner: Indices, inside: An
 # New tensors, and triangles
 
 
-def arange(p: Asked[Any], step: Step, at: Indices) -> Any:
+def arange(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Numbers at equal distances."""
     start, each = p.number(step.argument("start", 0)), p.number(step.argument("step", 1))
     dtype = p.result_type(step)
@@ -308,7 +308,7 @@ def arange(p: Asked[Any], step: Step, at: Indices) -> Any:
     return p.domain.from_index(at[0] * each + start, dtype)
 
 
-def filled(p: Asked[Any], step: Step, at: Indices) -> Any:
+def filled(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """One number everywhere."""
     return p.cast(step, p.operand(step.argument("value"), ()))
 
@@ -318,12 +318,12 @@ def number_filled(number: int) -> Follow:
     return lambda p, step, at: p.cast(step, p.domain.literal(number))
 
 
-def copy(p: Asked[Any], step: Step, at: Indices) -> Any:
+def copy(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Another tensor, which may broadcast."""
     return p.cast(step, p.operand(step.argument("source"), at))
 
 
-def eye(p: Asked[Any], step: Step, at: Indices) -> Any:
+def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """1 on the diagonal, 0 elsewhere."""
     if at[-1] is None or at[-2] is None:
         return None
@@ -335,7 +335,7 @@ def eye(p: Asked[Any], step: Step, at: Indices) -> Any:
 def triangle(upper: bool | None) -> Follow:
     """The operand on one side of a diagonal, zero on the other."""
 
-    def follow(p: Asked[Any], step: Step, at: Indices) -> Any:
+    def follow(p: Evaluator[Any], step: Step, at: Indices) -> Any:
         is_upper = bool(step.argument("upper", 1)) if upper is None else upper
         diagonal = p.number(step.argument("diagonal", 0))
         if len(at) < 2 or at[-1] is None or at[-2] is None or not isinstance(diagonal, (int, Expr)):
@@ -348,7 +348,7 @@ def triangle(upper: bool | None) -> Follow:
     return follow
 
 
-def inside(p: Asked[Any], step: Step, at: Indices, conditions: list[Any]) -> Indices | None:
+def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) -> Indices | None:
     """The index in a view of the element at an index of its operand, under conditions that are added; None: not followed."""
     typed, name = _source(p, step), step.operator.name
     if name in ("slice", "select"):

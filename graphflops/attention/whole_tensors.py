@@ -10,13 +10,13 @@ from graphflops.graph import Ref
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops.attention.domain import Asked
+    from graphflops.attention.domain import Evaluator
     from graphflops.attention.scopes import Step
 
 _REDUCTIONS = {"any": "any", "all": "all", "sum": "sum", "amax": "max", "amin": "min", "prod": "prod"}
 
 
-def along_axes(p: Asked[Any], step: Step, array: Callable[[str], Any]) -> Any:
+def along_axes(p: Evaluator[Any], step: Step, array: Callable[[str], Any]) -> Any:
     """The whole result of an operator, given how to compute a whole operand; None where it is not followed."""
     result = p.type_of(Ref(step.result))
     function = _FUNCTIONS.get(step.operator.name)
@@ -34,13 +34,13 @@ def along_axes(p: Asked[Any], step: Step, array: Callable[[str], Any]) -> Any:
     return converted(function(p, step, whole), result.dtype)
 
 
-def _axes(p: Asked[Any], step: Step, name: str) -> Any:
+def _axes(p: Evaluator[Any], step: Step, name: str) -> Any:
     """The axes that a call goes along; None for all."""
     given = p.number(step.argument(name))
     return None if given == () else given
 
 
-def _cumsum(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
+def _cumsum(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     import numpy as np
 
     array, axis = whole(step.argument("x")), _axes(p, step, "axis")
@@ -50,7 +50,7 @@ def _cumsum(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     return np.flip(found, axis) if step.argument("reverse", 0) else found
 
 
-def _reduced(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
+def _reduced(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     import numpy as np
 
     keeps = step.argument("keep", int(step.operator.is_onnx))
@@ -58,7 +58,7 @@ def _reduced(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     return reduce(whole(step.argument("x")), axis=_axes(p, step, "axes"), keepdims=bool(keeps))
 
 
-def _repeated(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
+def _repeated(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     import numpy as np
 
     return np.repeat(
@@ -66,20 +66,20 @@ def _repeated(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     )
 
 
-def _repeated_indices(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
+def _repeated_indices(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     import numpy as np
 
     repeats = whole(step.argument("repeats"))
     return np.repeat(np.arange(len(repeats)), repeats)
 
 
-def _rolled(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
+def _rolled(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     import numpy as np
 
     return np.roll(whole(step.argument("x")), p.number(step.argument("shifts")), _axes(p, step, "axes"))
 
 
-def _bucket(p: Asked[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
+def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     """The range between given edges that each number is in."""
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Flexible attention, counted from its functions: each against all pairs asked one by one."""
+"""Flexible attention, counted from its functions: each compared with an evaluation of every pair."""
 
 from __future__ import annotations
 
