@@ -61,16 +61,14 @@ def analyze(
     model: path of a `.pt2`, an `.onnx` or a saved JSON report; a `Graph`, a `Report`, a `torch.export.ExportedProgram`, or
         a `torch.nn.Module`, which is exported first. A report takes no options but `dims` and `inputs`.
     args, kwargs, dynamic_shapes: example inputs of a module, and its open axes, as for `torch.export.export`.
-    model_name: which program of an archive that holds several.
-    dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: whole shapes by input name.
+    model_name: one program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `density:0.3`, ...
     names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
-    training: count the backward pass and an AdamW step too.
-    assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
+    training: count the backward pass and an AdamW step too. assume: give sizes without an example an assumed value.
     execution: `graph` frees each tensor after its last use, `eager` when Python does on a GPU; decides peak memory.
     progress: called now and then with (calls done, calls in all).
 
-    Raises FileError for an unreadable file, ModelError for sizes that contradict the program, OptionError for wrong options.
+    Raises FileError (file), ModelError (sizes that contradict the program) or OptionError (wrong options).
     """
     model = _captured(model, args, kwargs, dynamic_shapes)
     report = saved_report(model)

@@ -89,15 +89,36 @@ def audit(
     form = formats.chosen("Findings", form, output)
     shown = {"top": top, "statistics": statistics or None}
     formats.refuse("Findings", form, shown)
+    sizes = {"dims": dims, "inputs": inputs, "names": names, "assume": assume}
+    _exit(ctx, *_written(models, select, ignore, sizes, form, output, shown), fail_on)
+
+
+def _written(
+    models: Sequence[str],
+    select: list[str],
+    ignore: list[str],
+    sizes: dict[str, Any],
+    form: str,
+    output: str | None,
+    shown: dict[str, Any],
+) -> tuple[Findings, Sequence[str]]:
+    """Writes the findings; returns them with the errors of models that cannot be audited."""
+    from graphflops.checkout import located
     from graphflops.onnx_audit.catalogue import chosen
 
-    found, errors = _audited(
-        models, chosen(select, ignore), dims=dims, inputs=inputs, names=names, assume=assume
-    )
-    from graphflops.checkout import located
-
+    found, errors = _audited(models, chosen(select, ignore), **sizes)
     if found.models:
         files.write(formats.render(found, form, **shown, locate=located, **files.screen(output)), output)
+    return found, errors
+
+
+def _exit(
+    ctx: click.Context,
+    found: Findings,
+    errors: Sequence[str],
+    fail_on: Literal["error", "warning", "note", "never"],
+) -> None:
+    """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough."""
     for error in errors:
         click.echo(f"graphflops: error: {error}", err=True)
     if errors:
