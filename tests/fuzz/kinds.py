@@ -40,7 +40,7 @@ forbid = ["aten.nonzero", "onnx.Loop"]
 matrix_flops = ["6 GFLOP"]
 peak_bytes = "512 MiB"
 parameters = 130000000
-dims = {"image[0]" = 4}
+dims = {"image[0]" = 1}
 [budget.modules."layer.*"]
 matrix_flops = "1.2 GFLOP"
 """
