@@ -73,7 +73,7 @@ def test_a_pipe_that_is_closed_early() -> None:
 def test_a_pipe_that_takes_no_unicode(encoding: str) -> None:
     done = process("analyze", MODEL, encoding=encoding, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"409.6 k\*s\d+\*s\d+ \+ 1,024\*s\d+\*s\d+\*\*2", done.stdout)
+    assert "409.6 k*ids[0]*ids[1] + 1,024*ids[0]*ids[1]**2" in done.stdout
 
 
 def on_terminal(*args: str, columns: int = 100, **env: str) -> str:
@@ -105,7 +105,7 @@ def test_a_terminal_gets_colours_and_a_pipe_none(unknown: str) -> None:
     assert "\x1b" not in plain
     assert "\x1b" not in on_terminal("analyze", unknown, TERM="dumb")
     assert "\x1b" not in process("analyze", unknown).stdout
-    assert plain == process("analyze", unknown).stdout
+    assert on_terminal("analyze", unknown, columns=120, NO_COLOR="1") == process("analyze", unknown).stdout
 
 
 def test_a_narrow_terminal() -> None:
