@@ -76,6 +76,14 @@ class Node:
         """Arguments by the canonical names that `graphflops.ops` gives them."""
         return operator(self.op).arguments(self.args, self.kwargs)
 
+    def reads(self) -> tuple[str, ...]:
+        """Names of the values that the call reads, in order: what `uses` gives, without the slots."""
+        names: list[str] = []
+        _add_names(self.args, names)
+        for _, value in self.kwargs:
+            _add_names((value,), names)
+        return tuple(names)
+
     def uses(self) -> Iterator[tuple[str, str]]:
         """(operand slot, value name) of every value the call reads: `0`, `2[1]` for a list's item, `mask` by keyword."""
         for index, argument in enumerate(self.args):
@@ -221,14 +229,7 @@ class Graph:
     @cached_property
     def operands(self) -> tuple[tuple[str, ...], ...]:
         """By call: the names of the values it reads."""
-        found = []
-        for node in self.nodes:
-            names: list[str] = []
-            _add_names(node.args, names)
-            for _, value in node.kwargs:
-                _add_names((value,), names)
-            found.append(tuple(names))
-        return tuple(found)
+        return tuple([node.reads() for node in self.nodes])
 
     @cached_property
     def used(self) -> frozenset[str]:

@@ -189,12 +189,10 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
 
 def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
     """Masked FLOPs of an operator that computes all gradients of an attention; {} for any other call."""
+    if call.operator.name != "scaled_dot_product_attention_backward" or call.cost.masked_flops != 0:
+        return {}
     mask = call.value("mask")
-    if (
-        call.operator.name != "scaled_dot_product_attention_backward"
-        or not mask
-        or call.cost.masked_flops != 0
-    ):
+    if not mask:
         return {}
     query, key = (hiding.view.types.get(call.value(name)) for name in ("query", "key"))
     if query is None or key is None:
@@ -247,6 +245,8 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
             masked[call.name], of_gradients[call.name] = part
 
     for call in view.calls:
+        if call.operator.kind != "attention":
+            continue
         with suppress(DimError, ZeroDivisionError):
             operator = fused(call, hiding)
             if operator is not None:

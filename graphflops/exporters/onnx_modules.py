@@ -43,11 +43,11 @@ class Placement:
         self.nodes, self.inputs, self.evidence = nodes, inputs, evidence
         self.stored = {entry.name: _owner(entry.target) for entry in inputs if entry.role != "user"}
         self.users: dict[str, list[Node]] = defaultdict(list)
-        self.operands: dict[str, list[str]] = {}
+        self.operands: dict[str, tuple[str, ...]] = {}
         self.elsewhere: set[str] = set()  # values that calls use whose module is recorded, or differs
         rewritten: dict[str, str] = {}
         for node in nodes:
-            self.operands[node.name] = used = [name for _, name in node.uses()]
+            self.operands[node.name] = used = node.reads()
             for name in used:
                 self.users[name].append(node)
             if self._how(node) == "recorded":
