@@ -244,9 +244,7 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
             ]
             masked[call.name], of_gradients[call.name] = part
 
-    for call in view.calls:
-        if call.operator.kind != "attention":
-            continue
+    for call in [call for call in view.calls if call.operator.kind == "attention"]:
         with suppress(DimError, ZeroDivisionError):
             operator = fused(call, hiding)
             if operator is not None:
