@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from graphflops.comparison.result import CallChange, Fact
+from graphflops.comparison.result import CallChange, Fact, FactKind
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
@@ -17,23 +17,7 @@ if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
 _MOST_EQUAL_PAIRS = 40_000  # of calls of two modules, for these to be aligned as sequences
-_ORDER = (
-    "type",
-    "unknown",
-    "operator",
-    "fused",
-    "heads",
-    "mask",
-    "operand",
-    "dtype",
-    "shape",
-    "shared",
-    "parameters",
-    "times",
-    "calls",
-    "work",
-    "order",
-)
+_ORDER = get_args(FactKind)  # facts of one call are listed in this order
 
 NumberedRow = tuple["Row", int]  # with the number of its kind
 RowPair = tuple["Row | None", "Row | None"]

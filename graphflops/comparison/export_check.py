@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from graphflops.comparison.constants import constants, work
-from graphflops.comparison.result import LedgerEntry
+from graphflops.comparison.result import LedgerEntry, LedgerStatus
 from graphflops.comparison.stored_uses import Matcher
 from graphflops.dims import evaluate
 from graphflops.ops import operator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.constants import Constants
-    from graphflops.comparison.result import InputChange, JointSize, LedgerKind, LedgerStatus, UnknownChange
+    from graphflops.comparison.result import InputChange, JointSize, LedgerKind, UnknownChange
     from graphflops.comparison.sizes import JointSizes, Renamed
     from graphflops.comparison.stored_uses import StoredUses
     from graphflops.dims import Dim
@@ -39,7 +39,7 @@ _STATUS: dict[LedgerKind, LedgerStatus] = {
     "attention_unfused": "costs_more",
     "heads_expanded": "costs_more",
 }
-_ORDER = ("unexplained", "costs_more", "explained")
+_ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
 @dataclass(frozen=True, slots=True)
