@@ -5,7 +5,6 @@ Expected numbers come from analyses at the sizes that the page is set to, printe
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import pytest
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.render import render
+from graphflops.render.html.page import devices
 from graphflops.render.text import memory, number, safe
 from graphflops.report import Report
 from tests.render.reports import HOSTILE, decoder, hostile, joint, training, unset, with_unknown
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 TRANSFORMER = ROOT / "samples" / "gqa_transformer.pt2"
-DEVICES = json.loads((ROOT / "graphflops" / "devices.json").read_text("utf-8"))["devices"]
+DEVICES = devices()
 
 
 @pytest.fixture(scope="module")

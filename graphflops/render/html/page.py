@@ -8,6 +8,7 @@ import json
 from functools import cache
 from pathlib import Path
 
+from graphflops.devices import published
 from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
 from graphflops.version import __version__
@@ -68,11 +69,18 @@ def page(data: str, title: str, plain: str, given: str = "") -> str:
 
 
 def devices() -> list[dict[str, object]]:
-    """Machines by name with their published peaks."""
-    known: dict[str, list[dict[str, object]]] = json.loads(
-        (_HERE.parents[1] / "devices.json").read_text("utf-8")
-    )
-    return known["devices"]
+    """Machines by name with their published peaks, as the roofline reads them."""
+    return [
+        {
+            "name": one.name,
+            "memory_bytes": one.memory_bytes,
+            "bandwidth": one.bandwidth,
+            "vector": one.vector,
+            "matrix": dict(one.matrix),
+            "source": one.sources["bandwidth"],
+        }
+        for one in published()
+    ]
 
 
 @cache

@@ -1,0 +1,86 @@
+"""A device: ceilings, memory, launch costs and measured kernels.
+
+Rates are per second, times are in seconds, except in calibration points. A figure that nobody published or measured is
+None, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 (msgspec reads the annotations when a profile is decoded)
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(gt=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection to other devices or to the host. bandwidth: bytes per second in one direction."""
+
+    name: str
+    bandwidth: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What starting a kernel costs.
+
+    eager_seconds: time of the CPU for one operator called from Python. operators: the same by kernel family, where it
+    differs. graph_seconds: gap between two kernels of a CUDA graph.
+    """
+
+    eager_seconds: Positive
+    graph_seconds: Positive
+    operators: Mapping[str, Positive] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Measured times of one family of kernels.
+
+    points: rows of numbers as `columns` names them; the last column is the time in microseconds.
+    software: versions of the libraries that ran. data: contents of the operands. source, license: of public measurements.
+    error: median, mean and 90th percentile of the relative error on rows that are not among the points.
+    """
+
+    family: str
+    dtype: str
+    columns: tuple[str, ...]
+    points: tuple[tuple[float, ...], ...]
+    software: str
+    data: str
+    source: str
+    license: str = ""
+    error: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device.
+
+    bandwidth: of its memory. matrix: peak multiply-add rate in FLOP/s by element type, dense, on matrix units where the type
+    has them; float32 is plain float32, not TF32. vector: float32 outside of the matrix units.
+    context_bytes: memory that the driver and libraries of one process take. multiprocessors: independent cores with
+    their own matrix units (NVIDIA: SMs, AMD: compute units). clock_hz: the highest they run at. power_watts: board limit.
+    sources: where each figure is from, by field.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    memory_bytes: Count
+    bandwidth: Positive
+    matrix: Mapping[str, Positive]
+    sources: Mapping[str, str]
+    vector: Positive | None = None
+    context_bytes: Count | None = None
+    multiprocessors: Count | None = None
+    clock_hz: Positive | None = None
+    power_watts: Positive | None = None
+    l2_bytes: Count | None = None
+    l2_bandwidth: Positive | None = None
+    links: tuple[Link, ...] = ()
+    launch: Launch | None = None
+    calibration: tuple[Calibration, ...] = ()

@@ -1,0 +1,63 @@
+"""Finds the profile of a device by name, or reads a user's own from a file."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from graphflops.devices.device import Device
+from graphflops.errors import FileError, OptionError, shown
+
+_FOLDER = Path(__file__).parent
+_LARGEST = 1_000_000  # bytes of a profile
+
+
+def device(name: str) -> Device:
+    """The device of a name or alias (case is ignored), or of a profile at a path that ends in .json."""
+    if name.endswith(".json"):
+        return _read(Path(name))
+    wanted = _folded(name)
+    for file in sorted(_files(), key=lambda file: file.stem != wanted):
+        known = _read(file)
+        if wanted in map(_folded, (file.stem, known.name, *known.aliases)):
+            return known
+    raise OptionError(
+        f"--device {shown(name)}: unknown device; known: {', '.join(names())}, or a profile's path"
+    )
+
+
+def names() -> tuple[str, ...]:
+    """Short names of the devices whose profiles come with graphflops."""
+    return tuple(file.stem for file in _files())
+
+
+def published() -> list[Device]:
+    """All devices whose profiles come with graphflops, the most used first."""
+    return [_read(file) for file in _files()]
+
+
+def _files() -> list[Path]:
+    order = ("h100", "h200", "a100")
+    found = sorted(_FOLDER.glob("*.json"))
+    return sorted(found, key=lambda file: order.index(file.stem) if file.stem in order else len(order))
+
+
+@cache
+def _read(file: Path) -> Device:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_LARGEST + 1)
+    except OSError as error:
+        raise FileError(f"{shown(str(file))}: cannot be read: {error.strerror}") from None
+    if len(data) > _LARGEST:
+        raise FileError(f"{shown(str(file))}: larger than {_LARGEST:,} bytes; not a profile of a device")
+    try:
+        return msgspec.json.decode(data, type=Device)
+    except msgspec.MsgspecError as error:
+        raise FileError(f"{shown(str(file))}: not a profile of a device: {error}") from None
+
+
+def _folded(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

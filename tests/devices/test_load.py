@@ -1,0 +1,76 @@
+"""Profiles of devices: found by name, read from a user's file, refused with one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from graphflops.devices import device, names, published
+from graphflops.devices.device import Device
+from graphflops.errors import FileError, OptionError
+
+H200 = {"name": "mine", "aliases": [], "memory_bytes": 10, "bandwidth": 4.8e12, "matrix": {}, "sources": {}}
+
+
+@pytest.mark.parametrize("name", ["h200", "H200", "NVIDIA H200", "nvidia h200 sxm", "H200-SXM"])
+def test_a_device_has_several_names(name):
+    assert device(name).name == "NVIDIA H200 SXM"
+
+
+def test_an_unknown_device_is_refused_with_those_that_are_known():
+    with pytest.raises(OptionError, match=r"unknown device; known: h100, h200, a100, .*rtx4090"):
+        device("h300")
+
+
+def test_no_two_devices_share_a_name():
+    found = [name.lower() for one in published() for name in {one.name, *one.aliases}]
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_figure_has_a_source(name):
+    known = device(name)
+    plain = {"name", "aliases", "sources", "calibration"}
+    figures = {field for field in Device.__slots__ if getattr(known, field) not in (None, ())} - plain
+    assert figures <= set(known.sources)
+    assert all(source for source in known.sources.values())
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_profile_is_small(name):
+    import graphflops.devices
+
+    assert (Path(graphflops.devices.__path__[0]) / f"{name}.json").stat().st_size < 100_000
+    assert all(len(one.points) <= 300 for one in device(name).calibration)
+
+
+def test_a_profile_of_ones_own_is_read_from_its_path(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(H200))
+    assert device(str(path)).bandwidth == 4.8e12
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a profile of a device"),
+        ("[]", "Expected `object`"),
+        (json.dumps({**H200, "bandwidth": 0}), "bandwidth"),
+        (json.dumps({**H200, "matrix": {"float32": -1}}), "matrix"),
+        (json.dumps({**H200, "memory_bytes": "80 GB"}), "memory_bytes"),
+        (" " * 1_000_001, "larger than 1,000,000 bytes"),
+    ],
+)
+def test_a_damaged_profile_is_one_line(tmp_path, text, message):
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(FileError, match=message) as error:
+        device(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_profile_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(FileError, match="No such file"):
+        device(str(tmp_path / "none.json"))
