@@ -1,0 +1,1 @@
+"""Time of a program on a device, predicted kernel by kernel."""

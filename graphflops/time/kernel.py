@@ -1,0 +1,125 @@
+"""One kernel as a device runs it: its work, its traffic and the sizes that decide how fast it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+# copy: layout conversions, casts and concatenations. other: anything without a model of its own, timed by its traffic.
+Family = Literal[
+    "matmul",
+    "convolution",
+    "attention",
+    "elementwise",
+    "copy",
+    "normalization",
+    "softmax",
+    "reduction",
+    "gather",
+    "scatter",
+    "pool",
+    "random",
+    "optimizer",
+    "scan",
+    "sort",
+    "recurrence",
+    "fft",
+    "other",
+]
+AttentionKernel = Literal["flash", "efficient", "cudnn", "math"]
+Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`batch` products of an m x k by a k x n matrix.
+
+    layout: whether k is the contiguous axis of a and b: "tn" for `linear`, whose weight is n x k; "nn" for two row-major
+    matrices; "nt" for the gradient of a weight.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    layout: Literal["tn", "nn", "nt", "tt"] = "tn"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Scaled dot-product attention.
+
+    computed: fraction of the (query, key) pairs in the tiles that the kernel multiplies; 1 without a mask it can skip.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    width: int
+    computed: float = 1.0
+    kernel: AttentionKernel = "flash"
+    phase: Pass = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution. image, result, filter: sizes along the spatial axes."""
+
+    batch: int
+    channels: int
+    filters: int
+    image: tuple[int, ...]
+    result: tuple[int, ...]
+    filter: tuple[int, ...]
+    groups: int = 1
+    channels_last: bool = False
+    transposed: bool = False
+    phase: Pass = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a normalization, softmax, reduction, scan or sort. is_inner: a row is contiguous in memory."""
+
+    rows: int
+    columns: int
+    is_inner: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """An LSTM, GRU or RNN. gates: 4, 3 or 1."""
+
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    gates: int
+    layers: int = 1
+    directions: int = 1
+
+
+Sizes = Union[Product, Attention, Convolution, Rows, Recurrence]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel.
+
+    flops: multiply-adds on matrix units, each 2 FLOPs. vector_flops: other arithmetic, a transcendental counted as one.
+    cached_bytes: part of `read_bytes` that the kernel before has just written, and which may still be in the L2 cache.
+    dtype: element type of the matrix product, or of the largest operand. transposes: it reads and writes memory in different
+    orders, as a layout conversion does.
+    """
+
+    family: Family
+    dtype: str
+    flops: int = 0
+    vector_flops: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    sizes: Sizes | None = None
+    cached_bytes: int = 0
+    transposes: bool = False

@@ -1,0 +1,44 @@
+"""Times of kernels: limits that a reader can work out, and order where no exact number is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.devices import device, names
+from graphflops.time.kernel import Kernel, Product
+from graphflops.time.predict import matrix_peak, predict
+
+H200 = device("h200")
+
+
+def product(m: int, n: int, k: int, dtype: str = "bfloat16", width: int = 2) -> Kernel:
+    sizes = Product(m, n, k)
+    return Kernel("matmul", dtype, 2 * m * n * k, 0, width * k * (m + n), width * m * n, sizes)
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_kernel_is_faster_than_the_ceilings(name):
+    known = device(name)
+    for kernel in (product(8192, 8192, 8192), product(1, 8192, 8192)):
+        found = predict(kernel, known)
+        peak = matrix_peak("bfloat16", known)
+        assert found.seconds >= kernel.flops / peak
+        assert found.seconds >= (kernel.read_bytes + kernel.written_bytes) / known.bandwidth
+        assert found.low <= found.seconds <= found.high
+
+
+def test_what_limits_a_kernel():
+    assert predict(product(8192, 8192, 8192), H200).bound == "matrix"
+    assert predict(product(1, 8192, 8192), H200).bound == "memory"
+    assert predict(product(16, 16, 16), H200).bound == "latency"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak"), [("float8_e4m3fn", "float8"), ("uint8", "int8"), ("complex64", "float32")]
+)
+def test_element_types_share_peaks(dtype, peak):
+    assert matrix_peak(dtype, H200) == H200.matrix[peak]
+
+
+def test_an_element_type_without_a_published_peak_has_none():
+    assert matrix_peak("float64", device("l4")) is None
