@@ -1,0 +1,149 @@
+"""Live memory along a program: the bytes alive at each moment, what holds them, and their peak, also of symbolic sizes.
+
+A moment is a point where memory is measured: a call, a graph nested in it at its peak, or one of its gradients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, Expr, at_least, dim_max, evaluate, symbol
+from graphflops.passes.program import Peak
+from graphflops.report import Held, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.passes.program import SizesKnown
+    from graphflops.report import HeldKind
+
+
+# Polynomials that a symbolic peak is the maximum of; past that the smallest at the hints are dropped.
+_MOST_CANDIDATES = 16
+# Marks that are compared in pairs; of more, only those that are the largest at some of these sizes.
+_MOST_COMPARED = 64
+_SAMPLED = tuple(4**power for power in range(11))
+# Terms of all marks together that are evaluated to find the largest, and that are rewritten from the least sizes.
+_MOST_EVALUATED, _MOST_SHIFTED = 300_000, 5_000
+
+
+class Meter:
+    """A running sum of sizes and its distinct values. Sums are memoised: the layers of a model repeat one another.
+
+    Memory is taken and dropped by a key: the name of a value, or a number for what has no name of its own.
+    """
+
+    def __init__(self, known: SizesKnown) -> None:
+        self.known = known
+        self.live: Dim = 0
+        self.sums: dict[tuple[Dim, Dim], Dim] = {}
+        self.differences: dict[tuple[Dim, Dim], Dim] = {}
+        self.marks: dict[Dim, str] = {}
+        self.row = 0
+        self.rows: list[int] = []  # by moment
+        self.open: dict[str | int, tuple[str, HeldKind, int, Dim]] = {}
+        self.held: list[Held] = []
+
+    def take(self, name: str, size: Dim, kind: HeldKind, key: str | int | None = None) -> None:
+        """Hold memory from the next moment on."""
+        if size != 0:
+            self.grow(size)
+            self.open[name if key is None else key] = (name, kind, len(self.rows), size)
+
+    def drop(self, key: str | int) -> None:
+        """Release memory after the last moment."""
+        if key in self.open:
+            name, kind, first, size = self.open.pop(key)
+            self.shrink(size)
+            if first < len(self.rows):
+                self.held.append(Held(name, kind, first, len(self.rows) - 1, size))
+
+    def timeline(self, gradients_from: int | None) -> Timeline:
+        """Everything held so far; what was never released is held to the end."""
+        last = len(self.rows) - 1
+        rest = [Held(name, kind, first, last, size) for name, kind, first, size in self.open.values()]
+        held = (*self.held, *(entry for entry in rest if entry.first <= last))
+        return Timeline(tuple(self.rows), held, gradients_from)
+
+    def grow(self, size: Dim) -> None:
+        key = (self.live, size)
+        if key not in self.sums:
+            self.sums[key] = self.live + size
+        self.live = self.sums[key]
+
+    def shrink(self, size: Dim) -> None:
+        key = (self.live, size)
+        if key not in self.differences:
+            self.differences[key] = self.live - size
+        self.live = self.differences[key]
+
+    def mark(self, node: str, peaks: Sequence[Peak] = (), workspace: Dim = 0) -> None:
+        """Record a moment: the call with its workspace; then one for each graph nested in it."""
+        self._moment(node, node, workspace, "workspace")
+        for peak in peaks:
+            if peak.bytes != 0:
+                self._moment(f"{node}/{peak.node}", node, peak.bytes, "nested")
+
+    def _moment(self, node: str, name: str, extra: Dim, kind: HeldKind) -> None:
+        self.grow(extra)
+        self.marks.setdefault(self.live, node)
+        self.shrink(extra)
+        if extra != 0:
+            self.held.append(Held(name, kind, len(self.rows), len(self.rows), extra))
+        self.rows.append(self.row)
+
+    def peak(self) -> Peak:
+        """The largest sum; for symbolic sizes a `max` of those that no other sum provably covers."""
+        if not self.marks:
+            return Peak(self.live)
+        ranked = sorted(self.marks, key=self._at_hints, reverse=True)
+        if len(ranked) > _MOST_COMPARED:
+            largest = {max(ranked, key=lambda mark: evaluate(mark, sizes) or 0) for sizes in self._spread()}
+            ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
+        best: dict[Dim, Dim] = {}
+        shifts = sum(map(_terms_shifted, ranked)) <= _MOST_SHIFTED
+        for mark in ranked:
+            if len(best) == _MOST_CANDIDATES:
+                break
+            shifted = self._from_minimums(mark) if shifts else mark
+            if not any(at_least(other, shifted) for other in best.values()):
+                best = {m: other for m, other in best.items() if not at_least(shifted, other)}
+                best[mark] = shifted
+        return Peak(dim_max(*best), self.marks[ranked[0]])
+
+    def _spread(self) -> list[dict[str, int]]:
+        """Sample sizes, small to large: all symbols equal, and each alone with the others at their hints."""
+        uses = Counter(name for mark in self.marks if isinstance(mark, Expr) for name in sorted(mark.symbols))
+        names = sorted(uses)
+        most = _MOST_EVALUATED // (len(_SAMPLED) * max(sum(_terms(mark) for mark in self.marks), 1))
+        alone = sorted(name for name, _ in uses.most_common(most))
+        least = {name: self.known.minimums.get(name, 1) for name in names}
+        hinted = {name: self.known.hints.get(name, least[name]) for name in names}
+        return [
+            {name: max(size, least[name]) if name in varied else hinted[name] for name in names}
+            for varied in (names, *([name] for name in alone))
+            for size in _SAMPLED
+        ]
+
+    def _from_minimums(self, mark: Dim) -> Dim:
+        """The sum with each symbol written as its least value plus a symbol: so `64*s*t` covers `64*s` if t >= 1."""
+        if isinstance(mark, int):
+            return mark
+        least = self.known.minimums
+        return mark.substitute({name: symbol(name) + least.get(name, 1) for name in mark.symbols})
+
+    def _at_hints(self, mark: Dim) -> int:
+        value = evaluate(mark, self.known.hints)
+        if value is None and isinstance(mark, Expr):
+            # Without an example size, rank at a size large enough for the leading term to decide.
+            value = evaluate(mark, {name: self.known.hints.get(name, 4096) for name in mark.symbols})
+        return value or 0
+
+
+def _terms(mark: Dim) -> int:
+    return len(mark.terms) if isinstance(mark, Expr) else 0
+
+
+def _terms_shifted(mark: Dim) -> int:
+    return sum(2 ** len(monomial) for monomial in mark.terms) if isinstance(mark, Expr) else 0
