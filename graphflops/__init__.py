@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__", "analyze", "audit", "capture", "check", "compare", "load", "rule", "validate"]
+__all__ = [
+    "Training",
+    "__version__",
+    "analyze",
+    "audit",
+    "capture",
+    "check",
+    "compare",
+    "load",
+    "rule",
+    "validate",
+]
 
 if TYPE_CHECKING:
     from graphflops.budget.run import check
@@ -18,9 +29,11 @@ if TYPE_CHECKING:
     from graphflops.onnx_audit.audit import audit
     from graphflops.rules import rule
     from graphflops.runtime.validate import validate
+    from graphflops.training import Training
     from graphflops.version import __version__
 
 _HOME = {
+    "Training": "graphflops.training",
     "__version__": "graphflops.version",
     "analyze": "graphflops.loading",
     "audit": "graphflops.onnx_audit.audit",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution, Report
+    from graphflops.training import Training
 
 
 def analyze(
@@ -30,7 +31,7 @@ def analyze(
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
-    training: bool = False,
+    training: bool | Training = False,
     assume: bool = True,
     execution: Execution = "graph",
     progress: Callable[[int, int], None] | None = None,
@@ -44,7 +45,7 @@ def analyze(
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `prefix:128` or
         `density:0.3`; the last query stands at the position of the last key.
     names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
-    training: count the backward pass and an AdamW step too.
+    training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
     execution: whether memory is freed after the last use (`graph`), or as Python frees it on a GPU (`eager`).
     progress: called now and then with (calls done, calls in all).
@@ -55,10 +56,19 @@ def analyze(
     stated = user_masks(masks, graph)
     labels = labels_of(graph, names or {})
     dims = without_labels(dims or {}, labels, graph)
-    program = _priced(graph, dims, inputs or {}, assume, training, progress)
+    program = _priced(graph, dims, inputs or {}, assume, _step(training), progress)
     program = find_attentions(program, stated)
     memory = memory_use(program, _memory_rules(execution))
     return labelled(report(program, memory, execution), labels)
+
+
+def _step(training: bool | Training) -> Training | None:
+    """The options of the step; None without one."""
+    if training is False:
+        return None
+    from graphflops.training import training_of
+
+    return training_of(training)
 
 
 def _memory_rules(execution: Execution) -> CallByCall:
@@ -77,7 +87,7 @@ def _priced(
     dims: Mapping[str, int],
     inputs: Mapping[str, Sequence[int]],
     assume: bool,
-    training: bool,
+    training: Training | None,
     progress: Callable[[int, int], None] | None,
 ) -> PricedProgram:
     """The program bound and priced; a second time where its operators require that some of its symbols are equal.

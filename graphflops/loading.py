@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from graphflops.graph import Graph
     from graphflops.report import Execution, Report
+    from graphflops.training import Training
 
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 
@@ -51,7 +52,7 @@ def analyze(
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
-    training: bool = False,
+    training: bool | Training = False,
     assume: bool = True,
     execution: Execution = "graph",
     progress: Callable[[int, int], None] | None = None,
@@ -64,7 +65,7 @@ def analyze(
     model_name: one program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `density:0.3`, ...
     names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
-    training: count the backward pass and an AdamW step too. assume: give sizes without an example an assumed value.
+    training: count a training step too: True, or a `graphflops.Training`. assume: sizes without an example get a value.
     execution: `graph` frees each tensor after its last use, `eager` when Python does on a GPU; decides peak memory.
     progress: called now and then with (calls done, calls in all).
 

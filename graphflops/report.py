@@ -13,6 +13,7 @@ from graphflops.graph import Origin, Phase  # noqa: TC001
 from graphflops.lazy import imported
 from graphflops.rendered import Rendered
 from graphflops.tensor import TensorType  # noqa: TC001
+from graphflops.training import Training  # noqa: TC001
 
 State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
@@ -164,6 +165,7 @@ class Report(Rendered):
     inputs: the tensors that a caller passes in.
     attentions: every attention of the program, in program order, whether one operator or spelled out in several.
     execution: how the program runs, which peak memory depends on.
+    training: the options of the training step; None for inference alone.
     """
 
     origin: Origin
@@ -184,6 +186,7 @@ class Report(Rendered):
     inputs: tuple[Named, ...] = ()
     attentions: tuple[AttentionUse, ...] = ()
     execution: Execution = "graph"
+    training: Training | None = None
 
     @property
     def values(self) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ from graphflops.graph import Origin
 from graphflops.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
 from graphflops.report import Coverage, Named, Report, SymbolInfo, Timeline, Totals
 from graphflops.tensor import TensorType, dtype_named
+from graphflops.training import Training
 from graphflops.version import __version__
 
 SCHEMA: Literal[1] = 1
@@ -35,6 +36,7 @@ _FORMS = {
     ),
     SymbolInfo: Form(arrays={"range": ("minimum", "maximum")}, always=True, lenient=True),
     Totals: Form(always=True),
+    Training: Form(always=True, lenient=True),
 }
 
 

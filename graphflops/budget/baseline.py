@@ -11,9 +11,9 @@ import msgspec
 
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP
-from graphflops.budget.patterns import matches_module
 from graphflops.cost import QUANTITIES
 from graphflops.errors import FileError, shown
+from graphflops.patterns import matches_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,10 +8,10 @@ from graphflops.budget.amounts import AllowedGrowth
 from graphflops.budget.culprits import culprits
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP, Measures, unnumbered, within
-from graphflops.budget.patterns import matches_module, matches_op
 from graphflops.contradictions import contradicted, contradictions
 from graphflops.dims import Expr
 from graphflops.findings import Finding, LimitResult, RuleInfo
+from graphflops.patterns import matches_module, matches_op
 from graphflops.render.text import (
     count_of,
     formula,

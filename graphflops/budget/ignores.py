@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Union
 import msgspec
 
 from graphflops.budget.limits import table_of
-from graphflops.budget.patterns import matches_file, matches_module
 from graphflops.errors import FileError, shown
+from graphflops.patterns import matches_file, matches_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

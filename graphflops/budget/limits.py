@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Union
 import msgspec
 
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
-from graphflops.budget.patterns import matches_file
 from graphflops.cost import REPORTED
 from graphflops.errors import FileError, shown
+from graphflops.patterns import matches_file
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.loosened import loosened
-from graphflops.budget.patterns import matches_file
 from graphflops.budget.run import checked
 from graphflops.checkout import located, tracked
 from graphflops.ci.changes import changes
@@ -26,6 +25,7 @@ from graphflops.ci.page import comment, summary
 from graphflops.errors import FileError, GraphflopsError, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.limits import Limits, limited
+from graphflops.patterns import matches_file
 from graphflops.render.sarif import sarif, source_files
 from graphflops.revisions import changed_file, file_at
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.commands import files, options
+from graphflops.commands.training_options import training
 from graphflops.errors import shown
 from graphflops.render import formats
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table, or under one module.")
 @options.output_of("Report")
-@click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
+@training
 @click.option(
     "--strict",
     is_flag=True,

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.commands import files, options
+from graphflops.commands import files, options, training_options
 from graphflops.errors import ModelError, innermost, shown
 from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from graphflops.training import Training
 
 
 @click.command(cls=options.Command)
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Ends in .pt2 or .json.",
 )
-@click.option("--training", is_flag=True, help="In a report, price the backward pass and an AdamW step too.")
+@training_options.training
 @options.rule_files
-def capture(factory: str, output: str, training: bool, rule_files: tuple[str, ...]) -> None:
+def capture(factory: str, output: str, training: bool | Training, rule_files: tuple[str, ...]) -> None:
     """Export the module that FACTORY returns: to a .pt2, or straight to a report (.json).
 
     FACTORY is your function, without parameters. It returns (module, args), (module, args, kwargs) or

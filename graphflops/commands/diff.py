@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.commands import files, options
+from graphflops.commands.training_options import training
 from graphflops.errors import shown
 from graphflops.render import formats
 from graphflops.revisions import ModelFile
@@ -54,7 +55,7 @@ Pair = tuple[
 @click.option("--verbose", "-v", is_flag=True, help="Of an export: every difference, totals, modules.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table.")
 @options.output_of("Comparison")
-@click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
+@training
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if anything differs.")
 @options.model_name
 @options.rule_files

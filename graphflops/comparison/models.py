@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison
     from graphflops.loading import Model
     from graphflops.report import Report
+    from graphflops.training import Training
 
 
 def compare(
@@ -27,7 +28,7 @@ def compare(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     names: Mapping[str, str] | None = None,
-    training: bool = False,
+    training: bool | Training = False,
     assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:

@@ -29,10 +29,10 @@ def memory_use(program: PricedProgram, execution: CallByCall | None = None) -> M
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
     sizes = SizesKnown(program.binding.examples, minimums)
-    peaks = _Peaks(sizes, program.training, program.names, execution or CallByCall())
+    peaks = _Peaks(sizes, program.training is not None, program.names, execution or CallByCall())
     resident = [entry.name for entry in graph.inputs if entry.role == "user"]
     forward, timeline = peaks.of(program.main, resident)
-    if not program.training:
+    if program.training is None:
         return MemoryUse(forward, None, timeline)
     training, timeline = peaks.of(program.main, resident, graph.seeds)
     return MemoryUse(forward, training, timeline)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from graphflops.passes.bind import Binding
     from graphflops.passes.price_call import Priced
     from graphflops.rules.registry import Rule
+    from graphflops.training import Training
 
     Progress = Callable[[int, int], None]
     FindFact = Callable[[Op], "FactOf | None"]
@@ -65,7 +66,7 @@ def price(
     binding: Binding,
     facts: Callable[[Graph], FindFact] = lambda _: lambda _: None,
     *,
-    training: bool = False,
+    training: Training | None = None,
     progress: Progress | None = None,
 ) -> PricedProgram:
     """The program with the cost of every call, nested graphs included.
@@ -73,7 +74,7 @@ def price(
     facts: of a graph: by operator, what finds the fact that its rule must know of a call; None for most operators.
     Raises ModelError where sizes given contradict the program.
     """
-    pricer = Pricer(graph, binding, training, progress, facts(graph))
+    pricer = Pricer(graph, binding, training is not None, progress, facts(graph))
     operands = {entry.name: _operand(entry.name, entry.role, pricer) for entry in graph.inputs}
     main = pricer.run(graph, tuple(operands.values()), top=True)
     binding.refuse_awaited()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph, Node
     from graphflops.passes.bind import Binding
     from graphflops.report import Diagnostic, Row, Timeline
+    from graphflops.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class PricedGraph:
 class PricedProgram:
     """A program with the cost of every call.
 
-    graph: as recorded. operands: types of its inputs in this analysis.
+    graph: as recorded. training: options of the training step, None without. operands: types of its inputs in this analysis.
     main: the priced graph with the rows of all graphs nested in it.
     operators: spellings of all operators that were priced. facts: facts that rules got beyond the operands of a call.
     equalities: pairs of sizes that some operator requires to be equal, and that are not provably so.
@@ -107,7 +108,7 @@ class PricedProgram:
 
     graph: Graph
     binding: Binding
-    training: bool
+    training: Training | None
     operands: Mapping[str, Value]
     main: PricedGraph
     operators: Collection[str]

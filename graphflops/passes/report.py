@@ -153,6 +153,7 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
         inputs=_passed(program),
         attentions=program.attentions,
         execution=execution,
+        training=program.training,
     )
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from graphflops.budget.amounts import AllowedGrowth, amount, growth, percent
-from graphflops.budget.patterns import matches_file, matches_module, matches_op
+from graphflops.patterns import matches_file, matches_module, matches_op
 
 
 @pytest.mark.parametrize(

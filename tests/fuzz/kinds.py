@@ -14,9 +14,9 @@ import onnx
 
 import graphflops
 from graphflops.budget.amounts import amount
-from graphflops.budget.patterns import matches_file, matches_module
 from graphflops.dims import evaluate, parse_dim
 from graphflops.errors import shown
+from graphflops.patterns import matches_file, matches_module
 from tests.fuzz import mutate
 from tests.fuzz.judge import Verdict, call, run_command
 from tests.oracle import onnx_fuzz

@@ -1,0 +1,96 @@
+"""The options of a training step: what is trained, by which optimizer, at which precision, and what is kept in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from graphflops.errors import OptionError, shown
+from graphflops.patterns import matches_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adafactor", "muon", "none"]
+Implementation = Literal["foreach", "fused", "single"]
+Precision = Literal["fp32", "bf16", "bf16-mixed", "fp16-mixed"]
+Loss = Literal["sum", "mean", "cross-entropy", "given"]
+
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+IMPLEMENTATIONS: tuple[str, ...] = get_args(Implementation)
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+LOSSES: tuple[str, ...] = get_args(Loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a program is trained. Patterns of modules are those of `matches`.
+
+    optimizer: `none` leaves the update out. implementation: `foreach` updates all parameters together, `fused` in one
+        kernel, `single` one after another.
+    precision: element types: all float32, all bfloat16, or float32 parameters under autocast; None: as the program is.
+    freeze: parameters that are not trained, by their own name or that of a module.
+    lora_rank: rank of the trained adapters beside linear layers; 0 for none. lora_modules: which layers get one.
+    accumulate: micro-steps of one optimizer step, whose gradients are added up.
+    recompute: modules whose activations are computed again for the gradients instead of kept.
+    grad_inputs: inputs of the program that want a gradient.
+    loss: what is differentiated: the sum or the mean of all results, the cross-entropy of the first one against given
+        classes, or the results as they are, with gradients given from outside.
+    """
+
+    optimizer: Optimizer = "adamw"
+    implementation: Implementation = "foreach"
+    precision: Precision | None = None
+    freeze: tuple[str, ...] = ()
+    lora_rank: int = 0
+    lora_modules: tuple[str, ...] = ("**",)
+    accumulate: int = 1
+    recompute: tuple[str, ...] = ()
+    grad_inputs: tuple[str, ...] = ()
+    loss: Loss = "sum"
+
+    def __post_init__(self) -> None:
+        _choice("optimizer", self.optimizer, OPTIMIZERS)
+        _choice("implementation", self.implementation, IMPLEMENTATIONS)
+        _choice("loss", self.loss, LOSSES)
+        if self.precision is not None:
+            _choice("precision", self.precision, PRECISIONS)
+        _number("accumulate", self.accumulate, 1)
+        _number("lora_rank", self.lora_rank, 0)
+        for name in ("freeze", "lora_modules", "recompute", "grad_inputs"):
+            object.__setattr__(self, name, _names(name, getattr(self, name)))
+
+
+def training_of(given: object) -> Training:
+    """The options that `training=` stands for: True is a default step."""
+    if isinstance(given, Training):
+        return given
+    if given is not True:
+        raise OptionError(f"training is True, False or a graphflops.Training, not {shown(str(given))}")
+    return Training()
+
+
+def matches(patterns: Sequence[str], path: str) -> bool:
+    """True if a pattern matches the path or its end: `q_proj` and `layers.*` match in every model that has such modules.
+
+    `*` matches one part between dots, `**` any number of parts.
+    """
+    return any(matches_module(pattern, path) or matches_module(f"**.{pattern}", path) for pattern in patterns)
+
+
+def _choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise OptionError(f"no {name} is called {shown(str(value))}: {', '.join(choices)}")
+
+
+def _number(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise OptionError(f"{name} is an integer from {least} on, not {shown(str(value))}")
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    """The names or patterns of one option; one alone is as good as a tuple of one."""
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(item, str) and item for item in names):
+        raise OptionError(f"{name} holds names of the model, such as layers.*")
+    return names
