@@ -71,15 +71,15 @@ def _step(training: bool | Training) -> Training | None:
     return training_of(training)
 
 
-def _memory_rules(execution: Execution) -> CallByCall:
+def _memory_rules(execution: Execution) -> type[CallByCall]:
     """What an execution allocates and when it frees it."""
     if execution == "graph":
-        return CallByCall()
+        return CallByCall
     if execution != "eager":
         raise ModelError(f"no execution is called {shown(str(execution))}: graph and eager are")
     from graphflops.memory.eager import Eager
 
-    return Eager()
+    return Eager
 
 
 def _priced(

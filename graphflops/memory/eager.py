@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 class Eager(CallByCall):
     """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
 
-    def owners(self, calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str, str]:
+    def __init__(self, calls: Sequence[PricedCall], values: Mapping[str, Value], training: bool) -> None:
+        super().__init__(calls, values, training)
+        self.layouts = Layouts(calls, values)
+
+    def owners(self) -> dict[str, str]:
         """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
-        layouts = Layouts(calls, values)
+        layouts, values = self.layouts, self.values
         root: dict[str, str] = {}
-        for call in calls:
+        for call in self.calls:
             outputs = [name for name in call.node.outputs if name is not None]
             is_view = call.estimate.alias
             if outputs and outputs[0] in layouts.views:
@@ -37,18 +41,18 @@ class Eager(CallByCall):
             root.update((name, owner or name) for name in outputs if isinstance(values.get(name), TensorType))
         return root
 
-    def held_until(self, calls: Sequence[PricedCall], root: Mapping[str, str]) -> Mapping[str, int]:
+    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""
-        return held_until([call.node for call in calls], root)
+        return held_until([call.node for call in self.calls], root)
 
-    def forward_bytes(self, call: PricedCall, values: Mapping[str, Value], saved: Dim) -> Dim:
+    def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """The rule's workspace and that of the CUDA kernel."""
-        return super().forward_bytes(call, values, saved) + kernels.forward_bytes(call, values)
+        return super().forward_bytes(call, saved) + kernels.forward_bytes(call, self.values)
 
-    def backward_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    def backward_bytes(self, call: PricedCall) -> Dim:
         """The rule's workspace and that of the CUDA kernels."""
-        return super().backward_bytes(call, values) + kernels.backward_bytes(call, values)
+        return super().backward_bytes(call) + kernels.backward_bytes(call, self.values)
 
-    def saved_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    def saved_bytes(self, call: PricedCall) -> Dim:
         """What the rule says is saved, and the copy of an operand that an in-place activation overwrites."""
-        return super().saved_bytes(call, values) + kernels.saved_input_bytes(call, values)
+        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)

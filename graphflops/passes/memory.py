@@ -17,19 +17,19 @@ from graphflops.report import Timeline
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
     from graphflops.passes.program import Names, PricedCall, PricedProgram
 
 
-def memory_use(program: PricedProgram, execution: CallByCall | None = None) -> MemoryUse:
+def memory_use(program: PricedProgram, execution: type[CallByCall] = CallByCall) -> MemoryUse:
     """The peaks of a program's activations and their timeline, as the execution allocates and frees them."""
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
     sizes = SizesKnown(program.binding.examples, minimums)
-    peaks = _Peaks(sizes, program.training is not None, program.names, execution or CallByCall())
+    peaks = _Peaks(sizes, program.training is not None, program.names, execution)
     resident = [entry.name for entry in graph.inputs if entry.role == "user"]
     forward, timeline = peaks.of(program.main, resident)
     if program.training is None:
@@ -44,7 +44,7 @@ class _Peaks:
     training: whether nested graphs hold what their gradients read.
     """
 
-    def __init__(self, sizes: SizesKnown, training: bool, names: Names, execution: CallByCall) -> None:
+    def __init__(self, sizes: SizesKnown, training: bool, names: Names, execution: type[CallByCall]) -> None:
         self.execution = execution
         self.sizes = sizes
         self.training = training
@@ -86,11 +86,11 @@ class _Liveness:
         self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], program: _Peaks, training: bool
     ) -> None:
         self.calls, self.values, self.peaks = graph.calls, graph.values, peaks
-        self.execution = program.execution
-        self.root = self.execution.owners(graph.calls, graph.values)
-        self.bytes = _sizes(self.root, graph.values)
+        self.execution = program.execution(graph.calls, graph.values, training)
+        self.root = self.execution.owners()
+        self.bytes = _sizes(self.root, graph.values, self.execution.unstored())
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
-        self.saved = _saved(graph.calls, self.root, graph.values) if training else {}
+        self.saved = _saved(graph.calls, self.root, self.execution) if training else {}
         self.training = training
         self.meter = Meter(program.sizes)
 
@@ -113,30 +113,30 @@ class _Liveness:
     def forward(self, released: dict[int, list[str | int]]) -> None:
         """Run the calls; adds to `released` what is kept beside results, by the gradient that needs it last."""
         meter = self.meter
-        lasts = _last_uses(self.calls, self.root, self.execution.held_until(self.calls, self.root))
+        lasts = _last_uses(self.calls, self.root, self.execution.held_until(self.root))
         for index, call in enumerate(self.calls):
             meter.row = call.row
             for output in call.node.outputs:
                 if output is not None and self.root.get(output) == output:
                     meter.take(output, self.bytes.get(output, 0), "value")
-            beside = self.execution.saved_bytes(call, self.values) if self.training else 0
+            beside = self.execution.saved_bytes(call) if self.training else 0
             if beside != 0:  # what is kept beside the results was made while they were computed
                 meter.take(call.node.name, beside, "saved", index)
                 released.setdefault(index, []).append(index)
-            workspace = self.execution.forward_bytes(call, self.values, beside)
+            workspace = self.execution.forward_bytes(call, beside)
             meter.mark(call.node.name, self.peaks[index], workspace)
             for name in lasts.get(index, ()):
                 if name not in self.kept and name not in self.saved:
                     meter.drop(name)
 
 
-def _sizes(root: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Dim]:
+def _sizes(root: Mapping[str, str], values: Mapping[str, Value], unstored: Container[str]) -> dict[str, Dim]:
     """Bytes of each value that owns memory; equal types are measured once."""
     measured: dict[int, Dim] = {}
     sizes: dict[str, Dim] = {}
     for name, owner in root.items():
         value = values[name]
-        if name == owner and isinstance(value, TensorType):
+        if name == owner and name not in unstored and isinstance(value, TensorType):
             if id(value) not in measured:
                 measured[id(value)] = value.nbytes
             sizes[name] = measured[id(value)]
@@ -162,18 +162,11 @@ def _last_uses(
     return ends
 
 
-def _saved(
-    calls: Sequence[PricedCall], root: Mapping[str, str], values: Mapping[str, Value]
-) -> dict[str, int]:
+def _saved(calls: Sequence[PricedCall], root: Mapping[str, str], execution: CallByCall) -> dict[str, int]:
     """For each value that gradients read, the index of the earliest call whose gradient reads it."""
     saved: dict[str, int] = {}
     for index, call in enumerate(calls):
-        if call.gradient is None:
-            continue
-        operands = call.tensors(values)
-        names: list[str | None] = [operands[place] for place in call.gradient.operands]
-        names += [call.node.outputs[place] for place in call.gradient.results]
-        for name in names:
+        for name in execution.saved_values(call):
             if name is not None and name in root:
                 saved.setdefault(root[name], index)
     return saved
@@ -215,7 +208,7 @@ class _Reverse:
                 again.append((operands[place], buffer))
             else:
                 self.gradients[operands[place]] = buffer
-        self.meter.mark(call.node.name, workspace=self.execution.backward_bytes(call, self.values))
+        self.meter.mark(call.node.name, workspace=self.execution.backward_bytes(call))
         return again
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:

@@ -13,7 +13,7 @@ from graphflops.errors import DimError
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
     from graphflops.attention import AttentionUse
     from graphflops.cost import Estimate, Value
@@ -230,24 +230,42 @@ class MemoryUse:
 
 
 class CallByCall:
-    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does."""
+    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does.
 
-    def owners(self, calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str, str]:
+    training: whether the gradients of the calls run too.
+    """
+
+    def __init__(self, calls: Sequence[PricedCall], values: Mapping[str, Value], training: bool) -> None:
+        self.calls, self.values, self.training = calls, values, training
+
+    def owners(self) -> dict[str, str]:
         """The value whose memory each tensor shares."""
-        return owners(calls, values)
+        return owners(self.calls, self.values)
 
-    def held_until(self, calls: Sequence[PricedCall], root: Mapping[str, str]) -> Mapping[str, int]:
+    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """Owners of memory that is held past their last use, by the position of the last call that finds them held."""
         return {}
 
-    def forward_bytes(self, call: PricedCall, values: Mapping[str, Value], saved: Dim) -> Dim:
+    def unstored(self) -> Container[str]:
+        """Values that never take memory of their own."""
+        return ()
+
+    def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """Memory that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""
         return 0 if saved != 0 else call.estimate.workspace  # what is saved was the workspace
 
-    def backward_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    def backward_bytes(self, call: PricedCall) -> Dim:
         """Memory that the gradients of a call need beside what they read and write."""
         return 0 if call.gradient is None else call.gradient.estimate.workspace
 
-    def saved_bytes(self, call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    def saved_bytes(self, call: PricedCall) -> Dim:
         """Memory kept for the gradients of a call beside its operands and results."""
         return 0 if call.gradient is None else call.gradient.beside_bytes
+
+    def saved_values(self, call: PricedCall) -> list[str | None]:
+        """Operands and results of a call that its gradients read."""
+        if call.gradient is None:
+            return []
+        operands = call.tensors(self.values)
+        names: list[str | None] = [operands[place] for place in call.gradient.operands]
+        return names + [call.node.outputs[place] for place in call.gradient.results]

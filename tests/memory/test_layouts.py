@@ -70,9 +70,9 @@ def remember_layouts(monkeypatch: pytest.MonkeyPatch, found: dict[str, Layouts])
     """Keep the layouts of the graph that is analyzed next."""
     owners = CallByCall.owners
 
-    def spied(self: CallByCall, calls: object, values: object) -> dict[str, str]:
-        found["main"] = Layouts(calls, values)  # type: ignore[arg-type]
-        return owners(self, calls, values)  # type: ignore[arg-type]
+    def spied(self: CallByCall) -> dict[str, str]:
+        found["main"] = Layouts(self.calls, self.values)
+        return owners(self)
 
     monkeypatch.setattr(CallByCall, "owners", spied)
 

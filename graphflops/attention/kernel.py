@@ -1,0 +1,223 @@
+"""Which kernel PyTorch runs for scaled_dot_product_attention on an NVIDIA GPU, and why.
+
+PyTorch asks each kernel in turn whether it accepts the operands, and runs the first that does. The unfused kernel, "math",
+accepts everything and stores the scores. The conditions are those of sdp_utils.cpp and sdp_utils_cpp.h (in
+aten/src/ATen/native/transformers) as of PyTorch 2.11, where cuDNN's kernel comes first on compute capability 9.x and 10.x.
+A condition on a size that is not known counts as met.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from graphflops.dims import Dim
+    from graphflops.tensor import TensorType
+
+    Condition = Callable[["Problem"], str]  # why a kernel does not accept the operands; "" where it does
+
+Kernel = Literal["cudnn", "flash", "efficient", "math"]
+Capability = tuple[int, int]
+
+HOPPER: Capability = (9, 0)
+
+_FLASH_WIDTH = 256
+_CUDNN_WIDTH = 128
+_CUDNN_WIDE = (192, 128)  # of queries and of values: the one wider pair that cuDNN knows
+_CUDNN_DROPOUT_STEPS = 16
+_MOST_PROBLEMS = 65_535  # batch entries, and heads
+_TENSOR_CORE_BITS = 128  # the efficient kernel loads whole rows of so many bits
+
+
+class Operand(NamedTuple):
+    """A tensor as it lies in memory."""
+
+    type: TensorType
+    strides: tuple[Dim, ...]
+
+
+class Choice(NamedTuple):
+    """The kernel that runs, and why each faster one does not."""
+
+    kernel: Kernel
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The operands of one attention; wants_gradient: whether a training step runs it backwards."""
+
+    query: Operand
+    key: Operand
+    value: Operand
+    mask: Operand | None = None
+    dropout: float = 0.0
+    is_causal: bool = False
+    is_grouped: bool = False
+    wants_gradient: bool = False
+
+    @property
+    def operands(self) -> tuple[Operand, Operand, Operand]:
+        """What every kernel reads."""
+        return (self.query, self.key, self.value)
+
+
+def attention_kernel(problem: Problem, capability: Capability = HOPPER) -> Choice:
+    """The first kernel in PyTorch's order that accepts the operands."""
+    refusals: list[str] = []
+    for kernel, conditions in _order(capability):
+        why = next((text for accepts in conditions if (text := accepts(problem))), "")
+        if not why:
+            return Choice(kernel, "; ".join(refusals))
+        refusals.append(f"{kernel}: {why}")
+    return Choice("math", "; ".join(refusals))
+
+
+def _order(capability: Capability) -> list[tuple[Kernel, tuple[Condition, ...]]]:
+    major, minor = capability
+    fused: list[tuple[Kernel, tuple[Condition, ...]]] = []
+    if major >= 8:
+        fused = [("flash", _FLASH)]
+    if major in (9, 10) and minor in (0, 3):
+        fused.insert(0, ("cudnn", _CUDNN))
+    return [*fused, ("efficient", _EFFICIENT)] if major >= 5 else fused
+
+
+def _four_axes(problem: Problem) -> str:
+    ranks = {operand.type.rank for operand in problem.operands}
+    return "" if ranks == {4} else "operands do not have 4 axes"
+
+
+def _half_precision(problem: Problem) -> str:
+    return _one_type(problem, (16,))
+
+
+def _any_precision(problem: Problem) -> str:
+    return _one_type(problem, (16, 32))
+
+
+def _one_type(problem: Problem, bits: Iterable[int]) -> str:
+    types = {operand.type.dtype for operand in problem.operands}
+    if len(types) > 1:
+        return "operands of several element types"
+    (dtype,) = types
+    return "" if dtype.bits in bits and dtype.kind == "float" else f"{dtype} operands"
+
+
+def _same_batch(problem: Problem) -> str:
+    sizes = [operand.type.shape[0] for operand in problem.operands]
+    return "batch sizes differ" if _differ(*sizes) else ""
+
+
+def _same_heads(problem: Problem) -> str:
+    query, key, value = (operand.type.shape[1] for operand in problem.operands)
+    if problem.is_grouped:
+        return "" if not _differ(key, value) else "keys and values have different heads"
+    return "numbers of heads differ without enable_gqa" if _differ(query, key, value) else ""
+
+
+def _no_mask(problem: Problem) -> str:
+    return "" if problem.mask is None else "a mask is given"
+
+
+def _rows_in_order(problem: Problem) -> str:
+    """The last axis of every operand has stride 1."""
+    for name, operand in zip(("query", "key", "value"), problem.operands, strict=True):
+        if _is_not(operand.strides[-1], 1) and operand.type.shape[-1] != 1:
+            return f"the last stride of the {name} is not 1"
+    if problem.mask is not None and problem.mask.strides and _is_not(problem.mask.strides[-1], 1):
+        return "the last stride of the mask is not 1"
+    return ""
+
+
+def _flash_width(problem: Problem) -> str:
+    widths = [operand.type.shape[-1] for operand in problem.operands]
+    if _differ(*widths):
+        return "query, key and value have different widths"
+    return _too_wide(widths, _FLASH_WIDTH)
+
+
+def _square_if_causal(problem: Problem) -> str:
+    lengths = (problem.query.type.shape[-2], problem.key.type.shape[-2])
+    return "causal with as many queries as keys only" if problem.is_causal and _differ(*lengths) else ""
+
+
+def _cudnn_shapes(problem: Problem) -> str:
+    batch, heads, _, width = problem.query.type.shape
+    keys, value_width = problem.key.type.shape[2], problem.value.type.shape[3]
+    most = max(size for size in (batch, heads, 0) if isinstance(size, int))
+    if most > _MOST_PROBLEMS:
+        return f"more than {_MOST_PROBLEMS} batch entries or heads"
+    if (width, value_width) != _CUDNN_WIDE and (why := _too_wide((width, value_width), _CUDNN_WIDTH)):
+        return why
+    if any(_is_not(size % 8, 0) for size in (width, value_width) if isinstance(size, int)):
+        return f"head width {width} is no multiple of 8"
+    return "one key only" if keys == 1 else ""
+
+
+def _cudnn_dropout(problem: Problem) -> str:
+    steps = problem.dropout * _CUDNN_DROPOUT_STEPS
+    return "" if steps == int(steps) else "dropout is no multiple of 1/16"
+
+
+def _cudnn_mask(problem: Problem) -> str:
+    if problem.mask is None:
+        return ""
+    mask = problem.mask.type
+    if mask.requires_grad and problem.wants_gradient:
+        return "the mask wants a gradient"
+    return "" if mask.rank in (2, 4) else f"a mask of {mask.rank} axes"
+
+
+def _efficient_width(problem: Problem) -> str:
+    dtype = problem.query.type.dtype
+    alignment = max(4, _TENSOR_CORE_BITS // dtype.bits)
+    for operand in problem.operands:
+        width = operand.type.shape[-1]
+        if isinstance(width, int) and width % alignment:
+            return f"head width {width} is no multiple of {alignment}"
+    return (
+        "query and key have different widths"
+        if _differ(problem.query.type.shape[-1], problem.key.type.shape[-1])
+        else ""
+    )
+
+
+def _too_wide(widths: Iterable[Dim], most: int) -> str:
+    found = max((width for width in widths if isinstance(width, int)), default=0)
+    return f"head width {found} is more than {most}" if found > most else ""
+
+
+def _differ(*sizes: Dim) -> bool:
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairwise(sizes))
+
+
+def _is_not(size: Dim, number: int) -> bool:
+    return isinstance(size, int) and size != number
+
+
+_CUDNN = (
+    _four_axes,
+    _half_precision,
+    _cudnn_mask,
+    _cudnn_dropout,
+    _rows_in_order,
+    _same_batch,
+    _same_heads,
+    _cudnn_shapes,
+)
+_FLASH = (
+    _four_axes,
+    _no_mask,
+    _flash_width,
+    _square_if_causal,
+    _half_precision,
+    _same_batch,
+    _same_heads,
+    _rows_in_order,
+)
+_EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _same_heads)
