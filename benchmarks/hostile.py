@@ -12,8 +12,8 @@ import argparse
 import sys
 from collections import Counter
 
-from tests.fuzz.__main__ import sweep
 from tests.fuzz.kinds import KINDS
+from tests.fuzz.workers import sweep
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
         counts[kind][verdict.kind] += 1
     print(f"seed {options.seed}, {options.seconds:g} s, one process")
     print(
-        f"{'kind':8} {'inputs':>8} {'analyzed':>9} {'refused':>8} {'defects':>8} {'over 5 s':>9} {'over 1 GiB':>11}"
+        f"{'kind':9} {'inputs':>8} {'analyzed':>9} {'refused':>8} {'defects':>8} {'over 5 s':>9} {'over 1 GiB':>11}"
     )
     total: Counter[str] = Counter()
     for count in counts.values():
@@ -34,7 +34,7 @@ def main() -> int:
     for kind, count in (*counts.items(), ("all", total)):
         defects = count["crash"] + count["lines"]
         row = (count.total(), count["fine"], count["refused"], defects, count["hang"], count["memory"])
-        print(f"{kind:8} {row[0]:8,} {row[1]:9,} {row[2]:8,} {row[3]:8,} {row[4]:9,} {row[5]:11,}")
+        print(f"{kind:9} {row[0]:8,} {row[1]:9,} {row[2]:8,} {row[3]:8,} {row[4]:9,} {row[5]:11,}")
     return 1 if total["crash"] + total["lines"] + total["hang"] + total["memory"] else 0
 
 

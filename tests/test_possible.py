@@ -16,7 +16,6 @@ from graphflops.sweep import sweep
 from graphflops.tensor import FLOAT32, TensorType
 from tests.exporters.build import meta, program, save, size
 from tests.exporters.onnx_files import model, node, value
-from tests.render.reports import linear
 
 
 @pytest.fixture
@@ -48,15 +47,25 @@ def test_an_assumed_size_is_at_least_that(tmp_path):
     assert (info.minimum, info.value) == (300, 301)  # length - 300 results: none at the 64 of the table
 
 
+def test_sizes_of_inputs_follow_too(tmp_path):
+    """An input of s0 - 4 elements, s0 being at least 0, whose result is recorded with one element."""
+    limits = {"s0": {"min_val": 0, "max_val": None}}
+    content = program(values={"x": meta(size("s0 - 4")), "y": meta(1)}, range_constraints=limits)
+    report = analyze(save(tmp_path / "m.pt2", content))
+    assert (report.symbols["s0"].minimum, report.symbols["s0"].value) == (4, 68)  # 64 elements are assumed
+    with pytest.raises(ModelError, match=r"at s0 = 1 a size of x would be s0 - 4 = -3"):
+        sweep(report, {"s0": [1]})
+
+
 def test_assumed_sizes_that_make_another_negative_stay_open():
     total, part = symbol("total"), symbol("part")
     infos = {name: SymbolInfo(64, "assumption", where=("x[0]",)) for name in ("total", "part")}
-    rows = [linear("a", "m", 4, 4, outputs=(Named("a", TensorType((total - 2 * part,), FLOAT32)),))]
-    assert without_impossible(infos, rows) == {
+    named = [Named("a", TensorType((total - 2 * part,), FLOAT32))]
+    assert without_impossible(infos, named) == {
         name: SymbolInfo(None, None, where=("x[0]",)) for name in infos
     }
     given = {**infos, "total": SymbolInfo(64, "user")}
-    assert without_impossible(given, rows)["part"].value is None
+    assert without_impossible(given, named)["part"].value is None
 
 
 def test_below_it_there_is_no_number(convolution):

@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 _LARGEST = 2**48  # no size by name is larger
 
 
-def with_lower_bounds(symbols: Mapping[str, SymbolInfo], rows: Iterable[Row]) -> dict[str, SymbolInfo]:
-    """The symbols, each with the least value at which no size of a result is negative.
+def tensors(rows: Iterable[Row], inputs: Iterable[Named]) -> list[Named]:
+    """What a caller passes in, and the results of all calls."""
+    return [*inputs, *(output for row in rows for output in row.outputs)]
 
-    An assumed value is raised until no size of a result is zero either: a program without elements has no percentages.
+
+def with_lower_bounds(symbols: Mapping[str, SymbolInfo], values: Iterable[Named]) -> dict[str, SymbolInfo]:
+    """The symbols, each with the least value at which no size of a tensor is negative.
+
+    An assumed value is raised until no size of a tensor is zero either: a program without elements has no percentages.
     """
     raised = dict(symbols)
-    for _, size in _open(rows):
+    for _, size in _open(values):
         if isinstance(size, int) or len(size.symbols) != 1:
             continue
         (name,) = size.symbols
@@ -47,10 +52,10 @@ def with_lower_bounds(symbols: Mapping[str, SymbolInfo], rows: Iterable[Row]) ->
     return raised
 
 
-def without_impossible(symbols: Mapping[str, SymbolInfo], rows: Sequence[Row]) -> dict[str, SymbolInfo]:
-    """The symbols, without the assumed values at which a size of a result would be negative: these sizes stay open."""
+def without_impossible(symbols: Mapping[str, SymbolInfo], values: Sequence[Named]) -> dict[str, SymbolInfo]:
+    """The symbols, without the assumed values at which a size of a tensor would be negative: these sizes stay open."""
     kept = dict(symbols)
-    while (found := _negative(rows, _values(kept))) is not None:
+    while (found := _negative(values, _values(kept))) is not None:
         _, size, _ = found
         used = sorted(size.symbols) if isinstance(size, Expr) else []
         assumed = [name for name in used if kept[name].given_by == "assumption"]
@@ -64,9 +69,9 @@ def _values(symbols: Mapping[str, SymbolInfo]) -> dict[str, int]:
     return {name: info.value for name, info in symbols.items() if info.value is not None}
 
 
-def refuse_negative(rows: Iterable[Row], values: Mapping[str, int]) -> None:
-    """Raise ModelError where a size of a result is negative at these values of the sizes by name."""
-    found = _negative(rows, values)
+def refuse_negative(named: Iterable[Named], values: Mapping[str, int]) -> None:
+    """Raise ModelError where a size of a tensor is negative at these values of the sizes by name."""
+    found = _negative(named, values)
     if found is not None:
         name, size, value = found
         used = sorted(values.keys() & size.symbols) if isinstance(size, Expr) else list(values)
@@ -75,25 +80,24 @@ def refuse_negative(rows: Iterable[Row], values: Mapping[str, int]) -> None:
         raise ModelError(f"{at}a size of {shown(name)} would be {formula}{value}: give larger sizes")
 
 
-def _negative(rows: Iterable[Row], values: Mapping[str, int]) -> tuple[str, Dim, int] | None:
-    """The first size of a result that is negative at these values, with the result's name; None if there is none."""
-    for name, size in _open(rows):
+def _negative(named: Iterable[Named], values: Mapping[str, int]) -> tuple[str, Dim, int] | None:
+    """The first size of a tensor that is negative at these values, with the tensor's name; None if there is none."""
+    for name, size in _open(named):
         value = evaluate(size, values)
         if value is not None and value < 0:
             return name, size, value
     return None
 
 
-def _open(rows: Iterable[Row]) -> Iterator[tuple[str, Dim]]:
-    """Each size of a result that is not provably positive or zero, once, with the result's name."""
+def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
+    """Each size of a tensor that is not provably positive or zero, once, with the tensor's name."""
     seen: set[Dim] = set()
-    for row in rows:
-        for output in row.outputs:
-            for size in output.type.shape:
-                if size not in seen:
-                    seen.add(size)
-                    if not at_least(size, 0):
-                        yield output.name, size
+    for tensor in named:
+        for size in tensor.type.shape:
+            if size not in seen:
+                seen.add(size)
+                if not at_least(size, 0):
+                    yield tensor.name, size
 
 
 def _least(size: Expr, name: str, first: int) -> int | None:
@@ -158,11 +162,12 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
 
 
 def _symbols(program: PricedProgram) -> dict[str, SymbolInfo]:
-    """The sizes by name with their lower bounds; raises ModelError where a result has a negative size at their values."""
+    """The sizes by name with their lower bounds; raises ModelError where a tensor has a negative size at their values."""
     main = program.main
+    named = tensors(main.rows, _passed(program))
     described = program.binding.describe(program.graph, (main.cost, main.backward))
-    symbols = without_impossible(with_lower_bounds(described, main.rows), main.rows)
-    refuse_negative(main.rows, {name: info.value for name, info in symbols.items() if info.value is not None})
+    symbols = without_impossible(with_lower_bounds(described, named), named)
+    refuse_negative(named, _values(symbols))
     return symbols
 
 

@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --seconds 3600 [--kind pt2] [--seed N] [--keep FOLDER]
 
-`kinds.py` makes inputs, `mutate.py` changes them, `judge.py` tells what became of one. `corpus/` holds the
-smallest file of each defect that was found; `test_fuzz.py` tries them, and a fixed number of new ones.
+`kinds.py` makes inputs, from `mutate.py` and `documents.py`, which change files, and `programs.py`, which makes programs of
+any operators; `judge.py` tells what became of one; `workers.py` tries them in processes. `corpus/` holds the smallest file
+of each defect that was found; `test_fuzz.py` tries them, and a fixed number of new ones.
 """

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import random
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fuzz.judge import DEFECTS, Verdict
-from tests.fuzz.kinds import KINDS, tried
+from tests.fuzz.kinds import KINDS
+from tests.fuzz.workers import made, sweep
 
-
-def sweep(kinds: list[str], seed: int, seconds: float, most: int = 0) -> Iterator[tuple[str, bytes, Verdict]]:
-    """Kind, bytes and verdict of each input, until the time is over or so many were tried."""
-    began, count = time.monotonic(), 0
-    with tempfile.TemporaryDirectory() as folder:
-        while (count < most) if most else (time.monotonic() - began < seconds):
-            kind = kinds[count % len(kinds)]
-            given = KINDS[kind](random.Random(f"{seed} {kind} {count}"))
-            path = Path(folder) / f"input{given.suffix}"
-            path.write_bytes(given.data)
-            yield kind, given.data, tried(path, count // len(kinds))
-            count += 1
+_EVERY = 20_000  # inputs after which a line says how far it is
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,21 +26,36 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for inputs that show a defect")
     options = parser.parse_args(arguments)
-    kinds = options.kind or [*KINDS]
     counts: Counter[str] = Counter()
     found: set[tuple[str, Verdict]] = set()
-    for kind, data, verdict in sweep(kinds, options.seed, options.seconds, options.inputs):
+    began = time.monotonic()
+    for kind, number, verdict in sweep(
+        options.kind or [*KINDS], options.seed, options.seconds, options.inputs
+    ):
         counts[verdict.kind] += 1
+        if not counts.total() % _EVERY:
+            print(_line(options.seed, counts, len(found), began), file=sys.stderr, flush=True)
         if verdict.kind not in DEFECTS or (kind, verdict) in found:
             continue
         found.add((kind, verdict))
-        print(f"{verdict.kind} {kind}: {verdict.where}", flush=True)
+        print(f"{verdict.kind} {kind} #{number}: {verdict.where}", flush=True)
         if options.keep:
-            options.keep.mkdir(exist_ok=True, parents=True)
-            (options.keep / f"{verdict.kind}_{kind}_{len(found)}").write_bytes(data)
-    said = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("fine", "refused", *DEFECTS))
-    print(f"seed {options.seed}: {counts.total():,} inputs: {said}; {len(found)} defects that differ")
+            _keep(kind, number, options.seed, options.keep)
+    print(_line(options.seed, counts, len(found), began))
     return 1 if found else 0
+
+
+def _line(seed: int, counts: Counter[str], found: int, began: float) -> str:
+    said = ", ".join(f"{counts[kind]:,} {kind}" for kind in ("fine", "refused", *DEFECTS))
+    rate = counts.total() / (time.monotonic() - began)
+    return f"seed {seed}: {counts.total():,} inputs, {rate:.0f}/s: {said}; {found} defects that differ"
+
+
+def _keep(kind: str, number: int, seed: int, kept: Path) -> None:
+    kept.mkdir(exist_ok=True, parents=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = made(kind, number, seed, Path(folder))
+        shutil.copy(path, kept / f"{kind}_{number}{path.suffix}")
 
 
 if __name__ == "__main__":

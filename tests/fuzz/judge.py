@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -46,8 +47,10 @@ def run_command(args: Sequence[str]) -> Verdict:
             return Verdict("crash", f"{type(error).__name__} {_where(error)}")
         if result.exit_code == 1 and not _is_plain(result.stderr or f"graphflops: {args[0]}"):
             return Verdict("lines", repr(result.stderr[:300]))
-        if "\x1b" in result.stdout or "\u202e" in result.stdout:
+        if any(not line.isprintable() for line in result.output.split("\n")):
             return Verdict("lines", f"{args[0]} printed a control character")
+        if "json" in args and result.exit_code == 0 and (wrong := _negative(result.stdout)):
+            return Verdict("lines", wrong)
         return Verdict("fine" if result.exit_code in (0, 3) else "refused")
 
     return limited(run)
@@ -112,6 +115,18 @@ def _is_plain(text: str) -> bool:
     """True for lines without control characters, of which the last is the error; warnings may come before it."""
     found = text.splitlines()
     return bool(found) and found[-1].startswith("graphflops: ") and all(map(str.isprintable, found))
+
+
+def _negative(text: str) -> str:
+    """The operator of the first call of a report whose cost is a negative number; "" where there is none."""
+    report = json.loads(text)
+    rows = [("the totals", report["totals"]), *((row["op"], row["cost"]) for row in report.get("rows", ()))]
+    for name, cost in rows:
+        for number in cost.values():
+            value = number["value"] if isinstance(number, dict) else number
+            if isinstance(value, int) and value < 0:
+                return f"{name}: a negative cost"
+    return ""
 
 
 def _where(error: BaseException) -> str:

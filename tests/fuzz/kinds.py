@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import io
 import random
+import zipfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +19,11 @@ from graphflops.dims import evaluate, parse_dim
 from graphflops.errors import shown
 from graphflops.patterns import matches_file, matches_module
 from tests.fuzz import mutate
+from tests.fuzz.documents import Document
 from tests.fuzz.judge import Verdict, call, run_command
-from tests.oracle import onnx_fuzz
+from tests.fuzz.programs import random_program
+from tests.fuzz.values import TEXTS
+from tests.oracle import onnx_contrib, onnx_fuzz, onnx_nodes
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
@@ -31,6 +35,7 @@ READERS = (
         ["textconv"],
         ["analyze", "--strict"],
     ),
+    ["analyze", "--format", "dot"],
     *(["analyze", "--format", form] for form in ("json", "csv", "markdown", "html", "speedscope")),
 )
 BUDGET = """models = ["convnet.onnx"]
@@ -85,6 +90,20 @@ WORDS = (
 )
 
 
+OPTIONS = {
+    "--dim": ("ids[1]=7", "s27=4096", "x[0]=1", "image[0]=2"),
+    "--input": ("ids=2,5", "x=1,2,3", "image=1,3,8,8"),
+    "--name": ("batch=ids[0]", "seq=ids[1]"),
+    "--mask": ("mask=causal", "mask=window:4", "ids=prefix:2", "mask=density:0.3", "mask=density:1e-400"),
+    "--sweep": ("ids[1]=1,2,3", "ids[0]=ids[1]=1,2", "s27=1,2"),
+    "--top": ("3",),
+    "--depth": ("2",),
+    "--by": ("op", "module"),
+    "--model": ("model",),
+    "--rules": ("none.py", "/dev/zero", "/tmp", "a\nb.py"),
+}
+
+
 class Input(NamedTuple):
     """One changed file: its bytes and the end of its name."""
 
@@ -93,9 +112,10 @@ class Input(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _archives() -> list[bytes]:
-    paths = [*SAMPLES.glob("*.pt2"), *(ROOT / "tests" / "data" / "pt2").rglob("*2.15.0.pt2")]
-    return [path.read_bytes() for path in sorted(paths) if path.stat().st_size < 60_000]
+def _archives() -> list[mutate.Archive]:
+    """Samples, and a program of every release of torch that wrote other JSON."""
+    stored = (ROOT / "tests" / "data" / "pt2").glob("*.pt2")
+    return [mutate.Archive(path.read_bytes()) for path in sorted((*SAMPLES.glob("*.pt2"), *stored))]
 
 
 @lru_cache(maxsize=1)
@@ -107,20 +127,49 @@ def _models() -> list[Any]:
 
 
 @lru_cache(maxsize=1)
-def _reports() -> list[Any]:
+def _reports() -> list[Document]:
     names = ("convnet.pt2", "gqa_transformer.pt2", "cond.pt2", "convnet.onnx")
-    return [json.loads(graphflops.analyze(SAMPLES / name).to_json()) for name in names]
+    return [Document(graphflops.analyze(SAMPLES / name).to_json()) for name in names]
 
 
 def pt2(chance: random.Random) -> Input:
     """An archive, its program or its table of weights changed."""
-    return Input(mutate.archive(chance.choice(_archives()), chance), ".pt2")
+    return Input(chance.choice(_archives()).changed(chance), ".pt2")
+
+
+def program(chance: random.Random) -> Input:
+    """A program of random calls."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as new:
+        new.writestr("m/models/model.json", random_program(chance))
+    return Input(packed.getvalue(), ".pt2")
 
 
 def onnx_file(chance: random.Random) -> Input:
     """An ONNX model, its graph changed."""
     model = onnx.ModelProto()
     model.CopyFrom(chance.choices(_models(), (9, 1))[0])
+    return _changed_model(model, chance)
+
+
+def onnx_call(chance: random.Random) -> Input:
+    """A conformance model of one operator, or two of them joined, changed."""
+    model = onnx.ModelProto()
+    model.CopyFrom(chance.choice(_conformance()))
+    if chance.random() < 0.2:
+        onnx_fuzz.joined(model, chance.choice(_conformance()), chance)
+    return _changed_model(model, chance)
+
+
+@lru_cache(maxsize=1)
+def _conformance() -> list[Any]:
+    """Models of one call each: ONNX's own, with the small operands stored, and of onnxruntime's operators."""
+    own = [model for case in onnx_nodes.cases(["node"]) for model in (case.model, onnx_nodes.stripped(case))]
+    found = [*own, *map(onnx_contrib.model_of, onnx_contrib.cases())]
+    return [model for model in found if model.ByteSize() < 50_000]
+
+
+def _changed_model(model: Any, chance: random.Random) -> Input:
     for _ in range(chance.randint(1, onnx_fuzz.MOST_CHANGES)):
         try:
             chance.choice(onnx_fuzz.CHANGES)(model, chance)
@@ -132,7 +181,7 @@ def onnx_file(chance: random.Random) -> Input:
 
 def report(chance: random.Random) -> Input:
     """A saved report."""
-    data = mutate.dumped(mutate.tree(chance.choice(_reports()), chance))
+    data = chance.choice(_reports()).changed(chance)
     return Input(mutate.garbled(data, chance) if chance.random() < 0.03 else data, ".json")
 
 
@@ -146,12 +195,30 @@ def text(chance: random.Random) -> Input:
     return Input("".join(chance.choices(WORDS, k=chance.randint(1, 30))).encode(), ".txt")
 
 
+def options(chance: random.Random) -> Input:
+    """Options of a command that state sizes, masks and names: one argument a line."""
+    given = []
+    for _ in range(chance.randint(1, 3)):
+        option = chance.choice([*OPTIONS])
+        value = chance.choice(OPTIONS[option])
+        pick = chance.random()
+        if pick < 0.4:
+            value = "=".join(chance.choice((part, *WORDS, *TEXTS)) for part in value.split("="))
+        elif pick < 0.6:
+            value = mutate.garbled(value.encode(), chance).decode("utf-8", "replace")
+        given += [option, value]
+    return Input("\n".join(given).encode("utf-8", "replace"), ".args")
+
+
 KINDS: dict[str, Callable[[random.Random], Input]] = {
     "pt2": pt2,
+    "program": program,
     "onnx": onnx_file,
+    "onnx_call": onnx_call,
     "report": report,
     "budget": budget,
     "text": text,
+    "options": options,
 }
 
 
@@ -159,6 +226,10 @@ def tried(path: Path, which: int) -> Verdict:
     """Give a file to one of the commands that read its kind. which: a number; every command has its turn."""
     if path.suffix == ".txt":
         return _text(path.read_text())
+    if path.suffix == ".args":
+        given = [line.replace("\0", "") for line in path.read_text().split("\n")]
+        sample = ("gqa_transformer.pt2", "convnet.onnx")[which % 2]
+        return run_command(["analyze", str(SAMPLES / sample), *given])
     if path.suffix == ".toml":
         return run_command(["check", str(SAMPLES / "convnet.onnx"), "--budget", str(path)])
     if path.suffix == ".onnx" and which % 5 == 4:

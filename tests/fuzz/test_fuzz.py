@@ -22,7 +22,16 @@ if sys.platform != "linux":
 
 CORPUS = sorted((Path(__file__).parent / "corpus").iterdir())
 SEED = 13
-INPUTS = {"pt2": 25, "onnx": 40, "report": 20, "budget": 20, "text": 300}  # of each of four shards
+INPUTS = {  # of each of four shards
+    "pt2": 25,
+    "program": 60,
+    "onnx": 30,
+    "onnx_call": 60,
+    "report": 20,
+    "budget": 20,
+    "text": 300,
+    "options": 40,
+}
 SHARDS = range(4)
 
 
