@@ -20,14 +20,17 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 IMPLEMENTATIONS: tuple[str, ...] = get_args(Implementation)
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 LOSSES: tuple[str, ...] = get_args(Loss)
+_IMPLEMENTED = {"adafactor": ("foreach", "single")}
+_DEFAULTS: dict[str, Implementation] = {"adafactor": "single"}
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """How a program is trained. Patterns of modules are those of `matches`.
 
-    optimizer: `none` leaves the update out. implementation: `foreach` updates all parameters together, `fused` in one
-        kernel, `single` one after another.
+    optimizer: `none` leaves the update out; `muon` updates matrices, and AdamW what is left.
+    implementation: `foreach` updates all parameters together, `fused` in one kernel, `single` one after another; None: as
+        torch does by default.
     precision: element types: all float32, all bfloat16, or float32 parameters under autocast; None: as the program is.
     freeze: parameters that are not trained, by their own name or that of a module.
     lora_rank: rank of the trained adapters beside linear layers; 0 for none. lora_modules: which layers get one.
@@ -39,7 +42,7 @@ class Training:
     """
 
     optimizer: Optimizer = "adamw"
-    implementation: Implementation = "foreach"
+    implementation: Implementation | None = None
     precision: Precision | None = None
     freeze: tuple[str, ...] = ()
     lora_rank: int = 0
@@ -51,7 +54,9 @@ class Training:
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, OPTIMIZERS)
-        _choice("implementation", self.implementation, IMPLEMENTATIONS)
+        if self.implementation is None:
+            object.__setattr__(self, "implementation", _DEFAULTS.get(self.optimizer, "foreach"))
+        _choice("implementation", self.implementation, _IMPLEMENTED.get(self.optimizer, IMPLEMENTATIONS))
         _choice("loss", self.loss, LOSSES)
         if self.precision is not None:
             _choice("precision", self.precision, PRECISIONS)

@@ -17,20 +17,19 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 class OptimizerOption(click.ParamType):  # type: ignore[type-arg]
-    """An optimizer and how torch runs it: `adamw:fused` becomes `("adamw", "fused")`."""
+    """An optimizer and how torch runs it: `adamw:fused` becomes `("adamw", "fused")`, `adamw` `("adamw", None)`."""
 
     name = "NAME[:HOW]"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
+    ) -> tuple[str, str | None]:
         """Parse one."""
         name, _, how = str(value).partition(":")
-        how = how or IMPLEMENTATIONS[0]
-        if name not in OPTIMIZERS or how not in IMPLEMENTATIONS:
+        if name not in OPTIMIZERS or how not in ("", *IMPLEMENTATIONS):
             expected = f"one of {', '.join(OPTIMIZERS)}, with :{', :'.join(IMPLEMENTATIONS)} behind it or not"
             self.fail(f"{shown(value)!r} is not {expected}", param, ctx)
-        return name, how
+        return name, how or None
 
 
 class LoraOption(click.ParamType):  # type: ignore[type-arg]

@@ -1,4 +1,4 @@
-"""The cost of training beside the forward pass: gradients of calls, and the optimizer's update."""
+"""Gradients of calls: what they cost, what they read, and which of them a training step computes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate
-from graphflops.dims import prod, total
 from graphflops.passes.program import Backward, owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
-from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -215,20 +213,6 @@ def _want(names: Iterable[str], values: dict[str, Value]) -> None:
 def wants(value: Value) -> bool:
     """Whether a gradient of the value is wanted."""
     return isinstance(value, TensorType) and value.requires_grad
-
-
-def adamw(parameters: Iterable[TensorType]) -> Cost:
-    """One AdamW step: reads parameter, gradient and two moments, writes parameter and moments, all of its type."""
-    work = WORK["adamw"]
-    trainable = list(parameters)
-    elements = total(prod(parameter.shape) for parameter in trainable)
-    nbytes = total(parameter.nbytes for parameter in trainable)
-    return Cost(
-        vector_flops=work.flops * elements,
-        transcendentals=work.transcendentals * elements,
-        read_bytes=4 * nbytes,
-        written_bytes=3 * nbytes,
-    )
 
 
 def _wanting(value: Any) -> list[TensorType]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from graphflops.diagnostics import diagnostic
 from graphflops.dims import Expr, at_least, evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.passes.gradients import adamw
 from graphflops.report import Coverage, Named, Report, Totals
 from graphflops.tensor import TensorType
 
@@ -152,13 +151,22 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
         parameter_modules=dict(by_module),
         parameter_dtypes=dict(by_dtype),
         backward=None if peak is None else Totals(main.backward, peak.bytes, peak.node),
-        optimizer=Totals(adamw(trainable)) if program.training else None,
+        optimizer=_update(program),
         memory=memory.timeline,
         inputs=_passed(program),
         attentions=program.attentions,
         execution=execution,
         training=program.training,
     )
+
+
+def _update(program: PricedProgram) -> Totals | None:
+    """The step of the optimizer; None outside of training."""
+    if program.training is None:
+        return None
+    from graphflops.passes.optimizer import trained, update
+
+    return Totals(update(program.training, trained(program)).cost)
 
 
 def _symbols(program: PricedProgram) -> dict[str, SymbolInfo]:

@@ -286,6 +286,10 @@ _OPTIMIZERS = [
     Work("adam_uncorrected", _MEAN + _MEAN_SQUARE + (_DENOMINATOR - 1) + _STEP, 1),
     Work("adagrad", 2 + 1 + _STEP, 1),  # v += g * g; p -= rate * g / (sqrt(v) + eps)
     Work("l2_penalty", 2),  # g += decay * p
+    # Norms of p, of g by rows and by columns, and of u, 2 each; u = moments, divided, clamped, times g; p -= rate * u
+    Work("adafactor", 4 * 2 + 1 + 1 + 1 + 2, 1),
+    # m and u = g + beta * (m - g); the norm and the quotient; p *= 1 - rate * decay; p -= rate * u
+    Work("muon", 2 * _MEAN + 2 + 1 + _DECAY + 2),
 ]
 
 WORK: Mapping[str, Work] = {

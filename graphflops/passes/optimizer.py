@@ -1,0 +1,246 @@
+"""What one step of an optimizer of torch.optim costs: its work, the state it keeps, and the tensors it makes on the way.
+
+Work and traffic are those that the update needs, whichever way torch runs it: each operand is read once, each result
+written once. Temporaries and kernels depend on the implementation (torch/optim/adam.py, sgd.py, _adafactor.py, _muon.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.cost import Cost
+from graphflops.dims import Dim, dim_max, dim_min, prod, total
+from graphflops.rules.work import WORK
+from graphflops.tensor import BFLOAT16, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.passes.program import PricedProgram
+    from graphflops.rules.work import Work
+    from graphflops.training import Training
+
+_STEP_BYTES = 4  # the number of steps done; a fused update keeps it on the device, for each parameter
+_NEWTON_SCHULZ_STEPS = 5
+
+
+class Parameter(NamedTuple):
+    """A trained parameter under its name in the model."""
+
+    name: str
+    type: TensorType
+
+
+class Buffer(NamedTuple):
+    """A tensor that an update keeps or makes, by the parameter that it belongs to."""
+
+    name: str
+    bytes: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step of an optimizer.
+
+    state: tensors kept on the device from step to step. temporaries: those that exist together where an update needs most.
+    """
+
+    cost: Cost
+    state: tuple[Buffer, ...] = ()
+    temporaries: tuple[Buffer, ...] = ()
+
+
+def update(training: Training, parameters: Sequence[Parameter]) -> Update:
+    """The step of the optimizer over these parameters."""
+    if training.optimizer == "none" or not parameters:
+        return Update(Cost())
+    if training.optimizer == "muon":  # torch's Muon updates matrices, AdamW what is left
+        matrices = [parameter for parameter in parameters if parameter.type.rank == 2]
+        others = [parameter for parameter in parameters if parameter.type.rank != 2]
+        parts = [(_MUON, matrices, "single"), (_ADAMW, others, training.implementation)]
+    else:
+        parts = [(_ALGORITHMS[training.optimizer], list(parameters), training.implementation)]
+    updates = [_updated(*part) for part in parts if part[1]]
+    peaks = [found.temporaries for found in updates]
+    return Update(
+        cost=Cost.sum(found.cost for found in updates),
+        state=tuple(buffer for found in updates for buffer in found.state),
+        temporaries=max(peaks, key=_size),
+    )
+
+
+def trained(program: PricedProgram) -> list[Parameter]:
+    """The parameters that a step computes a gradient of: torch's optimizers pass over the others."""
+    main = program.main
+    reached: set[str] = set()
+    for call in main.calls:
+        operands = call.tensors(main.values)
+        if call.gradient is not None:
+            reached.update(operands[place] for place, _ in call.gradient.gradients)
+        elif call.estimate.unknown:
+            reached.update(operands)
+    names = {entry.target for entry in program.graph.inputs if entry.name in reached}
+    shared = {entry.alias_of for entry in program.graph.inputs if entry.name in reached and entry.alias_of}
+    return [
+        Parameter(target, value)
+        for target, value in program.typed_inputs("parameter")
+        if value.requires_grad and target in names | shared
+    ]
+
+
+class _Algorithm(NamedTuple):
+    """An optimizer of torch.optim.
+
+    cost, state: of one parameter. temporaries: of parameters of one element type that torch updates in one call, by
+    implementation; a missing one makes none. counts_steps: whether a fused update keeps the number of steps on the device.
+    """
+
+    cost: Callable[[TensorType], Cost]
+    state: Callable[[TensorType], Sequence[Dim]]
+    temporaries: Mapping[str, Callable[[Sequence[Parameter]], list[Buffer]]] = MappingProxyType({})
+    counts_steps: bool = False
+
+
+def _updated(algorithm: _Algorithm, parameters: Sequence[Parameter], implementation: str | None) -> Update:
+    costs: dict[TensorType, Cost] = {}
+    for parameter in parameters:
+        if parameter.type not in costs:
+            costs[parameter.type] = algorithm.cost(parameter.type)
+    state = [Buffer(name, size) for name, value in parameters for size in algorithm.state(value)]
+    if implementation == "fused" and algorithm.counts_steps:
+        state += [Buffer(name, _STEP_BYTES) for name, _ in parameters]
+    temporaries = algorithm.temporaries.get(implementation or "")
+    made = [] if temporaries is None else temporaries(parameters)
+    return Update(Cost.sum(costs[parameter.type] for parameter in parameters), tuple(state), tuple(made))
+
+
+def _size(buffers: Sequence[Buffer]) -> int:
+    return sum(number for buffer in buffers if isinstance(number := buffer.bytes, int))
+
+
+def _elementwise(work: Work, states: int) -> Callable[[TensorType], Cost]:
+    """Work of an update that reads parameter, gradient and states, and writes parameter and states."""
+
+    def cost(parameter: TensorType) -> Cost:
+        elements, nbytes = prod(parameter.shape), parameter.nbytes
+        return Cost(
+            vector_flops=work.flops * elements,
+            transcendentals=work.transcendentals * elements,
+            read_bytes=(2 + states) * nbytes,
+            written_bytes=(1 + states) * nbytes,
+        )
+
+    return cost
+
+
+def _copies(number: int) -> Callable[[TensorType], Sequence[Dim]]:
+    return lambda parameter: [parameter.nbytes] * number
+
+
+def _groups(parameters: Sequence[Parameter], key: Callable[[TensorType], object]) -> list[list[Parameter]]:
+    """The parameters that a foreach update takes together, in the order of their first."""
+    groups: dict[object, list[Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(key(parameter.type), []).append(parameter)
+    return list(groups.values())
+
+
+def _pairs(turns: Sequence[list[Buffer]], extra: Sequence[list[Buffer]] | None = None) -> list[Buffer]:
+    """The most that is alive in a loop whose variable holds the last turn's tensors until this turn's are made.
+
+    extra: by turn, further tensors that are alive together with these.
+    """
+    moments = [
+        [*(turns[index - 1] if index else ()), *turn, *(extra[index] if extra else ())]
+        for index, turn in enumerate(turns)
+    ]
+    return max(moments, key=_size)
+
+
+def _root_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
+    """Foreach Adam: the roots of the second moments of all parameters of one element type."""
+    groups = _groups(parameters, lambda value: value.dtype)
+    return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups])
+
+
+def _root_and_quotient(parameters: Sequence[Parameter]) -> list[Buffer]:
+    """Adam, one parameter after another: `denom = (v.sqrt() / correction).add_(eps)`, with the last denominator."""
+    made = [[Buffer(name, value.nbytes)] for name, value in parameters]
+    return _pairs(made, made)
+
+
+def _factored(parameter: TensorType) -> list[Dim]:
+    """Adafactor's second moments: of the last two axes the mean along each; of a vector all."""
+    if parameter.rank < 2:
+        return [parameter.nbytes]
+    *outer, rows, columns = parameter.shape
+    return [parameter.like((*outer, rows, 1)).nbytes, parameter.like((*outer, 1, columns)).nbytes]
+
+
+def _adafactor(parameter: TensorType) -> Cost:
+    """The norms of parameter and update, the moments, the update; for a matrix the product of its two moments."""
+    work, elements, state = WORK["adafactor"], prod(parameter.shape), total(_factored(parameter))
+    return Cost(
+        matrix_flops=2 * elements if parameter.rank > 1 else 0,
+        vector_flops=work.flops * elements,
+        transcendentals=work.transcendentals * elements,
+        read_bytes=2 * parameter.nbytes + state,
+        written_bytes=parameter.nbytes + state,
+    )
+
+
+def _estimates(parameters: Sequence[Parameter]) -> list[Buffer]:
+    """Adafactor, one parameter after another: the update; of a vector the squared gradient beside it."""
+    made = [[Buffer(name, value.nbytes)] * (1 if value.rank > 1 else 2) for name, value in parameters]
+    return _pairs(made)
+
+
+def _estimates_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
+    """Foreach Adafactor: the updates of all matrices, then of all vectors, of one element type."""
+    groups = _groups(parameters, lambda value: (value.dtype, value.rank > 1))
+    return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups])
+
+
+def _sides(parameter: TensorType) -> tuple[Dim, Dim]:
+    """The shorter and the longer side of a matrix."""
+    return dim_min(*parameter.shape), dim_max(*parameter.shape)
+
+
+def _muon(parameter: TensorType) -> Cost:
+    """Momentum, then Newton-Schulz steps in bfloat16: `a = x @ x.T`, `b = a + a @ a`, `x = x + b @ x`."""
+    short, long = _sides(parameter)
+    steps, elements = _NEWTON_SCHULZ_STEPS, short * long
+    gram, iterate = short * short, elements
+    work, half = WORK["muon"], BFLOAT16.bits // 8
+    return Cost(
+        matrix_flops=steps * (2 * gram * long + 2 * gram * short + 2 * gram * long),
+        vector_flops=work.flops * elements + steps * (gram + iterate),
+        transcendentals=work.transcendentals * elements,
+        read_bytes=3 * parameter.nbytes + steps * half * (2 * iterate + 2 * gram),
+        written_bytes=2 * parameter.nbytes + steps * half * (iterate + 2 * gram),
+    )
+
+
+def _newton_schulz(parameters: Sequence[Parameter]) -> list[Buffer]:
+    """Muon, one matrix after another: the update, two iterates and two Gram matrices in bfloat16."""
+    half = BFLOAT16.bits // 8
+    made = []
+    for name, value in parameters:
+        short, long = _sides(value)
+        sizes = (value.nbytes, *(half * short * long,) * 2, *(half * short * short,) * 2)
+        made.append([Buffer(name, size) for size in sizes])
+    return max(made, key=_size)
+
+
+_ADAM_TEMPORARIES = {"foreach": _root_of_each_set, "single": _root_and_quotient}
+_ADAMW = _Algorithm(_elementwise(WORK["adamw"], 2), _copies(2), _ADAM_TEMPORARIES, counts_steps=True)
+_MUON = _Algorithm(_muon, _copies(1), {"single": _newton_schulz})
+_ALGORITHMS: Mapping[str, _Algorithm] = {
+    "sgd": _Algorithm(_elementwise(WORK["sgd"], 0), _copies(0)),
+    "momentum": _Algorithm(_elementwise(WORK["sgd"].more(WORK["momentum"].flops), 1), _copies(1)),
+    "adam": _Algorithm(_elementwise(WORK["adam"], 2), _copies(2), _ADAM_TEMPORARIES, counts_steps=True),
+    "adamw": _ADAMW,
+    "adafactor": _Algorithm(_adafactor, _factored, {"foreach": _estimates_of_each_set, "single": _estimates}),
+}

@@ -1,0 +1,130 @@
+"""The step of an optimizer: against torch.optim, whose live tensors are watched, and against numbers by hand."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphflops.passes.optimizer import Parameter, update
+from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
+from graphflops.training import Training
+
+# In this order a large parameter follows a large one, and there are two element types.
+SHAPES = [(40, 30), (50, 70), (64,), (16, 8, 3, 3), (300,), (20, 60)]
+DTYPES = [torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "momentum": lambda parameters, **how: torch.optim.SGD(parameters, momentum=0.9, **how),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
+}
+HOW = {"foreach": {"foreach": True}, "single": {"foreach": False}, "fused": {"fused": True}}
+
+
+class Watch(TorchDispatchMode):
+    """The most bytes of tensors made by operators that are alive together; tensors of one row or number are left out."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least, self.live, self.peak, self.seen = least, 0, 0, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {
+            x.untyped_storage()._cdata
+            for x in torch.utils._pytree.tree_leaves(args)
+            if isinstance(x, torch.Tensor)
+        }
+        result = func(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(result):
+            if not isinstance(tensor, torch.Tensor) or tensor.nbytes < self.least:
+                continue
+            storage = tensor.untyped_storage()
+            if storage._cdata in given or storage._cdata in self.seen:
+                continue
+            self.seen.add(storage._cdata)
+            self.live += tensor.nbytes
+            weakref.finalize(tensor, self.free, storage._cdata, tensor.nbytes)
+        self.peak = max(self.peak, self.live)
+        return result
+
+    def free(self, key, nbytes):
+        self.seen.discard(key)
+        self.live -= nbytes
+
+
+def parameters(shapes=SHAPES, dtypes=DTYPES):
+    made = [
+        torch.nn.Parameter(torch.randn(shape).to(dtype)) for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+    for parameter in made:
+        parameter.grad = torch.randn_like(parameter)
+    return made
+
+
+def types(tensors):
+    named = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
+    return [Parameter(f"p{i}", TensorType(tuple(x.shape), named[x.dtype])) for i, x in enumerate(tensors)]
+
+
+def watched(optimizer, least):
+    optimizer.step()  # the first step makes the state
+    gc.collect()
+    with Watch(least) as watch:
+        optimizer.step()
+    return watch.peak
+
+
+def total(buffers):
+    return sum(buffer.bytes for buffer in buffers)
+
+
+@pytest.mark.parametrize("how", ["foreach", "single", "fused"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_and_temporaries_are_those_of_torch(name, how):
+    if (name, how) == ("adafactor", "fused"):
+        pytest.skip("torch has no fused Adafactor")
+    tensors = parameters()
+    optimizer = OPTIMIZERS[name](tensors, lr=1e-3, **HOW[how])
+    peak = watched(optimizer, 1000)
+    found = update(Training(optimizer=name, implementation=how), types(tensors))
+    kept = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
+    on_device = [x for x in kept if x.numel() > 1 or (how == "fused" and x.numel() == 1)]
+    assert total(found.state) == sum(x.nbytes for x in on_device)
+    assert total(buffer for buffer in found.temporaries if buffer.bytes >= 1000) == peak
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_muon_updates_matrices_and_adamw_the_rest(dtype):
+    matrices = parameters([(64, 96), (96, 80)], [dtype] * 2)
+    peak = watched(torch.optim.Muon(matrices), 1000)
+    found = update(Training(optimizer="muon"), types(matrices))
+    assert total(found.temporaries) == peak
+    assert total(found.state) == sum(x.nbytes for x in matrices)
+    rest = update(Training(optimizer="muon"), types(parameters([(7,)], [dtype])))
+    assert rest == update(Training(optimizer="adamw"), types(parameters([(7,)], [dtype])))
+
+
+def test_the_work_of_muon_is_that_of_its_products():
+    found = update(Training(optimizer="muon"), types(parameters([(8, 4)], [torch.bfloat16]))).cost
+    assert found.matrix_flops == 5 * (2 * 4 * 8 * 4 + 2 * 4 * 4 * 4 + 2 * 4 * 4 * 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "read", "written"),
+    [("none", 0, 0, 0), ("sgd", 2, 2, 1), ("momentum", 4, 3, 2), ("adam", 12, 4, 3), ("adamw", 13, 4, 3)],
+)
+def test_work_and_traffic(name, flops, read, written):
+    found = update(Training(optimizer=name), types(parameters([(10, 10)], [torch.float32]))).cost
+    assert found.vector_flops == 100 * flops
+    assert (found.read_bytes, found.written_bytes) == (400 * read, 400 * written)
+
+
+def test_adafactor_keeps_a_row_and_a_column():
+    found = update(Training(optimizer="adafactor"), types(parameters([(6, 5, 4)], [torch.float32])))
+    assert [buffer.bytes for buffer in found.state] == [6 * 5 * 4, 6 * 4 * 4]
+    assert found.cost.matrix_flops == 2 * 6 * 5 * 4
