@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from graphflops.passes.report import report
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from graphflops.devices import Device
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution, Report
     from graphflops.training import Training
@@ -33,7 +35,8 @@ def analyze(
     names: Mapping[str, str] | None = None,
     training: bool | Training = False,
     assume: bool = True,
-    execution: Execution = "graph",
+    execution: Execution | None = None,
+    device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
@@ -47,7 +50,9 @@ def analyze(
     names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
     training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
-    execution: whether memory is freed after the last use (`graph`), or as Python frees it on a GPU (`eager`).
+    execution: whether memory is freed after the last use (`graph`), or as Python frees it on a GPU (`eager`). By default
+        `graph`; for a program of PyTorch on a device `eager`.
+    device: name of a device, or path of its profile: the report then says what the program needs on it.
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
@@ -58,8 +63,28 @@ def analyze(
     dims = without_labels(dims or {}, labels, graph)
     program = _priced(graph, dims, inputs or {}, assume, _step(training), progress)
     program = find_attentions(program, stated)
-    memory = memory_use(program, _memory_rules(execution))
-    return labelled(report(program, memory, execution), labels)
+    return labelled(_with_memory(program, execution, device), labels)
+
+
+def _with_memory(program: PricedProgram, execution: Execution | None, device: str | None) -> Report:
+    """The report of a priced program, with what it needs on a device where one or an execution is named."""
+    chosen = execution or ("eager" if device and program.graph.origin.format != "onnx" else "graph")
+    memory = memory_use(program, _memory_rules(chosen))
+    found = report(program, memory, chosen)
+    if not (device or execution):
+        return found
+    from graphflops.memory.ledger import ledger
+
+    return replace(found, memory_use=ledger(found, program, memory, _device(device)))
+
+
+def _device(name: str | None) -> Device | None:
+    """The profile of a device; None where none is named."""
+    if name is None:
+        return None
+    from graphflops.devices import device
+
+    return device(name)
 
 
 def _step(training: bool | Training) -> Training | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 
 
-_NOT_OF_REPORTS = ("--model", "--mask", "--name", "--training", "--open", "--execution")
+_NOT_OF_REPORTS = ("--model", "--mask", "--name", "--training", "--open", "--execution", "--device")
 
 
 class Exported(Protocol):
@@ -54,33 +54,33 @@ def analyze(
     names: Mapping[str, str] | None = None,
     training: bool | Training = False,
     assume: bool = True,
-    execution: Execution = "graph",
+    execution: Execution | None = None,
+    device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
     model: path of a `.pt2`, an `.onnx` or a saved JSON report; a `Graph`, a `Report`, a `torch.export.ExportedProgram`, or
         a `torch.nn.Module`, which is exported first. A report takes no options but `dims` and `inputs`.
-    args, kwargs, dynamic_shapes: example inputs of a module, and its open axes, as for `torch.export.export`.
-    model_name: one program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
+    args, kwargs, dynamic_shapes: example inputs of a module, and its open axes, as for `torch.export.export`. model_name:
+        one program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `density:0.3`, ...
     names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
     training: count a training step too: True, or a `graphflops.Training`. assume: sizes without an example get a value.
     execution: `graph` frees each tensor after its last use, `eager` when Python does on a GPU; decides peak memory.
-    progress: called now and then with (calls done, calls in all).
+    device: of what the program needs memory, such as `h200`. progress: called now and then with (calls done, calls in all).
 
     Raises FileError (file), ModelError (sizes that contradict the program) or OptionError (wrong options).
     """
     model = _captured(model, args, kwargs, dynamic_shapes)
-    report = saved_report(model)
-    if report is not None:
-        others = (model_name, masks, names, training, not assume, execution != "graph")
+    if (report := saved_report(model)) is not None:
+        others = (model_name, masks, names, training, not assume, execution, device)
         return _resized(report, dims or {}, inputs or {}, others)
     from graphflops.analysis import analyze as computed
 
     given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "names": names, "training": training}
-    how: Any = {"assume": assume, "execution": execution, "progress": progress}
-    return computed(model, model_name=model_name, **given, **how)
+    given |= {"assume": assume, "execution": execution, "device": device, "progress": progress}
+    return computed(model, model_name=model_name, **given)
 
 
 def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Model:

@@ -19,7 +19,11 @@ State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
 Cut = Literal["op", "module", "source", "attention"]
 Execution = Literal["graph", "eager"]
-HeldKind = Literal["input", "value", "saved", "workspace", "nested", "gradient"]
+HeldKind = Literal[
+    "input", "value", "saved", "workspace", "nested", "gradient",
+    "weight", "buffer", "optimizer", "temporary", "library",
+]  # fmt: skip
+MemoryPhase = Literal["inference", "training"]
 
 
 _NOTHING = Cost()
@@ -114,7 +118,8 @@ class Held(NamedTuple):
 
     name: the value it holds; for a workspace, what is saved and a nested graph the call.
     kind: input: an input of the program; value: a result of a call; saved: what a call keeps for its gradient beside its
-    operands and results; workspace: only during the call; nested: the peak of a graph inside the call; gradient.
+    operands and results; workspace: only during the call; nested: the peak of a graph inside the call; gradient. In the
+    memory of a device also weight, buffer, optimizer: its state, temporary: during its step, library: a workspace of cuBLAS.
     """
 
     name: str
@@ -128,7 +133,8 @@ class Held(NamedTuple):
 class Timeline:
     """Which memory is held when. A moment is a call that runs, a graph nested in it at its peak, or one of its gradients.
 
-    rows: by moment, the row of the call; in training the calls come again for their gradients, the last one first.
+    rows: by moment, the row of the call; in training the calls come again for their gradients, the last one first. In the
+    memory of a device the optimizer's step comes last, with -1.
     gradients_from: the first moment of the gradients, None outside of training.
     held: in the order in which it is let go.
     """
@@ -136,6 +142,38 @@ class Timeline:
     rows: tuple[int, ...] = field(default=(), metadata=ALWAYS)
     held: tuple[Held, ...] = field(default=(), metadata=ALWAYS)
     gradients_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMemory:
+    """What one phase needs on a device: the bytes alive at its peak by what they hold, and what they take on the device.
+
+    device: "" where none is named. weights to workspaces: alive at the peak at the known sizes. activations: results of
+    calls, and what is kept for gradients; temporaries: buffers of kernels and of the optimizer's step; workspaces: of
+    libraries, None where no device is named. requested_peak: their sum, as PyTorch's `requested_bytes`.
+    allocated_peak, reserved_peak: of PyTorch's allocator at the known sizes, None where a size has no value.
+    context: the driver and the libraries; None where it is not known. peak_node: the call at the peak, "" in the optimizer.
+    timeline: all that is held when.
+    """
+
+    phase: MemoryPhase
+    device: str
+    execution: Execution
+    weights: Dim
+    buffers: Dim
+    inputs: Dim
+    activations: Dim
+    gradients: Dim
+    optimizer: Dim
+    temporaries: Dim
+    workspaces: Dim | None
+    requested_peak: Dim
+    allocated_peak: int | None
+    reserved_peak: int | None
+    context: int | None
+    device_total: int | None
+    peak_node: str
+    timeline: Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +204,7 @@ class Report(Rendered):
     attentions: every attention of the program, in program order, whether one operator or spelled out in several.
     execution: how the program runs, which peak memory depends on.
     training: the options of the training step; None for inference alone.
+    memory_use: what each phase needs on a device; empty unless a device or an execution is named.
     """
 
     origin: Origin
@@ -187,6 +226,7 @@ class Report(Rendered):
     attentions: tuple[AttentionUse, ...] = ()
     execution: Execution = "graph"
     training: Training | None = None
+    memory_use: tuple[PhaseMemory, ...] = ()
 
     @property
     def values(self) -> Mapping[str, int]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     help="Exit with 3 if the cost of any node is unknown, or the file contradicts itself.",
 )
 @options.execution
+@options.device
 @options.verify
 @options.model_name
 @options.rule_files

@@ -247,8 +247,13 @@ verify = click.option(
 execution = click.option(
     "--execution",
     type=click.Choice(("graph", "eager")),
-    default="graph",
-    help="What peak memory is of: a runtime that frees each tensor after its last use (default), or Python on a GPU.",
+    help="How the program runs, which decides its memory: graph frees each tensor after its last use, eager when Python "
+    "lets it go on a GPU. Default: graph; with --device eager for a .pt2.",
+)
+device = click.option(
+    "--device",
+    metavar="NAME",
+    help="Say what the program needs on this device: h200, or the path of a profile.",
 )
 sweeps = click.option(
     "--sweep",

@@ -63,7 +63,8 @@ class Device:
 
     bandwidth: of its memory. matrix: peak multiply-add rate in FLOP/s by element type, dense, on matrix units where the type
     has them; float32 is plain float32, not TF32. vector: float32 outside of the matrix units.
-    context_bytes: memory that the driver and libraries of one process take. multiprocessors: independent cores with
+    context_bytes: memory that the driver and libraries of one process take. blas_workspace_bytes: what PyTorch allocates for
+    the matrix products of one thread. multiprocessors: independent cores with
     their own matrix units (NVIDIA: SMs, AMD: compute units). clock_hz: the highest they run at. power_watts: board limit.
     sources: where each figure is from, by field.
     """
@@ -76,6 +77,7 @@ class Device:
     sources: Mapping[str, str]
     vector: Positive | None = None
     context_bytes: Count | None = None
+    blas_workspace_bytes: Count | None = None
     multiprocessors: Count | None = None
     clock_hz: Positive | None = None
     power_watts: Positive | None = None

@@ -31,11 +31,10 @@ def memory_use(program: PricedProgram, execution: type[CallByCall] = CallByCall)
     sizes = SizesKnown(program.binding.examples, minimums)
     peaks = _Peaks(sizes, program.training is not None, program.names, execution)
     resident = [entry.name for entry in graph.inputs if entry.role == "user"]
-    forward, timeline = peaks.of(program.main, resident)
+    forward, timeline, _ = peaks.of(program.main, resident)
     if program.training is None:
-        return MemoryUse(forward, None, timeline)
-    training, timeline = peaks.of(program.main, resident, graph.seeds)
-    return MemoryUse(forward, training, timeline)
+        return MemoryUse(forward, timeline)
+    return MemoryUse(forward, timeline, *peaks.of(program.main, resident, graph.seeds))
 
 
 class _Peaks:
@@ -53,8 +52,8 @@ class _Peaks:
 
     def of(
         self, graph: PricedGraph, resident: Iterable[str] = (), seeds: Sequence[str] | None = None
-    ) -> tuple[Peak, Timeline]:
-        """The peak of a graph's own values, and what is held when.
+    ) -> tuple[Peak, Timeline, int]:
+        """The peak of a graph's own values, what is held when, and how many of these entries outlive the graph's run.
 
         resident: inputs counted as live throughout (a nested graph's operands are counted by the graph around it).
         seeds: in training, the values whose gradients come from outside; None outside of training.
@@ -63,7 +62,7 @@ class _Peaks:
         try:
             return _Liveness(graph, peaks, self, seeds is not None).measured(resident, seeds)
         except DimError:
-            return Peak(self.names.too_large("peak_bytes")), Timeline()
+            return Peak(self.names.too_large("peak_bytes")), Timeline(), 0
 
     def inside(self, call: PricedCall) -> list[Peak]:
         """Peaks of the graphs that run inside a call."""
@@ -75,7 +74,7 @@ class _Peaks:
 
     def of_nested(self, run: PricedGraph) -> Peak:
         if run not in self.nested:
-            self.nested[run], _ = self.of(run, (), run.graph.seeds if self.training else None)
+            self.nested[run], *_ = self.of(run, (), run.graph.seeds if self.training else None)
         return self.nested[run]
 
 
@@ -94,7 +93,7 @@ class _Liveness:
         self.training = training
         self.meter = Meter(program.sizes)
 
-    def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline]:
+    def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline, int]:
         for name in dict.fromkeys(resident):
             value = self.values.get(name)
             if isinstance(value, TensorType):
@@ -108,7 +107,7 @@ class _Liveness:
         if seeds is not None:
             turn = len(self.meter.rows)
             _backward(self.calls, self.values, seeds, released, self.meter, self.execution)
-        return self.meter.peak(), self.meter.timeline(turn)
+        return self.meter.peak(), *self.meter.timeline(turn)
 
     def forward(self, released: dict[int, list[str | int]]) -> None:
         """Run the calls; adds to `released` what is kept beside results, by the gradient that needs it last."""

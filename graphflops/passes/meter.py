@@ -59,12 +59,12 @@ class Meter:
             if first < len(self.rows):
                 self.held.append(Held(name, kind, first, len(self.rows) - 1, size))
 
-    def timeline(self, gradients_from: int | None) -> Timeline:
-        """Everything held so far; what was never released is held to the end."""
+    def timeline(self, gradients_from: int | None) -> tuple[Timeline, int]:
+        """Everything held so far, and how many entries were never released: these come last and are held to the end."""
         last = len(self.rows) - 1
-        rest = [Held(name, kind, first, last, size) for name, kind, first, size in self.open.values()]
-        held = (*self.held, *(entry for entry in rest if entry.first <= last))
-        return Timeline(tuple(self.rows), held, gradients_from)
+        opened = [Held(name, kind, first, last, size) for name, kind, first, size in self.open.values()]
+        rest = [entry for entry in opened if entry.first <= last]
+        return Timeline(tuple(self.rows), (*self.held, *rest), gradients_from), len(rest)
 
     def grow(self, size: Dim) -> None:
         key = (self.live, size)

@@ -219,14 +219,22 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Peaks of a program's activations; `training` is that of the forward and its gradients, None outside of training.
+    """Peaks of a program's activations, and what is held when.
 
-    timeline: what is held when, in a training analysis through the gradients.
+    training, step: of the forward and its gradients; None outside of training. lasting: how many entries of the step's
+        timeline, the last ones, are still held after it: inputs, results, gradients of parameters.
     """
 
     forward: Peak
-    training: Peak | None
-    timeline: Timeline
+    inference: Timeline
+    training: Peak | None = None
+    step: Timeline | None = None
+    lasting: int = 0
+
+    @property
+    def timeline(self) -> Timeline:
+        """What is held when, in a training analysis through the gradients."""
+        return self.inference if self.step is None else self.step
 
 
 class CallByCall:

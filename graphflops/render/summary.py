@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import REPORTED
+from graphflops.lazy import imported
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import (
     Numbers,
@@ -128,6 +129,9 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     ratio = "" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", _peak(report, numbers))
+    if report.memory_use:
+        need: str = imported("graphflops.render.memory:need")(report, numbers)
+        yield Fact("device memory", need)
     for choice in _choices(report, numbers):
         yield Fact("branches", choice)
     yield from _coverage_facts(report)

@@ -66,6 +66,8 @@ def tables(
     """
     if report.backward is not None:
         yield _phases(report, ledger.numbers)
+    if by is None and report.memory_use:
+        yield from _memory(report, ledger.numbers)
     if by in (None, "module"):
         yield _modules(report, ledger, depth, top)
     if by == "op":
@@ -93,6 +95,18 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
             if totals is not None
         ],
     )
+
+
+def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
+    """What each phase needs on a device, and the largest of what is alive at the peak of the last one."""
+    from graphflops.render import memory
+
+    phases = report.memory_use
+    lines = [Entry([*line]) for line in memory.parts(report, numbers)]
+    yield TextTable(("device memory", *(entry.phase for entry in phases)), lines)
+    peak = f"at the peak of {phases[-1].phase}: {memory.peak_line(report, phases[-1])}"
+    held = [Entry([*line]) for line in memory.largest(report, phases[-1], numbers)]
+    yield TextTable((peak, "", "", "bytes"), held, names=3)
 
 
 def _phase(totals: Totals, numbers: Numbers) -> list[str]:

@@ -36,6 +36,7 @@ def named(text: str, heading: str) -> set[str]:
         ("### `coverage`", "Coverage"),
         ("### `rows`", "Row"),
         ("### `attentions`", "AttentionUse"),
+        ("### `memory_use`", "PhaseMemory"),
     ],
 )
 def test_fields_of_a_report(heading: str, name: str) -> None:

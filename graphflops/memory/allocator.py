@@ -1,0 +1,297 @@
+"""Simulates the CUDA caching allocator of PyTorch: what it takes from the device for a sequence of requests.
+
+The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings. Requests are rounded up to 512 bytes and
+served from the smallest free block that is large enough (best fit; of equal ones the lowest address), in one of two pools:
+up to 1 MiB from segments of 2 MiB; more from segments of 20 MiB, or from 10 MiB on from one of their own, rounded up to
+2 MiB. What remains of a block is split off (in the large pool only a remainder of more than 1 MiB); freed blocks are merged
+with free neighbours of their segment. Where the device has no memory left, all segments without a block in use are returned
+to it and the request is tried again. With expandable segments, a pool is one range of addresses that grows by whole pages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIB = 2**20
+_UNIT = 512  # bytes that sizes are rounded to
+_SMALL = MIB  # the most that the small pool serves
+_SMALL_SEGMENT, _LARGE_SEGMENT = 2 * MIB, 20 * MIB
+_OWN_SEGMENT = 10 * MIB  # from here on a request gets a segment of its own
+_ROUNDED = 2 * MIB
+_RANGE = 2**44  # addresses of one expandable segment: more than any device has
+
+
+class OutOfMemory(Exception):
+    """No memory is left on the device, after all unused segments were returned to it."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part of a segment. requested: bytes that its user asked for. is_mapped: False for addresses without memory."""
+
+    address: int
+    size: int
+    pool: Pool
+    previous: Block | None = None
+    next: Block | None = None
+    requested: int = 0
+    is_used: bool = False
+    is_mapped: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """The free blocks of one size class and stream. free: (size, address) in the order of best fit. unmapped: by address."""
+
+    is_small: bool
+    free: list[tuple[int, int]] = field(default_factory=list)
+    blocks: dict[int, Block] = field(default_factory=dict)
+    unmapped: list[Block] = field(default_factory=list)
+
+    @property
+    def page(self) -> int:
+        return _SMALL_SEGMENT if self.is_small else _LARGE_SEGMENT
+
+    def add(self, block: Block) -> None:
+        if not block.is_mapped:
+            insort(self.unmapped, block, key=lambda block: block.address)
+            return
+        insort(self.free, (block.size, block.address))
+        self.blocks[block.address] = block
+
+    def remove(self, block: Block) -> None:
+        if not block.is_mapped:
+            self.unmapped.remove(block)
+            return
+        del self.free[bisect_left(self.free, (block.size, block.address))]
+        del self.blocks[block.address]
+
+
+class Allocator:
+    """The allocator of one device.
+
+    limit: bytes that the device gives it; None without a limit.
+    place: the address of a new segment by its size, where a recorded run tells it; else segments follow one another.
+    requested, allocated, reserved: bytes now, as in `torch.cuda.memory_stats()`; peak_...: the most so far.
+    """
+
+    def __init__(self, limit: int | None = None, place: Callable[[int], int] | None = None) -> None:
+        self.limit = limit
+        self.place = place or self._after
+        self.top = _SMALL_SEGMENT
+        self.pools: dict[tuple[bool, int], Pool] = {}
+        self.requested = self.allocated = self.reserved = 0
+        self.peak_requested = self.peak_allocated = self.peak_reserved = 0
+        self.segments: dict[int, int] = {}  # bytes by address; of expandable ones those that are mapped
+
+    def reset_peaks(self) -> None:
+        """Forget the peaks of requested and allocated bytes."""
+        self.peak_requested, self.peak_allocated = self.requested, self.allocated
+
+    def allocate(self, size: int, stream: int = 0) -> Block:
+        """Serve a request of `size` > 0 bytes; raises OutOfMemory."""
+        rounded = -(-size // _UNIT) * _UNIT
+        is_small = rounded <= _SMALL
+        pool = self.pools.get((is_small, stream))
+        if pool is None:
+            pool = self.pools[is_small, stream] = Pool(is_small)
+        block = self._best_fit(pool, rounded) or self._grown(pool, rounded)
+        remaining = block.size - rounded
+        if self._splits(pool, remaining):
+            self._split(block, rounded)
+        block.is_used, block.requested = True, size
+        self.requested += size
+        self.allocated += block.size
+        self.peak_requested = max(self.peak_requested, self.requested)
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def free(self, block: Block) -> None:
+        """Give a block back to its pool, merged with its free neighbours."""
+        self.requested -= block.requested
+        self.allocated -= block.size
+        block.is_used, block.requested = False, 0
+        block.pool.add(self._merged(block))
+
+    def empty_cache(self) -> None:
+        """Return all segments without a block in use to the device."""
+        for pool in self.pools.values():
+            for block in [*pool.blocks.values()]:
+                if block.previous is None and block.next is None:
+                    pool.remove(block)
+                    self.reserved -= block.size
+                    del self.segments[block.address]
+
+    def _splits(self, pool: Pool, remaining: int) -> bool:
+        return remaining >= _UNIT if pool.is_small else remaining > _SMALL
+
+    def _best_fit(self, pool: Pool, size: int) -> Block | None:
+        at = bisect_left(pool.free, (size, 0))
+        if at == len(pool.free):
+            return None
+        found = pool.blocks[pool.free[at][1]]
+        pool.remove(found)
+        return found
+
+    def _grown(self, pool: Pool, size: int) -> Block:
+        """A free block from new memory of the device."""
+        try:
+            return self._taken(pool, size)
+        except OutOfMemory:
+            self.empty_cache()
+            return self._taken(pool, size)
+
+    def _taken(self, pool: Pool, size: int) -> Block:
+        taken = _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _ROUNDED) * _ROUNDED
+        taken = _SMALL_SEGMENT if pool.is_small else taken
+        self._reserve(taken)
+        address = self.place(taken)
+        self.segments[address] = taken
+        return Block(address, taken, pool)
+
+    def _reserve(self, size: int) -> None:
+        if self.limit is not None and self.reserved + size > self.limit:
+            raise OutOfMemory
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def _after(self, size: int) -> int:
+        address = self.top
+        self.top += -(-size // _SMALL_SEGMENT) * _SMALL_SEGMENT
+        return address
+
+    def _split(self, block: Block, size: int) -> None:
+        """Cut what is left of a block off; it is free."""
+        rest = Block(block.address + size, block.size - size, block.pool, block, block.next)
+        if block.next is not None:
+            block.next.previous = rest
+        block.next, block.size = rest, size
+        block.pool.add(rest)
+
+    def _merged(self, block: Block) -> Block:
+        """The block with its free neighbours, which leave the pool."""
+        before = block.previous
+        if before is not None and not before.is_used and before.is_mapped == block.is_mapped:
+            block.pool.remove(before)
+            block = _joined(before, block)
+        after = block.next
+        if after is not None and not after.is_used and after.is_mapped == block.is_mapped:
+            block.pool.remove(after)
+            block = _joined(block, after)
+        return block
+
+
+def _joined(first: Block, second: Block) -> Block:
+    """Two neighbours as one block."""
+    first.size += second.size
+    first.next = second.next
+    if second.next is not None:
+        second.next.previous = first
+    return first
+
+
+class ExpandableAllocator(Allocator):
+    """The allocator with `expandable_segments:True`: each pool is one range of addresses that is mapped page by page."""
+
+    def _splits(self, pool: Pool, remaining: int) -> bool:
+        return remaining >= _UNIT
+
+    def _best_fit(self, pool: Pool, size: int) -> Block | None:
+        """The free block that is the smallest together with the addresses after it that can be mapped."""
+        at = bisect_left(pool.free, (size, 0))
+        if at == len(pool.free):
+            return None
+        found = pool.blocks[pool.free[at][1]]
+        for _, address in pool.free[at + 1 :]:
+            other = pool.blocks[address]
+            if _expandable_size(other) >= _expandable_size(found):
+                break
+            found = other
+        pool.remove(found)
+        return found
+
+    def _taken(self, pool: Pool, size: int) -> Block:
+        """A block that is mapped as far as the request needs."""
+        block = self._candidate(pool, size)
+        if not block.is_mapped:
+            block = self._map(block, min(block.size, size))
+        while block.size < size:
+            assert block.next is not None
+            block = self._map(block.next, min(size - block.size, block.next.size))
+        pool.remove(block)
+        return block
+
+    def _candidate(self, pool: Pool, size: int) -> Block:
+        """The lowest addresses that can be mapped, with the free block before them; else a new range."""
+        for block in pool.unmapped:
+            before = block.previous
+            start = before if before is not None and not before.is_used else block
+            if _room(start) >= size:
+                return start
+        block = Block(-(-self.place(_RANGE) // pool.page) * pool.page, _RANGE, pool, is_mapped=False)
+        pool.add(block)
+        return block
+
+    def _map(self, block: Block, size: int) -> Block:
+        """Map whole pages at the start of a block; returns the free block that they are now part of."""
+        pool = block.pool
+        mapped = -(-size // pool.page) * pool.page
+        self._reserve(mapped)
+        pool.remove(block)
+        if mapped < block.size:
+            rest = Block(
+                block.address + mapped, block.size - mapped, pool, block, block.next, is_mapped=False
+            )
+            if block.next is not None:
+                block.next.previous = rest
+            block.next, block.size = rest, mapped
+            pool.add(rest)
+        block.is_mapped = True
+        block = self._merged(block)
+        pool.add(block)
+        return block
+
+    def empty_cache(self) -> None:
+        """Unmap the whole pages of free blocks."""
+        for pool in self.pools.values():
+            for block in [*pool.blocks.values()]:
+                self._unmap(block)
+
+    def _unmap(self, block: Block) -> None:
+        pool = block.pool
+        first = -(-block.address // pool.page) * pool.page
+        last = (block.address + block.size) // pool.page * pool.page
+        if first >= last:
+            return
+        pool.remove(block)
+        self.reserved -= last - first
+        if first > block.address:
+            self._split(block, first - block.address)
+            assert block.next is not None
+            rest = block.next
+            pool.remove(rest)
+            pool.add(block)
+            block = rest
+        if last < block.address + block.size:
+            self._split(block, last - first)
+        block.is_mapped = False
+        pool.add(self._merged(block))
+
+
+def _expandable_size(block: Block) -> int:
+    after = block.next
+    return block.size + (after.size if after is not None and not after.is_mapped else 0)
+
+
+def _room(block: Block | None) -> int:
+    """Bytes of a free block and all free ones that follow it."""
+    room = 0
+    while block is not None and not block.is_used:
+        room += block.size
+        block = block.next
+    return room

@@ -1,0 +1,101 @@
+"""The simulated CUDA caching allocator, by the rules of c10/cuda/CUDACachingAllocator.cpp."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.memory.allocator import MIB, Allocator, ExpandableAllocator, OutOfMemory
+
+
+def test_sizes_are_rounded_to_512_bytes() -> None:
+    allocator = Allocator()
+    allocator.allocate(1)
+    allocator.allocate(513)
+    assert (allocator.requested, allocator.allocated) == (514, 512 + 1024)
+
+
+@pytest.mark.parametrize(
+    ("size", "segment"),
+    [
+        (1, 2 * MIB),
+        (MIB, 2 * MIB),
+        (MIB + 1, 20 * MIB),
+        (10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB),
+        (21 * MIB, 22 * MIB),
+    ],
+)
+def test_a_request_gets_a_segment_of_its_class(size: int, segment: int) -> None:
+    allocator = Allocator()
+    allocator.allocate(size)
+    assert allocator.reserved == segment
+
+
+def test_the_large_pool_splits_only_remainders_of_more_than_1_mib() -> None:
+    allocator = Allocator()
+    whole = allocator.allocate(21 * MIB)  # of 22 MiB: 1 MiB is left, which stays with the block
+    assert allocator.allocated == 22 * MIB
+    allocator.free(whole)
+    allocator.allocate(20 * MIB)  # of the same 22 MiB: 2 MiB are split off
+    assert allocator.allocated == 20 * MIB
+    assert allocator.reserved == 22 * MIB
+
+
+def test_the_smallest_block_that_suffices_is_taken() -> None:
+    allocator = Allocator()
+    blocks = [allocator.allocate(size * MIB) for size in (40, 30, 50)]
+    for block in blocks:
+        allocator.free(block)
+    assert allocator.allocate(29 * MIB).address == blocks[1].address
+    assert allocator.reserved == 120 * MIB
+
+
+def test_freed_neighbours_are_merged() -> None:
+    allocator = Allocator()
+    first, second = allocator.allocate(6 * MIB), allocator.allocate(6 * MIB)
+    allocator.free(first)
+    allocator.free(second)
+    allocator.allocate(9 * MIB)
+    allocator.allocate(9 * MIB)
+    assert allocator.reserved == 20 * MIB
+
+
+def test_streams_share_no_blocks() -> None:
+    allocator = Allocator()
+    allocator.free(allocator.allocate(4 * MIB, stream=1))
+    allocator.allocate(4 * MIB, stream=2)
+    assert allocator.reserved == 40 * MIB
+
+
+def test_unused_segments_are_returned_before_memory_runs_out() -> None:
+    allocator = Allocator(limit=100 * MIB)
+    allocator.free(allocator.allocate(60 * MIB))
+    allocator.allocate(80 * MIB)
+    assert allocator.reserved == 80 * MIB
+    assert allocator.peak_reserved == 80 * MIB
+    with pytest.raises(OutOfMemory):
+        allocator.allocate(30 * MIB)
+
+
+def test_an_expandable_segment_grows_by_pages() -> None:
+    allocator = ExpandableAllocator()
+    first = allocator.allocate(30 * MIB)
+    assert allocator.reserved == 40 * MIB
+    allocator.free(first)
+    allocator.allocate(50 * MIB)  # the 40 MiB that are mapped and one page more
+    assert allocator.reserved == 60 * MIB
+    allocator.allocate(MIB)
+    assert allocator.reserved == 62 * MIB
+
+
+@pytest.mark.parametrize("kind", [Allocator, ExpandableAllocator])
+def test_nothing_stays_when_all_is_freed(kind: type[Allocator]) -> None:
+    allocator = kind()
+    sizes = [512 * (7 * index % 5000 + 1) for index in range(2000)]
+    blocks = [allocator.allocate(size) for size in sizes]
+    assert allocator.allocated >= sum(sizes)
+    for block in [*blocks[::3], *blocks[1::3], *blocks[2::3]]:
+        allocator.free(block)
+    assert allocator.requested == allocator.allocated == 0
+    allocator.empty_cache()
+    assert allocator.reserved == 0
