@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.dims import dim_max
 from graphflops.memory import kernels
+from graphflops.memory.attention import AttentionMemory
+from graphflops.memory.export_only import as_run
 from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import Layouts
 from graphflops.passes.program import CallByCall
@@ -13,17 +16,18 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphflops.cost import Value
+    from graphflops.attention import AttentionUse
     from graphflops.dims import Dim
-    from graphflops.passes.program import PricedCall
+    from graphflops.passes.program import PricedCall, PricedGraph
 
 
 class Eager(CallByCall):
     """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
 
-    def __init__(self, calls: Sequence[PricedCall], values: Mapping[str, Value], training: bool) -> None:
-        super().__init__(calls, values, training)
-        self.layouts = Layouts(calls, values)
+    def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
+        super().__init__(graph, training, attentions)
+        self.calls = as_run(graph.calls, attentions)
+        self.layouts = Layouts(self.calls, self.values)
 
     def owners(self) -> dict[str, str]:
         """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
@@ -45,14 +49,34 @@ class Eager(CallByCall):
         """What Python's frames hold."""
         return held_until([call.node for call in self.calls], root)
 
+    def attention(self, call: PricedCall) -> AttentionMemory | None:
+        """The memory of a call that chooses an attention kernel; None for other calls."""
+        return AttentionMemory.of(call, self.layouts, self.training)
+
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """The rule's workspace and that of the CUDA kernel."""
+        attention = self.attention(call)
+        if attention is not None:
+            return dim_max(0, attention.forward - saved)
         return super().forward_bytes(call, saved) + kernels.forward_bytes(call, self.values)
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """The rule's workspace and that of the CUDA kernels."""
+        attention = self.attention(call)
+        if attention is not None:
+            return attention.backward
         return super().backward_bytes(call) + kernels.backward_bytes(call, self.values)
 
     def saved_bytes(self, call: PricedCall) -> Dim:
         """What the rule says is saved, and the copy of an operand that an in-place activation overwrites."""
+        attention = self.attention(call)
+        if attention is not None and call.gradient is not None:
+            return attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
         return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)
+
+    def saved_values(self, call: PricedCall) -> list[str | None]:
+        """Operands and results that the gradients read; the unfused attention copies its operands."""
+        attention = self.attention(call)
+        if attention is not None and not attention.is_fused and call.gradient is not None:
+            return [*attention.saved_operands]
+        return super().saved_values(call)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
-    from graphflops.passes.program import Names, PricedCall, PricedProgram
+    from graphflops.passes.program import PricedCall, PricedProgram
 
 
 def memory_use(program: PricedProgram, execution: type[CallByCall] = CallByCall) -> MemoryUse:
@@ -29,7 +29,7 @@ def memory_use(program: PricedProgram, execution: type[CallByCall] = CallByCall)
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
     sizes = SizesKnown(program.binding.examples, minimums)
-    peaks = _Peaks(sizes, program.training is not None, program.names, execution)
+    peaks = _Peaks(sizes, program, execution)
     resident = [entry.name for entry in graph.inputs if entry.role == "user"]
     forward, timeline, _ = peaks.of(program.main, resident)
     if program.training is None:
@@ -43,11 +43,12 @@ class _Peaks:
     training: whether nested graphs hold what their gradients read.
     """
 
-    def __init__(self, sizes: SizesKnown, training: bool, names: Names, execution: type[CallByCall]) -> None:
+    def __init__(self, sizes: SizesKnown, program: PricedProgram, execution: type[CallByCall]) -> None:
         self.execution = execution
         self.sizes = sizes
-        self.training = training
-        self.names = names
+        self.training = program.training is not None
+        self.names = program.names
+        self.attentions = program.attentions
         self.nested: dict[PricedGraph, Peak] = {}
 
     def of(
@@ -58,9 +59,10 @@ class _Peaks:
         resident: inputs counted as live throughout (a nested graph's operands are counted by the graph around it).
         seeds: in training, the values whose gradients come from outside; None outside of training.
         """
-        peaks = [self.inside(call) for call in graph.calls]
+        execution = self.execution(graph, seeds is not None, self.attentions)
+        peaks = [self.inside(call) for call in execution.calls]
         try:
-            return _Liveness(graph, peaks, self, seeds is not None).measured(resident, seeds)
+            return _Liveness(graph, peaks, self.sizes, execution).measured(resident, seeds)
         except DimError:
             return Peak(self.names.too_large("peak_bytes")), Timeline(), 0
 
@@ -82,16 +84,15 @@ class _Liveness:
     """Measures one graph: when each of its values is allocated and released."""
 
     def __init__(
-        self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], program: _Peaks, training: bool
+        self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], sizes: SizesKnown, execution: CallByCall
     ) -> None:
-        self.calls, self.values, self.peaks = graph.calls, graph.values, peaks
-        self.execution = program.execution(graph.calls, graph.values, training)
-        self.root = self.execution.owners()
-        self.bytes = _sizes(self.root, graph.values, self.execution.unstored())
+        self.calls, self.values, self.peaks = execution.calls, graph.values, peaks
+        self.execution = execution
+        self.root = execution.owners()
+        self.bytes = _sizes(self.root, graph.values, execution.unstored())
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
-        self.saved = _saved(graph.calls, self.root, self.execution) if training else {}
-        self.training = training
-        self.meter = Meter(program.sizes)
+        self.saved = _saved(self.root, execution) if execution.training else {}
+        self.meter = Meter(sizes)
 
     def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline, int]:
         for name in dict.fromkeys(resident):
@@ -118,7 +119,7 @@ class _Liveness:
             for output in call.node.outputs:
                 if output is not None and self.root.get(output) == output:
                     meter.take(output, self.bytes.get(output, 0), "value")
-            beside = self.execution.saved_bytes(call) if self.training else 0
+            beside = self.execution.saved_bytes(call) if self.execution.training else 0
             if beside != 0:  # what is kept beside the results was made while they were computed
                 meter.take(call.node.name, beside, "saved", index)
                 released.setdefault(index, []).append(index)
@@ -161,10 +162,10 @@ def _last_uses(
     return ends
 
 
-def _saved(calls: Sequence[PricedCall], root: Mapping[str, str], execution: CallByCall) -> dict[str, int]:
+def _saved(root: Mapping[str, str], execution: CallByCall) -> dict[str, int]:
     """For each value that gradients read, the index of the earliest call whose gradient reads it."""
     saved: dict[str, int] = {}
-    for index, call in enumerate(calls):
+    for index, call in enumerate(execution.calls):
         for name in execution.saved_values(call):
             if name is not None and name in root:
                 saved.setdefault(root[name], index)

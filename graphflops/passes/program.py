@@ -240,11 +240,12 @@ class MemoryUse:
 class CallByCall:
     """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does.
 
-    training: whether the gradients of the calls run too.
+    training: whether the gradients of the calls run too. calls: those that run, in order.
     """
 
-    def __init__(self, calls: Sequence[PricedCall], values: Mapping[str, Value], training: bool) -> None:
-        self.calls, self.values, self.training = calls, values, training
+    def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
+        self.calls: Sequence[PricedCall] = graph.calls
+        self.values, self.training = graph.values, training
 
     def owners(self) -> dict[str, str]:
         """The value whose memory each tensor shares."""

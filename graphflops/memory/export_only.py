@@ -1,0 +1,125 @@
+"""Calls that a program makes only while it is exported: attention masks that eager execution leaves out.
+
+transformers builds a mask only if it has to: without padding, full attention needs none, and causal attention is a flag of
+scaled_dot_product_attention. Whether padding hides anything is a question about data, which an export cannot ask, so there
+the mask is always built. These calls are found by the line of code that makes them, and by what they hide.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.graph import Ref
+from graphflops.memory.frames import code_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from graphflops.attention import AttentionUse
+    from graphflops.graph import Argument, Node
+    from graphflops.passes.program import PricedCall
+
+_BUILDS_MASK = re.compile(r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(")
+_HIDES_NOTHING = re.compile(r"create_bidirectional_mask\(")
+_COMBINES = frozenset({"add", "where"})
+_SDPA = "scaled_dot_product_attention"
+
+
+def as_run(calls: Sequence[PricedCall], attentions: Iterable[AttentionUse]) -> Sequence[PricedCall]:
+    """The calls that eager execution makes: `calls` without the masks that it does not build."""
+    made, nothing = _masks(calls)
+    if not made:
+        return calls
+    uses = {name: use for use in attentions for name in use.calls}
+    instead: dict[str, str] = {}  # by result of a call that goes: the value that takes its place
+    kept = []
+    for call in calls:
+        mask = _mask_of(call.node)
+        if mask in made and (mask in nothing or _is_flag(uses.get(call.node.name))):
+            call = _without_mask(call, mask, is_causal=mask not in nothing)
+        elif (other := _other_operand(call, nothing)) is not None and call.node.outputs[0] is not None:
+            instead[call.node.outputs[0]] = instead.get(other, other)
+            continue
+        kept.append(_renamed(call, instead) if instead.keys() & set(call.uses) else call)
+    return _used(kept, made)
+
+
+def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
+    """Values that lines which build masks make from sizes alone, and those of them that hide nothing; views included."""
+    no_data: set[str] = set()
+    made: set[str] = set()
+    nothing: set[str] = set()
+    for call in calls:
+        outputs = [name for name in call.node.outputs if name is not None]
+        if no_data.issuperset(call.uses):
+            no_data.update(outputs)
+            lines = code_lines(call.node.python_stack, call.node.module_stack)
+            text = lines[-1].text if lines else ""
+            if _BUILDS_MASK.search(text) or not made.isdisjoint(call.uses):
+                made.update(outputs)
+            if _HIDES_NOTHING.search(text) or not nothing.isdisjoint(call.uses):
+                nothing.update(outputs)
+    return made, nothing
+
+
+def _mask_of(node: Node) -> str:
+    if node.operator.name != _SDPA:
+        return ""
+    mask = node.arguments().get("mask")
+    return mask.name if isinstance(mask, Ref) else ""
+
+
+def _is_flag(use: AttentionUse | None) -> bool:
+    """Whether a mask hides nothing, or what `is_causal` hides of as many queries as keys."""
+    if use is None or use.mask not in ("none", "structure", "constant"):
+        return False
+    causal = use.queries == use.keys and 2 * use.queries * use.masked_flops == use.flops * (use.queries - 1)
+    return causal or use.masked_flops == 0
+
+
+def _other_operand(call: PricedCall, nothing: set[str]) -> str | None:
+    """The other operand of a call that adds a mask which hides nothing."""
+    if call.node.operator.name not in _COMBINES or nothing.isdisjoint(call.uses):
+        return None
+    others = [name for name in call.uses if name not in nothing]
+    return others[0] if others else None
+
+
+def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall:
+    tensors = [name for name in call.uses if name != mask]
+    operator = call.node.operator
+    given = {**operator.arguments(call.node.args, call.node.kwargs), "mask": None, "is_causal": is_causal}
+    node = replace(call.node, args=(), kwargs=tuple(given.items()))
+    gradient = call.gradient
+    if gradient is not None:
+        gradient = replace(
+            gradient, operands=frozenset(place for place in gradient.operands if place < len(tensors))
+        )
+    return replace(call, node=node, uses=tuple(tensors), gradient=gradient)
+
+
+def _renamed(call: PricedCall, instead: Mapping[str, str]) -> PricedCall:
+    def renamed(argument: Argument) -> Argument:
+        if isinstance(argument, Ref):
+            return Ref(instead.get(argument.name, argument.name))
+        return tuple(map(renamed, argument)) if isinstance(argument, tuple) else argument
+
+    args = tuple(map(renamed, call.node.args))
+    kwargs = tuple((name, renamed(value)) for name, value in call.node.kwargs)
+    uses = tuple(instead.get(name, name) for name in call.uses)
+    return replace(call, node=replace(call.node, args=args, kwargs=kwargs), uses=uses)
+
+
+def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
+    """Without calls that make masks which no call reads any more."""
+    read: set[str] = set()
+    kept = []
+    for call in reversed(calls):
+        outputs = set(call.node.outputs)
+        if outputs <= made and outputs.isdisjoint(read):
+            continue
+        read.update(call.uses)
+        kept.append(call)
+    return kept[::-1]
