@@ -42,17 +42,16 @@ def analyze(
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
     model: path of a `.pt2` or `.onnx` file, a `Graph`, or a `torch.export.ExportedProgram`.
-    model_name: which program of an archive that holds several.
-    dims: sizes by symbol (`s27`), or by input axis (`ids[1]`).
+    model_name: which program of an archive. dims: sizes by symbol (`s27`), or by input axis (`ids[1]`).
     inputs: whole shapes by input name; a static program is propagated again from them.
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `prefix:128` or
         `density:0.3`; the last query stands at the position of the last key.
     names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
     training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`.
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
-    execution: whether memory is freed after the last use (`graph`), or as Python frees it on a GPU (`eager`). By default
+    execution: `eager` call by call from Python, `graph` without gaps between kernels, `compiled` by torch.compile. Default:
         `graph`; for a program of PyTorch on a device `eager`.
-    device: name of a device, or path of its profile: the report then says what the program needs on it.
+    device: name of a device, or path of its profile: the report then says what memory and time the program takes on it.
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
@@ -75,7 +74,13 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
         return found
     from graphflops.memory.ledger import ledger
 
-    return replace(found, memory_use=ledger(found, program, memory, _device(device)))
+    profile = _device(device)
+    found = replace(found, memory_use=ledger(found, program, memory, profile))
+    if profile is None:
+        return found
+    from graphflops.time.program_time import with_times
+
+    return with_times(found, program, profile)
 
 
 def _device(name: str | None) -> Device | None:
@@ -98,10 +103,10 @@ def _step(training: bool | Training) -> Training | None:
 
 def _memory_rules(execution: Execution) -> type[CallByCall]:
     """What an execution allocates and when it frees it."""
-    if execution == "graph":
+    if execution in ("graph", "compiled"):
         return CallByCall
     if execution != "eager":
-        raise ModelError(f"no execution is called {shown(str(execution))}: graph and eager are")
+        raise ModelError(f"no execution is called {shown(str(execution))}: graph, eager and compiled are")
     from graphflops.memory.eager import Eager
 
     return Eager

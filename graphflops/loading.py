@@ -67,8 +67,8 @@ def analyze(
     masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `density:0.3`, ...
     names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
     training: count a training step too: True, or a `graphflops.Training`. assume: sizes without an example get a value.
-    execution: `graph` frees each tensor after its last use, `eager` when Python does on a GPU; decides peak memory.
-    device: of what the program needs memory, such as `h200`. progress: called now and then with (calls done, calls in all).
+    execution: `graph` (default), `eager` (default for a `.pt2` on a device) or `compiled`: docs/time.md.
+    device: of what memory and time are predicted, such as `h200`. progress: called with (calls done, calls in all).
 
     Raises FileError (file), ModelError (sizes that contradict the program) or OptionError (wrong options).
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse  # noqa: TC001
+from graphflops.call_time import CallTime, PhaseTime  # noqa: TC001
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.graph import Origin, Phase  # noqa: TC001
@@ -18,7 +19,7 @@ from graphflops.training import Training  # noqa: TC001
 State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
 Cut = Literal["op", "module", "source", "attention"]
-Execution = Literal["graph", "eager"]
+Execution = Literal["graph", "eager", "compiled"]
 HeldKind = Literal[
     "input", "value", "saved", "workspace", "nested", "gradient",
     "weight", "buffer", "optimizer", "temporary", "library",
@@ -55,6 +56,7 @@ class Row:
     state: counted, declared free by its rule, or unknown: then `cost` is empty and means nothing.
     matrix_dtype: element type of the matrix arithmetic, "" where there is none.
     phase: "backward" for what a joint graph does after its loss.
+    time, backward_time: of the call and of its gradients on the device; None without a device, or where it is not known.
     """
 
     node: str
@@ -71,6 +73,8 @@ class Row:
     phase: Phase = "forward"
     times: Dim = 1
     regions: tuple[RegionUse, ...] = ()
+    time: CallTime | None = None
+    backward_time: CallTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +110,15 @@ class SymbolInfo:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is."""
+    """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is.
+
+    time: on the device; None without one.
+    """
 
     cost: Cost = _NOTHING
     peak_bytes: Dim = 0
     peak_node: str = ""
+    time: PhaseTime | None = None
 
 
 class Held(NamedTuple):
@@ -205,6 +213,7 @@ class Report(Rendered):
     execution: how the program runs, which peak memory depends on.
     training: the options of the training step; None for inference alone.
     memory_use: what each phase needs on a device; empty unless a device or an execution is named.
+    device: the device that times are predicted for; "" without one. step_time: of the whole training step.
     """
 
     origin: Origin
@@ -227,6 +236,8 @@ class Report(Rendered):
     execution: Execution = "graph"
     training: Training | None = None
     memory_use: tuple[PhaseMemory, ...] = ()
+    device: str = ""
+    step_time: PhaseTime | None = None
 
     @property
     def values(self) -> Mapping[str, int]:
@@ -262,7 +273,8 @@ class Report(Rendered):
         if self.backward is None:
             return None
         peak = self.backward  # the forward's activations are still alive there, so its peak is the step's
-        return Totals(Cost.sum(part.cost for part in parts), peak.peak_bytes, peak.peak_node)
+        cost = Cost.sum(part.cost for part in parts)
+        return Totals(cost, peak.peak_bytes, peak.peak_node, self.step_time)
 
     def by(self, grouping: Grouping, depth: int | None = None) -> dict[str, Cost]:
         """Forward cost grouped by operator, by module path cut to `depth` components, or by source line."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union
 
 import msgspec
 
+from graphflops.call_time import PhaseTime
 from graphflops.contradictions import saved
 from graphflops.cost import CONVENTIONS, Cost
 from graphflops.errors import DimError, FileError
@@ -75,10 +76,12 @@ def decoded(data: bytes) -> Report:
         for key in document.keys:
             if key.kind.read is not None:
                 own[key.source] = key.kind.read(session, own[key.source])
+        step = document.read_totals(session, found.totals.step)
         report = Report(
             totals=document.read_totals(session, found.totals),
             backward=document.read_totals(session, found.totals.backward),
             optimizer=document.read_totals(session, found.totals.optimizer),
+            step_time=None if step is None else step.time,
             **{name: getattr(found.totals, name) for name in _SIZES},
             **own,
         )
@@ -123,6 +126,7 @@ class _Document(msgspec.Struct, frozen=True):
     peaks: list[Key]
     sizes: list[Key]
     read_cost: Any
+    time: Key
 
     def written_totals(self, session: Session, totals: Totals, report: Report) -> dict[str, Any]:
         """Costs, peak and what the report holds in memory, side by side."""
@@ -130,33 +134,49 @@ class _Document(msgspec.Struct, frozen=True):
             **written(session, totals.cost, self.costs),
             **written(session, totals, self.peaks),
             **written(session, report, self.sizes),
+            **written(session, totals, [self.time]),
         }
 
     def read_totals(self, session: Session, found: Any) -> Any:
         """The totals of a phase; None where the report has no such phase."""
         if found is None:
             return None
-        return Totals(self.read_cost(session, found), dim(found.peak_bytes), found.peak_node)
+        assert self.time.kind.read is not None
+        time = self.time.kind.read(session, found.time)
+        return Totals(self.read_cost(session, found), dim(found.peak_bytes), found.peak_node, time)
 
 
 @cache
 def _document() -> _Document:
     forms = JsonForms(_FORMS, {Named: _NAMED})
     cost = forms.kind(Cost)
-    costs, peaks = forms.keys(Cost), forms.keys(Totals, without=("cost",))
+    costs, peaks = forms.keys(Cost), forms.keys(Totals, without=("cost", "time"))
+    time = Key("time", "time", _unset(forms.kind(PhaseTime)), msgspec.UNSET)
     sizes = [Key(name, name, Kind(int)) for name in _SIZES]
-    phase = declared(Totals, [*costs, *peaks, *sizes], name="Phase", is_omitting=False, kw_only=True)
-    others = [Key(name, name, Kind(Union[phase, None]), None) for name in _PHASES]
+    phase = declared(Totals, [*costs, *peaks, *sizes, time], name="Phase", is_omitting=False, kw_only=True)
+    others = [time, *[Key(name, name, Kind(Union[phase, None]), None) for name in _PHASES]]
     totals = declared(Totals, [*costs, *peaks, *sizes, *others], kw_only=True)
     keys = [
         Key(key.name, key.source, _present(key.kind), None) if key.name == "memory" else key
-        for key in forms.keys(Report, without=("totals", "backward", "optimizer", *_SIZES))
+        for key in forms.keys(Report, without=("totals", "backward", "optimizer", "step_time", *_SIZES))
     ]
     head = [Key("schema", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
     origin, symbols, *rest = keys
     middle = [Key("conventions", "", Kind(dict[str, str])), Key("totals", "", Kind(totals))]
     whole = declared(Report, [*head, origin, symbols, *middle, *rest], kw_only=True)
-    return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost.read)
+    return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost.read, time)
+
+
+def _unset(kind: Kind) -> Kind:
+    """The kind of a key that is left out where its value is None."""
+    write, read = kind.write, kind.read
+    assert write is not None
+    assert read is not None
+    return Kind(
+        Union[kind.json, msgspec.UnsetType],
+        lambda session, value: msgspec.UNSET if value is None else write(session, value),
+        lambda session, found: None if found is msgspec.UNSET else read(session, found),
+    )
 
 
 def _present(timeline: Kind) -> Kind:

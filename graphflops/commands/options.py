@@ -246,14 +246,14 @@ verify = click.option(
 )
 execution = click.option(
     "--execution",
-    type=click.Choice(("graph", "eager")),
-    help="How the program runs, which decides its memory: graph frees each tensor after its last use, eager when Python "
-    "lets it go on a GPU. Default: graph; with --device eager for a .pt2.",
+    type=click.Choice(("eager", "graph", "compiled")),
+    help="How the program runs, which decides its memory and time: call by call from Python, by a runtime or CUDA graph,"
+    " or by torch.compile. Default: graph; with --device eager for a .pt2.",
 )
 device = click.option(
     "--device",
     metavar="NAME",
-    help="Say what the program needs on this device: h200, or the path of a profile.",
+    help="Say what memory and time the program takes on this device: h200, or the path of a profile.",
 )
 sweeps = click.option(
     "--sweep",

@@ -48,6 +48,13 @@ def test_fields_of_totals_are_the_costs_and_their_own() -> None:
     assert named(REPORT, "### `totals`") == set(OBJECTS["Totals"]["properties"]) - costs
 
 
+def test_fields_of_times() -> None:
+    assert named(REPORT, "### `time`") == {
+        *OBJECTS["CallTime"]["properties"],
+        *OBJECTS["PhaseTime"]["properties"],
+    }
+
+
 def test_fields_of_memory() -> None:
     held = {f"held[].{name}" for name in OBJECTS["Held"]["properties"]}
     assert named(REPORT, "### `memory`") == set(OBJECTS["Timeline"]["properties"]) | held

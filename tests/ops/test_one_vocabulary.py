@@ -51,6 +51,7 @@ COLLECTIONS = {
     "memory/kernels.py": "temporary tensors of gradients, by canonical name",
     "memory/layouts.py": "says what strides become in each operator, by canonical name",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
+    "time/lowering/calls.py": "lowers operators and their gradients to kernels, by kind and name",
     "runtime/flex/codegen.py": "names that the generated code already uses",
     "runtime/flex/lowering.py": "one line of Triton for each pointwise operator, by canonical name",
     "runtime/unsafe.py": "refuses operators of torch that could harm the process",

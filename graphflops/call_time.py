@@ -1,0 +1,45 @@
+"""How long calls and phases take on a device: what a report holds of predicted times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived from the annotations
+from dataclasses import dataclass, field
+from typing import Literal
+
+# matrix: its products; vector: other arithmetic; memory: bytes moved; latency: the shortest time of any kernel;
+# launch: the CPU, which starts kernels later than the GPU could run them.
+TimeBound = Literal["matrix", "vector", "memory", "latency", "launch"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTime:
+    """Seconds of one call, with the interval that holds the measured time in nine of ten cases.
+
+    bound: what limits it. kernel: the kernels that run, by family.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    bound: TimeBound
+    kernel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """Seconds of a phase, with the interval that holds the measured time in nine of ten cases.
+
+    bound: what limits most of it. shares: the part of the time that each bound limits.
+    matrix_utilization, bandwidth_utilization: achieved part of the published peaks; None if these are not known.
+    energy_joules: at most, at the board's power limit. is_lower_bound: calls of unknown cost are not in it.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    bound: TimeBound
+    shares: Mapping[str, float] = field(default_factory=dict)
+    matrix_utilization: float | None = None
+    bandwidth_utilization: float | None = None
+    energy_joules: float | None = None
+    is_lower_bound: bool = False

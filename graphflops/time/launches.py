@@ -1,0 +1,149 @@
+"""The kernels of a program in the order of launching, with what the CPU does for each call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.memory.layouts import Layouts
+from graphflops.passes.program import PricedGraph
+from graphflops.tensor import TensorType
+from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
+from graphflops.time.host import backward_seconds, forward_seconds
+from graphflops.time.lowering.calls import backward_kernels, forward_kernels
+from graphflops.time.lowering.moved import elementwise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphflops.passes.program import PricedCall, PricedProgram
+    from graphflops.time.kernel import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What one call launches in one phase.
+
+    row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
+    host_seconds: CPU time of the call in eager execution. times: how often it runs.
+    """
+
+    row: int
+    kernels: tuple[Kernel, ...] | None
+    host_seconds: float
+    times: int = 1
+
+
+class Launcher:
+    """Lowers the calls of a program at given sizes; equal calls are lowered once."""
+
+    def __init__(self, program: PricedProgram, values: Mapping[str, int]) -> None:
+        self.program = program
+        self.sizes = Sizes(values)
+        self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
+
+    def forward(self) -> list[Launches]:
+        """The forward, calls of nested graphs in place of the call that runs them."""
+        return list(self._forward(self.program.main, 0, 1))
+
+    def backward(self) -> list[Launches]:
+        """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
+        return list(self._backward(self.program.main, 0, 1))
+
+    def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
+        layouts, entered = Layouts(graph.calls, graph.values), ""
+        for call in graph.calls:
+            stack = call.node.module_stack
+            modules = _entered(entered, stack)
+            entered = stack or entered
+            row = first + call.row
+            if call.estimate.unknown:
+                yield Launches(row, None, 0.0, times)
+                continue
+            kernels = self._lowered(call, graph, layouts, is_backward=False)
+            records = call.gradient is not None
+            count = 0 if kernels is None else len(kernels)
+            host = forward_seconds(call.node.operator, count, records=records, modules=modules)
+            yield Launches(row, kernels, host, times)
+            for inner, place, turns in self._nested(call, row, times):
+                yield from self._forward(inner, place, turns)
+
+    def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
+        layouts, contributions = Layouts(graph.calls, graph.values), Counter(graph.graph.seeds)
+        for call in reversed(graph.calls):
+            row = first + call.row
+            for inner, place, turns in reversed(list(self._nested(call, row, times))):
+                yield from self._backward(inner, place, turns)
+            if call.gradient is None:
+                continue
+            kernels = self._lowered(call, graph, layouts, is_backward=True)
+            sums = self._sums(call, graph, contributions)
+            count = len(kernels or ()) + len(sums)
+            host = backward_seconds(call.node.operator, count)
+            yield Launches(row, None if kernels is None else (*kernels, *sums), host, times)
+
+    def _sums(self, call: PricedCall, graph: PricedGraph, contributions: Counter[str]) -> tuple[Kernel, ...]:
+        """Additions of further gradients of a value to the first."""
+        assert call.gradient is not None
+        operands, sums = call.tensors(graph.values), []
+        for place, _ in call.gradient.gradients:
+            name = operands[place] if place < len(operands) else ""
+            contributions[name] += 1
+            value = graph.values.get(name)
+            if contributions[name] > 1 and isinstance(value, TensorType):
+                try:
+                    tensor = self.sizes.tensor(value)
+                except OpenSizeError:
+                    continue
+                sums.append(elementwise(tensor, 2 * tensor.full_bytes, tensor.full_bytes, tensor.numel))
+        return tuple(sums)
+
+    def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
+        """The graphs that run inside a call, where their rows begin, and how often they run."""
+        place = row + 1
+        for run, turns in call.estimate.regions:
+            if not isinstance(run, PricedGraph):
+                continue
+            try:
+                count = times * self.sizes(turns)
+            except OpenSizeError:
+                count = 0
+            if count:
+                yield run, place, count
+            place += len(run.rows)
+
+    def _lowered(
+        self, call: PricedCall, graph: PricedGraph, layouts: Layouts, *, is_backward: bool
+    ) -> tuple[Kernel, ...] | None:
+        """The kernels of one call in one phase; None where a size is open."""
+        outputs = [name for name in call.node.outputs if name is not None]
+        is_copy = None
+        if outputs and outputs[0] in layouts.copies:
+            is_copy = True
+        elif outputs and outputs[0] in layouts.views:
+            is_copy = False
+        names = (*call.uses, *outputs)
+        strides = tuple([layouts.known.get(name) for name in names])
+        key = (is_backward, call.node.op, id(call.estimate), id(call.gradient), is_copy, strides)
+        if key not in self.known:
+            concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy)
+            lower = backward_kernels if is_backward else forward_kernels
+            try:
+                self.known[key] = tuple(lower(concrete))
+            except OpenSizeError:
+                self.known[key] = None
+        return self.known[key]
+
+
+def _entered(before: str, now: str) -> int:
+    """How many modules a call is in that the call before was not in."""
+    if before == now or not now:
+        return 0
+    old, new = before.split(";"), now.split(";")
+    shared = 0
+    for one, other in zip(old, new, strict=False):
+        if one != other:
+            break
+        shared += 1
+    return len(new) - shared

@@ -1,0 +1,79 @@
+"""Kernels that move more than they compute: elementwise, copies, reductions, norms, softmax, gathers, scans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.time.kernel import Kernel, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphflops.time.concrete import ConcreteCall, Tensor
+    from graphflops.time.kernel import Family
+
+    Lowering = Callable[[ConcreteCall], list[Kernel]]
+
+
+def elementwise(tensor: Tensor, read: int, written: int, work: int = 0) -> Kernel:
+    """A pointwise kernel of a tensor's element type."""
+    return Kernel("elementwise", tensor.dtype, vector_flops=work, read_bytes=read, written_bytes=written)
+
+
+def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
+    """A copy of a tensor in row-major order, as elements of `bits` bits."""
+    written = tensor.numel * (bits or tensor.bits) // 8
+    return Kernel(
+        "copy", tensor.dtype, read_bytes=tensor.nbytes, written_bytes=written, sizes=_transposed(tensor)
+    )
+
+
+def _transposed(tensor: Tensor) -> Rows | None:
+    """The rows that a copy changes the direction of; None where the innermost axis stays."""
+    if not tensor.rank or tensor.is_contiguous or tensor.strides[-1] in (0, 1):
+        return None
+    return Rows(tensor.numel // max(tensor.shape[-1], 1), tensor.shape[-1], is_inner=False)
+
+
+def fill(tensor: Tensor) -> Kernel:
+    """Writes one value everywhere."""
+    return elementwise(tensor, 0, tensor.full_bytes)
+
+
+def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int | None = None) -> Kernel:
+    """Reduces a tensor to so many results of `bits` bits. is_inner: along the innermost axes."""
+    return Kernel(
+        "reduction",
+        tensor.dtype,
+        vector_flops=tensor.numel,
+        read_bytes=tensor.nbytes,
+        written_bytes=results * (bits or tensor.bits) // 8,
+        sizes=Rows(results, tensor.numel // max(results, 1), is_inner),
+    )
+
+
+def of_rows(family: Family, kernels: int = 1) -> Lowering:
+    """A lowering to kernels that each move the call's bytes and work on rows along the axis of the call."""
+
+    def lower(call: ConcreteCall) -> list[Kernel]:
+        like = next(iter(call.operands), call.out)
+        if like is None or not call.cost.read_bytes + call.cost.written_bytes:
+            return []
+        return [rows_kernel(family, like, call, call.cost.read_bytes, call.cost.written_bytes)] * kernels
+
+    return lower
+
+
+def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, written: int) -> Kernel:
+    """A kernel on the rows of a tensor: those of its last axis unless the call names another."""
+    axis = axis_of(call, like.rank)
+    columns = like.shape[axis] if like.rank else 1
+    sizes = Rows(like.numel // max(columns, 1), columns, axis == like.rank - 1)
+    work = call.cost.vector_flops + call.cost.transcendentals
+    return Kernel(family, like.dtype, vector_flops=work, read_bytes=read, written_bytes=written, sizes=sizes)
+
+
+def axis_of(call: ConcreteCall, rank: int) -> int:
+    """The axis that the call works along, counted from the front; the last one unless it says."""
+    axis = call.arguments.get("axis", -1)
+    return axis % rank if isinstance(axis, int) and rank and -rank <= axis < rank else rank - 1

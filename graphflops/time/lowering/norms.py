@@ -1,0 +1,65 @@
+"""Normalisation: layer, group and batch norm and their gradients, as PyTorch's CUDA kernels compute them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.lowering.moved import elementwise
+
+if TYPE_CHECKING:
+    from graphflops.time.concrete import ConcreteCall, Tensor
+
+
+def norm(call: ConcreteCall) -> list[Kernel]:
+    """One kernel; a group norm takes the moments first, then makes factors of them, then applies these."""
+    x = call.operand("x")
+    if x is None:
+        return []
+    name = call.operator.name
+    if name in ("group_norm", "native_group_norm"):
+        moments = _kernel(call, x, x.full_bytes, 0)
+        return [moments, elementwise(x, 0, 0), elementwise(x, x.full_bytes, x.full_bytes, 2 * x.numel)]
+    is_training = call.arguments.get("training") is True
+    if name in ("batch_norm", "instance_norm") and not is_training and name == "batch_norm":
+        return [elementwise(x, call.cost.read_bytes, call.cost.written_bytes, call.cost.vector_flops)]
+    return [_kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)]
+
+
+def norm_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradient of the operand, and one kernel more for weight and bias where these want one."""
+    x = call.operand("x")
+    if x is None:
+        return []
+    kernels = []
+    if x.requires_grad:
+        kernels.append(_kernel(call, x, 2 * x.full_bytes, x.full_bytes))
+    if call.wants("weight", "bias"):
+        kernels.append(Kernel("reduction", x.dtype, 0, 4 * x.numel, 2 * x.full_bytes, 0, _columns(call, x)))
+    if call.operator.name == "batch_norm":
+        return kernels[:1]
+    return kernels
+
+
+def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
+    work = call.cost.vector_flops + call.cost.transcendentals
+    return Kernel("normalization", x.dtype, 0, work, read, written, _rows(call, x))
+
+
+def _rows(call: ConcreteCall, x: Tensor) -> Rows:
+    """Rows that are normalised: of the last axes, of a group of channels, or of one channel of all images."""
+    if call.operator.is_of_images and x.rank > 1:
+        return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
+    groups = call.arguments.get("groups")
+    if isinstance(groups, int) and groups and x.rank:
+        rows = x.shape[0] * groups
+        return Rows(rows, x.numel // max(rows, 1))
+    weight = call.operand("weight")
+    columns = weight.numel if weight is not None and weight.numel else x.shape[-1] if x.rank else 1
+    return Rows(x.numel // max(columns, 1), columns)
+
+
+def _columns(call: ConcreteCall, x: Tensor) -> Rows:
+    """The sums over rows that the gradients of weight and bias are."""
+    rows = _rows(call, x)
+    return Rows(rows.columns, rows.rows, is_inner=False)

@@ -1,0 +1,185 @@
+"""The pass: PricedProgram, device, execution -> the time of every call and of each phase."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from graphflops.call_time import CallTime, PhaseTime
+from graphflops.time.interval import Interval, combined
+from graphflops.time.launches import Launcher
+from graphflops.time.optimizer import optimizer_launches
+from graphflops.time.predict import matrix_peak, predict
+from graphflops.time.schedule import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from graphflops.devices import Device
+    from graphflops.passes.program import PricedProgram
+    from graphflops.report import Execution, Report
+    from graphflops.time.kernel import Kernel
+    from graphflops.time.launches import Launches
+    from graphflops.time.predict import Time
+
+_GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
+_HOST_ERROR = 1.35  # the CPU's time is within this factor in nine of ten calls
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTime:
+    """Times by row, in the forward and in the gradients, and of the phases. None: not known, not run, or not computed."""
+
+    forward: PhaseTime
+    rows: Mapping[int, CallTime]
+    backward: PhaseTime | None = None
+    backward_rows: Mapping[int, CallTime] = field(default_factory=dict)
+    optimizer: PhaseTime | None = None
+    step: PhaseTime | None = None
+
+
+def program_time(
+    program: PricedProgram, device: Device, execution: Execution, values: Mapping[str, int]
+) -> ProgramTime:
+    """How long a program takes on a device at these sizes; in a training analysis also its gradients and optimizer."""
+    launcher = Launcher(program, values)
+    timer = _Timer(device, execution)
+    forward, rows = timer.phase(launcher.forward())
+    if not program.training:
+        return ProgramTime(forward, rows)
+    backward, backward_rows = timer.phase(launcher.backward())
+    optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes))
+    return ProgramTime(forward, rows, backward, backward_rows, optimizer, timer.whole())
+
+
+def with_times(report: Report, program: PricedProgram, device: Device) -> Report:
+    """The report with the times of its calls and phases on a device."""
+    times = program_time(program, device, report.execution, report.values)
+    forward, backward = times.rows, times.backward_rows
+    rows = [
+        replace(row, time=forward.get(index), backward_time=backward.get(index))
+        for index, row in enumerate(report.rows)
+    ]
+    return replace(
+        report,
+        device=device.name,
+        rows=tuple(rows),
+        totals=replace(report.totals, time=times.forward),
+        backward=None if report.backward is None else replace(report.backward, time=times.backward),
+        optimizer=None if report.optimizer is None else replace(report.optimizer, time=times.optimizer),
+        step_time=times.step,
+    )
+
+
+class _Timer:
+    """Times phase after phase on one clock."""
+
+    def __init__(self, device: Device, execution: Execution) -> None:
+        self.device = device
+        launch = device.launch
+        gap = _GRAPH_GAP if launch is None else launch.graph_seconds
+        self.clock = Clock(execution == "eager", gap)
+        self.known: dict[Kernel, Time] = {}
+        self.tallies: list[_Tally] = []
+
+    def phase(self, launches: Iterable[Launches]) -> tuple[PhaseTime, dict[int, CallTime]]:
+        """The time of a phase and of its calls; a row that runs several times has the sum."""
+        rows: dict[int, CallTime] = {}
+        tally = _Tally()
+        for launch in launches:
+            if launch.kernels is None:
+                tally.is_lower_bound = True
+                continue
+            times = tuple([self._time(kernel) for kernel in launch.kernels])
+            took = self.clock.run(launch.host_seconds, times) * launch.times
+            found = _call_time(took, launch, times, self.clock.is_eager)
+            tally.add(found, launch)
+            rows[launch.row] = found if launch.row not in rows else _sum(rows[launch.row], found)
+        self.tallies.append(tally)
+        return tally.phase(self.device), rows
+
+    def whole(self) -> PhaseTime:
+        """All phases so far together."""
+        return _Tally.of(self.tallies).phase(self.device)
+
+    def _time(self, kernel: Kernel) -> Time:
+        found = self.known.get(kernel)
+        if found is None:
+            found = self.known[kernel] = predict(kernel, self.device)
+        return found
+
+
+def _call_time(took: float, launch: Launches, times: tuple[Time, ...], is_eager: bool) -> CallTime:
+    """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it."""
+    kernels = sum(time.seconds for time in times)
+    name = ", ".join(dict.fromkeys(kernel.family for kernel in launch.kernels or ()))
+    is_launch = is_eager and took > 0 and (took > 1.5 * kernels or not times)
+    if is_launch or not kernels:
+        return CallTime(took, took / _HOST_ERROR, took * _HOST_ERROR, "launch", name)
+    longest = max(times, key=lambda time: time.seconds)
+    low, high = (sum(getattr(time, end) for time in times) / kernels for end in ("low", "high"))
+    return CallTime(took, took * low, took * high, longest.bound, name)
+
+
+def _sum(one: CallTime, other: CallTime) -> CallTime:
+    bound = one.bound if one.seconds >= other.seconds else other.bound
+    return CallTime(
+        *(one.seconds + other.seconds, one.low + other.low, one.high + other.high),
+        bound,
+        one.kernel or other.kernel,
+    )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums over the calls of a phase. parts: the interval of each call and its bound. work: FLOPs by element type, bytes."""
+
+    parts: list[CallTime] = field(default_factory=list)
+    work: Counter[str] = field(default_factory=Counter)
+    is_lower_bound: bool = False
+
+    @staticmethod
+    def of(tallies: Iterable[_Tally]) -> _Tally:
+        """The sums over several phases."""
+        whole = _Tally()
+        for tally in tallies:
+            whole.parts += tally.parts
+            whole.work += tally.work
+            whole.is_lower_bound |= tally.is_lower_bound
+        return whole
+
+    def add(self, time: CallTime, launch: Launches) -> None:
+        """Count one call."""
+        if time.seconds:
+            self.parts.append(time)
+        for kernel in launch.kernels or ():
+            self.work[""] += (kernel.read_bytes + kernel.written_bytes) * launch.times
+            if kernel.flops:
+                self.work[kernel.dtype] += kernel.flops * launch.times
+
+    def phase(self, device: Device) -> PhaseTime:
+        """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
+        whole = combined([Interval(part.seconds, part.low, part.high) for part in self.parts])
+        seconds, shares = whole.seconds, Counter[str]()
+        for part in self.parts:
+            shares[part.bound] += part.seconds / seconds  # type: ignore[assignment]
+        share = dict(shares.most_common())
+        return PhaseTime(
+            *(seconds, whole.low, whole.high),
+            bound=next(iter(share), "launch"),  # type: ignore[arg-type]
+            shares=share,
+            matrix_utilization=_matrix_seconds(self.work, device) / seconds if seconds else None,
+            bandwidth_utilization=self.work[""] / device.bandwidth / seconds if seconds else None,
+            energy_joules=None if device.power_watts is None else device.power_watts * seconds,
+            is_lower_bound=self.is_lower_bound,
+        )
+
+
+def _matrix_seconds(work: Counter[str], device: Device) -> float:
+    """How long the matrix work would take at the published peak of each element type."""
+    seconds = 0.0
+    for dtype, flops in work.items():
+        peak = matrix_peak(dtype, device) if dtype else None
+        seconds += flops / peak if peak else 0.0
+    return seconds

@@ -1,0 +1,41 @@
+"""Adds up the times of kernels: one after the other, or as the CPU can launch them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphflops.time.predict import Time
+
+
+@dataclass(slots=True)
+class Clock:
+    """When the CPU has launched everything so far, and when the GPU has done it.
+
+    gap: seconds between two kernels of a graph. is_eager: whether a kernel waits for the CPU to launch it.
+    """
+
+    is_eager: bool
+    gap: float
+    host: float = 0.0
+    gpu: float = 0.0
+
+    @property
+    def now(self) -> float:
+        """When the calls so far are done on both."""
+        return max(self.host, self.gpu) if self.is_eager else self.gpu
+
+    def run(self, host_seconds: float, kernels: tuple[Time, ...]) -> float:
+        """Run one call and return by how much it takes longer."""
+        before = self.now
+        if not self.is_eager:
+            self.gpu += sum(kernel.seconds + self.gap for kernel in kernels)
+            return self.now - before
+        share = host_seconds / max(len(kernels), 1)
+        for kernel in kernels:
+            self.host += share
+            self.gpu = max(self.gpu, self.host) + kernel.seconds
+        if not kernels:
+            self.host += host_seconds
+        return self.now - before
