@@ -24,6 +24,7 @@ COMMANDS = {
     "capture": "Export a module to a .pt2 or to a report.",
     "check": "Whether models keep to their budget.",
     "diff": "What changed between two models, reports or revisions.",
+    "fits": "Whether a model fits on a device, and what would make it fit.",
     "rules": "Which operators are priced, and by which rule.",
     "textconv": "A model's cost as text, for git diff.",
     "validate": "Run a model and prove its counts.",

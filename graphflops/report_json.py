@@ -125,7 +125,7 @@ class _Document(msgspec.Struct, frozen=True):
     costs: list[Key]
     peaks: list[Key]
     sizes: list[Key]
-    read_cost: Any
+    cost: Any
     time: Key
 
     def written_totals(self, session: Session, totals: Totals, report: Report) -> dict[str, Any]:
@@ -143,7 +143,8 @@ class _Document(msgspec.Struct, frozen=True):
             return None
         assert self.time.kind.read is not None
         time = self.time.kind.read(session, found.time)
-        return Totals(self.read_cost(session, found), dim(found.peak_bytes), found.peak_node, time)
+        cost = self.cost.read(session, self.cost.json(*(getattr(found, key.name) for key in self.costs)))
+        return Totals(cost, dim(found.peak_bytes), found.peak_node, time)
 
 
 @cache
@@ -164,7 +165,7 @@ def _document() -> _Document:
     origin, symbols, *rest = keys
     middle = [Key("conventions", "", Kind(dict[str, str])), Key("totals", "", Kind(totals))]
     whole = declared(Report, [*head, origin, symbols, *middle, *rest], kw_only=True)
-    return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost.read, time)
+    return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost, time)
 
 
 def _unset(kind: Kind) -> Kind:

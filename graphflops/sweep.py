@@ -67,7 +67,7 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     Raises ModelError for a name that no open size of the report has or that is given twice, where a size of a result is
     negative, and for more than 10,000 points.
     """
-    names = {name: _symbols(report, name) for name in sizes}
+    names = {name: symbols_of(report, name) for name in sizes}
     given = [symbol for symbols in names.values() for symbol in symbols]
     twice = next((symbol for symbol in given if given.count(symbol) > 1), None)
     if twice is not None:
@@ -88,7 +88,7 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
     """One line for each size with values outside the range for which the program was exported."""
     lines = []
     for name, values in sizes.items():
-        for info in (report.symbols[symbol] for symbol in _symbols(report, name)):
+        for info in (report.symbols[symbol] for symbol in symbols_of(report, name)):
             low, high = info.minimum, info.maximum
             outside = [
                 value
@@ -109,7 +109,7 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
     return lines
 
 
-def _symbols(report: Report, names: str) -> list[str]:
+def symbols_of(report: Report, names: str) -> list[str]:
     """The symbols behind a name, or behind several names joined by `=`."""
     whole = _symbol(report, names)
     if whole is not None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.dims import dim_max, evaluate, total
+from graphflops.dims import Expr, dim_max, evaluate, total
+from graphflops.graph import Ref
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.optimizer import optimizer_memory
 from graphflops.memory.replay import replay
+from graphflops.passes.optimizer import trained, update
 from graphflops.report import Held, PhaseMemory, Timeline
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from graphflops.devices import Device
     from graphflops.dims import Dim
     from graphflops.passes.program import MemoryUse, PricedProgram
-    from graphflops.report import HeldKind, MemoryPhase, Report
+    from graphflops.report import HeldKind, MemoryPhase, Report, Row
 
+_CUBLAS = "cuBLAS"
+_LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 OPTIMIZER = -1  # the row of the moment at which the optimizer runs
 _SOME_SIZE = 4096  # of a size without a value, where moments are compared
 # The entry of a ledger that memory of a kind is part of.
@@ -40,7 +43,8 @@ ENTRIES: Mapping[HeldKind, str] = {
     "temporary": "temporaries",
     "library": "workspaces",
 }
-_LASTING = ("weight", "buffer", "optimizer", "library")  # alive in the whole phase
+_NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
+LASTING = ("weight", "buffer", "optimizer", "library")  # alive in the whole phase
 
 
 class _Phase(NamedTuple):
@@ -70,16 +74,74 @@ def ledger(
     return tuple([_measured(phase, report, device) for phase in phases])
 
 
-def at_sizes(entry: PhaseMemory, values: Mapping[str, int], allocator: Allocator) -> PhaseMemory:
-    """The entry of a phase with the allocator's figures at other sizes. Raises OutOfMemory at the allocator's limit."""
-    sizes = [evaluate(held.bytes, values) for held in entry.timeline.held]
+def at_sizes(
+    entry: PhaseMemory, values: Mapping[str, int], allocator: Allocator, rows: Sequence[Row]
+) -> PhaseMemory:
+    """The entry of a phase with its peak at these sizes, and with what the allocator takes. rows: of its report.
+
+    Raises OutOfMemory at the allocator's limit.
+    """
+    timeline = entry.timeline
+    moment = peak_moment(timeline, values)
+    row = timeline.rows[moment]
+    parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
+    for held in timeline.held:
+        if held.first <= moment <= held.last:
+            parts[ENTRIES[held.kind]].append(held.bytes)
+    sums: dict[str, Any] = {name: total(found) for name, found in parts.items()}
+    if entry.workspaces is None:
+        del sums["workspaces"]
+    peak = replace(entry, **sums, peak_node=rows[row].node if row != OPTIMIZER else "")
+    sizes = _sizes(timeline, values)
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        return replace(entry, allocated_peak=None, reserved_peak=None, device_total=None)
-    replay(entry.timeline, known, allocator)
+        return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
+    replay(timeline, known, allocator)
     reserved = allocator.peak_reserved
     whole = None if entry.context is None else reserved + entry.context
-    return replace(entry, allocated_peak=allocator.peak_allocated, reserved_peak=reserved, device_total=whole)
+    return replace(peak, allocated_peak=allocator.peak_allocated, reserved_peak=reserved, device_total=whole)
+
+
+def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
+    """The moment at which most is alive; a size without a value is taken to be large."""
+    sizes = _sizes(timeline, values)
+    if None in sizes:
+        names = {
+            name for held in timeline.held if isinstance(held.bytes, Expr) for name in held.bytes.symbols
+        }
+        sizes = _sizes(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
+    live = live_bytes(timeline, [size or 0 for size in sizes])
+    return live.index(max(live))
+
+
+def _sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int | None]:
+    """Bytes of each entry; None where a size has no value."""
+    known: dict[Dim, int | None] = {}
+    for held in timeline.held:
+        if held.bytes not in known:
+            known[held.bytes] = evaluate(held.bytes, values)
+    return [known[held.bytes] for held in timeline.held]
+
+
+def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
+    """The entry of a phase on another device, whose context and workspaces it gets; the allocator's figures are left out."""
+    size = device.blas_workspace_bytes
+    held = [
+        one._replace(bytes=size) if one.name == _CUBLAS and one.kind == "library" and size else one
+        for one in entry.timeline.held
+    ]
+    more = total(one.bytes for one in held) - total(one.bytes for one in entry.timeline.held)
+    return replace(
+        entry,
+        device=device.name,
+        workspaces=(entry.workspaces or 0) + more,
+        requested_peak=entry.requested_peak + more,
+        allocated_peak=None,
+        reserved_peak=None,
+        context=device.context_bytes,
+        device_total=None,
+        timeline=replace(entry.timeline, held=tuple(held)),
+    )
 
 
 def live_bytes(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
@@ -96,13 +158,14 @@ def _training(program: PricedProgram, memory: MemoryUse, lasting: Sequence[Held]
     step = memory.step
     assert step is not None
     assert memory.training is not None
-    state, made = optimizer_memory(program)
+    assert program.training is not None
+    optimizer = update(program.training, trained(program))
     moment, ended = len(step.rows), len(step.held) - memory.lasting
     alive = [held._replace(last=moment) for held in step.held[ended:]]
-    alive += [Held(name, "temporary", moment, moment, size) for name, size in made]
+    alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in optimizer.temporaries]
     whole = Timeline((*step.rows, OPTIMIZER), (*step.held[:ended], *alive), step.gradients_from)
-    states = [Held(name, "optimizer", 0, 0, size) for name, size in state]
-    timeline = _with_lasting(whole, [*lasting, *states])
+    state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
+    timeline = _with_lasting(whole, [*lasting, *state])
     return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))
 
 
@@ -114,47 +177,31 @@ def _with_lasting(timeline: Timeline, lasting: Sequence[Held]) -> Timeline:
 
 
 def _workspaces(program: PricedProgram, device: Device | None, *, threads: int) -> list[Held]:
-    """Workspaces of cuBLAS: one for each thread that multiplies matrices; the backward pass runs in a thread of its own."""
+    """Workspaces of cuBLAS, for each thread that multiplies matrices, as the backward pass does, and of cuBLASLt."""
     size = None if device is None else device.blas_workspace_bytes
-    has_product = any(call.node.operator.kind == "product" for call in program.main.calls)
-    return [Held("cuBLAS", "library", 0, 0, size)] * threads if size and has_product else []
+    products = [call.node for call in program.main.calls if call.node.operator.kind == "product"]
+    if not size or not products:
+        return []
+    has_bias = any(isinstance(node.arguments().get("bias"), Ref) for node in products)
+    more = [Held("cuBLASLt", "library", 0, 0, _LT_WORKSPACE)] if has_bias else []
+    return [Held(_CUBLAS, "library", 0, 0, size)] * threads + more
 
 
 def _measured(phase: _Phase, report: Report, device: Device | None) -> PhaseMemory:
     """A phase with its peak, by liveness and by the allocator."""
-    held = phase.timeline.held
-    moment = peak_moment(phase.timeline, report)
-    parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
-    for entry in held:
-        if entry.first <= moment <= entry.last:
-            parts[ENTRIES[entry.kind]].append(entry.bytes)
-    sums = {name: total(found) for name, found in parts.items()}
-    workspaces = sums.pop("workspaces")
-    row = phase.timeline.rows[moment]
-    measured = PhaseMemory(
+    lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
+    entry = PhaseMemory(
         phase=phase.name,
         device="" if device is None else device.name,
         execution=report.execution,
-        **sums,
-        workspaces=None if device is None else workspaces,
-        requested_peak=total(entry.bytes for entry in held if entry.kind in _LASTING)
-        + dim_max(phase.activations, phase.update),
+        **_NOTHING,
+        workspaces=None if device is None else 0,
+        requested_peak=lasting + dim_max(phase.activations, phase.update),
         allocated_peak=None,
         reserved_peak=None,
         context=None if device is None else device.context_bytes,
         device_total=None,
-        peak_node=report.rows[row].node if row != OPTIMIZER else "",
+        peak_node="",
         timeline=phase.timeline,
     )
-    return at_sizes(measured, report.values, Allocator())
-
-
-def peak_moment(timeline: Timeline, report: Report) -> int:
-    """The moment at which most is alive; a size without a value is taken to be large."""
-    values = {**dict.fromkeys(report.symbols, _SOME_SIZE), **report.values}
-    known: dict[Dim, int] = {}
-    for entry in timeline.held:
-        if entry.bytes not in known:
-            known[entry.bytes] = evaluate(entry.bytes, values) or 0
-    live = live_bytes(timeline, [known[entry.bytes] for entry in timeline.held])
-    return live.index(max(live))
+    return at_sizes(entry, report.values, Allocator(), report.rows)

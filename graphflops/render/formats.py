@@ -32,6 +32,7 @@ RENDERED = {
     "Overview": "several models",
     "Comparison": "a comparison",
     "Findings": "findings",
+    "Fits": "a verdict on memory",
     "Validation": "a validation",
     "Listing": "a list",
 }
@@ -74,6 +75,7 @@ FORMATS = (
             "Overview": Renderer("graphflops.render.overview:table", _SCREEN),
             "Comparison": Renderer("graphflops.render.diff.table:table", (*_CUTS, "verbose", *_SCREEN)),
             "Findings": Renderer("graphflops.render.findings:table", ("top", "statistics", *_SCREEN)),
+            "Fits": Renderer("graphflops.render.fits:table", _SCREEN),
             "Validation": Renderer("graphflops.render.validation:table", ("top", "show_kernel", *_SCREEN)),
             "Listing": Renderer("graphflops.render.table:listing", _SCREEN),
         },
@@ -87,6 +89,7 @@ FORMATS = (
             "Overview": Renderer("graphflops.render.overview:json"),
             "Comparison": Renderer("graphflops.render.diff.json:json"),
             "Findings": Renderer("graphflops.render.findings:json"),
+            "Fits": Renderer("graphflops.render.fits:json"),
             "Validation": Renderer("graphflops.render.validation:json"),
             "Listing": Renderer("graphflops.render.json:listing"),
         },

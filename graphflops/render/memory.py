@@ -20,14 +20,14 @@ _OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adamw": "AdamW", 
 _KINDS = {
     "input": "input",
     "value": "result",
-    "saved": "kept for a gradient",
-    "workspace": "buffer of the kernel",
-    "nested": "peak of a nested graph",
+    "saved": "saved",
+    "workspace": "kernel's buffer",
+    "nested": "nested graph",
     "gradient": "gradient",
     "weight": "parameter",
     "buffer": "buffer",
-    "optimizer": "optimizer's state",
-    "temporary": "optimizer's step",
+    "optimizer": "optimizer state",
+    "temporary": "optimizer step",
     "library": "workspace",
 }
 
@@ -35,11 +35,15 @@ _KINDS = {
 def need(report: Report, numbers: Numbers) -> str:
     """`runs in 1.52 GB, trains in 20.1 GB on an H200 (eager, AdamW)`."""
     phases = [f"{_VERBS[entry.phase]} in {_total(entry, numbers)}" for entry in report.memory_use]
-    device = report.memory_use[0].device
-    device = device.removeprefix("NVIDIA ").removeprefix("AMD ")
+    device = report.memory_use[0].device.removeprefix("NVIDIA ").removeprefix("AMD ")
     place = f" on {_article(device)} {safe(device, 60)}" if device else ""
+    return f"{', '.join(phases)}{place} ({described(report)})"
+
+
+def described(report: Report) -> str:
+    """How the program runs and is trained: `eager, AdamW`."""
     step = "" if report.training is None else f", {_optimizer(report.training.optimizer)}"
-    return f"{', '.join(phases)}{place} ({report.execution}{step})"
+    return f"{report.execution}{step}"
 
 
 def _total(entry: PhaseMemory, numbers: Numbers) -> str:
@@ -62,10 +66,11 @@ def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:
     for name in (*names, "context", "device_total"):
         sizes: list[Dim | None] = [getattr(entry, name) for entry in report.memory_use]
         if any(size != 0 for size in sizes):
-            yield _label(name), *("?" if size is None else numbers.memory(size) for size in sizes)
+            yield label(name), *("?" if size is None else numbers.memory(size) for size in sizes)
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
+    """An entry of the ledger in words."""
     return "total on the device" if name == "device_total" else name.replace("_", " ")
 
 
@@ -73,7 +78,7 @@ def peak_line(report: Report, entry: PhaseMemory) -> str:
     """Where a phase has its peak."""
     from graphflops.render.summary import located
 
-    moment = peak_moment(entry.timeline, report)
+    moment = peak_moment(entry.timeline, report.values)
     if entry.timeline.rows[moment] == OPTIMIZER:
         return "the optimizer's step" if entry.phase == "training" else "the whole program"
     turn = entry.timeline.gradients_from
@@ -83,13 +88,13 @@ def peak_line(report: Report, entry: PhaseMemory) -> str:
 
 def largest(report: Report, entry: PhaseMemory, numbers: Numbers) -> Iterator[tuple[str, str, str, str]]:
     """The largest of what is alive at the peak: name, what it is, where it is made, and its bytes."""
-    moment = peak_moment(entry.timeline, report)
+    moment = peak_moment(entry.timeline, report.values)
     alive = [held for held in entry.timeline.held if held.first <= moment <= held.last]
     alive.sort(key=lambda held: -(numbers.value(held.bytes) or 0))
     makers = {output.name: row for row in report.rows for output in row.outputs}
     for held in alive[:_LARGEST]:
         row = makers.get(held.name)
-        place = "" if row is None else f"{safe(row.module, 60)} {safe(row.source, 60)}".strip()
+        place = "" if row is None else safe(row.module or row.source, 60)
         yield safe(held.name, 80), _KINDS[held.kind], place, numbers.memory(held.bytes)
     if len(alive) > _LARGEST:
         rest = alive[_LARGEST:]

@@ -46,5 +46,5 @@ def test_the_summary_names_it() -> None:
 
 
 def test_an_execution_that_does_not_exist() -> None:
-    with pytest.raises(ModelError, match="no execution is called fast: graph and eager are"):
+    with pytest.raises(ModelError, match="no execution is called fast: graph, eager and compiled are"):
         graphflops.analyze(SAMPLE, execution="fast")  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ HOMES = {
     "Overview": "graphflops.overview",
     "Comparison": "graphflops.comparison.result",
     "Findings": "graphflops.findings",
+    "Fits": "graphflops.fits",
     "Validation": "graphflops.runtime.validation",
     "Listing": "graphflops.render.listing",
 }

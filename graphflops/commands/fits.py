@@ -1,0 +1,57 @@
+"""`graphflops fits`: whether a model fits on a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from graphflops.commands import files, options
+from graphflops.commands.training_options import training
+from graphflops.render import formats
+
+
+@click.command(cls=options.LimitedCommand)
+@click.argument("model", type=click.Path(), metavar="MODEL")
+@click.option("--device", metavar="NAME", help="The device: h200, or the path of a profile.")
+@click.option("--memory", metavar="BYTES", help="Memory of the device: 24GB.")
+@click.option("--all-devices", is_flag=True, help="A line for each device that is known.")
+@click.option("--vary", metavar="AXIS", help="Look for the largest value of this size that fits: ids[0].")
+@options.dims
+@options.inputs
+@options.size_names
+@options.masks
+@training
+@options.execution
+@options.output_of("Fits")
+@options.model_name
+@options.rule_files
+@click.pass_context
+def fits(
+    ctx: click.Context,
+    /,
+    model: str,
+    rule_files: tuple[str, ...],
+    form: str | None,
+    output: str | None,
+    **given: Any,
+) -> None:
+    """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device.
+
+    Says how much memory is left, or missing, and what would make a training step fit. Exits with 3 where it does not fit.
+
+    \b
+    graphflops fits lm.pt2 --device h200
+    graphflops fits lm.pt2 --device h100 --training --optimizer adamw:fused
+    graphflops fits lm.pt2 --memory 24GB --vary ids[0]
+    graphflops fits lm.pt2 --all-devices
+    """
+    from graphflops.fits import fits as computed
+    from graphflops.loading import import_rules
+
+    form = formats.chosen("Fits", form, output)
+    import_rules(rule_files)
+    found = computed(model, **given)
+    files.write(formats.render(found, form, **files.screen(output)), output)
+    if not found.fits:
+        ctx.exit(3)

@@ -1,0 +1,175 @@
+"""Whether a program fits on a device, the largest size that does, and what would make it fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.budget.amounts import amount
+from graphflops.devices import device as device_named
+from graphflops.devices import published
+from graphflops.errors import OptionError
+from graphflops.loading import analyze, saved_report
+from graphflops.memory.allocator import OutOfMemory
+from graphflops.rendered import Rendered
+from graphflops.training import Training, training_of
+from graphflops.varied_size import VariedSize
+
+if TYPE_CHECKING:
+    from graphflops.devices import Device
+    from graphflops.loading import Model
+    from graphflops.remedies import Remedy
+    from graphflops.report import PhaseMemory, Report
+
+_REFERENCE = "h200"  # whose context and workspaces are taken where those of a device are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a phase fits on one device.
+
+    memory: bytes of the device. needed: bytes that the phase takes on it, with the driver. largest: of the varied size, None
+    where none is varied, 0 where none fits. is_bounded: the model's own range ends there.
+    """
+
+    device: str
+    memory: int
+    needed: int
+    fits: bool
+    largest: int | None = None
+    is_bounded: bool = False
+
+    @property
+    def margin(self) -> int:
+        """Bytes that are left; negative where they are missing."""
+        return self.memory - self.needed
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fits(Rendered):
+    """Whether a program fits.
+
+    report: of the model, with its phases on the first device. varied: the size that is varied, as it was named; "" for none.
+    at_largest: the phase at the largest size that fits on the first device, and one step further.
+    """
+
+    report: Report
+    entry: PhaseMemory
+    verdicts: tuple[Verdict, ...]
+    varied: str = ""
+    at_largest: tuple[PhaseMemory, PhaseMemory] | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """True where one of the devices suffices; of a varied size, at some value."""
+        return any(verdict.largest if self.varied else verdict.fits for verdict in self.verdicts)
+
+
+def fits(
+    model: Model,
+    *,
+    device: str | None = None,
+    memory: str | int | None = None,
+    all_devices: bool = False,
+    vary: str | None = None,
+    training: bool | Training = False,
+    **options: Any,
+) -> Fits:
+    """Whether a model fits on a device.
+
+    device: its name, or the path of a profile. memory: bytes, or text such as `24GB`, of the device, or of any.
+    all_devices: on each device that is known. vary: a size (`ids[0]`) whose largest value that fits is looked for.
+    training, options: as for `analyze`. Raises OptionError where no device is named, ModelError for a size without a value.
+    """
+    devices = _devices(device, memory, all_devices)
+    step = training_of(training) if training else None
+
+    def report_of(step: Training | None, **changed: Any) -> Report:
+        return analyze(model, training=step or False, device=device or _REFERENCE, **{**options, **changed})
+
+    saved = saved_report(model)
+    report = saved or report_of(step)
+    if not report.memory_use:
+        raise OptionError("the saved report lacks the memory of a device: save it with --device")
+    size = VariedSize.of(report, vary, None if saved else lambda **shapes: report_of(step, **shapes))
+    verdicts = tuple([verdict(size, one) for one in devices])
+    first = devices[0]
+    found = Fits(report, size.at(None, first), verdicts, vary or "")
+    if vary:
+        largest = verdicts[0].largest
+        limit = _limit(first) if largest else None
+        at = size.at(largest or size.least, first, limit)
+        return replace(found, at_largest=(at, size.at((largest or size.least) + 1, first)))
+    if found.fits or saved or len(devices) > 1:
+        return found
+    from graphflops.remedies import remedies
+
+    return replace(found, remedies=tuple(remedies(report, report_of, step, first)))
+
+
+def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[Device]:
+    """The devices in question."""
+    reference = device_named(_REFERENCE)
+    if is_all:
+        if name is not None or memory is not None:
+            raise OptionError("--all-devices are all: leave --device and --memory out")
+        run_pytorch = [one for one in published() if one.blas_workspace_bytes is not None]
+        return [_complete(one, reference) for one in sorted(run_pytorch, key=lambda one: -one.memory_bytes)]
+    if name is None and memory is None:
+        raise OptionError("name a device, or its memory: --device h200, --memory 24GB, or --all-devices")
+    profile = reference if name is None else _complete(device_named(name), reference)
+    if memory is None:
+        return [profile]
+    try:
+        size = memory if isinstance(memory, int) else amount(memory, "B")
+    except ValueError as error:
+        raise OptionError(f"--memory: {error}") from None
+    called = profile.name if name else "a device"
+    return [replace(profile, name=called, memory_bytes=size)]
+
+
+def _complete(device: Device, reference: Device) -> Device:
+    """The device with the context and the workspaces of the reference where its own are not known."""
+    return replace(
+        device,
+        context_bytes=device.context_bytes or reference.context_bytes,
+        blas_workspace_bytes=device.blas_workspace_bytes or reference.blas_workspace_bytes,
+    )
+
+
+def verdict(size: VariedSize, device: Device) -> Verdict:
+    """Whether the last phase fits on a device, and the largest value of the size at which it does."""
+    is_enough = _is_within(size, None, device)
+    needed = size.at(None, device, _limit(device) if is_enough else None).device_total
+    assert needed is not None
+    found = Verdict(device.name, device.memory_bytes, needed, is_enough)
+    if not size.is_named:
+        return found
+    largest = _largest(size, device)
+    return replace(found, largest=largest, is_bounded=largest == size.most)
+
+
+def _limit(device: Device) -> int:
+    """What the driver leaves to the allocator."""
+    return device.memory_bytes - (device.context_bytes or 0)
+
+
+def _is_within(size: VariedSize, value: int | None, device: Device) -> bool:
+    try:
+        size.at(value, device, _limit(device))
+    except OutOfMemory:
+        return False
+    return True
+
+
+def _largest(size: VariedSize, device: Device) -> int:
+    """The largest value of the size at which the phase fits; 0 where none does."""
+    low, high = 0, size.least
+    while high <= size.most and _is_within(size, high, device):
+        low, high = high, 2 * high
+    high = min(high, size.most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _is_within(size, middle, device) else (low, middle)
+    return low

@@ -1,0 +1,133 @@
+"""What would make a program fit: changes of its training and of the allocator, each with the memory that it takes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.errors import GraphflopsError
+from graphflops.memory.allocator import Allocator, ExpandableAllocator, OutOfMemory
+from graphflops.memory.ledger import at_sizes, on_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphflops.devices import Device
+    from graphflops.report import Report
+    from graphflops.training import Training
+
+_ADAM = ("adam", "adamw")
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that takes less memory. option: how to say it. needed: bytes with it; fits: whether that is enough."""
+
+    change: str
+    option: str
+    needed: int
+    fits: bool
+
+
+def remedies(
+    report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
+) -> Iterator[Remedy]:
+    """Changes that take less memory, the simplest first.
+
+    report_of: analyzes the model with another training step, or with other sizes.
+    """
+    now = _needed(report, device, Allocator())
+    yield from _less(_with_allocator(report, device), now)
+    if step is None:
+        return
+    for change, option, changed in _steps(report, step):
+        try:
+            found = report_of(changed)
+        except GraphflopsError:  # a change that this program does not take
+            continue
+        yield from _less(_remedy(change, option, found, device), now)
+    yield from _less(_accumulated(report, report_of, step, device), now)
+
+
+def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]]:
+    """Training steps that take less memory: what changes, how to say it, and the step."""
+    if step.optimizer in _ADAM and step.implementation == "foreach":
+        yield "fused optimizer", f"--optimizer {step.optimizer}:fused", replace(step, implementation="fused")
+    blocks = () if step.recompute else tuple(repeated_modules(report.modules))
+    if blocks:
+        option = " ".join(f"--recompute '{pattern}'" for pattern in blocks)
+        yield "recompute activations", option, replace(step, recompute=blocks)
+    if step.precision is None and "float32" in report.parameter_dtypes:
+        yield "autocast to bfloat16", "--precision bf16-mixed", replace(step, precision="bf16-mixed")
+        yield "all in bfloat16", "--precision bf16", replace(step, precision="bf16")
+    if step.optimizer in _ADAM:
+        single = replace(step, optimizer="adafactor", implementation=None)
+        yield "an optimizer with factored state", "--optimizer adafactor", single
+    if not step.lora_rank:
+        yield "adapters of rank 16", "--lora 16", replace(step, lora_rank=16)
+
+
+def repeated_modules(modules: Mapping[str, str]) -> list[str]:
+    """Patterns of the outermost lists of modules of one type: `model.layers.*`."""
+    lists: dict[str, set[str]] = defaultdict(set)
+    sizes: dict[str, int] = defaultdict(int)
+    for path, kind in modules.items():
+        parent, _, name = path.rpartition(".")
+        if name.isdecimal():
+            lists[parent].add(kind)
+            sizes[parent] += 1
+    alike = [path for path, kinds in lists.items() if len(kinds) == 1 and sizes[path] > 1]
+    inside = tuple(f"{path}." for path in alike)
+    return [f"{path}.*".removeprefix(".") for path in alike if not path.startswith(inside)]
+
+
+def _accumulated(
+    report: Report, report_of: Callable[..., Report], step: Training, device: Device
+) -> Remedy | None:
+    """Half the batch in each of two micro-steps; None where the first axis of the inputs is not open, or 1."""
+    symbols = [name for name, info in report.symbols.items() if info.where and info.where[0].endswith("[0]")]
+    batch = report.values.get(symbols[0], 0) if symbols else 0
+    if batch < 2:
+        return None
+    name, half = report.names[symbols[0]], -(-batch // 2)
+    given = {size: info.value for size, info in report.symbols.items() if info.given_by == "user"}
+    try:
+        changed = replace(step, accumulate=2 * step.accumulate)
+        found = report_of(changed, dims={**given, symbols[0]: half}, inputs=None)
+    except GraphflopsError:
+        return None
+    option = f"--accumulate {2 * step.accumulate} --dim '{name}={half}'"
+    return _remedy("half the batch, twice", option, found, device)
+
+
+def _with_allocator(report: Report, device: Device) -> Remedy:
+    needed = _needed(report, device, ExpandableAllocator())
+    limit = device.memory_bytes - (device.context_bytes or 0)
+    return Remedy(
+        "segments that grow", _EXPANDABLE, needed, _is_within(report, device, ExpandableAllocator(limit))
+    )
+
+
+def _remedy(change: str, option: str, report: Report, device: Device) -> Remedy:
+    limit = device.memory_bytes - (device.context_bytes or 0)
+    needed = _needed(report, device, Allocator())
+    return Remedy(change, option, needed, _is_within(report, device, Allocator(limit)))
+
+
+def _needed(report: Report, device: Device, allocator: Allocator) -> int:
+    entry = on_device(report.memory_use[-1], device)
+    return at_sizes(entry, report.values, allocator, report.rows).device_total or 0
+
+
+def _is_within(report: Report, device: Device, allocator: Allocator) -> bool:
+    try:
+        return _needed(report, device, allocator) > 0
+    except OutOfMemory:
+        return False
+
+
+def _less(remedy: Remedy | None, now: int) -> list[Remedy]:
+    """The remedy, if it takes less than is needed now."""
+    return [remedy] if remedy is not None and remedy.needed < now else []

@@ -1,0 +1,179 @@
+"""Whether a program fits, for a terminal and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.memory.ledger import ENTRIES
+from graphflops.render import summary
+from graphflops.render.json import inert
+from graphflops.render.memory import described, label, largest, peak_line
+from graphflops.render.tables import Entry, TextTable
+from graphflops.render.text import Numbers, memory, percent, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.fits import Fits, Verdict
+    from graphflops.report import PhaseMemory
+
+_TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
+
+
+def table(found: Fits, *, width: int = 120, color: bool = False) -> str:
+    """The verdict, what the memory holds, and what would make it fit."""
+    from graphflops.render.table import Page
+
+    page = Page(width, color)
+    page.line((_verdict(found), "bold" if found.fits else "red"))
+    for note in _notes(found):
+        page.line((f"  {note}", "dim"))
+    for grid in _tables(found):
+        page.line()
+        page.table(grid)
+    return page.text()
+
+
+def json(found: Fits) -> str:
+    """The verdict for each device, the memory of the phase on the first one, and the changes that would help."""
+    entry, values = found.entry, found.report.value
+    parts = {
+        name: _exact(getattr(entry, name), values) for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
+    }
+    data = {
+        "schema": 1,
+        "fits": found.fits,
+        "model": safe(found.report.origin.path, 10_000),
+        "phase": entry.phase,
+        "execution": entry.execution,
+        "varied": found.varied or None,
+        "devices": [_device(verdict) for verdict in found.verdicts],
+        "memory": parts,
+        "remedies": [
+            {"change": one.change, "option": one.option, "needed": one.needed, "fits": one.fits}
+            for one in found.remedies
+        ],
+    }
+    return inert(msgspec.json.encode(data))
+
+
+def _device(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "device": verdict.device,
+        "memory": verdict.memory,
+        "needed": verdict.needed,
+        "margin": verdict.margin,
+        "fits": verdict.fits,
+        "largest": verdict.largest,
+    }
+
+
+def _exact(quantity: Any, values: Any) -> int | None:
+    return None if quantity is None else values(quantity)
+
+
+def _verdict(found: Fits) -> str:
+    """The first line: yes or no, with the margin or the largest size."""
+    first, verb = found.verdicts[0], "run" if found.entry.phase == "inference" else "train"
+    model = summary.title(found.report)
+    if len(found.verdicts) > 1:
+        enough = sum(bool(one.largest) if found.varied else one.fits for one in found.verdicts)
+        return f"{model} {verb}s on {enough} of {len(found.verdicts)} devices"
+    place = f"{safe(first.device, 60)} ({memory(first.memory)})"
+    if found.varied:
+        name = safe(found.varied, 60)
+        if not first.largest:
+            return f"no: {model} does not {verb} on {place} at any {name}"
+        end = ", where the model's own range ends" if first.is_bounded else ""
+        return f"{model} {verb}s on {place} up to {name} = {first.largest:,}{end}"
+    if first.fits:
+        return f"yes: {model} {verb}s on {place} in {memory(first.needed)}: {memory(first.margin)} are left"
+    if first.margin < 0:
+        return (
+            f"no: {model} needs {memory(first.needed)} to {verb} on {place}: {memory(-first.margin)} too much"
+        )
+    return f"no: {model} needs {memory(first.needed)} to {verb} on {place}: too close to its limit"
+
+
+def _notes(found: Fits) -> Iterator[str]:
+    yield described(found.report)
+    sizes = [f"{safe(name, 40)} = {value}" for name, value in _values(found).items()]
+    if sizes:
+        yield f"at {', '.join(sizes[:8])}"
+
+
+def _values(found: Fits) -> dict[str, int]:
+    names, values = found.report.names, found.report.values
+    return {names[name]: value for name, value in values.items() if name in found.report.symbols}
+
+
+def _tables(found: Fits) -> Iterator[TextTable]:
+    numbers = Numbers(found.report.value, 40, found.report.names)
+    if len(found.verdicts) > 1:
+        yield _devices(found)
+    elif found.at_largest is not None:
+        yield _bounds(found, numbers)
+    else:
+        yield TextTable(
+            ("memory", "bytes"), [Entry([name, size]) for name, size in _parts(found.entry, numbers)]
+        )
+    if not found.fits and found.at_largest is None and len(found.verdicts) == 1:
+        yield _largest(found, numbers)
+    if found.remedies:
+        lines = [
+            Entry([one.change, one.option, memory(one.needed), "yes" if one.fits else "no"])
+            for one in found.remedies
+        ]
+        yield TextTable(("what would take less", "how", "needed", "fits"), lines, names=2)
+
+
+def _parts(entry: PhaseMemory, numbers: Numbers) -> Iterator[tuple[str, str]]:
+    for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
+        size = getattr(entry, name)
+        if size not in (0, None):
+            yield label(name), numbers.memory(size)
+
+
+def _devices(found: Fits) -> TextTable:
+    lines = []
+    for one in found.verdicts:
+        extent = [f"{one.largest:,}" if one.largest else "none"] if found.varied else []
+        answer = "yes" if one.fits else "no"
+        lines.append(
+            Entry(
+                [
+                    safe(one.device, 60),
+                    memory(one.memory),
+                    memory(one.needed),
+                    memory(one.margin),
+                    answer,
+                    *extent,
+                ]
+            )
+        )
+    varied = [f"largest {safe(found.varied, 60)}"] if found.varied else []
+    return TextTable(("device", "memory", "needed", "left", "fits", *varied), lines)
+
+
+def _bounds(found: Fits, numbers: Numbers) -> TextTable:
+    """What the memory holds at the largest size, and how much one step further takes."""
+    assert found.at_largest is not None
+    at, beyond = found.at_largest
+    lines = []
+    for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
+        size, more = (numbers.value(getattr(entry, name) or 0) or 0 for entry in (at, beyond))
+        if size or more:
+            share = percent(size, at.device_total or 1)
+            step = "" if name in ("reserved_peak", "device_total") else memory(more - size)
+            lines.append(Entry([label(name), memory(size), share, step]))
+    return TextTable(
+        (f"at {safe(found.varied, 40)} = {found.verdicts[0].largest}", "bytes", "%", "one more"), lines
+    )
+
+
+def _largest(found: Fits, numbers: Numbers) -> TextTable:
+    peak = f"at the peak: {peak_line(found.report, found.entry)}"
+    held = [Entry([*line]) for line in largest(found.report, found.entry, numbers)]
+    return TextTable((peak, "", "", "bytes"), held, names=3)

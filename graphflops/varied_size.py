@@ -1,0 +1,113 @@
+"""The memory of a phase at other values of a size: from formulas where the size is open, else by new analyses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import evaluate, total
+from graphflops.errors import ModelError
+from graphflops.memory.allocator import Allocator, OutOfMemory
+from graphflops.memory.ledger import ENTRIES, LASTING, at_sizes, on_device
+from graphflops.size_names import AXIS
+from graphflops.sweep import symbols_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from graphflops.devices import Device
+    from graphflops.report import PhaseMemory, Report
+
+# Share of what liveness predicts that is kept free: the error of the prediction on most models (docs/memory.md).
+_SPARE = 0.02
+_MOST = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class VariedSize:
+    """A size whose values are tried; without symbols and axes none is.
+
+    symbols: what is varied in the formulas. axes: input and axis, where the size is fixed in the file. report_of: analyzes
+    the model with other shapes of its inputs.
+    """
+
+    report: Report
+    symbols: tuple[str, ...] = ()
+    axes: tuple[tuple[str, int], ...] = ()
+    report_of: Callable[..., Report] | None = None
+
+    @staticmethod
+    def of(report: Report, name: str | None, report_of: Callable[..., Report] | None) -> VariedSize:
+        """The size of a name: a symbol, an input axis, or several that are equal (`ids[0]=mask[0]`)."""
+        if name is None:
+            return VariedSize(report)
+        axes = None if report_of is None else _fixed_axes(report, name)
+        if axes is None:
+            return VariedSize(report, tuple(symbols_of(report, name)))
+        return VariedSize(report, (), axes, report_of)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether there is a size to vary."""
+        return bool(self.symbols or self.axes)
+
+    @property
+    def least(self) -> int:
+        """The least value that the program takes."""
+        return max([self.report.symbols[name].minimum or 1 for name in self.symbols], default=1)
+
+    @property
+    def most(self) -> int:
+        """The largest value that the program takes."""
+        known = [self.report.symbols[name].maximum for name in self.symbols]
+        return min([most for most in known if most is not None], default=_MOST)
+
+    def at(self, value: int | None, device: Device, limit: int | None = None) -> PhaseMemory:
+        """The last phase on a device at a value, None for that of the report.
+
+        Raises OutOfMemory where it takes more than the limit, with what is spared for errors; ModelError for an open size.
+        """
+        report, values = self._at(value)
+        entry = on_device(report.memory_use[-1], device)
+        needed = evaluate(entry.requested_peak, values)
+        if needed is None:
+            raise ModelError("a size has no value: give it with --dim")
+        if limit is not None:
+            fixed = evaluate(
+                total(held.bytes for held in entry.timeline.held if held.kind in LASTING), values
+            )
+            limit -= int(_SPARE * (needed - (fixed or 0)))
+            if needed > limit:
+                raise OutOfMemory
+        found = at_sizes(entry, values, Allocator(limit), report.rows)
+        names = (*dict.fromkeys(ENTRIES.values()), "requested_peak")
+        quantities: dict[str, Any] = {name: evaluate(getattr(found, name), values) for name in names}
+        return replace(found, **quantities)
+
+    def _at(self, value: int | None) -> tuple[Report, Mapping[str, int]]:
+        """A report, and the sizes at which its formulas hold."""
+        if value is None:
+            return self.report, self.report.values
+        if not self.axes:
+            return self.report, {**self.report.values, **dict.fromkeys(self.symbols, value)}
+        shapes = {named.name: [*named.type.shape] for named in self.report.inputs}
+        for name, axis in self.axes:
+            shapes[name][axis] = value
+        assert self.report_of is not None
+        report = self.report_of(inputs={name: tuple(shapes[name]) for name, _ in self.axes})
+        return report, report.values
+
+
+def _fixed_axes(report: Report, name: str) -> tuple[tuple[str, int], ...] | None:
+    """The input axes of a name, if their sizes are fixed in the file; None where one is open, or no axis is named."""
+    ranks = {named.name: named.type.shape for named in report.inputs}
+    axes: list[tuple[str, int]] = []
+    for part in map(str.strip, name.split("=")):
+        found = AXIS.fullmatch(part)
+        if found is None or found[1] not in ranks or int(found[2]) >= len(ranks[found[1]]):
+            return None
+        axis = found[1], int(found[2])
+        if not isinstance(ranks[axis[0]][axis[1]], int):
+            return None
+        axes.append(axis)
+    return tuple(axes)

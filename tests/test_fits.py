@@ -1,0 +1,113 @@
+"""Whether a program fits on a device: verdicts, the largest size, and what takes less memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from graphflops import analyze
+from graphflops.cli import main
+from graphflops.fits import fits
+from graphflops.remedies import repeated_modules
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+DECODER = SAMPLES / "gqa_transformer.pt2"
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["fits", *arguments])
+    return done.exit_code, done.output
+
+
+def test_a_small_model_fits_with_a_margin() -> None:
+    found = fits(DECODER, device="h200")
+    (verdict,) = found.verdicts
+    assert found.fits
+    assert verdict.needed == found.entry.device_total
+    assert verdict.margin == verdict.memory - verdict.needed > 0
+
+
+def test_the_exit_code_says_no() -> None:
+    code, text = run(str(DECODER), "--memory", "700MB", "--training")
+    assert code == 3
+    assert text.startswith("no: gqa_transformer.pt2 needs ")
+    code, text = run(str(DECODER), "--memory", "900MB", "--training")
+    assert code == 0
+    assert text.startswith("yes: ")
+
+
+@pytest.mark.parametrize("memory", ["1GB", "2GB"])
+def test_the_largest_size_fits_and_one_more_does_not(memory: str) -> None:
+    found = fits(SAMPLES / "convnet.pt2", memory=memory, vary="image[0]", training=True)
+    (verdict,) = found.verdicts
+    assert verdict.largest
+    assert not verdict.is_bounded
+    batch = {"image": (verdict.largest, *analyze(SAMPLES / "convnet.pt2").inputs[0].type.shape[1:])}
+    assert fits(SAMPLES / "convnet.pt2", memory=memory, inputs=batch, training=True).fits
+    batch = {"image": (verdict.largest + 1, *batch["image"][1:])}
+    assert not fits(SAMPLES / "convnet.pt2", memory=memory, inputs=batch, training=True).fits
+
+
+def test_the_range_of_the_model_bounds_the_largest_size() -> None:
+    (verdict,) = fits(DECODER, device="h200", vary="ids[0]").verdicts
+    assert (verdict.largest, verdict.is_bounded) == (64, True)
+
+
+def test_nothing_fits_in_less_than_the_driver_takes() -> None:
+    code, text = run(str(DECODER), "--memory", "500MB", "--vary", "ids[0]")
+    assert code == 3
+    assert "at any ids[0]" in text
+
+
+def test_all_devices_are_a_line_each() -> None:
+    code, text = run(str(DECODER), "--all-devices")
+    assert code == 0
+    assert "NVIDIA H200" in text
+    assert "NVIDIA L4" in text
+    assert "TPU" not in text, "PyTorch's CUDA allocator does not run there"
+
+
+def test_changes_that_take_less_are_named_with_their_figure() -> None:
+    code, text = run(
+        str(DECODER), "--memory", "1GB", "--training", "--dim", "ids[0]=64", "--dim", "ids[1]=1024"
+    )
+    assert code == 3
+    assert "--accumulate 2 --dim 'ids[0]=32'" in text
+
+
+def test_json_has_every_figure() -> None:
+    code, text = run(str(DECODER), "--device", "h200", "--format", "json")
+    data = json.loads(text)
+    assert code == 0
+    assert data["fits"] is True
+    assert data["memory"]["device_total"] == data["devices"][0]["needed"]
+
+
+def test_a_saved_report_with_a_device_is_enough(tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    path.write_bytes(analyze(DECODER, device="h200").to_json())
+    assert run(str(path), "--memory", "2GB")[0] == 0
+    path.write_bytes(analyze(DECODER).to_json())
+    code, text = run(str(path), "--memory", "2GB")
+    assert code == 2
+    assert "save it with --device" in text
+
+
+@pytest.mark.parametrize("given", [[], ["--memory", "much"], ["--all-devices", "--device", "h200"]])
+def test_wrong_options_are_wrong_usage(given: list[str]) -> None:
+    assert run(str(DECODER), *given)[0] == 2
+
+
+def test_lists_of_equal_modules_are_what_is_recomputed() -> None:
+    modules = {
+        "": "M",
+        "layers": "List",
+        "layers.0": "B",
+        "layers.1": "B",
+        "layers.0.f.0": "L",
+        "layers.0.f.1": "L",
+    }
+    assert repeated_modules(modules) == ["layers.*"]
