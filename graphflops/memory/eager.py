@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.dims import dim_max
+from graphflops.dims import dim_max, total
 from graphflops.memory import kernels
 from graphflops.memory.attention import AttentionMemory
 from graphflops.memory.export_only import as_run
 from graphflops.memory.frames import held_until
-from graphflops.memory.layouts import Layouts
+from graphflops.memory.layouts import Layouts, is_contiguous
+from graphflops.memory.products import operand_copies
 from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType
 
@@ -58,7 +59,17 @@ class Eager(CallByCall):
         attention = self.attention(call)
         if attention is not None:
             return dim_max(0, attention.forward - saved)
-        return super().forward_bytes(call, saved) + kernels.forward_bytes(call, self.values)
+        copies = total(operand_copies(call, self.layouts).values())
+        own = super().forward_bytes(call, saved) + kernels.forward_bytes(call, self.values)
+        return (own if self.training and saved != 0 else own + copies) + self.reordered(call)
+
+    def reordered(self, call: PricedCall) -> Dim:
+        """Bytes of the copy that a softmax makes of an operand which does not lie in row-major order."""
+        name = next(iter(call.tensors(self.values)), "")
+        if call.node.operator.kind != "softmax" or not name:
+            return 0
+        operand = self.layouts.typed(name)
+        return 0 if is_contiguous(operand.shape, self.layouts.of(name)) else operand.like().nbytes
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """The rule's workspace and that of the CUDA kernels."""
@@ -72,11 +83,23 @@ class Eager(CallByCall):
         attention = self.attention(call)
         if attention is not None and call.gradient is not None:
             return attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
-        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)
+        return (
+            super().saved_bytes(call)
+            + kernels.saved_input_bytes(call, self.values)
+            + total(self.saved_copies(call).values())
+        )
+
+    def saved_copies(self, call: PricedCall) -> Mapping[str, Dim]:
+        """Copies of a product's operands that its gradient reads."""
+        if call.gradient is None:
+            return {}
+        read = super().saved_values(call)
+        return {name: size for name, size in operand_copies(call, self.layouts).items() if name in read}
 
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Operands and results that the gradients read; the unfused attention copies its operands."""
         attention = self.attention(call)
         if attention is not None and not attention.is_fused and call.gradient is not None:
             return [*attention.saved_operands]
-        return super().saved_values(call)
+        copies = self.saved_copies(call)
+        return [name for name in super().saved_values(call) if name not in copies]

@@ -128,7 +128,7 @@ class Layouts:
 
     def reshaped(self, x: str, result: str, out: TensorType) -> Strides | None:
         """A reshape is a view where the axes that it merges lie together, else a copy."""
-        strides = _regrouped(self.typed(x).shape, self.of(x), out.shape)
+        strides = regrouped(self.typed(x).shape, self.of(x), out.shape)
         if strides is None:
             self.copies.add(result)
         return strides
@@ -145,7 +145,7 @@ def _order(strides: Strides) -> list[int]:
     return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
 
 
-def _regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
+def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
     """Strides after axes are merged and split; None where that takes a copy."""
     if is_contiguous(old, strides):
         return row_major(new)

@@ -124,7 +124,7 @@ _ARITHMETIC = [
     # complex: four multiplications and two additions
     _binary("mul", 1, 0, Gradient(1, reads="b"), Gradient(1, reads="a"), complex_work=(6, 0)),
     # complex: the product with the conjugate, the divisor's squared length, two divisions
-    _binary("div", 1, 0, Gradient(1, reads="b"), Gradient(3, reads="b out"), complex_work=(11, 0)),
+    _binary("div", 1, 0, Gradient(1, reads="b"), Gradient(3, reads="a b"), complex_work=(11, 0)),
     _binary("floor_divide", 2, 0, ZERO, ZERO),  # divide, round
     _binary("remainder", 4, 0, PASS, Gradient(4, reads="a b")),  # divide, round, multiply, subtract
     _binary("fmod", 4, 0, PASS, Gradient(4, reads="a b")),
