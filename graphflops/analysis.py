@@ -56,11 +56,11 @@ def analyze(
 
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
     """
-    graph = as_graph(model, model_name)
+    graph, step = _trained(as_graph(model, model_name), training)
     stated = user_masks(masks, graph)
     labels = labels_of(graph, names or {})
     dims = without_labels(dims or {}, labels, graph)
-    program = _priced(graph, dims, inputs or {}, assume, _step(training), progress)
+    program = _priced(graph, dims, inputs or {}, assume, step, progress)
     program = find_attentions(program, stated)
     return labelled(_with_memory(program, execution, device), labels)
 
@@ -92,13 +92,15 @@ def _device(name: str | None) -> Device | None:
     return device(name)
 
 
-def _step(training: bool | Training) -> Training | None:
-    """The options of the step; None without one."""
+def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:
+    """The program that the step runs and the options of the step; the program as it is and None without one."""
     if training is False:
-        return None
+        return graph, None
+    from graphflops.passes.trained_program import trained_program
     from graphflops.training import training_of
 
-    return training_of(training)
+    step = training_of(training)
+    return trained_program(graph, step), step
 
 
 def _memory_rules(execution: Execution) -> type[CallByCall]:

@@ -177,6 +177,7 @@ class Graph:
     notes: what the reader noticed.
     contents: by the name of an input that is no user's: what it holds, read from the file when asked for; None where that
         is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
+    lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
     """
 
     nodes: tuple[Node, ...]
@@ -192,6 +193,7 @@ class Graph:
     fallback_types: Callable[[Node, Sequence[Value]], Sequence[Value]] | None = None
     notes: tuple[Note, ...] = ()
     contents: Callable[[str], Stored | None] | None = None
+    lasting: frozenset[str] = frozenset()
 
     def __hash__(self) -> int:
         return id(self)
@@ -245,8 +247,9 @@ class Graph:
 
     @cached_property
     def seeds(self) -> tuple[str, ...]:
-        """Names of the values whose gradients come from outside: what the graph returns, mutated inputs apart."""
-        outputs = [output for output in self.outputs if output.role != "mutation"]
+        """Names of the values whose gradients come from outside: the loss, else all results but mutated inputs."""
+        losses = [output for output in self.outputs if output.role == "loss"]
+        outputs = losses or [output for output in self.outputs if output.role != "mutation"]
         return tuple([name for output in outputs for _, name in output.uses()])
 
     @cached_property

@@ -9,7 +9,7 @@ from graphflops.errors import OptionError, shown
 from graphflops.patterns import matches_module
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adafactor", "muon", "none"]
 Implementation = Literal["foreach", "fused", "single"]
@@ -26,7 +26,7 @@ _DEFAULTS: dict[str, Implementation] = {"adafactor": "single"}
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a program is trained. Patterns of modules are those of `matches`.
+    """How a program is trained. Patterns of modules are those of `matched`.
 
     optimizer: `none` leaves the update out; `muon` updates matrices, and AdamW what is left.
     implementation: `foreach` updates all parameters together, `fused` in one kernel, `single` one after another; None: as
@@ -75,12 +75,13 @@ def training_of(given: object) -> Training:
     return Training()
 
 
-def matches(patterns: Sequence[str], path: str) -> bool:
-    """True if a pattern matches the path or its end: `q_proj` and `layers.*` match in every model that has such modules.
+def matched(pattern: str, paths: Collection[str]) -> set[str]:
+    """The paths that a pattern matches, else those whose end it matches: `q_proj`, `layers.*` need no `model.` before them.
 
     `*` matches one part between dots, `**` any number of parts.
     """
-    return any(matches_module(pattern, path) or matches_module(f"**.{pattern}", path) for pattern in patterns)
+    whole = {path for path in paths if matches_module(pattern, path)}
+    return whole or {path for path in paths if matches_module(f"**.{pattern}", path)}
 
 
 def _choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from graphflops import Training, analyze
 from graphflops.errors import OptionError
-from graphflops.training import matches, training_of
+from graphflops.training import matched, training_of
 
 MODEL = "samples/gqa_transformer.pt2"
 
@@ -45,15 +45,16 @@ def test_training_is_true_or_a_training():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path", "is_match"),
+    ("pattern", "paths"),
     [
-        ("q_proj", "model.layers.0.self_attn.q_proj", True),
-        ("layers.*", "model.layers.0", True),
-        ("layers.*", "model.layers.0.mlp", False),
-        ("model.layers.*", "model.layers.11", True),
-        ("model.layers", "layers", False),
-        ("**", "a", True),
+        ("q_proj", {"model.layers.0.q_proj", "model.layers.1.q_proj"}),
+        ("layers.*", {"model.layers.0", "model.layers.1"}),
+        ("model.layers.1", {"model.layers.1"}),
+        ("layers.1.q*", {"model.layers.1.q_proj"}),
+        ("norm", {"norm"}),  # as a whole path, so not the end of another
+        ("v_proj", set()),
     ],
 )
-def test_a_pattern_matches_a_path_or_its_end(pattern, path, is_match):
-    assert matches((pattern,), path) is is_match
+def test_a_pattern_matches_paths_or_their_ends(pattern, paths):
+    layers = {f"model.layers.{i}{part}" for i in (0, 1) for part in ("", ".q_proj", ".norm")}
+    assert matched(pattern, {"model", "norm", *layers}) == paths

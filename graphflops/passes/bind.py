@@ -40,7 +40,6 @@ class Binding:
     hints: dict[str, int] = field(default_factory=dict)
     assumed: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, TensorType] = field(default_factory=dict)
-    all_trainable: bool = False
     diagnostics: list[Diagnostic] = field(default_factory=list)
     _settled: dict[int, Value] = field(default_factory=dict)
 
@@ -148,7 +147,6 @@ def bind(
     if assume:
         binding.assumed = assumed_sizes(graph, {*binding.given, *binding.hints})
     _say_ranges(binding, graph)
-    _find_trainable(binding, graph)
     return binding
 
 
@@ -264,12 +262,6 @@ def _say_ranges(binding: Binding, graph: Graph) -> None:
         if below or above:
             text = f"{name} = {value} is outside {entry.minimum}..{entry.maximum}, for which the program was exported"
             binding.diagnostics.append(diagnostic("GF106", "", text))
-
-
-def _find_trainable(binding: Binding, graph: Graph) -> None:
-    """Files of torch 2.4 and 2.5 record no parameter as trainable; a training analysis then takes all of them as such."""
-    parameters = [graph.types.get(entry.name) for entry in graph.inputs if entry.role == "parameter"]
-    binding.all_trainable = not any(isinstance(p, TensorType) and p.requires_grad for p in parameters)
 
 
 # Sizes that prove to be equal: symbols among them that follow from others are replaced.

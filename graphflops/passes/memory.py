@@ -93,6 +93,9 @@ class _Liveness:
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         self.saved = _saved(self.root, execution) if execution.training else {}
         self.meter = Meter(sizes)
+        self.lasting = {
+            self.root[name]: len(graph.calls) - 1 for name in graph.graph.lasting if name in self.root
+        }
 
     def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline, int]:
         for name in dict.fromkeys(resident):
@@ -113,7 +116,8 @@ class _Liveness:
     def forward(self, released: dict[int, list[str | int]]) -> None:
         """Run the calls; adds to `released` what is kept beside results, by the gradient that needs it last."""
         meter = self.meter
-        lasts = _last_uses(self.calls, self.root, self.execution.held_until(self.root))
+        held = {**self.execution.held_until(self.root), **self.lasting}
+        lasts = _last_uses(self.calls, self.root, held)
         for index, call in enumerate(self.calls):
             meter.row = call.row
             for output in call.node.outputs:

@@ -75,7 +75,7 @@ def price(
     Raises ModelError where sizes given contradict the program.
     """
     pricer = Pricer(graph, binding, training is not None, progress, facts(graph))
-    operands = {entry.name: _operand(entry.name, entry.role, pricer) for entry in graph.inputs}
+    operands = {entry.name: _operand(entry.name, pricer) for entry in graph.inputs}
     main = pricer.run(graph, tuple(operands.values()), top=True)
     binding.refuse_awaited()
     fallback = pricer.types.fallback
@@ -94,15 +94,13 @@ def price(
     )
 
 
-def _operand(name: str, role: str, pricer: Pricer) -> Value:
-    """The value of a program input: as given, else as recorded; only trained parameters want a gradient."""
+def _operand(name: str, pricer: Pricer) -> Value:
+    """The value of a program input: as given, else as recorded; only in training does one want a gradient."""
     binding = pricer.binding
     value = binding.value(pricer.graph, name)
     if not isinstance(value, TensorType):
         return value
-    if not pricer.training or role != "parameter" or not value.dtype.is_floating:
-        return without_gradient(value)
-    return replace(value, requires_grad=value.requires_grad or binding.all_trainable)
+    return value if pricer.training else without_gradient(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +175,7 @@ class Pricer:
         for done, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True)):
             if top and self.progress and done % _PROGRESS_EVERY == 0:
                 self.progress(done, len(graph.nodes))
-            priced = self._priced(node, values, graph)
+            priced = self.price_of(node, values, graph)
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, graph)
             self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
@@ -212,7 +210,7 @@ class Pricer:
 
     # One call
 
-    def _priced(self, node: Node, values: Mapping[str, Value], graph: Graph) -> Priced:
+    def price_of(self, node: Node, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Price a call, or take the price of an equal one."""
         args = self._resolved(node.args, values)
         dropped = () if self.types.derives else _PLACEMENT

@@ -128,9 +128,8 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
     for target, value in parameters:
         by_module[target.rpartition(".")[0]] += _number(value.numel)
         by_dtype[value.dtype.name] += _number(value.nbytes)
-    trainable = [value for _, value in parameters if value.requires_grad]
     if program.training:
-        _say_untrained(program, bool(trainable))
+        _say_untrained(program)
     peak = memory.training
     return Report(
         origin=graph.origin,
@@ -179,11 +178,8 @@ def _symbols(program: PricedProgram) -> dict[str, SymbolInfo]:
     return symbols
 
 
-def _say_untrained(program: PricedProgram, has_trainable: bool) -> None:
-    """Say which parameters are taken to be trained where the file does not, and that no call has a backward."""
-    if has_trainable and program.binding.all_trainable:
-        text = "the file does not record which parameters are trained: all are taken to be"
-        program.notes.say("GF107", "", text)
+def _say_untrained(program: PricedProgram) -> None:
+    """Say that no call has a backward."""
     if all(row.backward is None for row in program.main.rows):
         text = "no result of the program depends on a trained parameter: a training step has no backward"
         program.notes.say("GF109", "", text)

@@ -29,8 +29,8 @@ def runs(monkeypatch):
     """Whether each pricing of a test priced a training step."""
     found = []
 
-    def counted(*args, training=False, **kwargs):
-        found.append(training)
+    def counted(*args, training=None, **kwargs):
+        found.append(training is not None)
         return price(*args, training=training, **kwargs)
 
     monkeypatch.setattr(analysis, "price", counted)

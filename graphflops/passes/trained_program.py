@@ -1,0 +1,207 @@
+"""The program that a training step runs: with adapters, at its precision, with its loss.
+
+Each is a change of the graph, so that costs and memory follow from the calls as they do for any program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import ModelError, shown
+from graphflops.graph import Graph, Input, Node, Note, Output, Ref
+from graphflops.rules.added_calls import added, converted, cross_entropy, linear, scaled, viewed
+from graphflops.tensor import FLOAT32, INT64, TensorType
+from graphflops.training import matched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.training import Training
+
+_SCALE = 2.0
+_LORA = (".lora_A.weight", ".lora_B.weight")
+_LABELS = "labels"  # what the loss compares the first result with
+
+
+def trained_program(graph: Graph, training: Training) -> Graph:
+    """The program as it is trained; ModelError where an option names nothing in it, or does not go with it."""
+    if training.lora_rank:
+        graph = with_adapters(graph, training.lora_rank, training.lora_modules)
+    graph = _with_gradients(graph, training)
+    if training.precision is not None:
+        from graphflops.passes.precision import at_precision
+
+        leaves = {entry.name for entry in graph.inputs if _wants(graph.types.get(entry.name))}
+        graph = at_precision(graph, training.precision, leaves)
+    return with_cross_entropy(graph) if training.loss == "cross-entropy" else graph
+
+
+def _with_gradients(graph: Graph, training: Training) -> Graph:
+    """The graph whose inputs want a gradient where the step computes one."""
+    _refuse_inputs(graph, training.grad_inputs)
+    types = dict(graph.types)
+    parameters = [entry for entry in graph.inputs if entry.role == "parameter"]
+    all_trained = not any(_wants(types.get(entry.name)) for entry in parameters)
+    frozen = _frozen(parameters, training)
+    for entry in graph.inputs:
+        value = types.get(entry.name)
+        if not isinstance(value, TensorType):
+            continue
+        wanted = entry.name in training.grad_inputs
+        if entry.role == "parameter" and (entry.alias_of or entry.target) not in frozen:
+            wanted = value.dtype.is_floating and (value.requires_grad or all_trained)
+        types[entry.name] = replace(value, requires_grad=wanted)
+    notes = graph.notes
+    if all_trained and any(_wants(types.get(entry.name)) for entry in parameters):
+        text = "the file does not record which parameters are trained: all are taken to be"
+        notes = (*notes, Note("GF107", "", text))
+    return replace(graph, types=types, notes=notes)
+
+
+def _refuse_inputs(graph: Graph, names: Sequence[str]) -> None:
+    users = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
+    for name in names:
+        value = users.get(name)
+        if name not in users:
+            raise ModelError(f"--grad-input {shown(name)}: no such input; inputs are {_some([*users])}")
+        if not isinstance(value, TensorType) or not value.dtype.is_floating:
+            raise ModelError(f"--grad-input {shown(name)}: an input of {value} has no gradient")
+
+
+def _frozen(parameters: Sequence[Input], training: Training) -> set[str]:
+    """The parameters that are not trained: named, or in a module that is; with adapters all but these.
+
+    Tied parameters are one: freezing it under one of its names freezes it.
+    """
+    paths = [entry.target for entry in parameters]
+    found = chosen("--freeze", training.freeze, paths)
+    if training.lora_rank:
+        found |= {path for path in paths if not path.endswith(_LORA)}
+    return found | {entry.alias_of for entry in parameters if entry.target in found}
+
+
+def chosen(option: str, patterns: Sequence[str], paths: Sequence[str]) -> set[str]:
+    """The paths that a pattern matches, and those below a module that one matches; ModelError for one without a match."""
+    around = {path: _modules_around(path) for path in paths}
+    candidates = {*paths, *(module for modules in around.values() for module in modules)}
+    found: set[str] = set()
+    for pattern in patterns:
+        hits = matched(pattern, candidates)
+        if not hits:
+            raise ModelError(f"{option} {shown(pattern)} matches nothing; the model has {_some(paths)}")
+        found.update(path for path in paths if path in hits or not hits.isdisjoint(around[path]))
+    return found
+
+
+def _modules_around(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _some(paths: Sequence[str]) -> str:
+    return ", ".join(map(shown, paths[:3])) + (", ..." if len(paths) > 3 else "") if paths else "none"
+
+
+def _wants(value: Any) -> bool:
+    return isinstance(value, TensorType) and value.requires_grad
+
+
+# Adapters
+
+
+def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
+    """The graph with a trained adapter beside each linear layer in these modules: `y + B(A(x)) * scale`, as PEFT adds it."""
+    targets = {
+        entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
+    }
+    layers = {node.name: targets[weight] for node in graph.nodes if (weight := _weight(node)) in targets}
+    wanted = chosen("--lora", modules, list(layers.values()))
+    inputs, nodes, types = list(graph.inputs), [], dict(graph.types)
+    made: set[str] = set()
+    for node in graph.nodes:
+        layer = layers.get(node.name)
+        if layer not in wanted:
+            nodes.append(node)
+            continue
+        nodes += _adapted(node, types, rank)
+        if layer not in made:
+            made.add(layer)
+            for name, value, target in zip(_names(node), _factors(node, types, rank), _LORA, strict=True):
+                inputs.append(Input(name, "parameter", f"{layer}{target}"))
+                types[name] = value
+    return replace(graph, inputs=tuple(inputs), nodes=tuple(nodes), types=types)
+
+
+def _weight(node: Node) -> str | None:
+    """The name of a linear layer's weight; None for another call."""
+    argument = node.arguments().get("weight" if node.operator.name == "linear" else "")
+    return argument.name if isinstance(argument, Ref) else None
+
+
+def _names(node: Node) -> tuple[str, str]:
+    weight = _weight(node)
+    return f"{weight}_lora_A", f"{weight}_lora_B"
+
+
+def _factors(node: Node, types: dict[str, Any], rank: int) -> tuple[TensorType, TensorType]:
+    weight = types[_weight(node) or ""]
+    outs, ins = weight.shape
+    shapes = ((rank, ins), (outs, rank))
+    first, second = (TensorType(shape, weight.dtype, requires_grad=True) for shape in shapes)
+    return first, second
+
+
+def _adapted(node: Node, types: dict[str, Any], rank: int) -> Iterator[Node]:
+    """The layer's call and those of its adapter; the last one has the layer's result."""
+    (result,) = node.outputs
+    x = node.args[0]
+    own, down, up, product = (f"{result}_{part}" for part in ("base", "lora_A", "lora_B", "scaled"))
+    factors = _names(node)
+    types[own] = types[result or ""]
+    yield replace(node, outputs=(own,))
+
+    yield linear(node, down, x, Ref(factors[0]))
+    yield linear(node, up, Ref(down), Ref(factors[1]))
+    yield scaled(node, product, Ref(up), _SCALE)
+    yield replace(added(node, f"{result}_adapted", Ref(own), Ref(product)), outputs=(result,))
+
+
+# The loss
+
+
+def with_cross_entropy(graph: Graph) -> Graph:
+    """The graph that ends in the cross-entropy of its first result, in float32, as language models compute it.
+
+    Classes are the last axis; of images (batch, classes, height, width, ...) the second one.
+    """
+    logits = next((name for name in graph.seeds if _are_logits(graph.types.get(name))), None)
+    if logits is None:
+        raise ModelError(
+            "--loss cross-entropy: no result of the program is a floating tensor with classes along an axis"
+        )
+    value = graph.types[logits]
+    assert isinstance(value, TensorType)
+    axis = 1 if value.rank > 3 else value.rank - 1
+    rows = (*value.shape[:axis], *value.shape[axis + 1 :])
+    types = {**graph.types, _LABELS: TensorType(rows, INT64)}
+    flat, targets, nodes, like = Ref(logits), Ref(_LABELS), [], Node("", "")
+    if value.dtype is not FLOAT32:
+        nodes.append(converted(like, "logits_float32", flat, FLOAT32))
+        flat = Ref("logits_float32")
+    if value.rank == 3:
+        nodes.append(viewed(like, "logits_flat", flat, (-1, value.shape[axis])))
+        nodes.append(viewed(like, "labels_flat", targets, (-1,)))
+        flat, targets = Ref("logits_flat"), Ref("labels_flat")
+    nodes.append(cross_entropy(like, "loss", flat, targets))
+    return replace(
+        graph,
+        nodes=(*graph.nodes, *nodes),
+        inputs=(*graph.inputs, Input(_LABELS, "user")),
+        outputs=(*graph.outputs, Output(Ref("loss"), "loss")),
+        types=types,
+    )
+
+
+def _are_logits(value: Any) -> bool:
+    return isinstance(value, TensorType) and value.dtype.kind == "float" and value.rank >= 2

@@ -1,0 +1,149 @@
+"""The program of a training step: frozen parts, gradients of inputs, adapters, precision, the loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphflops import Training, analyze
+from graphflops.errors import ModelError
+
+B, D, H, C = 8, 16, 64, 10
+
+
+class Net(torch.nn.Module):
+    """Two linear layers with a normalisation between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(D, H, bias=False)
+        self.norm = torch.nn.LayerNorm(H)
+        self.last = torch.nn.Linear(H, C, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.first(x)).relu())
+
+
+class Tied(torch.nn.Module):
+    """An embedding whose weight is that of the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(C, D)
+        self.head = torch.nn.Linear(D, C, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(ids))
+
+
+def step(module=None, inputs=None, **options):
+    module = Net() if module is None else module
+    inputs = (torch.randn(B, D),) if inputs is None else inputs
+    return analyze(torch.export.export(module, inputs), training=Training(**options))
+
+
+FIRST, LAST = 2 * B * D * H, 2 * B * H * C
+
+
+@pytest.mark.parametrize(
+    ("options", "flops"),
+    [
+        ({}, FIRST + 2 * LAST),  # the input wants no gradient
+        ({"freeze": "first"}, 2 * LAST),
+        ({"freeze": "first.weight"}, 2 * LAST),
+        ({"freeze": ("first", "norm")}, LAST),
+        ({"freeze": "last"}, FIRST + LAST),
+        ({"grad_inputs": "x"}, 2 * FIRST + 2 * LAST),
+        ({"grad_inputs": "x", "freeze": "**"}, FIRST + LAST),
+    ],
+)
+def test_only_what_is_trained_has_a_gradient(options, flops):
+    assert step(**options).backward.cost.matrix_flops == flops
+
+
+def test_a_tied_weight_is_frozen_under_either_name():
+    for name in ("embed", "head.weight"):
+        report = step(Tied(), (torch.arange(4),), freeze=name)
+        assert report.backward.cost.matrix_flops == 0
+        assert report.optimizer.cost.vector_flops == 0
+
+
+def test_an_adapter_is_two_products_and_alone_is_trained():
+    report = step(lora_rank=4, lora_modules="last")
+    assert report.parameters == D * H + 2 * H + H * C + 4 * (H + C)
+    assert report.totals.cost.matrix_flops == FIRST + LAST + 2 * B * 4 * (H + C)
+    # Of both factors the weight's gradient; of the second factor its operand's too. Nothing below wants one.
+    assert report.backward.cost.matrix_flops == 2 * B * 4 * (H + C) + 2 * B * 4 * C
+    assert report.optimizer.cost.vector_flops == 13 * 4 * (H + C)
+
+
+def test_autocast_converts_products_and_their_operands():
+    report = step(precision="bf16-mixed")
+    casts = [row for row in report.rows if row.op == "aten._to_copy.default"]
+    # x, the first weight, what the norm takes back to float32, its result, the last weight.
+    assert [row.outputs[0].type.numel for row in casts] == [B * D, D * H, B * H, B * H, H * C]
+    assert {row.matrix_dtype for row in report.rows if row.cost.matrix_flops != 0} == {"bfloat16"}
+    assert report.parameter_bytes == 4 * (D * H + 2 * H + H * C)
+    (norm,) = [row for row in report.rows if row.op == "aten.layer_norm.default"]
+    assert norm.outputs[0].type.dtype.name == "float32"
+
+
+def test_a_weight_used_twice_is_converted_once():
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(D, D, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.layer(x))
+
+    report = step(Twice(), precision="bf16-mixed")
+    casts = [row for row in report.rows if row.op == "aten._to_copy.default"]
+    assert [row.outputs[0].type.shape for row in casts] == [(B, D), (D, D)]
+
+
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16", 2)])
+def test_a_program_at_another_precision_is_the_same_as_exported_so(precision, width):
+    dtype = {4: torch.float32, 2: torch.bfloat16}[width]
+    for own in (torch.float32, torch.bfloat16):
+        report = step(Net().to(own), (torch.randn(B, D, dtype=own),), precision=precision)
+        exported = step(Net().to(dtype), (torch.randn(B, D, dtype=dtype),))
+        assert report.parameter_bytes == width * (D * H + 2 * H + H * C)
+        assert report.step() == exported.step()
+
+
+def test_the_loss_has_a_float32_copy_of_the_logits():
+    report = step(Net().bfloat16(), (torch.randn(B, D, dtype=torch.bfloat16),), loss="cross-entropy")
+    copy, loss = report.rows[-2:]
+    assert (copy.op, copy.outputs[0].type.dtype.name) == ("aten._to_copy.default", "float32")
+    assert (loss.op, [named.type.shape for named in loss.inputs]) == (
+        "aten.cross_entropy_loss.default",
+        [(B, C), (B,)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"freeze": "encoder"}, "--freeze encoder matches nothing; the model has first.weight, norm.weight"),
+        (
+            {"lora_rank": 8, "lora_modules": "q_proj"},
+            "--lora q_proj matches nothing; the model has first, last",
+        ),
+        ({"grad_inputs": "y"}, "--grad-input y: no such input; inputs are x"),
+    ],
+)
+def test_what_is_not_in_the_model(options, problem):
+    with pytest.raises(ModelError, match=problem):
+        step(**options)
+
+
+def test_an_integer_input_has_no_gradient():
+    with pytest.raises(ModelError, match=r"--grad-input ids: an input of int64\[4\] has no gradient"):
+        step(Tied(), (torch.arange(4),), grad_inputs="ids")
+
+
+def test_precision_needs_a_program_of_torch():
+    with pytest.raises(ModelError, match=r"takes a program of torch\.export"):
+        analyze("samples/gqa_transformer.onnx", training=Training(precision="bf16-mixed"))
