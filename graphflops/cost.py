@@ -88,8 +88,8 @@ class Cost:
     masked_flops: Dim = field(
         default=0,
         metadata=_counted(
-            "FLOPs hidden by masks",
-            head="masked",
+            "FLOPs skippable by masks",
+            head="skippable",
             unit="FLOP",
             convention="part of matrix FLOPs that a known mask makes needless",
             part_of="matrix_flops",

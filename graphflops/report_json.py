@@ -139,7 +139,7 @@ class _Document(msgspec.Struct, frozen=True):
 
     def read_totals(self, session: Session, found: Any) -> Any:
         """The totals of a phase; None where the report has no such phase."""
-        if found is None:
+        if found is msgspec.UNSET:
             return None
         assert self.time.kind.read is not None
         time = self.time.kind.read(session, found.time)
@@ -155,8 +155,8 @@ def _document() -> _Document:
     time = Key("time", "time", _unset(forms.kind(PhaseTime)), msgspec.UNSET)
     sizes = [Key(name, name, Kind(int)) for name in _SIZES]
     phase = declared(Totals, [*costs, *peaks, *sizes, time], name="Phase", is_omitting=False, kw_only=True)
-    others = [time, *[Key(name, name, Kind(Union[phase, None]), None) for name in _PHASES]]
-    totals = declared(Totals, [*costs, *peaks, *sizes, *others], kw_only=True)
+    others = [time, *[Key(name, name, Kind(Union[phase, msgspec.UnsetType]), msgspec.UNSET) for name in _PHASES]]
+    totals = declared(Totals, [*costs, *peaks, *sizes, *others], is_omitting=False, kw_only=True)
     keys = [
         Key(key.name, key.source, _present(key.kind), None) if key.name == "memory" else key
         for key in forms.keys(Report, without=("totals", "backward", "optimizer", "step_time", *_SIZES))

@@ -21,6 +21,7 @@ class AttentionUse:
     queries and keys.
     mask: what hides scores: nothing; a structure that the operator knows or the program computes (causal, a window); a
     tensor that the file stores; an input whose mask the user states; or an unknown tensor.
+    pattern: the form of what is visible, where it has a name: `causal`, `causal, window 128`.
     flops: both products, dense. masked_flops: the part on pairs that a known mask hides.
     score_bytes: traffic of scores and probabilities between the products, which a fused kernel keeps on chip.
     repeated_bytes: traffic of writing out keys and values once for each query head that shares them.
@@ -50,6 +51,7 @@ class AttentionUse:
     times: Dim = 1
     partial_blocks: Dim | None = None
     full_blocks: Dim | None = None
+    pattern: str = ""
 
     @property
     def is_fused(self) -> bool:
@@ -59,7 +61,7 @@ class AttentionUse:
 
 BLOCKS = ("partial_blocks", "full_blocks")
 SIZES = tuple(
-    f.name for f in fields(AttentionUse) if f.name not in ("calls", "op", "module", "source", "mask", *BLOCKS)
+    f.name for f in fields(AttentionUse) if f.name not in ("calls", "op", "module", "source", "mask", "pattern", *BLOCKS)
 )
 
 
@@ -68,9 +70,11 @@ class Hidden(NamedTuple):
 
     doubled: 2 x the hidden pairs, summed over `problems` distinct (batch, head) slices; the remaining slices repeat these.
     inputs: names of the program's inputs that mask, where it is not known what they hide.
+    pattern: the form of what is visible, where it has a name.
     """
 
     doubled: Dim = 0
     problems: int = 1
     mask: Masking = "none"
     inputs: tuple[str, ...] = ()
+    pattern: str = ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.attention import block_counts
 from graphflops.attention.conditions import ALWAYS, TRUE, doubled_visible
 from graphflops.attention.hidden_pairs import digest
+from graphflops.attention.mask_patterns import pattern_of
 from graphflops.attention.pair_enumeration import Enumeration
 from graphflops.attention.rectangles import NO_BLOCKS, Blocks, Counted, Grid, Lists, count_listed
 from graphflops.dims import Dim, dim_min, prod, same
@@ -148,7 +149,9 @@ class Problem:
         known: Masking = "constant" if any(function.arrays for function in self.functions) else "structure"
         mask: Masking = "tensor" if not exact else known if hides else "none"
         executed = blocks.partial_pairs + blocks.full_pairs
-        return Seen(doubled, executed, blocks.partial_pairs, blocks.partial, blocks.full, mask)
+        visible = (self.mask.truth & self.score.truth).upper
+        pattern = pattern_of(visible, self.queries, self.keys) if exact else ""
+        return Seen(doubled, executed, blocks.partial_pairs, blocks.partial, blocks.full, mask, pattern)
 
     def bounded(self) -> Seen | None:
         """Upper bounds of visible pairs and of blocks that run; None where nothing bounds them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.attention.attention_use import Hidden
 from graphflops.attention.conditions import HIDING, TRUE, doubled_visible
+from graphflops.attention.mask_patterns import pattern_of
 from graphflops.dims import dim_max
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
@@ -194,7 +195,9 @@ class Hiding:
             kind = "stated"
         elif not exact and doubled == 0:
             kind = "tensor"
-        return Hidden(doubled, problems, kind, () if exact or stated else self.inputs(names))
+        is_formula = doubled == (pairs - visible) * problems
+        pattern = pattern_of(truth.upper, queries, keys) if is_formula else ""
+        return Hidden(doubled, problems, kind, () if exact or stated else self.inputs(names), pattern)
 
     def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden
 from graphflops.attention.hidden_pairs import Hiding
+from graphflops.attention.mask_patterns import pattern_of_operator
 from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, role, role_of
 from graphflops.attention.user_masks import refuse_unused
@@ -49,11 +50,13 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
     row, cost = call.row, call.cost
     mask, masked = call.value("mask"), cost.masked_flops
-    hidden = Hidden(mask="structure" if masked != 0 else "none")
+    hidden = Hidden()
     seen = view.flexible.get(call.node)
     if seen is not None:
-        hidden = Hidden(mask=seen.mask)
-    elif mask and masked == 0:
+        hidden = Hidden(mask=seen.mask, pattern=seen.pattern)
+    elif masked != 0:
+        hidden = Hidden(mask="structure", pattern=pattern_of_operator(call))
+    elif mask:
         hidden = hiding.of_operator(call, mask, queries, keys)
         masked = masked_part(cost.matrix_flops, hidden, queries, keys)
     element = operands[0].dtype.bits // 8
@@ -64,6 +67,7 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
         *((call.name,), call.node.op, row.module, row.source),
         *(batch, heads, kv_heads, queries, keys, width, value_width),
         mask=hidden.mask,
+        pattern=hidden.pattern,
         flops=cost.matrix_flops,
         masked_flops=masked,
         repeated_bytes=sum((each.bytes for each in dict.fromkeys((*repeats, *more))), start=0),
@@ -285,6 +289,7 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
         width=group.width,
         value_width=out.shape[-1],
         mask=hidden.mask,
+        pattern=hidden.pattern,
         flops=flops,
         masked_flops=masked_part(flops, hidden, queries, keys),
         score_bytes=_score_bytes(group, view) * times,

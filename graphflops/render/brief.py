@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.render.text import Numbers, count_of, elided, safe
+from graphflops.render.text import Numbers, count_of, elided, parameters, safe
 
 if TYPE_CHECKING:
     from graphflops.report import Report
@@ -25,7 +25,7 @@ def _report(report: Report) -> str:
     numbers, unknown = Numbers(report.value, _FORMULA, report.names), report.coverage.unknown
     calls = count_of(report.coverage.nodes, "call") + (f", {unknown:,} of them unknown" if unknown else "")
     flops = f"{'>= ' if unknown else ''}{numbers.count(report.totals.cost.matrix_flops)} FLOPs"
-    return f"{title(report)}: {flops}, {numbers.count(report.parameters)} parameters, {calls}"
+    return f"{title(report)}: {flops}, {parameters(report.parameters)} parameters, {calls}"
 
 
 def _sweep(sweep: Any) -> str:

@@ -101,7 +101,7 @@ def _node(report: Report, ledger: Ledger, name: str, group: Group, whole: Group)
         f"{least}{ledger.numbers.memory(traffic(cost))} moved",
         f"{group.unknown:,} of {group.calls:,} calls unknown" if group.unknown else "",
     ]
-    shade = 1 + round(float(share or 0) / 100 * (_SHADES - 1))
+    shade = 1 + round(float(share.lstrip("<") or 0) / 100 * (_SHADES - 1))
     text = "white" if shade > 5 else "black"
     alarm = ", color=red" if group.unknown else ""
     label = _quoted("\n".join(line for line in lines if line))

@@ -11,7 +11,7 @@ from graphflops.render import csv as csv_
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import Numbers, assumptions, count_of, percent, safe
+from graphflops.render.text import Numbers, assumptions, count_of, parameters, percent, safe
 
 if TYPE_CHECKING:
     from graphflops.dims import Dim
@@ -83,7 +83,7 @@ def _cells(line: OverviewLine) -> list[str]:
     return [
         name,
         f"{least}{numbers.count(cost.matrix_flops)}",
-        numbers.count(cost.parameters),
+        parameters(cost.parameters),
         f"{least}{numbers.memory(cost.moved_bytes)}",
         f"{least}{numbers.memory(cost.peak_bytes)}",
         f"{known}, {cost.unknown:,} unknown" if cost.unknown else known,

@@ -12,12 +12,14 @@ from graphflops.render.text import (
     count_of,
     listed,
     memory,
+    named,
     number,
     occurrences,
+    parameters,
     safe,
     short_type,
 )
-from graphflops.size_names import axis_size, called
+from graphflops.size_names import axis_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +54,7 @@ def title(report: Report) -> str:
 
 def headline(report: Report) -> str:
     """Producer, number of nodes, parameters and their memory."""
-    held = f"{number(report.parameters)} parameters, {memory(report.parameter_bytes)}"
+    held = f"{parameters(report.parameters)} parameters, {memory(report.parameter_bytes)}"
     largest_first = sorted(report.parameter_dtypes, key=lambda name: (-report.parameter_dtypes[name], name))
     dtypes = " and ".join(safe(name, 20) for name in largest_first[:3])
     parts = [
@@ -92,7 +94,7 @@ def places(name: str, report: Report) -> list[str]:
         found.append(safe(name, 40))
     for axis in info.where:
         size = axis_size(name, info, axis, report.inputs)
-        equal = "" if size is None else f" = {safe(called(size, names), 60)}"
+        equal = "" if size is None else f" = {safe(named(size, names), 60)}"
         if axis != names[name]:
             found.append(f"{safe(axis, 60)}{equal}")
     return found
@@ -123,12 +125,14 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     yield from _matrix_facts(report, ledger, numbers)
     if cost.masked_flops != 0:
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
-        yield Fact("of these", f"{numbers.count(cost.masked_flops)} hidden by masks     visible {seen}")
+        yield Fact("of these", f"{least}{numbers.count(cost.masked_flops)} skippable by masks, {seen} visible")
     yield from _other_facts(cost, numbers, least)
-    moved = f"{least}{numbers.memory(cost.read_bytes)} read, {numbers.memory(cost.written_bytes)} written"
+    moved = (
+        f"{least}{numbers.memory(cost.read_bytes)} read, {least}{numbers.memory(cost.written_bytes)} written"
+    )
     ratio = "" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))
     yield Fact("bytes", moved + ratio, "", bool(least))
-    yield Fact("peak memory", _peak(report, numbers))
+    yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
     if report.memory_use:
         need: str = imported("graphflops.render.memory:need")(report, numbers)
         yield Fact("device memory", need)
@@ -147,26 +151,28 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
     flops = numbers.value(cost.matrix_flops)
     label = "forward FLOPs" if report.backward is not None else "FLOPs"
     if flops is not None:
-        together = f"{least}{number(flops)}   ({numbers.count(cost.macs)} MACs{only}){missing}"
+        together = f"{least}{number(flops)}   ({least}{numbers.count(cost.macs)} MACs{only}){missing}"
         yield Fact(label, together, _symbolic(cost.matrix_flops, numbers), bool(least))
     else:
         text = f"{least}{missing.strip()}".strip()
         yield Fact(label, text, numbers.formula(cost.matrix_flops), bool(least))
         yield Fact("MACs", least.strip(), numbers.formula(cost.macs), bool(least))
     if len(types) > 1:
-        parts = (f"{numbers.count(g.cost.matrix_flops)} {safe(name, 20)}" for name, g in types.items())
+        trained = report.backward is not None
+        works = {name: (group.forward if trained else group.cost).matrix_flops for name, group in types.items()}
+        parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
-        yield Fact("by phase", ", ".join(_by_phase(ledger)))
+        yield Fact("by phase", ", ".join(_by_phase(ledger, least)))
 
 
 def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
     """Work beside the matrix products, then every quantity that no other line names."""
     if cost.vector_flops != 0 or cost.transcendentals != 0:
-        work = [f"{numbers.count(cost.vector_flops)} vector"]
+        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
         if cost.transcendentals != 0:
-            work.append(f"{numbers.count(cost.transcendentals)} transcendental")
-        yield Fact("other work", least + ", ".join(work), "", bool(least))
+            work.append(f"{numbers.count(cost.transcendentals)} transcendentals")
+        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
     for quantity in REPORTED:
         amount = getattr(cost, quantity.name)
         if quantity.name not in _NAMED and amount != 0:
@@ -201,10 +207,10 @@ def _symbolic(quantity: Dim, numbers: Numbers) -> str:
     return "" if isinstance(quantity, int) else numbers.formula(quantity)
 
 
-def _by_phase(ledger: Ledger) -> list[str]:
+def _by_phase(ledger: Ledger, least: str) -> list[str]:
     groups = ledger.groups(lambda row: row.phase)
     return [
-        f"{ledger.numbers.count(groups[phase].cost.matrix_flops)} {phase}"
+        f"{least}{ledger.numbers.count(groups[phase].cost.matrix_flops)} {phase}"
         for phase in ("forward", "backward")
         if phase in groups
     ]

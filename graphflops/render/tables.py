@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
-from graphflops.render.text import number, safe, short_type
+from graphflops.render.text import parameters, safe, short_type
 from graphflops.render.tree import Tree
 
 if TYPE_CHECKING:
@@ -87,10 +87,11 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
         "optimizer": report.optimizer,
         "step": report.step(),
     }
+    leasts = {**dict.fromkeys(parts, ">= " if report.coverage.unknown else ""), "optimizer": ""}
     return TextTable(
         ("phase", *(quantity.head for quantity in _WHOLE), "peak memory"),
         [
-            Entry([name, *_phase(totals, numbers)], path=name)
+            Entry([name, *_phase(totals, numbers, leasts[name])], path=name)
             for name, totals in parts.items()
             if totals is not None
         ],
@@ -109,12 +110,10 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
     yield TextTable((peak, "", "", "bytes"), held, names=3)
 
 
-def _phase(totals: Totals, numbers: Numbers) -> list[str]:
-    held = numbers.memory(totals.peak_bytes) if totals.peak_bytes != 0 else ""
-    return [
-        *(numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in _WHOLE),
-        held,
-    ]
+def _phase(totals: Totals, numbers: Numbers, least: str) -> list[str]:
+    held = f"{least}{numbers.memory(totals.peak_bytes)}" if totals.peak_bytes != 0 else ""
+    amounts = (numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in _WHOLE)
+    return [*(f"{least}{amount}" for amount in amounts), held]
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None) -> TextTable:
@@ -128,7 +127,7 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None)
                     safe(line.label),
                     safe(short_type(line.type)) if line.level else "",
                     *_work(line.group, whole, ledger),
-                    number(line.parameters) if line.parameters else "",
+                    parameters(line.parameters) if line.parameters else "",
                     _known(line.group, ledger.numbers.memory(traffic(line.group.cost))),
                 ],
                 line.level,
@@ -204,7 +203,7 @@ def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Number
             *heads,
             f"{numbers.count(use.queries)} x {numbers.count(use.keys)}",
             "/".join(widths),
-            {"none": "", "structure": "structural"}.get(use.mask, use.mask),
+            _mask(use),
             numbers.count(use.flops * count),
             numbers.count(visible * count) if use.masked_flops != 0 else "",
             numbers.memory(use.score_bytes * count) if use.score_bytes != 0 else "",
@@ -213,6 +212,13 @@ def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Number
         ],
         path=safe(place),
     )
+
+
+def _mask(use: AttentionUse) -> str:
+    """`causal, window 128` where the form of the mask has a name, else what kind of mask it is."""
+    if use.pattern:
+        return safe(use.pattern, 60) + (" (stated)" if use.mask == "stated" else "")
+    return {"none": "", "structure": "computed", "constant": "stored"}.get(use.mask, use.mask)
 
 
 def _work_heads(ledger: Ledger) -> tuple[str, ...]:

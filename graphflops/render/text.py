@@ -20,6 +20,9 @@ _EXACT_BELOW = 10_000
 _HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
+_LEAST_SHARE = 0.05  # percent that print as 0.1
+_PRODUCT = re.compile(r"Symbol\('[^'\\]*'\)|\*\*(\d+)|\*")
+_SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
 
@@ -62,6 +65,11 @@ def memory(count: int) -> str:
     return f"{figure} {prefix}B"
 
 
+def parameters(count: int) -> str:
+    """A number of parameters, billions as `B`: `205.4 k`, `32.76 B`."""
+    return number(count).replace(" G", " B")
+
+
 def _scaled(count: int) -> tuple[str, str]:
     if count < 0:
         figure, prefix = _scaled(-count)
@@ -83,8 +91,13 @@ def _scaled(count: int) -> tuple[str, str]:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share with one decimal; "" where there is nothing to share."""
-    return f"{100 * part / whole:.1f}" if whole else ""
+    """A share with one decimal; `<0.1` for a smaller one that is not zero, "" where there is nothing to share."""
+    if not whole:
+        return ""
+    share = 100 * part / whole
+    if share and abs(share) < _LEAST_SHARE:
+        return "<0.1" if share > 0 else ">-0.1"
+    return f"{share:.1f}"
 
 
 def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
@@ -94,7 +107,7 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
     """
     if isinstance(dim, int):
         return number(dim)
-    texts = {atom: called(atom.text, names) for atoms in dim.terms for atom in atoms}
+    texts = {atom: named(atom.text, names) for atoms in dim.terms for atom in atoms}
     monomials = sorted(
         dim.terms, key=lambda atoms: (not atoms, len(atoms), sorted(texts[atom] for atom in atoms))
     )
@@ -111,12 +124,42 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
     return text
 
 
+def named(text: str, names: Mapping[str, str] = _OWN) -> str:
+    """The text of a formula in the notation for people: `·` and powers, sizes by their names."""
+    return called(_PRODUCT.sub(_symbol, text), names)
+
+
+def _symbol(found: re.Match[str]) -> str:
+    if found[1] is not None:
+        return found[1].translate(_SUPERSCRIPT)
+    return "·" if found[0] == "*" else found[0]
+
+
 def shortened(text: str, width: int) -> str:
-    """A formula in at most `width` characters, cut between two terms where that leaves one."""
+    """A formula in at most `width` characters, cut between two terms where that leaves one, brackets closed."""
     if len(text) <= width:
         return text
-    cut = max(text.rfind(" + ", 0, width - 1), text.rfind(" - ", 0, width - 1))
-    return f"{text[: cut + 3]}…" if cut > 0 else f"{text[: max(width - 1, 1)]}…"
+    brackets = _open_brackets(text[:width])
+    room = max(width - 1, 1)
+    signs = [found.end() for found in _SIGN.finditer(text, 0, room)]
+    outside = [place for place in signs if not brackets[place]]
+    for place in [*reversed(outside), *reversed(signs), *range(room, 1, -1)]:
+        if place + 1 + len(brackets[place]) <= width:
+            return f"{text[:place]}…{brackets[place]}"
+    return "…"
+
+
+def _open_brackets(text: str) -> list[str]:
+    """By place, the brackets that close what is open before it."""
+    closing = [""]
+    for character in text:
+        now = closing[-1]
+        if character in "([":
+            now = (")" if character == "(" else "]") + now
+        elif now and character == now[0]:
+            now = now[1:]
+        closing.append(now)
+    return closing
 
 
 def listed(items: Iterable[str], most: int = 3) -> str:

@@ -35,7 +35,7 @@ class Seen:
     doubled_pairs: twice the pairs of a query and a key that the functions let through.
     executed: pairs in blocks that run. asked: those of them for which the mask function is asked.
     partial_blocks, full_blocks: blocks that run, None where their number is not known or there are none to speak of.
-    mask: what hides scores; `tensor` where more may be hidden than is known.
+    mask: what hides scores; `tensor` where more may be hidden than is known. pattern: the form of what is visible.
     """
 
     doubled_pairs: Dim
@@ -44,6 +44,7 @@ class Seen:
     partial_blocks: Dim | None = None
     full_blocks: Dim | None = None
     mask: Masking = "structure"
+    pattern: str = ""
 
 
 def index_operands(query: TensorType) -> tuple[TensorType, ...]:

@@ -13,7 +13,7 @@ const changesTable = () => {
     ),
     DATA.more_changes ? el("p", { class: "note" }, `and ${plural(DATA.more_changes, "other")}`) : null,
   );
-  const texts = [number, memory, number];
+  const texts = [number, memory, parameters];
   const cell = ([before, after], index) => {
     const [was, is] = [valueOf(JOINT, before), valueOf(JOINT, after)];
     if (was === is) return el("td", { class: "figure zero" }, was === null ? "?" : "same");

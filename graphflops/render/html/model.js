@@ -195,7 +195,7 @@ const MEASURES = {
   flops: { label: "FLOPs", text: number },
   vector: { label: "other work", text: number },
   bytes: { label: "bytes moved", text: memory },
-  parameters: { label: "parameters", text: number },
+  parameters: { label: "parameters", text: parameters },
   memory: { label: "memory at the peak", text: memory },
 };
 

@@ -43,8 +43,8 @@ const tiles = () => {
   const moved = phases.map((phase) => sum(phase.read, phase.written));
   const types = new Set(side.calls.dtype.map(nameAt).filter((name) => name));
   const only = types.size === 1 ? `, ${[...types][0]}` : "";
-  const visible = now.masked && now.flops !== null ? `${number(now.masked)} of these hidden by masks, ${number(now.flops - now.masked)} visible` : "";
-  const other = now.vector || now.transcendentals ? `other work: ${number(now.vector)} vector, ${number(now.transcendentals)} transcendental` : "";
+  const visible = now.masked && now.flops !== null ? `${number(now.masked)} of these skippable by masks, ${number(now.flops - now.masked)} visible` : "";
+  const other = now.vector || now.transcendentals ? `elementwise: ${bounded(number)(now.vector, last)} vector FLOPs, ${number(now.transcendentals)} transcendentals` : "";
   const held = BOTH.map((one) => SIDES[one].held.map((formula) => valueOf(one, formula)));
   const peaks = BOTH.map((one) => (steps[one] || phases[one]).peak);
   const line = timeline(last);
@@ -84,7 +84,7 @@ const tiles = () => {
       `activations; beside ${memory(held[last][1])} parameters${held[last][2] ? ` and ${memory(held[last][2])} buffers` : ""}`,
       at ? `at ${at}` : "",
     ),
-    tile("parameters", held.map((one) => one[0]), number, memory(held[last][1])),
+    tile("parameters", held.map((one) => one[0]), parameters, memory(held[last][1])),
     tile(
       "nodes",
       BOTH.map((one) => BigInt(SIDES[one].coverage[0])),

@@ -180,7 +180,7 @@ const operatorTable = () => {
       if (/^0( B|\.0)?$/.test(written)) cell.classList.add("zero");
       if (column.share && written) {
         cell.classList.add("share");
-        cell.style.setProperty("--share", Number(written) / 100);
+        cell.style.setProperty("--share", Number(written.replace(/[<>]/, "")) / 100);
       }
       return cell;
     }));

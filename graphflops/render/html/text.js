@@ -30,16 +30,21 @@ const number = (count) => {
   return prefix ? `${figure} ${prefix}` : figure;
 };
 
+// A number of parameters, billions as B: 205.4 k · 32.76 B.
+const parameters = (count) => number(count).replace(" G", " B");
+
 const memory = (count) => {
   if (count === null) return "?";
   const [figure, prefix] = scaled(count);
   return `${figure} ${prefix}B`;
 };
 
-// A share of two integers in percent; "" where there is nothing to share.
+// A share of two integers in percent, "<0.1" for a smaller one that is not zero; "" where there is nothing to share.
 const percent = (part, whole) => {
   if (part === null || whole === null || whole === 0n) return "";
-  return ((100 * Number(part)) / Number(whole)).toFixed(1);
+  const share = (100 * Number(part)) / Number(whole);
+  if (share !== 0 && Math.abs(share) < 0.05) return share > 0 ? "<0.1" : ">-0.1";
+  return share.toFixed(1);
 };
 
 const plural = (count, noun) => `${grouped(String(count))} ${noun}${count === 1 ? "" : "s"}`;
@@ -53,7 +58,8 @@ const change = (before, after) => {
   const factor = Number(after) / Number(before);
   if (factor >= 2) return `× ${factor >= 100 ? factor.toFixed(0) : factor.toPrecision(3)}`;
   const share = 100 * (factor - 1);
-  return `${share > 0 ? "+" : "−"}${Math.abs(share).toFixed(Math.abs(share) < 10 ? 2 : 1)} %`;
+  const size = Math.abs(share);
+  return `${share > 0 ? "+" : "−"}${size < 0.005 ? "<0.01" : size.toFixed(size < 10 ? 2 : 1)} %`;
 };
 
 // A physical quantity that is no integer: three digits and a prefix.
