@@ -155,7 +155,7 @@ CONVENTIONS = {
     "flops": "a multiply-add is 2 FLOPs; MACs = matrix FLOPs / 2",
     **{quantity.name: quantity.convention for quantity in REPORTED if quantity.convention},
     "backward": "gradients of what wants one; recomputation only where the program itself holds it; optimizer: AdamW",
-    "bytes": "compulsory traffic: operands read once, results written once, views free",
+    "bytes": "operands read once, results written once, views free",
 }
 
 

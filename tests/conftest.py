@@ -27,6 +27,12 @@ def _verified(model, model_name=None):
 
 
 @pytest.fixture(autouse=True)
+def _as_wide_as_is_needed(monkeypatch):
+    """A worker of pytest-xdist sets COLUMNS, which output off a terminal obeys."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _verify_graphs(request, monkeypatch):
     if request.node.get_closest_marker("ill_formed") is None:
         monkeypatch.setattr(analysis, "as_graph", _verified)

@@ -61,7 +61,9 @@ class AttentionUse:
 
 BLOCKS = ("partial_blocks", "full_blocks")
 SIZES = tuple(
-    f.name for f in fields(AttentionUse) if f.name not in ("calls", "op", "module", "source", "mask", "pattern", *BLOCKS)
+    f.name
+    for f in fields(AttentionUse)
+    if f.name not in ("calls", "op", "module", "source", "mask", "pattern", *BLOCKS)
 )
 
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden
+from graphflops.attention.conditions import window
 from graphflops.attention.hidden_pairs import Hiding
-from graphflops.attention.mask_patterns import pattern_of_operator
 from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, role, role_of
 from graphflops.attention.user_masks import refuse_unused
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim
     from graphflops.ops import Op
+    from graphflops.rules.flex import Seen
     from graphflops.tensor import TensorType
     from graphflops.view import Call, View
 
@@ -49,16 +50,8 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
         return None
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
     row, cost = call.row, call.cost
-    mask, masked = call.value("mask"), cost.masked_flops
-    hidden = Hidden()
     seen = view.flexible.get(call.node)
-    if seen is not None:
-        hidden = Hidden(mask=seen.mask, pattern=seen.pattern)
-    elif masked != 0:
-        hidden = Hidden(mask="structure", pattern=pattern_of_operator(call))
-    elif mask:
-        hidden = hiding.of_operator(call, mask, queries, keys)
-        masked = masked_part(cost.matrix_flops, hidden, queries, keys)
+    hidden, masked = _hidden_by(call, seen, hiding, queries, keys)
     element = operands[0].dtype.bits // 8
     repeats, growth = copies(call.operand(1), view)
     more, _ = copies(call.operand(2), view)
@@ -77,6 +70,30 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
         full_blocks=None if seen is None else _blocks(seen.full_blocks, row.times),
     )
     return use, hidden
+
+
+def _hidden_by(call: Call, seen: Seen | None, hiding: Hiding, queries: Dim, keys: Dim) -> tuple[Hidden, Dim]:
+    """What the mask of an operator hides, and the FLOPs on hidden pairs. seen: what is known of flexible attention."""
+    mask, masked = call.value("mask"), call.cost.masked_flops
+    if seen is not None:
+        return Hidden(mask=seen.mask, pattern=seen.pattern), masked
+    if masked != 0:
+        return Hidden(mask="structure", pattern=_pattern_of(call)), masked
+    hidden = hiding.of_operator(call, mask, queries, keys) if mask else Hidden()
+    return hidden, masked_part(call.cost.matrix_flops, hidden, queries, keys)
+
+
+def _pattern_of(call: Call) -> str:
+    """The form of the mask that an operator applies by itself: causal, unless its windows say otherwise."""
+    local = call.attribute("local_window_size", -1)
+    left, right = call.attribute("left_window_size", -1), call.attribute("right_window_size", -1)
+    if call.attribute("is_causal", 0) or max(left, right) < 0:
+        right = 0
+    if local > 0:
+        left = local - 1
+    if left < 0:
+        return "causal" if right == 0 else f"window up to {right} after"
+    return window(left, right) if right >= 0 else f"window from {left} before"
 
 
 def _blocks(number: Dim | None, times: Dim) -> Dim | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
     from graphflops.report import Report
 
-_PIPE_WIDTH = 120  # columns of a table that goes to no terminal
+_UNBOUNDED = 1_000_000  # columns of a text that goes to no terminal
 
 
 def report_of(
@@ -52,10 +52,12 @@ def _verified(model: str, model_name: str | None) -> Graph:
     return graph
 
 
-def screen(output: str | None, otherwise: int = _PIPE_WIDTH) -> dict[str, Any]:
-    """How wide the reader's screen is, and whether it has colours."""
+def screen(output: str | None) -> dict[str, Any]:
+    """How wide the reader's screen is, and whether it has colours; off a terminal, COLUMNS or as wide as is needed."""
     if output is not None or not sys.stdout.isatty():
-        return {"width": otherwise, "color": False}
+        given = os.environ.get("COLUMNS", "")
+        has_width = given.isdecimal() and len(given) < 10 and int(given) > 0
+        return {"width": int(given) if has_width else _UNBOUNDED, "color": False}
     import shutil
 
     colorful = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -7,8 +7,6 @@ import click
 from graphflops.commands import files, options
 from graphflops.render import formats
 
-_UNBOUNDED = 10_000  # columns of a list that goes to no terminal: a program may look for whole names
-
 
 @click.command(cls=options.Command)
 @click.argument("model", type=click.Path(), required=False)
@@ -37,4 +35,4 @@ def rules(
     else:
         listing = tables.used(files.report_of(model, model_name=model_name, rule_files=rule_files))
     form = formats.chosen("Listing", form, output)
-    files.write(formats.render(listing, form, **files.screen(output, _UNBOUNDED)), output)
+    files.write(formats.render(listing, form, **files.screen(output)), output)

@@ -125,7 +125,9 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     yield from _matrix_facts(report, ledger, numbers)
     if cost.masked_flops != 0:
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
-        yield Fact("of these", f"{least}{numbers.count(cost.masked_flops)} skippable by masks, {seen} visible")
+        yield Fact(
+            "of these", f"{least}{numbers.count(cost.masked_flops)} skippable by masks, {seen} visible"
+        )
     yield from _other_facts(cost, numbers, least)
     moved = (
         f"{least}{numbers.memory(cost.read_bytes)} read, {least}{numbers.memory(cost.written_bytes)} written"
@@ -159,7 +161,9 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         yield Fact("MACs", least.strip(), numbers.formula(cost.macs), bool(least))
     if len(types) > 1:
         trained = report.backward is not None
-        works = {name: (group.forward if trained else group.cost).matrix_flops for name, group in types.items()}
+        works = {
+            name: (group.forward if trained else group.cost).matrix_flops for name, group in types.items()
+        }
         parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import CONVENTIONS
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
-from graphflops.render.tables import TextTable, tables
 from graphflops.render.tables import listing as cells
+from graphflops.render.tables import tables
 from graphflops.render.text import columns, elided, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from graphflops.render.listing import Listing
+    from graphflops.render.tables import TextTable
     from graphflops.report import Cut, Report
 
 _MARGIN = 2
 _GAP = 2
-_NARROWEST = 12  # a column of names or formulas is not made narrower than this
+_HANG = 4  # how far the second line of a long one stands in from the first
+_NAMES = 24  # columns that names get at the least, unless all are shorter
 # Escape sequences of terminals.
-_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "yellow": "\x1b[33m"}
+_STYLES = {
+    "bold": "\x1b[1m",
+    "dim": "\x1b[2m",
+    "red": "\x1b[31m",
+    "yellow": "\x1b[33m",
+    "cyan": "\x1b[36m",
+}
 _RESET = "\x1b[0m"
+_WORD = re.compile(
+    r" *(?:[^ ]*\d [kMGTPEZYRQ]?B?(?![^ ,;)])[^ ]*|[^ ]+)"
+)  # a number and its unit are one word
+
+Styled = tuple[str, str]  # a text and the name of its style, "" for plain
+_NARROWEST = 12  # characters of a formula in a table
+_BESIDE = 24  # characters of a formula beside its total; below that it stands on a line of its own
 
 
 def table(
@@ -66,11 +82,12 @@ def table(
 
 def _fact_line(page: Page, fact: summary.Fact, room: int) -> None:
     """A total with its label, and its formula as far as the width allows."""
-    used = _MARGIN + room + len(fact.text) + 4
-    beside = shortened(fact.formula, max(page.width - used, 40)) if fact.formula else ""
+    hang = _MARGIN + room
+    left = page.width - hang - len(fact.text) - 4
+    beside = shortened(fact.formula, left if left >= _BESIDE else page.width - hang) if fact.formula else ""
     gap = "    " if fact.text and beside else ""
     text = (fact.text, "red" if fact.alarming else "")
-    page.line(("  " + fact.label.ljust(room), "bold"), text, gap, (beside, "dim" if gap else ""))
+    page.line(("  " + fact.label.ljust(room), "bold"), text, gap, (beside, "dim" if gap else ""), hang=hang)
 
 
 def listing(listing: Listing, *, width: int = 120, color: bool = False) -> str:
@@ -80,64 +97,155 @@ def listing(listing: Listing, *, width: int = 120, color: bool = False) -> str:
     return page.text()
 
 
+def _padded(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    room = max((len(first) for first, _ in pairs), default=0)
+    return [(first.ljust(room), second) for first, second in pairs]
+
+
 class Page:
-    """Builds a text of lines and tables, plain or in colour."""
+    """Builds a text of lines and tables, plain or in colour. width: columns of the screen."""
 
     def __init__(self, width: int, color: bool) -> None:
         self.width = max(width, 40)
         self.color = color
         self.lines: list[str] = []
 
-    def line(self, *parts: str | tuple[str, str]) -> None:
-        """One line, however long; each part plain or with a style."""
+    def line(self, *parts: str | Styled, hang: int | None = None) -> None:
+        """One line, each part plain or with a style; what is too long goes on below, `hang` columns in."""
         styled = [(part, "") if isinstance(part, str) else part for part in parts]
-        self.lines.append("".join(self._styled(text, style) for text, style in styled))
+        if sum(columns(text) for text, _ in styled) <= self.width:
+            self._add(styled)
+            return
+        text = "".join(text for text, _ in styled)
+        inset = len(text) - len(text.lstrip(" ")) + _HANG if hang is None else hang
+        for line in _broken(styled, self.width, inset):
+            self._add(line)
 
     def table(self, grid: TextTable) -> None:
-        """A table; names are elided where the width does not suffice, figures never."""
+        """A table. Where the width does not suffice, a long name has a line of its own, and columns go on below."""
         rows = [["  " * entry.level + entry.cells[0], *entry.cells[1:]] for entry in grid.entries]
-        widths = _widths(grid, rows, self.width - _MARGIN)
-        self._row(grid, grid.heads, widths, "bold")
-        for entry, row in zip(grid.entries, rows, strict=True):
-            cells = [_fitted(cell, room) for cell, room in zip(row, widths, strict=True)]
-            self._row(grid, cells, widths, "red" if entry.alarming else "")
-
-    def _row(self, grid: TextTable, cells: Sequence[str], widths: Sequence[int], style: str) -> None:
-        padded = [
-            cell + " " * (room - columns(cell)) if index < grid.names else " " * (room - columns(cell)) + cell
-            for index, (cell, room) in enumerate(zip(cells, widths, strict=True))
-        ]
-        self.lines.append(" " * _MARGIN + self._styled((" " * _GAP).join(padded).rstrip(), style))
-
-    def _styled(self, text: str, style: str) -> str:
-        return f"{_STYLES[style]}{text}{_RESET}" if self.color and style and text else text
+        heads = list(grid.heads)
+        if not grid.names:  # the first column, which blocks begin with, holds figures too
+            room = max(columns(row[0]) for row in (heads, *rows))
+            for row in (heads, *rows):
+                row[0] = _aligned(row[0], room, at_right=True)
+        for number, block in enumerate(_blocks(grid, rows, self.width - _MARGIN)):
+            if number:
+                self.line()
+            self._row(block, heads, "bold")
+            for entry, row in zip(grid.entries, rows, strict=True):
+                self._row(block, row, "red" if entry.alarming else "")
 
     def text(self) -> str:
         """The text, without blanks at line ends."""
         return "\n".join(line.rstrip() for line in self.lines) + "\n"
 
+    def _row(self, block: _Block, cells: Sequence[str], style: str) -> None:
+        names = block.names_of(cells)
+        figures = [
+            _aligned(cells[index], room, at_right=index >= block.figures_from)
+            for index, room in zip(block.figures, block.widths, strict=True)
+        ]
+        if columns(names) > block.room and figures:
+            self._add([(" " * _MARGIN + _fitted(names, self.width - _MARGIN), style)])
+            names = ""
+        line = (" " * _GAP).join([_aligned(names, block.room), *figures]).rstrip()
+        self._add([(" " * _MARGIN + _fitted(line, self.width - _MARGIN), style)])
 
-def _padded(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    room = max((len(first) for first, _ in pairs), default=0)
-    return [(first.ljust(room), second) for first, second in pairs]
+    def _add(self, parts: Sequence[Styled]) -> None:
+        self.lines.append("".join(self._styled(text, style) for text, style in parts))
+
+    def _styled(self, text: str, style: str) -> str:
+        return f"{_STYLES[style]}{text}{_RESET}" if self.color and style and text else text
 
 
-def _widths(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Room for each column: figures get what they need, names share what is left."""
-    needs = [max([len(head), *(len(row[index]) for row in rows)]) for index, head in enumerate(grid.heads)]
-    over = sum(needs) + _GAP * (len(needs) - 1) - width
-    for spared in (2, 1_000_000):  # the last columns of names give way first, at first by half
-        for index in reversed(range(grid.names)):
-            cut = max(min(over, needs[index] - max(_NARROWEST, needs[index] // spared)), 0)
-            needs[index] -= cut
-            over -= cut
-    return needs
+class _Block(NamedTuple):
+    """Columns of a table that stand side by side.
+
+    names: the columns of names, which take `room` columns of the screen; name_widths: of each, or () where they are joined.
+    figures: the other columns, with their widths; those from `figures_from` on are aligned at the right.
+    """
+
+    names: Sequence[int]
+    name_widths: Sequence[int]
+    room: int
+    figures: Sequence[int]
+    widths: Sequence[int]
+    figures_from: int
+
+    def names_of(self, cells: Sequence[str]) -> str:
+        """The names of a row, as they stand at its left."""
+        texts = [cells[index] for index in self.names]
+        if self.name_widths:
+            texts = [_aligned(text, room) for text, room in zip(texts, self.name_widths, strict=True)]
+        return (" " * _GAP).join(texts).rstrip()
 
 
-def _fitted(cell: str, room: int) -> str:
-    """A cell that fits, its indent kept."""
-    if len(cell) <= room:
-        return cell
-    name = cell.lstrip(" ")
-    indent = min(len(cell) - len(name), room // 2)
+def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[_Block]:
+    """The columns side by side where they fit, else with names joined, else in several blocks, each with the names."""
+    needs = [max(columns(row[index]) for row in (grid.heads, *rows)) for index in range(len(grid.heads))]
+    keys = list(range(max(grid.names, 1))) if grid.names < len(needs) else [0]
+    figures = list(range(len(keys), len(needs)))
+    aligned = sum(needs[index] + _GAP for index in keys) - _GAP
+    rest = sum(needs[index] + _GAP for index in figures)
+    widths = [needs[index] for index in figures]
+    if aligned + rest <= width:
+        return [_Block(keys, [needs[i] for i in keys], aligned, figures, widths, grid.names)]
+    joined = max(
+        columns((" " * _GAP).join(row[index] for index in keys).rstrip()) for row in (grid.heads, *rows)
+    )
+    room = min(joined, width - rest)
+    if room >= min(joined, _NAMES):
+        return [_Block(keys, (), room, figures, widths, grid.names)]
+    return [*_continued(keys, figures, needs, width, grid.names)]
+
+
+def _continued(
+    keys: Sequence[int], figures: Sequence[int], needs: Sequence[int], width: int, figures_from: int
+) -> Iterator[_Block]:
+    """Blocks that each begin with the first column; the other columns of names are figures of the first block."""
+    room = min(needs[0], max(_NAMES, width // 3))
+    waiting = [*keys[1:], *figures]
+    while waiting:
+        chosen, left = [waiting.pop(0)], width - room
+        left -= needs[chosen[0]] + _GAP
+        while waiting and needs[waiting[0]] + _GAP <= left:
+            left -= needs[waiting[0]] + _GAP
+            chosen.append(waiting.pop(0))
+        yield _Block([0], (), room, chosen, [needs[index] for index in chosen], figures_from)
+
+
+def _broken(parts: Sequence[Styled], width: int, hang: int) -> Iterator[list[Styled]]:
+    """The parts in lines of `width` columns, broken between words."""
+    line: list[Styled] = []
+    used = 0
+    blank = ""  # at the end of a part, which belongs to the next word
+    for text, style in parts:
+        words = _WORD.findall(text)
+        if words:
+            words[0], blank = blank + words[0], ""
+        blank += " " * (len(text) - len(text.rstrip(" ")))
+        for word in words:
+            if used + columns(word) > width and used > hang:
+                yield line
+                line, used, word = [(" " * hang, "")], hang, word.lstrip(" ")
+            if line and line[-1][1] == style:
+                line[-1] = (line[-1][0] + word, style)
+            else:
+                line.append((word, style))
+            used += columns(word)
+    yield line
+
+
+def _aligned(cell: str, room: int, *, at_right: bool = False) -> str:
+    blank = " " * (room - columns(cell))
+    return blank + cell if at_right else cell + blank
+
+
+def _fitted(text: str, room: int) -> str:
+    """A text that fits, its indent kept."""
+    if columns(text) <= room:
+        return text
+    name = text.lstrip(" ")
+    indent = min(len(text) - len(name), room // 2)
     return " " * indent + elided(name, room - indent)

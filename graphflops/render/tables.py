@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
-from graphflops.render.text import parameters, safe, short_type
+from graphflops.render.text import operator_name, parameters, safe, short_type
 from graphflops.render.tree import Tree
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graphflops.report import Cut, Report, Totals
 
 _OPERATORS = 8  # lines of the table of operators under the tree
-_WHOLE = [quantity for quantity in REPORTED if not quantity.part_of]
+_WHOLE = [quantity for quantity in REPORTED if not quantity.part_of and quantity.name != "macs"]
 _LINES = 25  # lines of a table that the user chose
 
 
@@ -71,13 +71,17 @@ def tables(
     if by in (None, "module"):
         yield _modules(report, ledger, depth, top)
     if by == "op":
-        yield _groups("operator", ledger, ledger.groups(lambda row: row.op), top or _LINES, idle=True)
+        yield _groups("operator", ledger, _operators(ledger), top or _LINES, idle=True)
     if by == "source":
         yield _groups("source", ledger, ledger.groups(lambda row: row.source), top or _LINES, idle=True)
     if by == "attention":
         yield _attentions(report, ledger.numbers, top or _LINES)
     if by is None:
-        yield _groups("operator", ledger, ledger.groups(lambda row: row.op), top or _OPERATORS, idle=False)
+        yield _groups("operator", ledger, _operators(ledger), top or _OPERATORS, idle=False)
+
+
+def _operators(ledger: Ledger) -> dict[str, Group]:
+    return ledger.groups(lambda row: operator_name(row.op))
 
 
 def _phases(report: Report, numbers: Numbers) -> TextTable:
@@ -175,16 +179,15 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     for use in report.attentions:
         alike.setdefault(replace(use, calls=(), module="", source=""), []).append(use)
     groups = list(alike.items())
-    heads = ["attention", "spelling", "layers", "heads", "kv heads", "q x k", "width", "mask"]
-    heads += ["FLOPs", "visible", "scores moved", "KV bytes"]
     in_blocks = any(use.partial_blocks is not None for use, _ in groups)
-    if in_blocks:
-        heads.append("partial + full blocks")
+    heads = ["attention", "layers", "heads", "kv heads", "q x k", "width", "mask", "FLOPs"]
+    heads += ["visible", "scores moved", "KV bytes"]
+    heads += [*(["partial + full blocks"] if in_blocks else []), "spelling"]
     entries = [_attention(use, group, numbers, in_blocks) for use, group in groups[:most]]
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
         entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
-    return TextTable(heads, entries, names=2)
+    return TextTable(heads, entries)
 
 
 def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool) -> Entry:
@@ -198,7 +201,6 @@ def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Number
     return Entry(
         [
             safe(place),
-            safe(use.op) or f"{len(group[0].calls)} calls",
             f"{count:,}",
             *heads,
             f"{numbers.count(use.queries)} x {numbers.count(use.keys)}",
@@ -209,6 +211,7 @@ def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Number
             numbers.memory(use.score_bytes * count) if use.score_bytes != 0 else "",
             numbers.memory(use.kv_bytes * count),
             *([" + ".join(numbers.count(x * count) for x in blocks)] if in_blocks else []),
+            operator_name(use.op) or f"{len(group[0].calls)} calls",
         ],
         path=safe(place),
     )

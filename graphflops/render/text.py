@@ -180,6 +180,11 @@ def occurrences(counts: Mapping[str, int], most: int = 8) -> str:
     return listed(named, most)
 
 
+def operator_name(op: str) -> str:
+    """An operator for people: without `.default`, the overload that is meant where none is named."""
+    return safe(op.removesuffix(".default"))
+
+
 def spans(indices: Iterable[int]) -> str:
     """Ascending indices: `0-11`, `0-3, 7`, `0, 2, … 26` where there are many."""
     runs: list[list[int]] = []

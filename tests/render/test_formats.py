@@ -160,7 +160,7 @@ def test_no_figure_is_cut_at_any_width(name: str, width: int) -> None:
 def test_unknown_is_never_zero() -> None:
     text = render(with_unknown(decoder(3)), "table")
     assert re.search(r"FLOPs +>= [\d.]+ M .*\(3 nodes unknown\)", text)
-    assert re.search(r"my.fused.default +2 +unknown +unknown +unknown", text)
+    assert re.search(r"my.fused +2 +unknown +unknown +unknown", text)
     assert "--rules" in text
     assert ">=" not in render(decoder(3), "table")
 
