@@ -120,7 +120,7 @@ EDITS = {
     ),
     "mask added": edit(
         lambda: decoder(causal=True),
-        "FLOPs hidden by masks 0 → 14.34 k ... blocks.0-1.attention (x2, Attention): a mask hides 14.34 k FLOPs now",
+        "FLOPs skippable by masks 0 → 14.34 k ... blocks.0-1.attention (x2, Attention): a mask hides 14.34 k FLOPs now",
         "blocks.0-1.attention",
     ),
     "element type": edit(
