@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
+
+from graphflops.errors import FileError
+from graphflops.git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,9 +37,8 @@ def located(names: Iterable[str], folder: str = ".") -> dict[str, str]:
 
 def tracked(folder: str = ".") -> set[str]:
     """The files below a folder that git tracks, relative to it; none outside a repository."""
-    command = ["git", "-C", folder, "ls-files", "-z"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
+        listed = git("-C", folder, "ls-files", "-z", seconds=_SECONDS)
+    except (FileError, OSError):
         return set()
-    return set(os.fsdecode(done.stdout).split("\0")[:-1])
+    return set(os.fsdecode(listed).split("\0")[:-1])

@@ -1,7 +1,8 @@
 """The command line: which commands there are, and the one place where errors are caught.
 
 Exit codes: 0 fine; 1 an error, said in one line on stderr; 2 wrong usage; 3 a threshold is passed or `--strict` fails;
-130 interrupted. A command's module is imported when it runs, and only click before that: `--help` must not wait.
+130 interrupted; 143 terminated. A command's module is imported when it runs, and only click before that: `--help` must
+not wait.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 import click
 
-from graphflops.errors import GraphflopsError, innermost, shown
+from graphflops.errors import GraphflopsError, inert_in_logs, innermost, shown
+from graphflops.signals import cleanly_terminated
 from graphflops.version import __version__
 
 _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error is raised as it is
@@ -36,7 +38,7 @@ class OneLine(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print the line on stderr."""
-        click.echo(f"graphflops: error: {shown(self.message, 2000)}", err=True, file=file)
+        click.echo(inert_in_logs(f"graphflops: error: {shown(self.message, 2000)}"), err=True, file=file)
 
 
 class Commands(click.Group):
@@ -78,7 +80,8 @@ class Commands(click.Group):
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return super().invoke(ctx)
+            with cleanly_terminated():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise  # click's own way out; it is quiet about a closed pipe
         except KeyboardInterrupt:

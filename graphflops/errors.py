@@ -20,10 +20,14 @@ catches `GraphflopsError`; the analysis loop catches `ShapeError` to add which n
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+ZERO_WIDTH = "\u200b"  # a space of no width: it breaks a mention or a command and cannot be seen
 
 
 class GraphflopsError(Exception):
@@ -86,6 +90,15 @@ def shown(name: str, limit: int = 120) -> str:
         return printable
     half = (limit - 3) // 2
     return f"{printable[:half]}...{printable[-half:]}"
+
+
+def inert_in_logs(text: str) -> str:
+    """Text in which a job of GitHub Actions finds no workflow command (`::error`, `##[group]`), whatever names are in it."""
+    if not os.environ.get("GITHUB_ACTIONS"):
+        return text
+    return re.sub(r"^(\s*:)(?=:)", f"\\1{ZERO_WIDTH}", text, flags=re.MULTILINE).replace(
+        "##[", f"##{ZERO_WIDTH}["
+    )
 
 
 def innermost(trace: TracebackType | None) -> str:

@@ -1,7 +1,7 @@
-"""Models at a git revision: blobs read through `git`, Git LFS pointers resolved where git-lfs is there.
+"""Models at a git revision: blobs read through `git`, Git LFS pointers resolved from the local store.
 
-Nothing is checked out. git is run without a shell, what the user wrote never stands where git takes an option, and no
-filter, hook or external diff of the repository is run, but for git-lfs where a pointer asks for it.
+Nothing is checked out. What the user wrote never stands where git takes an option, and no filter, hook or external diff of
+the repository is run.
 """
 
 from __future__ import annotations
@@ -9,23 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphflops import exporters
+from graphflops import exporters, lfs
 from graphflops.errors import FileError, shown
+from graphflops.git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 SUFFIXES = (*exporters.SUFFIXES, ".json")  # what a folder is searched for
-_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
-_LONGEST_POINTER = 1024  # bytes, by its specification
-_POINTER_SIZE = re.compile(rb"^size (\d{1,19})$", re.MULTILINE)
-_QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C"}
 _LINK, _SUBMODULE = "120000", "160000"
 
 
@@ -97,19 +93,17 @@ def resolved(revision: str) -> str:
     """The commit that a revision names; FileError where there is none, or no repository."""
     if not revision or revision.startswith("-"):
         raise FileError(f"{shown(revision)!r} is no git revision")
-    found = _git(
-        "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False
-    )
+    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
     commit = found.decode().strip()
     if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
-        _git("rev-parse", "--git-dir")  # which says so where this is no repository
+        git("rev-parse", "--git-dir")  # which says so where this is no repository
         raise FileError(f"{shown(revision)}: neither a file nor a git revision")
     return commit
 
 
 def merge_base(old: str, new: str) -> str:
     """The commit that two commits have in common."""
-    found = _git("merge-base", old, new, check=False).decode().split()
+    found = git("merge-base", old, new, check=False).decode().split()
     if not found:
         raise FileError("the two revisions have no commit in common")
     return found[0]
@@ -121,7 +115,7 @@ def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str |
     paths: only in these files and folders; none means everywhere. A file that was renamed is one model.
     """
     command = ["diff", "--name-status", "-z", "-M", "--no-ext-diff", "--no-textconv", "--relative", old]
-    fields = _git(*command, *([new] if new is not None else []), "--", *paths).split(b"\0")
+    fields = git(*command, *([new] if new is not None else []), "--", *paths).split(b"\0")
     found: list[tuple[str | None, str | None]] = []
     entries = iter(fields[:-1])
     for status in entries:
@@ -137,7 +131,7 @@ def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str |
 def changed_file(commit: str, path: str) -> bool:
     """True if a file that was there at a commit is not the same in the checkout."""
     status = ["diff", "--name-status", "--no-ext-diff", "--no-textconv", "--no-renames", commit, "--", path]
-    return _git(*status)[:1] in (b"M", b"D", b"T")
+    return git(*status)[:1] in (b"M", b"D", b"T")
 
 
 @contextmanager
@@ -149,7 +143,7 @@ def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
     place = f"{shown(path)} at {commit[:12]}"
     place_of = ["--full-tree"] if from_top else []
     asked = os.path.relpath(path) if os.path.isabs(path) else path
-    listed = _git("ls-tree", "-z", *place_of, commit, "--", asked).rstrip(b"\0")
+    listed = git("ls-tree", "-z", *place_of, commit, "--", asked).rstrip(b"\0")
     if not listed or b"\0" in listed:
         raise FileError(f"{place}: no such file in that revision" if not listed else f"{place}: not one file")
     mode, kind, blob = listed.partition(b"\t")[0].decode().split()
@@ -159,70 +153,27 @@ def file_at(commit: str, path: str, *, from_top: bool = False) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="graphflops-") as folder:
         file = os.path.join(folder, f"model{os.path.splitext(path)[1]}")
         with open(file, "wb") as out:
-            _git("cat-file", "blob", blob, output=out)
-        _fetched(file, place)
+            git("cat-file", "blob", blob, output=out)
+        lfs.resolve(file, place)
         yield file
 
 
 @contextmanager
 def file_here(path: str) -> Iterator[str]:
     """A file of the checkout, or, where only its Git LFS pointer lies there, what that points to."""
-    if not is_pointer(path):
+    if not lfs.is_pointer(path):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="graphflops-") as folder:
         file = os.path.join(folder, f"model{os.path.splitext(path)[1]}")
         shutil.copyfile(path, file)
-        _fetched(file, shown(path))
+        lfs.resolve(file, shown(path))
         yield file
 
 
-def is_pointer(path: str) -> bool:
-    """Whether a file is not the model but a Git LFS pointer to it."""
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > _LONGEST_POINTER:
-            return False
-        with open(path, "rb") as file:
-            return file.read(len(_POINTER)) == _POINTER
-    except OSError:
-        return False
-
-
-def _fetched(file: str, place: str) -> None:
-    """Replaces a pointer file by its contents, with git-lfs."""
-    if not is_pointer(file):
-        return
-    with open(file, "rb") as pointer:
-        text = pointer.read()
-    size = _POINTER_SIZE.search(text)
-    what = f"{place}: a Git LFS pointer" + (f" to {int(size[1]):,} bytes" if size else "")
-    if not _git("lfs", "version", check=False):
-        raise FileError(
-            f"{what}, and git-lfs is not installed: install it, or name a file that holds the model"
-        )
-    with open(file, "wb") as out:
-        try:
-            _git("lfs", "smudge", given=text, output=out)
-        except FileError as error:
-            raise FileError(f"{what} that git-lfs cannot fetch: {error}") from error
-    if is_pointer(file):
-        raise FileError(f"{what} that git-lfs does not have: run git lfs fetch --all")
-
-
-def _git(*command: str, given: bytes | None = None, output: object = None, check: bool = True) -> bytes:
-    """What git prints; FileError, in git's words, where it fails."""
-    try:
-        done = subprocess.run(
-            ["git", *command],
-            input=given if given is not None else b"",
-            stdout=output or subprocess.PIPE,  # type: ignore[call-overload]
-            stderr=subprocess.PIPE,
-            env={**os.environ, **_QUIET},
-            check=False,
-        )
-    except FileNotFoundError:
-        raise FileError("git is not installed, so that revisions cannot be read") from None
-    if check and done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise FileError(f"git {command[0]}: {shown(said[0] if said else 'failed', 300)}")
-    return done.stdout or b""
+def there(path: str, commit: str | None) -> bool:
+    """True if the path is a file or folder at a commit, or in the checkout for None."""
+    if commit is None:
+        return os.path.lexists(path)
+    asked = os.path.relpath(path) if os.path.isabs(path) else path
+    return bool(git("ls-tree", "-z", "--name-only", commit, "--", asked, check=False))

@@ -13,6 +13,8 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not Path("/dev/nvidiactl").ex
     # Triton makes its own functions for its interpreter or for a GPU when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tests give the width that they are about
+
 _as_graph = analysis.as_graph
 
 

@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from fractions import Fraction
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
@@ -123,13 +123,19 @@ class BudgetFile:
     models: tuple[str, ...] = ()
     baseline: str | None = None
 
-    def files(self) -> list[str]:
-        """The models that the budget names, sorted; FileError for a pattern that matches none."""
+    def files(self, among: Iterable[str] | None = None) -> list[str]:
+        """The models that the budget names, sorted; FileError for a pattern that matches none.
+
+        among: the files that it may name; None means all below its folder.
+        """
         import glob
 
         found: set[str] = set()
         for pattern in self.models:
-            under = glob.glob(os.path.join(glob.escape(self.folder), pattern), recursive=True)
+            if among is None:
+                under = glob.glob(os.path.join(glob.escape(self.folder), pattern), recursive=True)
+            else:
+                under = [path for path in among if matches_file(pattern, self.name_of(path))]
             matching = [path for path in under if os.path.isfile(path)]
             if not matching:
                 raise FileError(f"{shown(self.path)}: models: no file matches {shown(pattern)}")

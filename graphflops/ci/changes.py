@@ -16,7 +16,7 @@ from graphflops.limits import next_analysis
 from graphflops.loading import analyze
 from graphflops.report import Report
 from graphflops.revisions import changed, file_here
-from graphflops.version import __version__
+from graphflops.version import tool
 from graphflops.writing import whole
 
 if TYPE_CHECKING:
@@ -41,6 +41,13 @@ class ModelChange:
     comparison: Comparison | None = None
     report: Report | None = None
     error: str = ""
+
+    @property
+    def identical(self) -> bool:
+        """True if the file is another one and costs the same in every way."""
+        return (
+            self.comparison is not None and self.comparison.same and not contradictions(self.comparison.new)
+        )
 
     def past(self, threshold: Fraction) -> bool:
         """True if a total changed by more than the threshold, or its change has no percentage."""
@@ -86,7 +93,7 @@ def _change(base: str, old: str | None, new: str | None, cache: str | None) -> M
 
 def _before(base: str, path: str, cache: str | None) -> Report:
     """The report of a model at the base, kept under its commit, its path, the version and the options."""
-    made = f"{__version__} {EXPORTED!r} ".encode()  # another version, or other options, give another report
+    made = f"{tool()} {EXPORTED!r} ".encode()  # another version, or other options, give another report
     name = hashlib.sha256(made + os.fsencode(path)).hexdigest()
     kept = None if cache is None else os.path.join(cache, base, f"{name}.json")
     if kept is not None and os.path.isfile(kept):

@@ -6,48 +6,38 @@ one would be out of date; without a token that may write, there is none and that
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import subprocess
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.loosened import loosened
 from graphflops.budget.run import checked
 from graphflops.checkout import located, tracked
+from graphflops.ci.base import base_of, event
 from graphflops.ci.changes import changes
 from graphflops.ci.comments import MARK, CommentError, PullRequest
 from graphflops.ci.page import comment, summary
-from graphflops.errors import FileError, GraphflopsError, shown
+from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.limits import Limits, limited
 from graphflops.patterns import matches_file
 from graphflops.render.sarif import sarif, source_files
 from graphflops.revisions import changed_file, file_at
+from graphflops.signals import cleanly_terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
 
     from graphflops.budget.run import Checked
+    from graphflops.ci.base import Event
     from graphflops.ci.changes import ModelChange
     from graphflops.findings import ModelFindings
 
-_SECONDS = 120  # that a fetch of one commit may take
 _ANNOTATIONS = 10  # errors of one step that GitHub shows
-_FETCH = ("fetch", "--quiet", "--no-tags", "--depth=1", "origin")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What the job runs for: the commit to compare with, and the pull request, if it is one."""
-
-    base: str | None
-    pull_request: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +58,7 @@ class Inputs:
 def main(environment: Mapping[str, str] | None = None) -> int:
     """Run the step; the exit code is 3 where a limit is broken, 1 for an error."""
     try:
-        with limited(Limits()):
+        with cleanly_terminated(), limited(Limits()):
             return _run(os.environ if environment is None else environment)
     except (GraphflopsError, OSError) as error:
         print(f"::error title=graphflops::{_data(str(error))}")
@@ -77,9 +67,9 @@ def main(environment: Mapping[str, str] | None = None) -> int:
 
 def _run(env: Mapping[str, str]) -> int:
     """Runs the step; the exit code is 3 where a limit is broken."""
-    inputs, event = _inputs(env), _event(env)
+    inputs, found_event = _inputs(env), event(env)
     notes: list[str] = []
-    base = _available(event.base, notes)
+    base = base_of(found_event, notes)
     budget = _budget(inputs)
     loose = _loosened(inputs, budget, base)
     notes[:0] = loose
@@ -97,8 +87,9 @@ def _run(env: Mapping[str, str]) -> int:
         or (found is not None and found.broken)
         or any(change.past(inputs.threshold) for change in changed or ())
     )
-    written = _commented(env, inputs, event, past, changed, found.found if found else None, notes)
-    outputs = {"changed": len(changed or ()), "past-threshold": str(past).lower(), "comment": written}
+    written = _commented(env, inputs, found_event, past, changed, found.found if found else None, notes)
+    differing = sum(not change.identical for change in changed or ())
+    outputs = {"changed": differing, "past-threshold": str(past).lower(), "comment": written}
     broken = found is not None and found.broken
     outputs["broken"] = str(broken).lower()
     _append(env.get("GITHUB_OUTPUT"), "".join(f"{name}={value}\n" for name, value in outputs.items()))
@@ -121,48 +112,6 @@ def _inputs(env: Mapping[str, str]) -> Inputs:
         sarif=text("SARIF"),
         token=text("TOKEN"),
     )
-
-
-def _event(env: Mapping[str, str]) -> Event:
-    """The event, from the file that the runner wrote."""
-    name, path = env.get("GITHUB_EVENT_NAME", ""), env.get("GITHUB_EVENT_PATH", "")
-    try:
-        with open(path, "rb") as file:
-            event: dict[str, Any] = json.load(file)
-        if "pull_request" in event:
-            request = event["pull_request"]
-            return Event(_commit(request["base"]["sha"]), int(request["number"]))
-        before = event["merge_group"]["base_sha"] if name == "merge_group" else event.get("before", "")
-        return Event(_commit(before), None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GraphflopsError(f"GITHUB_EVENT_PATH: {shown(path)}: no event: {error!r}") from None
-
-
-def _commit(name: str) -> str | None:
-    """A commit by its name; None for the name of zeros, which means no commit."""
-    return name if re.fullmatch(r"[0-9a-f]{40,64}", name) and name.strip("0") else None
-
-
-def _available(base: str | None, notes: list[str]) -> str | None:
-    """The base commit, fetched if the checkout is shallow; None, and a note, if it is not available."""
-    if base is None:
-        notes.append("There is no earlier commit to compare with.")
-        return None
-    if not _git("cat-file", "-e", f"{base}^{{commit}}") and not (
-        _git(*_FETCH, base) and _git("cat-file", "-e", f"{base}^{{commit}}")
-    ):
-        notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
-        return None
-    return base
-
-
-def _git(*command: str) -> bool:
-    env = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    try:
-        done = subprocess.run(["git", *command], capture_output=True, timeout=_SECONDS, check=False, env=env)
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return done.returncode == 0
 
 
 def _budget(inputs: Inputs) -> limits.BudgetFile | None:
@@ -207,7 +156,7 @@ def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes:
         wanted = _wanted(inputs, budget)
         models: Sequence[str] = sorted(path for path in tracked() if wanted(path))
     else:
-        models = budget.files()
+        models = budget.files(tracked())
     before, revision = None, ""
     if budget.relative:
         if budget.baseline_path is not None:
@@ -223,17 +172,17 @@ def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes:
 def _commented(
     env: Mapping[str, str],
     inputs: Inputs,
-    event: Event,
+    run_for: Event,
     past: bool,
     changed: Sequence[ModelChange] | None,
     found: Sequence[ModelFindings] | None,
     notes: Sequence[str],
 ) -> str:
     """Write, update or leave the comment: `created`, `updated`, `none`."""
-    if event.pull_request is None or not inputs.token:
+    if run_for.pull_request is None or not inputs.token:
         return "none"
     api = env.get("GITHUB_API_URL", "https://api.github.com")
-    place = PullRequest(api, env.get("GITHUB_REPOSITORY", ""), event.pull_request, inputs.token)
+    place = PullRequest(api, env.get("GITHUB_REPOSITORY", ""), run_for.pull_request, inputs.token)
     body = comment(changed, found, notes, MARK)
     try:
         existing = place.existing()
@@ -265,7 +214,7 @@ def _annotate(found: Checked | None) -> None:
 
 def _data(text: str) -> str:
     """Text in a workflow command."""
-    return shown(text, 2_000).replace("%", "%25")
+    return inert_in_logs(shown(text, 2_000)).replace("%", "%25")
 
 
 def _property(text: str) -> str:
@@ -275,7 +224,7 @@ def _property(text: str) -> str:
 def _append(path: str | None, text: str) -> None:
     """Appends to a file of the runner; prints the text if there is no such file."""
     if not path:
-        print(text)
+        print(inert_in_logs(text))
         return
     with open(path, "a", encoding="utf-8") as file:
         file.write(text)

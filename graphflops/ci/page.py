@@ -12,6 +12,7 @@ from graphflops.render.diff.markdown import markdown as compared
 from graphflops.render.markdown import escaped
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of, number
+from graphflops.render.text import listed as named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SUMMARY = 2**20  # bytes of a job's summary
 _OF_ONE = 12_000  # characters that one model may take of a comment of many
+_NAMED = 8  # models named that are identical in cost
 _REST = 200  # characters of the note on omitted sections
 
 
@@ -59,9 +61,11 @@ def _page(
             render.markdown(Findings(tuple(broken)), limit=limit // 4) if broken else f"{_kept(len(found))}\n"
         )
         parts.append(f"\n{budget}")
-    if changes is not None and not changes:
+    listed = [change for change in changes or () if not change.identical]
+    if changes is not None and not listed:
         parts.append("\nNo model changed.\n")
-    listed = changes or ()
+    if same := [change.path for change in changes or () if change.identical]:
+        parts.append(f"\nIdentical in cost: {escaped(named(same, _NAMED))}\n")
     room = limit - size("".join(parts)) - _REST
     share = (
         max(_OF_ONE, room // max(len(listed), 1)) if size is len else room // 4

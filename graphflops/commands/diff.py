@@ -9,7 +9,7 @@ import click
 
 from graphflops.commands import files, options
 from graphflops.commands.training_options import training
-from graphflops.errors import shown
+from graphflops.errors import FileError, shown
 from graphflops.render import formats
 from graphflops.revisions import ModelFile
 
@@ -20,18 +20,24 @@ if TYPE_CHECKING:
     from graphflops.report import Grouping
 
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
-_PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
+PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
 
 
-class DiffCommand(options.LimitedCommand):
-    """A command that keeps the arguments after `--` apart."""
+class PathsCommand(options.LimitedCommand):
+    """A command that keeps the paths behind `--` apart; options there are options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep what is behind `--` apart."""
+        """Keep the paths behind `--` apart."""
         if "--" in args:
             at = args.index("--")
-            ctx.meta[_PATHS] = tuple(args[at + 1 :])
-            args = args[:at]
+            behind = args[at + 1 :]
+            marked = [
+                text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
+            ]
+            found, _, _ = self.make_parser(ctx).parse_args(marked)
+            places = [int(text.rpartition("\0")[2]) for text in found["sides"]]
+            ctx.meta[PATHS] = tuple(behind[place] for place in places)
+            args = args[:at] + [text for index, text in enumerate(behind) if index not in places]
         return super().parse_args(ctx, args)
 
 
@@ -40,7 +46,7 @@ Pair = tuple[
 ]  # and whether the user named it, or it was found to differ
 
 
-@click.command(cls=DiffCommand)
+@click.command(cls=PathsCommand)
 @click.argument("sides", nargs=-1, metavar="OLD NEW [-- PATH...]")
 @options.dims
 @options.inputs
@@ -87,7 +93,7 @@ def diff(
     form = formats.chosen("Comparison", form, output)
     cut = {"by": by, "depth": depth, "top": top, "verbose": verbose or None}
     formats.refuse("Comparison", form, cut)
-    pairs = _pairs(sides, ctx.meta.get(_PATHS), several=form in _SEVERAL)
+    pairs = _pairs(sides, ctx.meta.get(PATHS), several=form in _SEVERAL)
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
@@ -161,11 +167,14 @@ def _between(sides: Sequence[str], paths: Sequence[str]) -> list[Pair]:
     commits = [revisions.resolved(name) for name in names]
     if span and span.merge_base:
         commits[0] = revisions.merge_base(*commits)
+    then = commits[1] if len(commits) > 1 else None
     chosen = [path for path in paths if os.path.splitext(path)[1] in revisions.SUFFIXES]
     folders = [path for path in paths if path not in chosen]
-    found: dict[tuple[str | None, str | None], bool] = {(path, path): True for path in chosen}
+    found = {pair: True for path in chosen for pair in _where(path, commits[0], then, names)}
+    for path in folders:
+        _where(path, commits[0], then, names)
     if folders or not paths:
-        for sides_ in revisions.changed(commits[0], commits[1] if len(commits) > 1 else None, folders):
+        for sides_ in revisions.changed(commits[0], then, folders):
             found.setdefault(sides_, False)
 
     def side(path: str | None, index: int) -> ModelFile | None:
@@ -174,3 +183,17 @@ def _between(sides: Sequence[str], paths: Sequence[str]) -> list[Pair]:
         return ModelFile(path, commits[index], names[index]) if index < len(commits) else ModelFile(path)
 
     return [(side(old, 0), side(new, 1), named) for (old, new), named in found.items()]
+
+
+def _where(path: str, old: str, new: str | None, names: Sequence[str]) -> list[tuple[str | None, str | None]]:
+    """The path on either side, None where it is not there, or under its other name; an error where it is on neither."""
+    from graphflops import revisions
+
+    here = revisions.there(path, old), revisions.there(path, new)
+    if not any(here):
+        sides = f"{shown(names[0])} and {shown(names[1]) if len(names) > 1 else 'the checkout'}"
+        raise FileError(f"{shown(path)}: nothing of that name in {sides}")
+    if all(here):
+        return [(path, path)]
+    renamed = [pair for pair in revisions.changed(old, new, []) if path in pair and None not in pair]
+    return renamed or [(path if here[0] else None, path if here[1] else None)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from graphflops.errors import inert_in_logs
 from graphflops.writing import whole
 
 if TYPE_CHECKING:
@@ -81,7 +83,17 @@ def write(text: str | bytes, output: str | None) -> None:
         from graphflops.render.text import plain_ascii
 
         text = plain_ascii(text)
+    if not _is_file(sys.stdout):
+        text = inert_in_logs(text)
     click.echo(text, nl=False, color=True)  # escapes are in it only where they are wanted
+
+
+def _is_file(stream: IO[str]) -> bool:
+    """True if the stream goes into a file, and not to a terminal or the log of a job."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 class Progress:

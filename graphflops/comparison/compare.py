@@ -8,6 +8,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from graphflops.comparison.align import align
+from graphflops.comparison.causes import causes
 from graphflops.comparison.entries import Trees, attributed, listed, shared
 from graphflops.comparison.export_check import ledger
 from graphflops.comparison.fold import folded
@@ -80,6 +81,7 @@ def compared(old: Report, new: Report) -> Comparison:
         sources=sources,
         unchanged_sources=unchanged_sources,
         folded=tuple(folds),
+        causes=tuple(sorted(causes(folds), key=lambda cause: rank(cause.figures, cause.backward))),
         ledger=ledger(old, new, sizes, unknown, inputs) if export else (),
     )
     return replace(comparison, same=_is_same(comparison))

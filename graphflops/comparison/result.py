@@ -8,7 +8,7 @@ equal means equal. The programs' own formulas are in `Comparison.old` and `Compa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphflops.cost import REPORTED
 from graphflops.rendered import Rendered
@@ -222,6 +222,30 @@ class Fold:
         return self.members[0]
 
 
+class Resized(NamedTuple):
+    """A fixed size that is another one now. noun: what it counts, "" if nothing says so."""
+
+    before: int
+    after: int
+    noun: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Entries that changed for one reason.
+
+    sizes: those that changed in all of them, the most telling first; () for an entry with a reason of its own. place: the
+    module around them, "" for the whole model; times: how many modules that stands for. figures, backward: sums.
+    """
+
+    folds: tuple[Fold, ...]
+    sizes: tuple[Resized, ...]
+    place: str
+    times: int
+    figures: Mapping[str, Figure]
+    backward: Mapping[str, Figure]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupChange:
     """All calls of one operator, or of one source line, before and after; a name is None where there are none.
@@ -333,7 +357,7 @@ class Comparison(Rendered):
     dtypes: parameters by element type, all of them where any changed.
     inputs: inputs whose type changed.
     modules: those that are not as they were, by |delta|, the largest first.
-    folded: the same, with neighbours that have equal changes as one entry.
+    folded: the same, with neighbours that have equal changes as one entry. causes: these, by what made them change.
     unchanged: how many modules are not listed. renumbered: (before, after) paths of modules that only their place in
         a list numbers otherwise; these count as unchanged.
     growth: totals that grow otherwise, the most telling first. crossings: totals whose delta changes its sign with a size.
@@ -361,4 +385,5 @@ class Comparison(Rendered):
     sources: tuple[GroupChange, ...]
     unchanged_sources: int
     folded: tuple[Fold, ...]
+    causes: tuple[Cause, ...]
     ledger: tuple[LedgerEntry, ...] = ()

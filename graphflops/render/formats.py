@@ -23,6 +23,7 @@ CONTEXT = (
 )  # set by the caller, not by the user: a format may ignore them
 _SCREEN = ("width", "color")
 _CUTS = ("by", "depth", "top")
+UNLIMITED = 10_000  # columns of a screen on which nothing is shortened
 _PLAIN = (".txt", ".log", ".out")  # suffixes of files that hold the text of a terminal
 
 # The classes that formats render, as an error names them.

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from graphflops.cost import CONVENTIONS
+from graphflops.errors import ZERO_WIDTH
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import Entry, TextTable, tables
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 _FORMULA = 200  # characters of a formula shown
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+# What GitHub makes a mention, a reference to an issue or a link, after it has resolved character references.
+_LINKED = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
 
 
 def markdown(
@@ -53,9 +56,8 @@ def listing(listing: Listing) -> str:
 
 def escaped(text: str) -> str:
     """Escapes text so that Markdown shows it literally, without markup, HTML, links, mentions or line breaks."""
-    text = _SPECIAL.sub(r"\\\1", safe(text, 10_000))
-    text = "".join(_HTML.get(c, c) for c in text)
-    return text.replace("://", "&#58;//").replace("www.", "www&#46;")
+    text = _LINKED.sub(lambda found: f"{found[0]}{ZERO_WIDTH}", safe(text, 10_000))
+    return "".join(_HTML.get(c, c) for c in _SPECIAL.sub(r"\\\1", text))
 
 
 def drawn(grid: TextTable) -> str:

@@ -1,13 +1,18 @@
-"""A report as lines that a diff can compare: exact, unaligned, a line for each module and operator."""
+"""A report as lines that a diff can compare: exact, unaligned, a line for each module and operator.
+
+Layers that are alike are written once, so that one layer more changes one line beside the totals.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphflops.budget.measure import TOP, Measures
 from graphflops.contradictions import contradictions
 from graphflops.cost import QUANTITIES, REPORTED
-from graphflops.render.text import count_of, safe
+from graphflops.render.text import count_of, safe, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +28,16 @@ _UNITS = {
     if quantity.name in QUANTITIES
 }
 _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
+_DEEPEST = 100  # components of a path
+
+
+@dataclass(slots=True)
+class _Module:
+    """What is said of a module's own calls and parameters, and the modules in it."""
+
+    texts: list[str] = field(default_factory=list)
+    parts: dict[str, _Module] = field(default_factory=dict)
+    kind: int = 0  # equal for modules of which the same is said, parts included
 
 
 def textconv(report: Report) -> str:
@@ -50,12 +65,61 @@ def _lines(measures: Measures) -> Iterator[str]:
     yield f"coverage: {cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
     for found in contradictions(report):
         yield f"contradiction {found.code} {safe(found.node)}: {safe(found.message, _FORMULA)}"
-    for line in measures.lines:
-        work = _work(measures, line.group)
+    yield from _module_lines(_tree(measures))
+
+
+def _tree(measures: Measures) -> _Module:
+    """The modules with what is said of them; modules alike have the same kind."""
+    top = _Module()
+    ledger, rows = measures.ledger, measures.report.rows
+    counts: dict[tuple[str, str], Counter[int]] = {}
+    for row, kind in zip(rows, ledger.of, strict=True):
+        counts.setdefault((row.module, row.op), Counter())[kind] += 1
+    for (path, op), found in counts.items():
+        work = _work(measures, ledger.group(found))
         if work:
-            yield f"{safe(line.module) or TOP} {safe(line.op)}: {work}"
-    for module, count in measures.parameters_in().items():
-        yield f"{safe(module) or TOP} parameters: {count:,}"
+            _at(top, path).texts.append(f"{safe(op)}: {work}")
+    for path, count in measures.report.parameter_modules.items():
+        _at(top, path).texts.append(f"parameters: {count:,}")
+    every = [top]
+    for module in every:
+        every += module.parts.values()
+    kinds: dict[tuple[object, ...], int] = {}
+    for module in reversed(every):  # parts before the modules that they are in
+        said = (*module.texts, *((name, part.kind) for name, part in module.parts.items()))
+        module.kind = kinds.setdefault(said, len(kinds))
+    return top
+
+
+def _at(top: _Module, path: str) -> _Module:
+    module = top
+    for name in path.split(".")[:_DEEPEST] if path else ():
+        module = module.parts.setdefault(name, _Module())
+    return module
+
+
+def _module_lines(top: _Module) -> Iterator[str]:
+    """Each module's texts under its path, of numbered modules alike only one."""
+    stack = [("", top)]
+    while stack:
+        path, module = stack.pop()
+        yield from (f"{path or TOP} {text}" for text in module.texts)
+        alike: dict[int, list[int]] = {}
+        for name, part in module.parts.items():
+            if name.isascii() and name.isdecimal() and len(name) < 10:
+                alike.setdefault(part.kind, []).append(int(name))
+        most = max(map(len, alike.values()), default=0)
+        inside = []
+        for name, part in module.parts.items():
+            numbers = alike.get(part.kind, []) if name.isdecimal() else []
+            if numbers and int(name) != numbers[0]:
+                continue
+            called = safe(name)
+            if len(numbers) > 1:
+                called, most = ("*", 0) if len(numbers) == most else (called, most)
+                yield f"{path}{'.' if path else ''}{called}: {len(numbers):,} alike ({spans(sorted(numbers))})"
+            inside.append((f"{path}.{called}" if path else called, part))
+        stack += reversed(inside)
 
 
 def _work(measures: Measures, group: Group) -> str:

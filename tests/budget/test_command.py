@@ -318,9 +318,10 @@ def test_text_for_a_diff() -> None:
     lines = run("textconv", "lm.pt2").stdout.splitlines()
     assert "total FLOPs: 13,631,488 = 409600*s23*s27 + 1024*s23*s27**2" in lines
     assert (
-        "blocks.*.attention.q aten.linear.default: 4 calls, 1,048,576 FLOPs, 98,304 B read, 32,768 B written"
+        "blocks.*.attention.q aten.linear.default: 1 call, 262,144 FLOPs, 24,576 B read, 8,192 B written"
         in lines
     )
+    assert "blocks.*: 4 alike (0-3)" in lines
     assert "parameters: 205,376 in 821,504 B, buffers 0 B" in lines
     assert not any("view" in line for line in lines)  # free
 

@@ -26,6 +26,9 @@ _PYTHON = """#!/bin/sh
 # Stands for the Python of a virtual environment that has graphflops in it.
 if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; exit; fi
 if [ "$1 $2" = "-m pip" ]; then echo "$@" >> "$RUNNER_TEMP/pip.txt"; exit; fi
+root="import sys; sys.path.insert(0, '{root}'); "  # what -I hides: the package under test
+if [ "$1 $2" = "-I -m" ]; then exec "{python}" -I -c "$root import runpy; runpy.run_module('$3', run_name='__main__')"; fi
+if [ "$1 $2" = "-I -c" ]; then exec "{python}" -I -c "$root $3"; fi
 exec "{python}" "$@"
 """
 
@@ -123,7 +126,7 @@ class Runner:
         self.temp = folder / "temp"
         self.temp.mkdir()
         self.python = folder / "python3"
-        self.python.write_text(_PYTHON.format(python=sys.executable))
+        self.python.write_text(_PYTHON.format(python=sys.executable, root=ROOT))
         self.python.chmod(0o755)
         self.jobs = 0
 
@@ -175,7 +178,9 @@ class Runner:
             )
             log += done.stdout + done.stderr
             env.update(_pairs(files["ENV"]))
-            outputs.update(_pairs(files["OUTPUT"]))
+            outputs.update(
+                {name: value for name, value in _pairs(files["OUTPUT"]).items() if name in ACTION["outputs"]}
+            )
             summaries += files["STEP_SUMMARY"].read_text()
             code = done.returncode
             if code:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import zipfile
@@ -337,3 +338,114 @@ def test_a_budget_loosened_by_the_same_change_is_said_first(runner: Runner, repo
     assert "was at most 1 FLOP, is at most 1 EFLOP now" in first.replace("\\", "")
     assert "no longer forbidden: aten.relu" in first.replace("\\", "")
     assert run.code == 0
+
+
+# The base of a pull request
+
+
+def request_for(base: str, head: str, fork: bool = False) -> dict[str, Any]:
+    payload = pull_request(base, fork)
+    payload["pull_request"]["head"]["sha"] = head
+    return payload
+
+
+@pytest.fixture
+def parted(repository: Repository) -> dict[str, str]:
+    """main changed net.pt2 after `topic`, which changes lm.pt2, had left it; `stacked` goes on from `topic`."""
+    found = {
+        "start": repository.commit(lm_pt2=SAMPLES / "gqa_transformer.pt2", net_pt2=SAMPLES / "convnet.pt2")
+    }
+    for name, files, branch in (
+        ("main", {"net_pt2": SAMPLES / "cond.pt2"}, "main"),
+        ("topic", {"lm_pt2": SAMPLES / "lstm.pt2"}, "topic"),
+        ("stacked", {"other_pt2": SAMPLES / "cond.pt2"}, "stacked"),
+    ):
+        if branch == "topic":
+            repository.git("checkout", "--quiet", "-b", "topic", found["start"])
+        if branch == "stacked":
+            repository.git("checkout", "--quiet", "-b", "stacked")
+        for place, content in files.items():
+            shutil.copy(content, repository.path / place.replace("_", "."))
+        repository.git("add", "--all")
+        repository.git("commit", "--quiet", "--message", name)
+        repository.git("push", "--quiet", "--force", "origin", f"HEAD:{branch}")
+        found[name] = repository.git("rev-parse", "HEAD")
+    return found
+
+
+def test_what_main_changed_meanwhile_is_not_of_the_pull_request(
+    runner: Runner, repository: Repository, parted: dict[str, str]
+) -> None:
+    repository.git("checkout", "--quiet", "topic")
+    run = fine(runner.run("pull_request", request_for(parted["main"], parted["topic"]), token=""))
+    assert "### lm.pt2" in run.summary
+    assert "net.pt2" not in run.summary
+
+
+def test_githubs_merge_is_compared_with_its_first_parent(
+    runner: Runner, repository: Repository, parted: dict[str, str]
+) -> None:
+    repository.git("checkout", "--quiet", "--detach", parted["main"])
+    repository.git("merge", "--quiet", "--no-ff", "--message", "merge", parted["topic"])
+    # The event's base is older than the merge: main went on in between.
+    run = fine(runner.run("pull_request", request_for(parted["start"], parted["topic"]), token=""))
+    assert "### lm.pt2" in run.summary
+    assert "net.pt2" not in run.summary
+
+
+def test_a_stacked_pull_request_has_only_its_own_changes(
+    runner: Runner, repository: Repository, parted: dict[str, str]
+) -> None:
+    repository.git("checkout", "--quiet", "stacked")
+    run = fine(runner.run("pull_request", request_for(parted["topic"], parted["stacked"]), token=""))
+    assert "### other.pt2: new" in run.summary
+    assert "lm.pt2" not in run.summary
+
+
+def test_a_shallow_fork_is_compared_with_the_merge_base(
+    tmp_path: Path, repository: Repository, parted: dict[str, str]
+) -> None:
+    shallow = tmp_path / "shallow"
+    url = f"file://{repository.origin}"
+    command = ["git", "clone", "--quiet", "--depth=1", "--branch=topic", url, shallow]
+    subprocess.run(command, check=True)
+    (tmp_path / "second").mkdir()
+    event = request_for(parted["main"], parted["topic"], fork=True)
+    run = fine(Runner(tmp_path / "second", shallow).run("pull_request", event, token=""))
+    assert "### lm.pt2" in run.summary
+    assert "net.pt2" not in run.summary
+
+
+def test_a_model_of_the_same_cost_gets_no_comment(
+    runner: Runner, repository: Repository, tmp_path: Path
+) -> None:
+    base = repository.commit(net_pt2=SAMPLES / "convnet.pt2")
+    repository.commit(
+        net_pt2=edited(tmp_path, "convnet.pt2", lambda data: data + b" " * data.startswith(b"{"))
+    )
+    with Server() as server:
+        run = fine(runner.run("pull_request", pull_request(base), server.url))
+    assert server.comments == []
+    assert "Identical in cost: net.pt2" in run.summary
+    assert run.outputs["changed"] == "0"
+
+
+def test_names_mention_nobody_and_are_no_commands(runner: Runner, repository: Repository) -> None:
+    name = "@team #12 GH-7 www.evil.example ##[error] ::error::x.pt2"
+    base = repository.commit(README="words")
+    shutil.copy(SAMPLES / "lstm.pt2", repository.path / name)
+    budget = f"[[budget]]\nmodels = '{name}'\nmatrix_flops = '1 FLOP'\n"
+    repository.commit(graphflops_toml=budget)
+    with Server() as server:
+        run = runner.run("pull_request", pull_request(base), server.url)
+    assert run.code == 3
+    body = server.comments[0]["body"]
+    assert all(word not in body for word in ("@team", "#12", "GH-7", "www.evil"))
+    assert "##[" not in run.log
+    assert not any(line.lstrip().startswith("::error::x") for line in run.log.splitlines())
+
+
+def test_actions_of_others_are_pinned_by_commit() -> None:
+    uses = [step["uses"] for step in ACTION["runs"]["steps"] if "uses" in step]
+    uses += re.findall(r"uses: (\S+)", (ROOT / "docs" / "ci.md").read_text())
+    assert all(re.search(r"@[0-9a-f]{40}$", name) for name in uses if not name.startswith("OWNER/"))

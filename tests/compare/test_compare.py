@@ -12,6 +12,7 @@ from graphflops.cost import Cost
 from graphflops.dims import symbol
 from graphflops.graph import Origin
 from graphflops.render import render
+from graphflops.render.diff.causes import cause_words
 from graphflops.render.diff.markdown import within
 from graphflops.render.diff.words import headlines
 from graphflops.report import Named, Report, Row
@@ -126,11 +127,11 @@ def test_views_are_no_difference() -> None:
 
 def test_unknown_is_said_first_and_totals_are_lower_bounds() -> None:
     comparison = compared(decoder(), with_unknown(decoder()))
-    first, second, third = headlines(comparison)
+    first, second, *others = [*headlines(comparison), *map(cause_words, comparison.causes)]
     assert first.startswith("coverage: of unknown cost now: my.fused.default (+2), my.other.default (+1)")
     assert "→ >= " in second or ">= " in second
-    assert "blocks.0.attn (Attention)" in third
-    assert "3 calls of unknown cost more" in third
+    assert "blocks.0.attn (Attention)" in others[-1]
+    assert "3 calls of unknown cost more" in others[-1]
     assert [(entry.op, entry.before, entry.after) for entry in comparison.unknown] == [
         ("my.fused.default", 0, 2),
         ("my.other.default", 0, 1),
@@ -144,7 +145,7 @@ def test_unknown_on_one_side_only_is_never_zero() -> None:
     comparison = compared(made([linear("a", "fc", 8, 8)]), made([fused]))
     (change,) = comparison.modules
     assert (change.before_unknown, change.after_unknown) == (0, 1)
-    assert "of unknown cost" in "\n".join(headlines(comparison)[1:])
+    assert "of unknown cost" in cause_words(comparison.causes[0])
 
 
 def test_source_lines_are_followed() -> None:
@@ -228,7 +229,7 @@ def test_sizes_without_values_compare_as_formulas() -> None:
     assert (
         figure.formula == 2 * tokens * (64 * 192 + 64 * 256 + 256 * 64) + 4 * tokens * symbol("ids[1]") * 64
     )
-    assert "[new] blocks.1" in headlines(comparison)[1]
+    assert "[new] blocks.1" in cause_words(comparison.causes[0])
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json"])
@@ -307,9 +308,8 @@ def test_where_a_change_begins_is_told_from_what_follows() -> None:
 
     old = made([conv("a", "stem", (32, 16)), conv("b", "body", (16, 16))])
     new = made([conv("a", "stem", (32, 32)), conv("b", "body", (32, 32))])
-    text = "\n".join(headlines(compared(old, new)))
-    assert "stem (Conv2d): same input, result [1, 8, 16, 16] → [1, 8, 32, 32]" in text
-    assert "body (Conv2d): input [1, 8, 16, 16] → [1, 8, 32, 32]" in text
+    text = "\n".join(map(cause_words, compared(old, new).causes))
+    assert text == "stem (Conv2d): same input, result [1, 8, 16, 16] → [1, 8, 32, 32]; then in body"
 
 
 def test_many_equal_calls_are_no_problem() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -93,11 +94,11 @@ def first(text: str) -> str:
 def test_revisions_can_be_named_in_many_ways(args: tuple[str, ...], title: str) -> None:
     text = ok(*args)
     assert first(text).startswith(title)
-    assert "(0)" not in first(text)
+    assert "identical" not in first(text)
 
 
 def test_one_file_is_compared_with_the_last_commit() -> None:
-    assert "no difference" in first(ok("models/m.pt2"))
+    assert "identical" in first(ok("models/m.pt2"))
     shutil.copy(OLD, "models/m.pt2")
     assert first(ok("models/m.pt2")).startswith("HEAD:models/m.pt2 → models/m.pt2: FLOPs")
     assert first(ok("--", "models/m.pt2")).startswith("HEAD:models/m.pt2 → models/m.pt2: FLOPs")
@@ -138,7 +139,8 @@ def test_nothing_changed() -> None:
     "args, message",
     [
         (("v9..HEAD", "--", "models/m.pt2"), "v9: neither a file nor a git revision"),
-        (("v1..HEAD", "--", "nothing.pt2"), "nothing.pt2 at "),
+        (("v1..HEAD", "--", "nothing.pt2"), "nothing.pt2: nothing of that name in v1 and HEAD"),
+        (("v1", "--", "nothing"), "nothing: nothing of that name in v1 and the checkout"),
         (("v1:nothing.pt2", "models/m.pt2"), "no such file in that revision"),
         (("v1:models", "models/m.pt2"), "a folder, not a model"),
         (("nothing.pt2", "models/m.pt2"), "nothing.pt2: no such file"),
@@ -179,9 +181,38 @@ def test_links_are_not_followed() -> None:
     assert "a symbolic link, not a model" in failed("HEAD:models/link.pt2", "models/m.pt2")
 
 
+def stored(content: bytes, pointer: str) -> Path:
+    """Put an object into the local store of git-lfs under the digest of a pointer."""
+    digest = pointer.split("sha256:")[1][:64]
+    path = Path(".git", "lfs", "objects", digest[:2], digest[2:4], digest)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    return path
+
+
+def pointer_to(content: bytes) -> str:
+    digest = hashlib.sha256(content).hexdigest()
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(content)}\n"
+
+
+def test_pointers_are_resolved_from_the_local_store() -> None:
+    content = OLD.read_bytes()
+    Path("models/here.pt2").write_text(pointer_to(content))
+    commit("three")
+    stored(content, pointer_to(content))
+    assert "identical" in first(ok("HEAD:models/here.pt2", "v1:models/m.pt2"))
+    assert "identical" in first(ok("models/here.pt2", "v1:models/m.pt2"))
+
+
+@pytest.mark.parametrize("content", [OLD.read_bytes() + b" ", NEW.read_bytes(), b""])
+def test_an_object_with_another_hash_is_refused(content: bytes) -> None:
+    stored(content, POINTER)
+    assert "the object that is there has another hash or size" in failed("models/lfs.pt2", "models/m.pt2")
+
+
 @pytest.fixture
 def lfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A git-lfs that has one object."""
+    """A git-lfs that fetches one object."""
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "git-lfs"
@@ -190,29 +221,53 @@ def lfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("GRAPHFLOPS_LFS_LIMIT", "1MB")
     return script
 
 
-def test_pointers_are_resolved(lfs: Path) -> None:
-    assert "no difference" in first(ok("v1:models/lfs.pt2", "v1:models/m.pt2"))
-    assert "no difference" in first(ok("models/lfs.pt2", "v1:models/m.pt2"))
+def test_an_object_is_fetched_only_up_to_the_limit(lfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("models/lfs.pt2").write_text(pointer_to(OLD.read_bytes()))
+    assert "identical" in first(ok("models/lfs.pt2", "v1:models/m.pt2"))
+    monkeypatch.setenv("GRAPHFLOPS_LFS_LIMIT", "1kB")
+    assert "more than the 1,000 of GRAPHFLOPS_LFS_LIMIT" in failed("models/lfs.pt2", "models/m.pt2")
+    monkeypatch.delenv("GRAPHFLOPS_LFS_LIMIT")
+    assert "that the local store does not have: run git lfs fetch" in failed("models/lfs.pt2", "models/m.pt2")
 
 
 def test_pointers_that_cannot_be_resolved_are_named(lfs: Path) -> None:
+    assert "another hash or size" in failed("models/lfs.pt2", "models/m.pt2")
     lfs.write_text(
         '#!/bin/sh\ncase "$1" in version) echo git-lfs/3;; smudge) echo "no server" >&2; exit 2;; esac\n'
     )
     assert "models/lfs.pt2 at " in (said := failed("v1:models/lfs.pt2", "models/m.pt2"))
     assert "a Git LFS pointer to 4,843 bytes that git-lfs cannot fetch: git lfs: no server" in said
-    lfs.write_text('#!/bin/sh\ncase "$1" in version) echo git-lfs/3;; smudge) cat;; esac\n')
-    assert "that git-lfs does not have: run git lfs fetch" in failed("models/lfs.pt2", "models/m.pt2")
-
-
-def test_without_git_lfs_a_pointer_is_named(lfs: Path) -> None:
     lfs.write_text("#!/bin/sh\nexit 127\n")
     assert "a Git LFS pointer to 4,843 bytes, and git-lfs is not installed" in failed(
         "models/lfs.pt2", "models/m.pt2"
     )
+
+
+def test_options_behind_the_dashes_are_options() -> None:
+    text = ok("v1..HEAD", "--", "models/m.pt2", "--format", "json")
+    assert json.loads(text)["before"]["path"] == "v1:models/m.pt2"
+    result = run("v1..HEAD", "--", "--formatt", "json")
+    assert result.exit_code == 2
+    assert "No such option" in result.stderr
+
+
+def test_a_file_on_one_side_only_is_new_gone_or_renamed() -> None:
+    assert ok("v1..HEAD", "--", "models/added.pt2") == "models/added.pt2: new, nothing to compare with\n"
+    assert ok("HEAD..v1", "--", "models/added.pt2") == "models/added.pt2: gone, nothing to compare with\n"
+    assert first(ok("v1..HEAD", "--", "models/renamed.pt2")).startswith("kept.pt2 → renamed.pt2: ")
+
+
+def test_a_git_in_the_checkout_is_not_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("git").write_text("#!/bin/sh\ntouch ran\n")
+    Path("git").chmod(0o755)
+    for folder in ("", ".", str(repository)):
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        assert "identical" in first(ok("HEAD:models/m.pt2", "models/m.pt2"))
+    assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize(

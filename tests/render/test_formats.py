@@ -81,7 +81,7 @@ def test_json_reads_back_to_the_same_rendering(name: str) -> None:
 @pytest.mark.parametrize("form", names("Listing"))
 def test_nothing_from_a_file_reaches_a_terminal(form: str) -> None:
     text = render(hostile(), form)  # type: ignore[arg-type]
-    assert text.replace("\n", "").isprintable()
+    assert text.replace("\n", "").replace("\u200b", "").isprintable()  # zero-width spaces break mentions
     for active in ("\x1b", "\x9b", "\u202e", "\r", "\t", "\x00"):
         assert active not in text
     if form != "json":

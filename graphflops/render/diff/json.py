@@ -78,7 +78,7 @@ def _document() -> tuple[Any, list[Key], Any]:
     figures = Kind(dict[str, FigureChange], remembered(_changes, id))
     special = {Mapping[str, Figure]: figures, Row: Kind(CallSummary, _call)}
     forms = JsonForms(_FORMS, special, default=Form(always=True))
-    keys = forms.keys(Comparison, without=("old", "new", "folded"))
+    keys = forms.keys(Comparison, without=("old", "new", "folded", "causes"))
     head = [Key("diff", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
     origin = forms.kind(Origin)
     sides = [Key(side, "", Kind(origin.json)) for side in ("before", "after")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.render.diff.causes import VISIBLE, causes
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.words import compared_at, headlines, notes
 from graphflops.render.markdown import escaped
@@ -27,17 +28,30 @@ def markdown(
     verbose: bool = False,
     limit: int | None = COMMENT,
 ) -> str:
-    """The answer in three lines, every total, and where the difference is; at most `limit` characters.
+    """The answer, then what changed, one cause a line: twelve lines at most; every total and table is folded below these.
 
-    Of an export the answer alone, unless more is asked for.
+    One line where nothing differs. Of an export the answer alone, unless more is asked for. limit: characters.
     """
     first, *others = headlines(comparison, verbose=verbose)
-    brief = comparison.export and not verbose and by is None and depth is None and top is None
-    said = compared_at(comparison) if brief else notes(comparison)
-    lines = [f"**{escaped(first)}**", "", *(f"- {escaped(line)}" for line in (*others, *said))]
-    for grid in () if brief else tables(comparison, by, depth, top):
-        lines += ["", *rows(grid)]
-    return within(lines, limit)
+    lines = [f"**{escaped(first)}**"]
+    brief = not (verbose or by or top) and depth is None
+    said = [f"- {escaped(line)}" for line in others]
+    if brief and comparison.same and not comparison.export:
+        return within([*lines, *([""] if said else []), *said], limit)
+    at = [f"- {escaped(line)}" for line in compared_at(comparison)]
+    lines += ["", *said]
+    room = VISIBLE - len(said) - len(at) - 2  # the first line, and the one that unfolds the rest
+    for grid in () if comparison.export else causes(comparison, room):
+        lines += ["", *rows(grid), ""]
+    lines += at
+    if comparison.export and brief:
+        return within(lines, limit)
+    hidden = [f"- {escaped(line)}" for line in notes(comparison)[len(at) :]]
+    for grid in tables(comparison, by, depth, top):
+        hidden += ["", *rows(grid)]
+    head = ["", "<details><summary>Totals and modules</summary>", "", *hidden]
+    end = "\n</details>\n"
+    return within([*lines, *head], None if limit is None else limit - len(end)) + end
 
 
 def rows(grid: TextTable) -> list[str]:

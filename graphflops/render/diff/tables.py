@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.comparison.result import WORK, Figure
+from graphflops.comparison.causes import added, summed
+from graphflops.comparison.result import WORK
 from graphflops.cost import REPORTED
 from graphflops.render.diff.words import (
     NAMES,
@@ -17,20 +18,27 @@ from graphflops.render.diff.words import (
     tag,
     type_of,
 )
+from graphflops.render.formats import UNLIMITED
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import formula, safe, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from graphflops.comparison.result import Comparison, Fold, GroupChange
+    from graphflops.comparison.result import Comparison, Figure, Fold, GroupChange
     from graphflops.report import Grouping
 
 LINES = 25  # default number of lines of a table
 _FORMULA = 60
+_NARROWEST = 12  # a column of formulas is not made narrower than this
+_TOTALS, _LEAD, _QUANTITY = (
+    68,
+    76,
+    11,
+)  # columns: of the totals, of a module with its leading quantity, of another one
 _PARTS = {quantity.name: quantity.head for quantity in REPORTED if quantity.part_of}
 _LEADS = (*(q.name for q in REPORTED if not q.part_of and q.name != "macs"), "parameters", *_PARTS)
-_BRIEF = {
+BRIEF = {
     "matrix_flops": "FLOPs",
     "vector_flops": "vector",
     "traffic": "bytes",
@@ -40,28 +48,33 @@ _BRIEF = {
 
 
 def tables(
-    comparison: Comparison, by: Grouping | None = None, depth: int | None = None, top: int | None = None
+    comparison: Comparison,
+    by: Grouping | None = None,
+    depth: int | None = None,
+    top: int | None = None,
+    width: int = UNLIMITED,
 ) -> Iterator[TextTable]:
     """Totals of every phase, and where the difference is: by module, or by what the user chose.
 
     depth: components of a module's path; what is below adds up. top: lines of the table; the others are one line together.
+    width: columns of the screen; the formulas and the last quantities are left out where these do not suffice.
     """
     for phase in comparison.totals:
-        yield totals(comparison, phase)
-    most = top or LINES
+        yield totals(comparison, phase, width - _TOTALS)
+    most, beside = top or LINES, max(width - _LEAD, 0) // _QUANTITY
     if by in (None, "module") and comparison.modules:
-        yield modules(comparison, depth, most)
+        yield modules(comparison, depth, most, beside)
     if by == "op" and not comparison.export:
-        yield groups(comparison, comparison.ops, "operator", comparison.unchanged_ops, most)
+        yield groups(comparison, comparison.ops, "operator", comparison.unchanged_ops, most, beside)
     if by == "source":
-        yield groups(comparison, comparison.sources, "source", comparison.unchanged_sources, most)
+        yield groups(comparison, comparison.sources, "source", comparison.unchanged_sources, most, beside)
 
 
-def totals(comparison: Comparison, phase: str) -> TextTable:
-    """Every quantity of a phase, before and after; those that nothing has are left out."""
+def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
+    """Every quantity of a phase, before and after; those that nothing has are left out. room: for formulas."""
     figures = comparison.totals[phase]
     least = [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
-    symbolic = any(not isinstance(figure.formula, int) for figure in figures.values())
+    symbolic = room >= _NARROWEST and any(not isinstance(f.formula, int) for f in figures.values())
     head = "total" if len(comparison.totals) == 1 else phase
     entries = []
     for name, figure in figures.items():
@@ -73,18 +86,20 @@ def totals(comparison: Comparison, phase: str) -> TextTable:
         cells = [NAMES[name], *sides, delta(name, figure), share(figure)]
         if symbolic:
             cells.append(
-                "" if isinstance(figure.formula, int) else shortened(formula(figure.formula), _FORMULA)
+                ""
+                if isinstance(figure.formula, int)
+                else shortened(formula(figure.formula), min(room, _FORMULA))
             )
         entries.append(Entry(cells, path=NAMES[name]))
     heads = (head, "before", "after", "delta", "%", *(("delta as a formula",) if symbolic else ()))
     return TextTable(heads, entries)
 
 
-def modules(comparison: Comparison, depth: int | None, most: int) -> TextTable:
-    """The modules that changed, the sum of all others, and the total."""
+def modules(comparison: Comparison, depth: int | None, most: int, quantities: int) -> TextTable:
+    """The modules that changed, the sum of all others, and the total. quantities: how many beside the leading one."""
     folds = comparison.folded
     figures = [(fold.figures, fold.backward) for fold in folds]
-    lead, beside = _columns(comparison, [_both(*pair) for pair in figures])
+    lead, beside = _columns([both(*pair) for pair in figures], quantities)
     if depth is not None:
         return _cut(comparison, depth, most, lead, beside)
     entries = []
@@ -93,13 +108,13 @@ def modules(comparison: Comparison, depth: int | None, most: int) -> TextTable:
         label += f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""
         entries.append(
             Entry(
-                [label, _what(fold), *_cells(_both(*pair), lead, beside)],
+                [label, _what(fold), *_cells(both(*pair), lead, beside)],
                 path=label,
                 alarming=fold.first.after_unknown > 0,
             )
         )
     entries += _last(
-        comparison, [_both(*pair) for pair in figures[most:]], lead, beside, "module", comparison.unchanged, 2
+        comparison, [both(*pair) for pair in figures[most:]], lead, beside, "module", comparison.unchanged, 2
     )
     return TextTable(("module", "what", *_heads(lead, beside)), entries, names=2)
 
@@ -110,13 +125,18 @@ def _what(fold: Fold) -> str:
 
 
 def groups(
-    comparison: Comparison, changed: Sequence[GroupChange], head: str, unchanged: int, most: int
+    comparison: Comparison,
+    changed: Sequence[GroupChange],
+    head: str,
+    unchanged: int,
+    most: int,
+    quantities: int,
 ) -> TextTable:
     """Operators or source lines whose work changed."""
-    figures = [_both(group.figures, group.backward) for group in changed]
-    lead, beside = _columns(comparison, figures)
+    figures = [both(group.figures, group.backward) for group in changed]
+    lead, beside = _columns(figures, quantities)
     entries = []
-    for group, both in zip(changed[:most], figures, strict=False):
+    for group, summed_up in zip(changed[:most], figures, strict=False):
         state = "[new] " if group.before is None else "[gone] " if group.after is None else ""
         name = safe((group.after if group.after is not None else group.before) or "", 120) or f"(no {head})"
         if group.before is not None and group.after is not None and group.before != group.after:
@@ -128,7 +148,9 @@ def groups(
         )
         label = state + name
         entries.append(
-            Entry([label, calls, *_cells(both, lead, beside)], path=label, alarming=group.after_unknown > 0)
+            Entry(
+                [label, calls, *_cells(summed_up, lead, beside)], path=label, alarming=group.after_unknown > 0
+            )
         )
     entries += _last(comparison, figures[most:], lead, beside, head, unchanged, 2)
     return TextTable((head, "calls", *_heads(lead, beside)), entries)
@@ -136,15 +158,15 @@ def groups(
 
 def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Sequence[str]) -> TextTable:
     """Changes added up by the first components of the module's path."""
-    summed: dict[str, list[Mapping[str, Figure]]] = {}
+    cut: dict[str, list[Mapping[str, Figure]]] = {}
     for change in comparison.modules:
         path = ".".join(change.path.split(".")[:depth]) if depth else ""
-        summed.setdefault(path, []).append(_both(change.figures, change.backward))
+        cut.setdefault(path, []).append(both(change.figures, change.backward))
     entries = []
-    ranked = sorted(summed.items(), key=lambda item: -abs(sum(_rough(f[lead]) for f in item[1])))
+    ranked = sorted(cut.items(), key=lambda item: -abs(sum(_rough(f[lead]) for f in item[1])))
     for path, parts in ranked[:most]:
         label = safe(path, 120) or "(the model itself)"
-        cells = _cells(_sum(parts), lead, beside)
+        cells = _cells(summed(parts), lead, beside)
         entries.append(Entry([label, f"{len(parts):,}", "", "", *cells[2:3], "", *cells[4:]], path=label))
     rest = [figures for _, parts in ranked[most:] for figures in parts]
     entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged, 2)
@@ -157,7 +179,7 @@ def _rough(figure: Figure) -> int:
 
 def _heads(lead: str, beside: Sequence[str]) -> tuple[str, ...]:
     """Before and after are of the leading quantity; a quantity's own column holds its delta."""
-    return ("before", "after", _BRIEF.get(lead, NAMES[lead]), "%", *(_BRIEF[name] for name in beside))
+    return ("before", "after", BRIEF.get(lead, NAMES[lead]), "%", *(BRIEF[name] for name in beside))
 
 
 def _cells(figures: Mapping[str, Figure], lead: str, beside: Sequence[str]) -> list[str]:
@@ -165,27 +187,31 @@ def _cells(figures: Mapping[str, Figure], lead: str, beside: Sequence[str]) -> l
     figure = figures[lead]
     cells = [*before_after(lead, figure), delta(lead, figure), share(figure)]
     for name in beside:
-        if name == "traffic":
-            both = (figures["read_bytes"], figures["written_bytes"])
-            cells.append(delta("read_bytes", _added(both)))
-        else:
-            cells.append(delta(name, figures[name]) if name in figures else "")
+        known = name in (*figures, "traffic")
+        cells.append(
+            delta("read_bytes" if name == "traffic" else name, figure_of(name, figures)) if known else ""
+        )
     return ["" if cell == "0" and index >= 4 else cell for index, cell in enumerate(cells)]
 
 
-def _columns(comparison: Comparison, figures: Sequence[Mapping[str, Figure]]) -> tuple[str, list[str]]:
-    """The quantity that is shown in full, and the changed ones, whose deltas are shown."""
+def figure_of(name: str, figures: Mapping[str, Figure]) -> Figure:
+    """A quantity, or "traffic": bytes read and written together."""
+    return added((figures["read_bytes"], figures["written_bytes"])) if name == "traffic" else figures[name]
+
+
+def _columns(figures: Sequence[Mapping[str, Figure]], most: int) -> tuple[str, list[str]]:
+    """The quantity that is shown in full, and the changed ones, whose deltas are shown, `most` of them."""
 
     def changed(name: str) -> bool:
         return any(name in part and part[name].differs for part in figures)
 
     lead = next((name for name in _LEADS if changed(name)), "matrix_flops")
     beside = []
-    for name in _BRIEF:
+    for name in BRIEF:
         quantities = ("read_bytes", "written_bytes") if name == "traffic" else (name,)
         if lead not in quantities and any(changed(quantity) for quantity in quantities):
             beside.append(name)
-    return lead, beside
+    return lead, beside[:most]
 
 
 def _last(
@@ -201,38 +227,19 @@ def _last(
     blank = [""] * (names - 1)
     if rest:
         label = f"… {len(rest):,} more that changed"
-        yield Entry([label, *blank, *_cells(_sum(rest), lead, beside)], path=label)
+        yield Entry([label, *blank, *_cells(summed(rest), lead, beside)], path=label)
     if unchanged:
         label = f"… {unchanged:,} {noun}{'' if unchanged == 1 else 's'} unchanged"
         zero = amount(lead, 0)
         yield Entry([label, *blank, "", "", zero, "", *([""] * len(beside))], path=label)
     phases = [comparison.totals[phase] for phase in ("forward", "backward") if phase in comparison.totals]
-    whole = {name: _added([phase[name] for phase in phases]) for name in WORK}
+    whole = {name: added([phase[name] for phase in phases]) for name in WORK}
     whole["parameters"] = phases[0]["parameters"]
     yield Entry(["total", *blank, *_cells(whole, lead, beside)], path="total")
 
 
-def _both(forward: Mapping[str, Figure], backward: Mapping[str, Figure]) -> Mapping[str, Figure]:
+def both(forward: Mapping[str, Figure], backward: Mapping[str, Figure]) -> Mapping[str, Figure]:
     """Work of both phases together."""
     if not backward:
         return forward
-    return {**forward, **{name: _added((forward[name], backward[name])) for name in backward}}
-
-
-def _sum(parts: Sequence[Mapping[str, Figure]]) -> Mapping[str, Figure]:
-    return {name: _added([part[name] for part in parts if name in part]) for name in parts[0]}
-
-
-def _added(figures: Iterable[Figure]) -> Figure:
-    listed = list(figures)
-
-    def known(values: Iterable[int | None]) -> int | None:
-        numbers = list(values)
-        return None if None in numbers else sum(number for number in numbers if number is not None)
-
-    return Figure(
-        sum((figure.before for figure in listed), 0),
-        sum((figure.after for figure in listed), 0),
-        known(figure.before_value for figure in listed),
-        known(figure.after_value for figure in listed),
-    )
+    return {**forward, **{name: added((forward[name], backward[name])) for name in backward}}

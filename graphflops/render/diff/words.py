@@ -9,7 +9,7 @@ from graphflops.cost import REPORTED
 from graphflops.ops import operator
 from graphflops.render.diff.ledger import ledger_lines
 from graphflops.render.diff.titles import titles
-from graphflops.render.text import count_of, formula, listed, memory, number, safe, short_type, shortened
+from graphflops.render.text import formula, listed, memory, number, safe, short_type, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,15 +23,17 @@ NAMES = {
     "parameter_bytes": "parameter memory",
     "buffer_bytes": "buffer memory",
 }
-_BRIEF = {q.name: q.head for q in REPORTED if q.unit == "B"}  # where the unit stands before it
 _IN_BYTES = frozenset(name for name in NAMES if name.endswith("_bytes"))
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _LEADING = tuple(q.name for q in REPORTED if not q.part_of and q.name != "macs")
 _SAID = ("matrix_flops", "parameters", "parameter_bytes", *_PARTS, *_LEADING[1:], "peak_bytes")
+_OTHERS = tuple(
+    name for name in (*(q.name for q in REPORTED), "peak_bytes") if name not in ("matrix_flops", "macs")
+)
+_GENERAL = 3  # changes of sizes, inputs and element types in the first lines
 _DEGREES = ("independent", "linear", "quadratic", "cubic")
 _FORMULA = 80  # characters of a formula in a sentence
 _FACTS = 3  # facts of one module in a line
-_MODULES = 3  # modules named in the lines that come first
 
 
 def amount(name: str, count: int) -> str:
@@ -67,13 +69,16 @@ def share(figure: Figure) -> str:
 
 
 def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
-    """The answer in at most three lines: unknown operators, by how much the whole changed, and where.
+    """The answer: operators of unknown cost, by how much the whole changed, and what changed of the program itself.
 
     Of an export: whether it keeps the work, and the ledger, all of it if `verbose`.
     """
     if comparison.export:
         return [_whole(comparison), *ledger_lines(comparison, verbose=verbose)]
-    return _lines(comparison)[0]
+    general = [*_sizes(comparison), *_general(comparison)]
+    rest = [f"{len(general) - _GENERAL:,} more changes of sizes and inputs"]
+    said = general if verbose or len(general) <= _GENERAL + 1 else [*general[:_GENERAL], *rest]
+    return [*_coverage(comparison), _whole(comparison), *said, *_others(comparison)]
 
 
 def compared_at(comparison: Comparison) -> list[str]:
@@ -91,7 +96,7 @@ def notes(comparison: Comparison) -> list[str]:
     unset = [
         safe(size.name, 40) for size in comparison.sizes if size.value is None and size.before != size.after
     ]
-    lines = [*_lines(comparison)[1], *compared_at(comparison)]
+    lines = compared_at(comparison)
     if unset:
         lines.append(f"without one value for both: {listed(unset, 8)}")
     other = [name for name in NAMES if name not in ("matrix_flops", "macs", *_PARTS)]
@@ -103,34 +108,6 @@ def notes(comparison: Comparison) -> list[str]:
         )
         lines.append(f"only numbered otherwise: {pairs}")
     return lines
-
-
-def _lines(comparison: Comparison) -> tuple[list[str], list[str]]:
-    """The first lines, and those that did not fit among them."""
-    lines = [*_coverage(comparison), _whole(comparison)]
-    general = "; ".join([*_sizes(comparison), *_general(comparison)])
-    if comparison.export:
-        return lines, [general] if general else []
-    where = [fold_line(fold) for fold in comparison.folded]
-    room = 3 - len(lines)
-    later = []
-    if general and (room > 1 or not where):
-        lines.append(general)
-        room -= 1
-    elif general:
-        later.append(general)
-    if where and room > 0:
-        lines += where[: room - 1]
-        rest = where[room - 1 :]
-        lines += [listed_with_rest(rest, _MODULES)] if rest else []
-    return lines, later
-
-
-def listed_with_rest(entries: Sequence[str], most: int) -> str:
-    """`a; b; c; and 4 more changes`."""
-    rest = len(entries) - most
-    more = [] if rest <= 0 else [f"and {rest:,} more change{'s' if rest > 1 else ''}"]
-    return "; ".join([*entries[:most], *more])
 
 
 def _coverage(comparison: Comparison) -> Iterator[str]:
@@ -158,7 +135,7 @@ def _whole(comparison: Comparison) -> str:
     least = [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
     what = "FLOPs of a training step" if "step" in comparison.totals else "FLOPs"
     if comparison.same and not comparison.export:
-        return f"{both}: no difference, {what} {least[0]}{before_after('matrix_flops', flops)[0]} (0)"
+        return f"{both}: identical, {what} {least[0]}{before_after('matrix_flops', flops)[0]}"
     if comparison.export and comparison.same:
         kept = "in both (0)" if not flops.differs else f"→ {before_after('matrix_flops', flops)[1]}"
         return f"{both}: the export keeps the work: {what} {least[0]}{before_after('matrix_flops', flops)[0]} {kept}"
@@ -168,20 +145,37 @@ def _whole(comparison: Comparison) -> str:
         parts.append(_changed("parameters", forward["parameters"], NAMES["parameters"]))
     if held[1] and (not held[0] or comparison.dtypes):
         parts.append(_changed("parameter_bytes", forward["parameter_bytes"], NAMES["parameter_bytes"]))
-    if len(parts) == 1 and not flops.differs:
-        rest = [name for name in _SAID if figures.get(name)]
-        other = next((name for name in rest if figures[name].differs), None)
-        if other is not None:
-            parts.append(_changed(other, figures[other], NAMES[other], least))
+    if len(parts) == 1 and (other := _instead(figures)):
+        parts.append(_changed(other, figures[other], NAMES[other], least))
     verdict = "the export does not keep the work: " if comparison.export else ""
     return f"{both}: {verdict}{', '.join(parts)}"
+
+
+def _instead(figures: Mapping[str, Figure]) -> str:
+    """The quantity that the first line names where FLOPs did not change; "" where they did, or nothing did."""
+    known = [] if figures["matrix_flops"].differs else [name for name in _SAID if figures.get(name)]
+    return next((name for name in known if figures[name].differs), "")
+
+
+def _others(comparison: Comparison) -> Iterator[str]:
+    """The other totals that changed, in percent of what they were."""
+    figures = comparison.totals.get("step") or comparison.totals["forward"]
+    said = _instead(figures)
+    names = [name for name in _OTHERS if name != said and _visibly(figures[name])]
+    parts = [f"{NAMES[name]} {share(figures[name])} %" for name in names]
+    if parts:
+        yield ", ".join(parts)
+
+
+def _visibly(figure: Figure) -> bool:
+    return abs(figure.percent or 0) >= 0.05
 
 
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
     """A total before and after; `least` marks a side that calls of unknown cost are missing from."""
     before, after = (f"{mark}{side}" for mark, side in zip(least, before_after(name, figure), strict=True))
     if not figure.differs:
-        return f"{what} {after} as before (0)"
+        return f"{what} {after} as before (0, 0.0 %)"
     if figure.delta == 0:
         return f"{what} {after} at these sizes, by another formula"
     part = share(figure)
@@ -280,30 +274,6 @@ def _root(type_: str) -> str:
 def type_of(change: ModuleChange) -> str:
     """The module's type, or both types."""
     return safe(short_type(change.after_type or change.before_type), 40)
-
-
-def fold_line(fold: Fold) -> str:
-    """One entry in a sentence: `blocks.0-3.up (x4, Linear): weight [192, 64] → [256, 64], +1.049 M FLOPs`."""
-    change = fold.first
-    several = f"x{len(fold.members):,}" if len(fold.members) > 1 else ""
-    about = ", ".join(part for part in (several, type_of(change) if change.path else "") if part)
-    name = " ".join(part for part in (tag(change), path_of(fold), f"({about})" if about else "") if part)
-    said = [*fact_words(change, fold.figures.get("masked_flops")), *_amounts(fold)]
-    return f"{name}: {', '.join(said)}" if said else name
-
-
-def _amounts(fold: Fold) -> Iterator[str]:
-    """The deltas that a sentence mentions."""
-    first = next((name for name in _LEADING if fold.figures[name].differs), None)
-    for phase in (fold.figures, fold.backward):
-        if first is not None and phase and phase[first].differs:
-            where = " backward" if phase is fold.backward else ""
-            yield f"{delta(first, phase[first])} {_BRIEF.get(first, NAMES[first])}{where}"
-    if fold.figures["parameters"].differs:
-        yield f"{delta('parameters', fold.figures['parameters'])} parameters"
-    unknown = (fold.first.after_unknown - fold.first.before_unknown) * len(fold.members)
-    if unknown > 0:
-        yield f"{count_of(unknown, 'call')} of unknown cost more"
 
 
 def fact_words(change: ModuleChange, masked: Figure | None, most: int = _FACTS) -> list[str]:

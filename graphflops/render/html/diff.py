@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.render.diff import words
+from graphflops.render.diff.causes import cause_words
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.titles import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from graphflops.report import Report, Row
 
 _FACTS = 6  # facts shown of one module
+_CAUSES = 5  # named in the first lines
 
 
 def fragment(found: Comparison) -> str:
@@ -33,7 +35,7 @@ def fragment(found: Comparison) -> str:
 
 
 def _lead(found: Comparison) -> list[str]:
-    return [*words.headlines(found), *words.notes(found)]
+    return [*words.headlines(found), *map(cause_words, found.causes[:_CAUSES]), *words.notes(found)]
 
 
 def html(found: Comparison) -> str:

@@ -1,0 +1,168 @@
+"""Groups entries of a comparison that have one reason: a layer made wider changes every product that reads or writes it."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from graphflops.comparison.result import Cause, Figure, Resized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.comparison.result import Fact, Fold
+
+_SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
+_AXES = re.compile(r"[^,]+")
+_TELLING = (
+    "rows",
+    "channels",
+    "wide",
+    "kernel",
+    "",
+)  # nouns of sizes; what is said of heads comes before these
+
+
+def causes(folds: Iterable[Fold]) -> list[Cause]:
+    """Entries that have a changed size in common as one cause.
+
+    A module without weights whose sizes changed in the same ratio as those around it or in it belongs to that cause too:
+    twice as many heads of half as many channels each.
+    """
+    groups: list[list[Fold]] = []
+    sizes: list[dict[Resized, int]] = []
+    for fold in folds:
+        mine = _resized(fold)
+        numbers = {size[:2] for size in mine}
+        joined = [index for index, those in enumerate(sizes) if numbers & {size[:2] for size in those}]
+        into = joined[0] if joined else len(groups)
+        if not joined:
+            groups.append([])
+            sizes.append({})
+        for index in joined[:0:-1]:  # this entry connects groups that had no size in common
+            groups[into] += groups.pop(index)
+            _count(sizes[into], sizes.pop(index))
+        groups[into].append(fold)
+        _count(sizes[into], mine)
+    _attach(groups, sizes)
+    return [_cause(group, counts) for group, counts in zip(groups, sizes, strict=True)]
+
+
+def _attach(groups: list[list[Fold]], sizes: list[dict[Resized, int]]) -> None:
+    """Moves groups without changed weights into one with sizes of the same ratio, in a module around it or in it."""
+    ratios = [{Fraction(size.after, size.before) for size in counts if size.before} for counts in sizes]
+    places = [_place(group) for group in groups]
+    for index in reversed(range(len(groups))):
+        if not sizes[index] or any(size.noun in _TELLING[:-1] for size in sizes[index]):
+            continue
+        for other, place in enumerate(places):
+            depth = min(len(place), len(places[index]))
+            if other != index and ratios[other] & ratios[index] and place[:depth] == places[index][:depth]:
+                groups[other] += groups.pop(index)
+                _count(sizes[other], sizes.pop(index))
+                del ratios[index], places[index]
+                break
+
+
+def _count(counts: dict[Resized, int], more: Mapping[Resized, int]) -> None:
+    for size, times in more.items():
+        counts[size] = counts.get(size, 0) + times
+
+
+def _resized(fold: Fold) -> dict[Resized, int]:
+    """The fixed sizes that changed; none for a module that is new, gone, moved or that does something else too."""
+    first = fold.first
+    if first.status != "changed" or any(fact.kind not in _SIZED for fact in first.facts):
+        return {}
+    found: dict[Resized, int] = {}
+    for fact in first.facts:
+        for size in _sizes(fact, first.after_type):
+            _count(found, {size: len(fold.members) * (1 + 2 * fact.what.endswith("weight"))})
+    return found
+
+
+def _sizes(fact: Fact, module_type: str) -> Iterator[Resized]:
+    if fact.kind == "heads":
+        if fact.before.isdecimal() and fact.after.isdecimal():
+            yield Resized(int(fact.before), int(fact.after), f"{fact.what} heads")
+        return
+    sides = [_AXES.findall(side.strip("[]").replace(" ", "")) for side in (fact.before, fact.after)]
+    if fact.kind != "shape" or len(sides[0]) != len(sides[1]):
+        return
+    for axis, (ours, theirs) in enumerate(zip(*sides, strict=True)):
+        if ours != theirs and ours.isdecimal() and theirs.isdecimal():
+            yield Resized(int(ours), int(theirs), _noun(fact.what, axis, len(sides[0]), module_type))
+
+
+def _noun(what: str, axis: int, rank: int, module_type: str) -> str:
+    """What an axis of a weight counts; "" of other operands."""
+    if not what.endswith("weight"):
+        return ""
+    if module_type.endswith("Embedding"):
+        return "wide" if axis else "rows"
+    if rank > 2:
+        return "channels" if axis < 2 else "kernel"
+    return "wide"
+
+
+def _cause(folds: Sequence[Fold], counts: Mapping[Resized, int]) -> Cause:
+    place = _place(folds)
+    modules = {tuple(member.path.split(".")[: len(place)]) for fold in folds for member in fold.members}
+    return Cause(
+        tuple(folds),
+        _named(counts),
+        ".".join(place),
+        len(folds[0].members) if len(folds) == 1 else len(modules),
+        summed([fold.figures for fold in folds]),
+        summed([fold.backward for fold in folds if fold.backward]),
+    )
+
+
+def _named(counts: Mapping[Resized, int]) -> tuple[Resized, ...]:
+    """Each pair of sizes once, by its most telling noun, the most frequent first."""
+    total: dict[tuple[int, int], int] = {}
+    nouns: dict[tuple[int, int], str] = {}
+    for size in sorted(counts, key=lambda size: _telling(size.noun)):
+        total[size[:2]] = total.get(size[:2], 0) + counts[size]
+        nouns.setdefault(size[:2], size.noun)
+    ranked = sorted(total, key=lambda pair: (_telling(nouns[pair]) > 1, nouns[pair] == "", -total[pair]))
+    return tuple(Resized(*pair, nouns[pair]) for pair in ranked)
+
+
+def _telling(noun: str) -> int:
+    return _TELLING.index(noun) if noun in _TELLING else -1
+
+
+def _place(folds: Sequence[Fold]) -> list[str]:
+    """The components with which the paths of all entries begin."""
+    paths = [(fold.path or "").split(".") if fold.path else [] for fold in folds]
+    place = []
+    for parts in zip(*paths, strict=False):
+        if len({*parts}) > 1:
+            break
+        place.append(parts[0])
+    return place
+
+
+def summed(parts: Sequence[Mapping[str, Figure]]) -> Mapping[str, Figure]:
+    """Figures added up by quantity."""
+    return {
+        name: added([part[name] for part in parts if name in part]) for name in (parts[0] if parts else ())
+    }
+
+
+def added(figures: Iterable[Figure]) -> Figure:
+    """Figures of one quantity added up; a sum with an unknown part has no value."""
+    listed = list(figures)
+
+    def known(values: Iterable[int | None]) -> int | None:
+        numbers = list(values)
+        return None if None in numbers else sum(number for number in numbers if number is not None)
+
+    return Figure(
+        sum((figure.before for figure in listed), 0),
+        sum((figure.after for figure in listed), 0),
+        known(figure.before_value for figure in listed),
+        known(figure.after_value for figure in listed),
+    )

@@ -1,0 +1,86 @@
+"""Runs git without a shell and without questions, and never a git that lies in the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from typing import TYPE_CHECKING
+
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C"}
+_SUFFIXES = (".exe", "") if os.name == "nt" else ("",)
+
+
+def git(
+    *command: str,
+    given: bytes = b"",
+    output: object = None,
+    check: bool = True,
+    seconds: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> bytes:
+    """What git prints; FileError, in git's words, where it fails and `check` is set.
+
+    given: its standard input. output: a file for what it prints. seconds: that it may take.
+    """
+    try:
+        done = subprocess.run(
+            [executable(os.environ.get("PATH", "")), *command],
+            input=given,
+            stdout=output or subprocess.PIPE,  # type: ignore[call-overload]
+            stderr=subprocess.PIPE,
+            env={**os.environ, **_QUIET, **(environment or {})},
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise FileError(f"git {command[0]}: takes more than {seconds:g} s") from None
+    if check and done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise FileError(f"git {command[0]}: {shown(said[0] if said else 'failed', 300)}")
+    return b"" if done.returncode else done.stdout or b""
+
+
+def succeeds(*command: str, seconds: float | None = None) -> bool:
+    """True if git succeeds."""
+    try:
+        git(*command, seconds=seconds)
+    except FileError:
+        return False
+    return True
+
+
+@cache
+def executable(path: str) -> str:
+    """The git of the folders in PATH; FileError where there is none.
+
+    Windows looks into the current folder first, and so does a PATH with an empty or relative part: there a pull request
+    can put a git of its own. Folders in the checkout are skipped.
+    """
+    checkout = _checkout(os.path.realpath(os.curdir))
+    for folder in path.split(os.pathsep):
+        if not os.path.isabs(folder) or _within(os.path.realpath(folder), checkout):
+            continue
+        for suffix in _SUFFIXES:
+            file = os.path.join(folder, f"git{suffix}")
+            if os.path.isfile(file) and os.access(file, os.X_OK):
+                return file
+    raise FileError("git is not installed, so that revisions cannot be read")
+
+
+def _checkout(folder: str) -> str:
+    """The nearest folder around that has a `.git`; "" where there is none."""
+    while not os.path.exists(os.path.join(folder, ".git")):
+        if os.path.dirname(folder) == folder:
+            return ""
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _within(folder: str, checkout: str) -> bool:
+    return bool(checkout) and f"{folder}{os.sep}".startswith(checkout.rstrip(os.sep) + os.sep)
