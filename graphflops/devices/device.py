@@ -39,14 +39,15 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Measured times of one family of kernels.
+    """Measured times of one family of kernels, which correct the model of the family near them.
 
-    points: rows of numbers as `columns` names them; the last column is the time in microseconds.
-    software: versions of the libraries that ran. data: contents of the operands. source, license: of public measurements.
-    error: median, mean and 90th percentile of the relative error on rows that are not among the points.
+    variant: of the kernels, as in `Kernel`. points: rows of numbers as `columns` names them, the last one microseconds.
+    software: versions of the libraries that ran. data: contents of the operands, and what of them is in the cache.
+    error: median, mean and 90th percentile of the relative error on measured rows that are not among the points.
     """
 
     family: str
+    variant: str
     dtype: str
     columns: tuple[str, ...]
     points: tuple[tuple[float, ...], ...]
@@ -66,7 +67,9 @@ class Device:
     context_bytes: memory that the driver and libraries of one process take. blas_workspace_bytes: what PyTorch allocates for
     the matrix products of one thread. multiprocessors: independent cores with
     their own matrix units (NVIDIA: SMs, AMD: compute units). clock_hz: the highest they run at. power_watts: board limit.
-    sources: where each figure is from, by field.
+    rates: constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
+    cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
+    whose constants are used, because this one was not measured. sources: where each figure is from, by field.
     """
 
     name: str
@@ -85,4 +88,6 @@ class Device:
     l2_bandwidth: Positive | None = None
     links: tuple[Link, ...] = ()
     launch: Launch | None = None
+    rates_of: str = ""
+    rates: Mapping[str, Mapping[str, Positive]] = field(default_factory=dict)
     calibration: tuple[Calibration, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,12 +18,12 @@ _LARGEST = 1_000_000  # bytes of a profile
 def device(name: str) -> Device:
     """The device of a name or alias (case is ignored), or of a profile at a path that ends in .json."""
     if name.endswith(".json"):
-        return _read(Path(name))
+        return _with_rates(_read(Path(name)))
     wanted = _folded(name)
     for file in sorted(_files(), key=lambda file: file.stem != wanted):
         known = _read(file)
         if wanted in map(_folded, (file.stem, known.name, *known.aliases)):
-            return known
+            return _with_rates(known)
     raise OptionError(
         f"--device {shown(name)}: unknown device; known: {', '.join(names())}, or a profile's path"
     )
@@ -36,6 +37,13 @@ def names() -> tuple[str, ...]:
 def published() -> list[Device]:
     """All devices whose profiles come with graphflops, the most used first."""
     return [_read(file) for file in _files()]
+
+
+def _with_rates(known: Device) -> Device:
+    """The device with the constants of the device that it names, where it has none of its own."""
+    if known.rates or known.rates_of not in names():
+        return known
+    return replace(known, rates=_read(_FOLDER / f"{known.rates_of}.json").rates)
 
 
 def _files() -> list[Path]:

@@ -110,8 +110,9 @@ class Kernel:
 
     flops: multiply-adds on matrix units, each 2 FLOPs. vector_flops: other arithmetic, a transcendental counted as one.
     cached_bytes: part of `read_bytes` that the kernel before has just written, and which may still be in the L2 cache.
-    dtype: element type of the matrix product, or of the largest operand. transposes: it reads and writes memory in different
-    orders, as a layout conversion does.
+    dtype: element type of the matrix product, or of the largest operand. variant: what tells kernels of a family apart:
+    "strided" where an elementwise kernel computes an address for each element, "outer" where rows are not contiguous, else
+    the name of the operator.
     """
 
     family: Family
@@ -122,4 +123,4 @@ class Kernel:
     written_bytes: int = 0
     sizes: Sizes | None = None
     cached_bytes: int = 0
-    transposes: bool = False
+    variant: str = ""

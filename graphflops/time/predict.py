@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.time import predict_attention, predict_products, predict_traffic
+from graphflops.time.correction import correction
+from graphflops.time.kernel import Attention, Convolution, Kernel, Product, Recurrence
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from graphflops.devices import Device
-    from graphflops.time.kernel import Kernel
 
 Bound = Literal["matrix", "vector", "memory", "latency"]
 
-# What kernels reach of published peaks where nothing was measured, and the shortest time of a kernel.
+# Where nothing was measured: shares of the published peaks, the shortest time of a kernel, and a wide interval.
 _MATRIX_SHARE = 0.75
 _MEMORY_SHARE = 0.8
-_SHORTEST = 2e-6  # seconds
-_UNMEASURED = 2.0  # the interval is from half of the prediction to twice of it
+_SHORTEST = 2e-6
+_UNMEASURED = 2.0
+_NINE_OF_TEN = 1.645  # standard deviations
+_OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
+_CELL = 1.5e-6  # seconds of the elementwise part of a recurrent step
+_RECURRENCE = 1.6  # the library may fuse all steps into one kernel
+_BYTES = {
+    "bool": 1,
+    "int64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "int16": 2,
+    "uint8": 1,
+    "int8": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +49,96 @@ class Time:
 
 
 def predict(kernel: Kernel, device: Device) -> Time:
-    """The time of a kernel: the longest of its arithmetic, its traffic and the shortest time of any kernel."""
+    """The time of a kernel by the model of its family, with constants measured on the device or on a similar one."""
+    if isinstance(kernel.sizes, Recurrence):
+        return _recurrence(kernel, kernel.sizes, device)
+    width = bytes_of(kernel.dtype)
+    rates = _rates(kernel, width, device)
+    if rates is None:
+        return _by_ceilings(kernel, device)
+    seconds, arithmetic, traffic = _modelled(kernel, width, rates, device)
+    spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
+    corrected = correction(kernel, device)
+    if corrected is not None:
+        seconds *= corrected.factor
+        spread = exp(_NINE_OF_TEN * corrected.deviation)
+    bound: Bound = "memory"
+    if max(arithmetic, traffic) < seconds / 3:
+        bound = "latency"
+    elif arithmetic > traffic:
+        bound = "matrix" if kernel.flops else "vector"
+    return Time(seconds, seconds / spread, seconds * spread, bound)
+
+
+def modelled(kernel: Kernel, device: Device) -> float | None:
+    """Seconds by the model of the family, without corrections; None where the device has no constants for it."""
+    width = bytes_of(kernel.dtype)
+    rates = _rates(kernel, width, device)
+    return None if rates is None else _modelled(kernel, width, rates, device)[0]
+
+
+def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
+    """In each layer and direction a product of all inputs, then one after the other the steps: a product and the cell."""
+    gates, rows = sizes.gates * sizes.hidden, sizes.steps * sizes.batch
+    first = predict(_product(kernel.dtype, rows, gates, sizes.inputs), device).seconds
+    later = predict(_product(kernel.dtype, rows, gates, sizes.directions * sizes.hidden), device).seconds
+    step = predict(_product(kernel.dtype, sizes.batch, gates, sizes.hidden), device).seconds + _CELL
+    inputs = first + (sizes.layers - 1) * later
+    seconds = sizes.directions * (inputs + sizes.layers * sizes.steps * step)
+    return Time(seconds, seconds / _RECURRENCE, seconds * _RECURRENCE, "latency")
+
+
+def _product(dtype: str, m: int, n: int, k: int) -> Kernel:
+    width = int(bytes_of(dtype))
+    return Kernel("matmul", dtype, 2 * m * n * k, 0, width * k * (m + n), width * m * n, Product(m, n, k))
+
+
+def _modelled(
+    kernel: Kernel, width: float, rates: Mapping[str, float], device: Device
+) -> tuple[float, float, float]:
+    """Seconds, and of these arithmetic and traffic."""
+    moved = kernel.read_bytes + kernel.written_bytes
+    peak = matrix_peak("tfloat32" if _is_tf32(kernel) else kernel.dtype, device)
+    match kernel.sizes:
+        case Product() as sizes if peak:
+            problem = predict_products.of_product(sizes, width, peak, moved)
+        case Convolution() as sizes if peak and predict_products.convolution_kind(sizes) != "depthwise":
+            problem = predict_products.of_convolution(sizes, width, peak, moved)
+        case Attention() as sizes if peak:
+            return predict_attention.seconds(sizes, moved, peak, rates, device)
+        case _:
+            return predict_traffic.seconds(kernel, width, rates, device)
+    return predict_products.seconds(problem, rates, device)
+
+
+def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] | None:
+    """The constants for a kernel: of its variant and width of elements if these were measured apart, else of its family."""
+    bits = str(int(8 * width))
+    variants = [".".join(filter(None, (kernel.family, *parts))) for parts in _variants(kernel)]
+    for name in (*(f"{variant}.{bits}" for variant in variants), *variants):
+        if name in device.rates:
+            return device.rates[name]
+    return None
+
+
+def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
+    match kernel.sizes:
+        case Convolution() as sizes:
+            kind = predict_products.convolution_kind(sizes)
+            return ((kind, sizes.phase), (kind,), ("dense", sizes.phase), ("dense",))
+        case Attention() as sizes:
+            return ((sizes.kernel, sizes.phase), (sizes.kernel,), ())
+        case _:
+            return ((kernel.variant,), ())
+
+
+def _is_tf32(kernel: Kernel) -> bool:
+    """Whether float32 is multiplied as TF32, as cuDNN does by default and cuBLAS does not."""
+    return kernel.family == "convolution" and kernel.dtype == "float32"
+
+
+def _by_ceilings(kernel: Kernel, device: Device) -> Time:
+    """The longest of arithmetic, traffic and the shortest time of any kernel."""
     limits: dict[Bound, float] = {
         "matrix": _seconds(kernel.flops, matrix_peak(kernel.dtype, device), _MATRIX_SHARE),
         "vector": _seconds(kernel.vector_flops, device.vector, _MATRIX_SHARE),
@@ -37,7 +146,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
         "latency": _SHORTEST,
     }
     bound = max(limits, key=lambda name: limits[name])
-    seconds = max(limits["latency"], 0.0) + max(limits["matrix"], limits["vector"], limits["memory"])
+    seconds = _SHORTEST + max(limits["matrix"], limits["vector"], limits["memory"])
     return Time(seconds, seconds / _UNMEASURED, seconds * _UNMEASURED, bound)
 
 
@@ -49,6 +158,15 @@ def matrix_peak(dtype: str, device: Device) -> float | None:
         else {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     )
     return device.matrix.get("int8" if name == "uint8" else name)
+
+
+def bytes_of(dtype: str) -> float:
+    """Bytes of an element; 4 where the name does not tell."""
+    if dtype in _BYTES:
+        return _BYTES[dtype]
+    if dtype.startswith("float8"):
+        return 1
+    return 2 if "16" in dtype else 0.5 if dtype.endswith("int4") else 4
 
 
 def _seconds(flops: int, peak: float | None, share: float) -> float:

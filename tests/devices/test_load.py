@@ -32,10 +32,15 @@ def test_no_two_devices_share_a_name():
 @pytest.mark.parametrize("name", names())
 def test_every_figure_has_a_source(name):
     known = device(name)
-    plain = {"name", "aliases", "sources", "calibration"}
-    figures = {field for field in Device.__slots__ if getattr(known, field) not in (None, ())} - plain
+    plain = {"name", "aliases", "sources", "calibration", "rates"}
+    figures = {field for field in Device.__slots__ if getattr(known, field)} - plain
     assert figures <= set(known.sources)
     assert all(source for source in known.sources.values())
+
+
+def test_a_device_that_was_not_measured_has_the_constants_of_another():
+    assert device("l4").rates_of == "h200"
+    assert device("l4").rates == device("h200").rates
 
 
 @pytest.mark.parametrize("name", names())

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from graphflops.time.kernel import Kernel
 from graphflops.time.lowering.attentions import attention, attention_backward
 from graphflops.time.lowering.convolutions import convolution, convolution_backward
-from graphflops.time.lowering.moved import copy, elementwise, fill, of_rows, reduction, rows_kernel
+from graphflops.time.lowering.moved import (
+    copy,
+    elementwise,
+    fill,
+    is_strided,
+    of_rows,
+    reduction,
+    rows_kernel,
+)
 from graphflops.time.lowering.norms import norm, norm_backward
 from graphflops.time.lowering.products import product, product_backward
 from graphflops.time.lowering.recurrences import recurrent, recurrent_backward
@@ -49,7 +57,8 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     if out is None:
         return []
     work = call.cost.vector_flops + call.cost.transcendentals
-    return [elementwise(out, call.cost.read_bytes, call.cost.written_bytes, work)]
+    variant = "strided" if is_strided(call.operands, out) else ""
+    return [elementwise(out, call.cost.read_bytes, call.cost.written_bytes, work, variant=variant)]
 
 
 def _cast(call: ConcreteCall) -> list[Kernel]:

@@ -87,7 +87,7 @@ def _conversion(tensor: Tensor) -> Kernel:
     channels = tensor.shape[1]
     padded = -(-channels // _ALIGNED) * _ALIGNED
     written = tensor.full_bytes * padded // max(channels, 1)
-    return Kernel("copy", tensor.dtype, read_bytes=tensor.full_bytes, written_bytes=written)
+    return Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, variant="channels_last")
 
 
 def problem_of(call: ConcreteCall) -> Problem | None:
@@ -118,7 +118,11 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
         *problem.converted(x, weight),
         problem.kernel("forward", call.cost.matrix_flops, (x, weight), out),
         *problem.converted(out),
-        *([elementwise(out, out.full_bytes + bias.nbytes, out.full_bytes)] if bias is not None else []),
+        *(
+            [elementwise(out, out.full_bytes + bias.nbytes, out.full_bytes, variant="strided")]
+            if bias is not None
+            else []
+        ),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graphflops.time.kernel import Kernel, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from graphflops.time.concrete import ConcreteCall, Tensor
     from graphflops.time.kernel import Family
@@ -15,17 +15,22 @@ if TYPE_CHECKING:
     Lowering = Callable[[ConcreteCall], list[Kernel]]
 
 
-def elementwise(tensor: Tensor, read: int, written: int, work: int = 0) -> Kernel:
+def elementwise(tensor: Tensor, read: int, written: int, work: int = 0, *, variant: str = "") -> Kernel:
     """A pointwise kernel of a tensor's element type."""
-    return Kernel("elementwise", tensor.dtype, vector_flops=work, read_bytes=read, written_bytes=written)
+    return Kernel("elementwise", tensor.dtype, 0, work, read, written, variant=variant)
+
+
+def is_strided(tensors: Sequence[Tensor], out: Tensor) -> bool:
+    """Whether a pointwise kernel computes an address for each element: operands are broadcast or lie in different orders."""
+    lie = [tensor for tensor in tensors if tensor.rank]
+    return any(tensor.shape != out.shape or tensor.strides != lie[0].strides for tensor in lie)
 
 
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     """A copy of a tensor in row-major order, as elements of `bits` bits."""
     written = tensor.numel * (bits or tensor.bits) // 8
-    return Kernel(
-        "copy", tensor.dtype, read_bytes=tensor.nbytes, written_bytes=written, sizes=_transposed(tensor)
-    )
+    sizes, variant = _transposed(tensor), "" if tensor.is_contiguous else "strided"
+    return Kernel("copy", tensor.dtype, 0, 0, tensor.nbytes, written, sizes, variant=variant)
 
 
 def _transposed(tensor: Tensor) -> Rows | None:
@@ -49,6 +54,7 @@ def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int 
         read_bytes=tensor.nbytes,
         written_bytes=results * (bits or tensor.bits) // 8,
         sizes=Rows(results, tensor.numel // max(results, 1), is_inner),
+        variant="" if is_inner else "outer",
     )
 
 
@@ -68,9 +74,11 @@ def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, wri
     """A kernel on the rows of a tensor: those of its last axis unless the call names another."""
     axis = axis_of(call, like.rank)
     columns = like.shape[axis] if like.rank else 1
-    sizes = Rows(like.numel // max(columns, 1), columns, axis == like.rank - 1)
+    is_inner = axis == like.rank - 1
+    sizes = Rows(like.numel // max(columns, 1), columns, is_inner)
     work = call.cost.vector_flops + call.cost.transcendentals
-    return Kernel(family, like.dtype, vector_flops=work, read_bytes=read, written_bytes=written, sizes=sizes)
+    variant = call.operator.name if is_inner else "outer"
+    return Kernel(family, like.dtype, 0, work, read, written, sizes, variant=variant)
 
 
 def axis_of(call: ConcreteCall, rank: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows
@@ -9,6 +11,8 @@ from graphflops.time.lowering.moved import elementwise
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
+
+_HALF = 16  # bits
 
 
 def norm(call: ConcreteCall) -> list[Kernel]:
@@ -18,12 +22,25 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         return []
     name = call.operator.name
     if name in ("group_norm", "native_group_norm"):
-        moments = _kernel(call, x, x.full_bytes, 0)
-        return [moments, elementwise(x, 0, 0), elementwise(x, x.full_bytes, x.full_bytes, 2 * x.numel)]
-    is_training = call.arguments.get("training") is True
-    if name in ("batch_norm", "instance_norm") and not is_training and name == "batch_norm":
-        return [elementwise(x, call.cost.read_bytes, call.cost.written_bytes, call.cost.vector_flops)]
+        moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
+        applied = elementwise(x, x.full_bytes, x.full_bytes, 2 * x.numel, variant="strided")
+        return [moments, elementwise(x, 0, 0), applied]
+    if name == "batch_norm" and call.arguments.get("training") is not True:
+        return _applied_batch_norm(call, x)
     return [_kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)]
+
+
+def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
+    channels = x.shape[1] if x.rank > 1 else 1
+    if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
+        read, written = call.cost.read_bytes, call.cost.written_bytes
+        return [elementwise(x, read, written, call.cost.vector_flops, variant="strided")]
+    images = x.numel // max(prod(x.shape[2:]) * channels, 1)
+    applied = _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)
+    rows = Rows(images * channels, x.numel // max(images * channels, 1))
+    factors = elementwise(x, 2 * channels, 4 * channels)
+    return [*[factors] * (2 if x.bits == _HALF else 0), replace(applied, sizes=rows, variant="batch_norm")]
 
 
 def norm_backward(call: ConcreteCall) -> list[Kernel]:
@@ -43,7 +60,9 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
     work = call.cost.vector_flops + call.cost.transcendentals
-    return Kernel("normalization", x.dtype, 0, work, read, written, _rows(call, x))
+    rows = _rows(call, x)
+    variant = "" if rows.is_inner else "outer"
+    return Kernel("normalization", x.dtype, 0, work, read, written, rows, variant=variant)
 
 
 def _rows(call: ConcreteCall, x: Tensor) -> Rows:

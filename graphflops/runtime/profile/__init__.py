@@ -1,0 +1,1 @@
+"""Measures the kernels that times are predicted from, on the device of this machine."""

@@ -1,0 +1,108 @@
+"""Attention kernels of torch to be measured: prefill and decoding, with and without a mask, and gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphflops.runtime.profile.trial import Trial, random
+from graphflops.time.kernel import Attention, Kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.runtime.profile.trial import Calls, Clock
+    from graphflops.time.kernel import AttentionKernel
+
+# Kernel, element type, forward and backward calls.
+_COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (
+    ("flash", "bfloat16", 90, 40),
+    ("efficient", "float32", 40, 20),
+    ("efficient", "bfloat16", 30, 10),
+    ("cudnn", "bfloat16", 40, 20),
+)
+_MOST_FLOPS = 1.5e12
+_MOST_SCORES = 2**31
+
+
+def attentions(clock: Clock) -> Iterator[Trial]:
+    """Attention by every kernel that torch has on a GPU; none on a CPU, where it is products and softmax."""
+    if clock.device != "cuda":
+        return
+    for kernel, dtype, forward, backward in _COUNTS:
+        chance = Random(kernel + dtype)
+        for index in range(forward + backward):
+            sizes, is_causal = _sizes(chance, kernel, index >= forward)
+            trial = _trial(sizes, is_causal, dtype)
+            if trial.kernel.flops < _MOST_FLOPS * (0.2 if dtype == "float32" else 1):
+                yield trial
+
+
+def _sizes(chance: Random, kernel: AttentionKernel, is_backward: bool) -> tuple[Attention, bool]:
+    batch, heads = chance.choice((1, 2, 4, 8, 16, 32, 64, 256)), chance.choice((4, 8, 12, 16, 32, 48))
+    width = chance.choice((32, 64, 64, 64, 80, 128, 128))
+    keys = chance.choice((32, 49, 77, 128, 197, 256, 512, 577, 1024, 1500, 2048, 4096, 8192))
+    shapes = (
+        ("self", "self", "causal", "decode") if kernel == "flash" and not is_backward else ("self", "causal")
+    )
+    shape = chance.choice(shapes)
+    if shape == "decode":
+        keys *= chance.choice((1, 4))
+    queries = 1 if shape == "decode" else keys
+    batch = max(1, min(batch, _MOST_SCORES // (heads * queries * keys), 2**29 // (heads * keys * width)))
+    shared = chance.choice((1, 1, 4)) if kernel == "flash" and not is_backward else 1
+    computed = 0.5 * (1 + 1 / queries) if shape == "causal" else 1.0
+    phase = "backward" if is_backward else "forward"
+    sizes = Attention(batch, heads, heads // shared, queries, keys, width, computed, kernel, phase)  # type: ignore[arg-type]
+    return sizes, shape == "causal"
+
+
+def _trial(sizes: Attention, is_causal: bool, dtype: str) -> Trial:
+    kind = getattr(torch, dtype)
+    queries = sizes.batch * sizes.heads * sizes.queries * sizes.width * kind.itemsize
+    keys = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.width * kind.itemsize
+    flops = int(4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.width * sizes.computed)
+    if sizes.phase == "backward":
+        kernel = Kernel("attention", dtype, flops * 5 // 2, 0, 3 * queries + keys, queries + keys, sizes)
+    else:
+        kernel = Kernel("attention", dtype, flops, 0, queries + keys, queries, sizes)
+    return Trial(kernel, partial(_prepare, kind, sizes, is_causal))
+
+
+def _prepare(kind: torch.dtype, sizes: Attention, is_causal: bool) -> Calls:
+    q = random((sizes.batch, sizes.queries, sizes.heads, sizes.width), kind, "cuda").transpose(1, 2)
+    k, v = (
+        random((sizes.batch, sizes.keys, sizes.kv_heads, sizes.width), kind, "cuda").transpose(1, 2)
+        for _ in range(2)
+    )
+    forward = _forward(sizes, q, k, v, is_causal)
+    if sizes.phase == "forward":
+        return [forward]
+    return [_backward(sizes, q, k, v, is_causal, forward())]
+
+
+def _forward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool) -> partial[Any]:
+    ops = torch.ops.aten
+    wants = sizes.phase == "backward"
+    if sizes.kernel == "flash":
+        return partial(ops._scaled_dot_product_flash_attention, q, k, v, 0.0, is_causal)
+    if sizes.kernel == "cudnn":
+        return partial(ops._scaled_dot_product_cudnn_attention, q, k, v, None, wants, 0.0, is_causal)
+    return partial(ops._scaled_dot_product_efficient_attention, q, k, v, None, wants, 0.0, is_causal)
+
+
+def _backward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool, saved: Any) -> partial[Any]:
+    ops, inputs = torch.ops.aten, (torch.randn_like(saved[0]), q, k, v)
+    if sizes.kernel == "efficient":
+        wanted = [True, True, True, False]
+        backward = ops._scaled_dot_product_efficient_attention_backward
+        return partial(backward, *inputs, None, *saved, 0.0, wanted, is_causal)
+    out, lse, *lengths, seed, offset = saved[:8]
+    if sizes.kernel == "flash":
+        backward = ops._scaled_dot_product_flash_attention_backward
+        return partial(backward, *inputs, out, lse, *lengths, 0.0, is_causal, seed, offset)
+    backward = ops._scaled_dot_product_cudnn_attention_backward
+    return partial(backward, *inputs, out, lse, seed, offset, None, *lengths, 0.0, is_causal)

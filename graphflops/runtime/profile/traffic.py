@@ -1,0 +1,243 @@
+"""Kernels limited by memory traffic, to be measured: elementwise, normalizations, reductions, gathers, sorts and others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphflops.runtime.profile.trial import Trial, random, spread
+from graphflops.time.kernel import Kernel, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from graphflops.runtime.profile.trial import Calls, Clock
+    from graphflops.time.kernel import Family
+
+    Make = Callable[[torch.Tensor], Callable[[], object]]
+
+ATEN = torch.ops.aten
+_MOST_ELEMENTS = {"cuda": 2**28, "cpu": 2**23}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One operator on a rows x columns tensor.
+
+    reads, writes: bytes per element of it, relative to its element type. work: arithmetic per element.
+    is_inner: a row is contiguous. make: prepares a call from the tensor. is_cold: operands are not in the cache.
+    """
+
+    family: Family
+    make: Make
+    reads: float = 1.0
+    writes: float = 1.0
+    work: int = 1
+    count: int = 8
+    columns: tuple[int, int] = (32, 16384)
+    is_inner: bool = True
+    variant: str = ""
+    is_cold: bool = False
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    most: int = 2**28
+
+
+def _with(make: Callable[..., object], *others: Callable[[torch.Tensor], Any]) -> Make:
+    """A call of `make` on the tensor and operands that are made from it."""
+    return lambda x: partial(make, x, *(other(x) for other in others))
+
+
+def _same(x: torch.Tensor) -> torch.Tensor:
+    return torch.randn_like(x)
+
+
+def _row(x: torch.Tensor) -> torch.Tensor:
+    return torch.randn_like(x[0])
+
+
+def _column(x: torch.Tensor) -> torch.Tensor:
+    return torch.randn_like(x[:, :1])
+
+
+def _places(x: torch.Tensor) -> torch.Tensor:
+    return torch.randint(len(x), (len(x),), device=x.device)
+
+
+def _halves(x: torch.Tensor) -> list[torch.Tensor]:
+    return list(x.chunk(2))
+
+
+def _image(call: Callable[[torch.Tensor], object], side: int = 28) -> Make:
+    """A call on rows that are images: rows of side x side pixels, as batch x 32 channels."""
+    return lambda x: partial(call, x[: len(x) // 32 * 32].view(-1, 32, side, side))
+
+
+def _layer_norm_backward(x: torch.Tensor) -> Callable[[], object]:
+    weight, shape = _row(x), [x.shape[1]]
+    _, mean, rstd = ATEN.native_layer_norm(x, shape, weight, weight, 1e-5)
+    return partial(
+        ATEN.native_layer_norm_backward, _same(x), x, shape, mean, rstd, weight, weight, [True] * 3
+    )
+
+
+def _softmax_backward(x: torch.Tensor) -> Callable[[], object]:
+    return partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype)
+
+
+def _layer_norm(x: torch.Tensor) -> Callable[[], object]:
+    weight = _row(x)
+    return partial(torch.layer_norm, x, (x.shape[1],), weight, weight)
+
+
+def _batch_norm(is_training: bool) -> Callable[[torch.Tensor], Callable[[], object]]:
+    def make(x: torch.Tensor) -> Callable[[], object]:
+        image = x[: len(x) // 64 * 64].view(-1, 64, x.shape[1], 1)
+        mean, variance = torch.zeros(64, device=x.device), torch.ones(64, device=x.device)
+        weight = torch.ones(64, device=x.device, dtype=x.dtype)
+        mean, variance = mean.to(x.dtype), variance.to(x.dtype)
+        return partial(
+            torch.batch_norm, image, weight, weight, mean, variance, is_training, 0.1, 1e-5, is_training
+        )
+
+    return make
+
+
+def _group_norm(x: torch.Tensor) -> Callable[[], object]:
+    image = x[: len(x) // 32 * 32].view(-1, 32 * 8, x.shape[1] // 8)
+    weight = torch.randn(256, device=x.device, dtype=x.dtype)
+    return partial(torch.group_norm, image, 32, weight, weight)
+
+
+def _adam(x: torch.Tensor) -> Callable[[], object]:
+    p, g, m, v = (list(torch.randn_like(x).chunk(8)) for _ in range(4))
+    v = [one.abs() for one in v]
+    steps = [torch.ones((), device=x.device) for _ in p]
+    options = {
+        "lr": 1e-3,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "weight_decay": 0.01,
+        "eps": 1e-8,
+        "amsgrad": False,
+        "maximize": False,
+    }
+    return partial(torch._fused_adamw_, p, g, m, v, [], steps, **options)
+
+
+def _add_lists(x: torch.Tensor) -> Callable[[], object]:
+    return partial(torch._foreach_add, list(x.chunk(16)), list(_same(x).chunk(16)))
+
+
+def plans() -> tuple[Plan, ...]:
+    """The operators that are measured: those that models run most."""
+    image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
+    resize = torch.nn.functional.interpolate
+    return (
+        Plan("elementwise", _with(torch.relu), count=14),
+        Plan("elementwise", _with(torch.add, _same), reads=2, count=14),
+        Plan("elementwise", _with(torch.relu), count=8, is_cold=True),
+        Plan("elementwise", _with(torch.nn.functional.gelu), work=10),
+        Plan("elementwise", _with(torch.mul, _row)),
+        Plan("elementwise", _with(torch.mul, _column)),
+        Plan("elementwise", _with(torch.exp), work=1),
+        Plan("elementwise", _with(torch.clamp, lambda _: 0)),
+        Plan("copy", _with(torch.clone)),
+        Plan("copy", lambda x: partial(torch.cat, [x, _same(x)]), reads=2, writes=2),
+        Plan("copy", lambda x: x.t().contiguous, variant="strided"),
+        Plan("copy", lambda x: x.view(-1, 32, x.shape[1]).transpose(1, 2).contiguous, variant="strided"),
+        Plan("copy", lambda x: x.view(-1, 16, 2, x.shape[1]).transpose(1, 2).contiguous),
+        Plan("copy", lambda x: x.float, writes=2, dtypes=("bfloat16",)),
+        Plan("copy", lambda x: x.bfloat16, writes=0.5, dtypes=("float32",)),
+        Plan("normalization", _layer_norm, work=8, count=14, columns=(64, 8192)),
+        Plan("normalization", _layer_norm_backward, reads=2, work=14, columns=(64, 8192)),
+        Plan("normalization", _batch_norm(False), work=4, columns=(49, 12544), is_inner=False),
+        Plan("normalization", _batch_norm(True), reads=2, work=8, columns=(49, 12544), is_inner=False),
+        Plan("normalization", _group_norm, work=8, columns=(256, 16384)),
+        Plan("softmax", lambda x: partial(torch.softmax, x, 1), work=5, count=14, columns=(32, 65536)),
+        Plan(
+            "softmax",
+            lambda x: partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype),
+            reads=2,
+            work=4,
+        ),
+        Plan("softmax", lambda x: partial(torch.softmax, x, 0), work=5, is_inner=False),
+        Plan("reduction", lambda x: partial(torch.sum, x, 1), writes=0, count=10, columns=(32, 65536)),
+        Plan("reduction", lambda x: partial(torch.sum, x, 0), writes=0, count=10, is_inner=False),
+        Plan("reduction", lambda x: partial(torch.sum, x), writes=0),
+        Plan("reduction", lambda x: partial(torch.argmax, x, 1), writes=0),
+        Plan("gather", _with(torch.index_select, lambda x: 0, _places), is_cold=True),
+        Plan(
+            "gather",
+            lambda x: partial(torch.gather, x, 0, _places(x)[:, None].expand_as(x).contiguous()),
+            reads=3,
+        ),
+        Plan(
+            "scatter", lambda x: partial(x.index_add, 0, _places(x), _same(x)), reads=3, writes=2, most=2**24
+        ),
+        Plan(
+            "scatter",
+            lambda x: partial(ATEN.embedding_dense_backward, x, _places(x), len(x), -1, False),
+            most=2**24,
+        ),
+        image(_image(lambda x: torch.max_pool2d(x, 3, 2, 1)), writes=0.25, work=9),
+        image(_image(lambda x: torch.nn.functional.avg_pool2d(x, 2)), writes=0.25, work=4),
+        image(_image(lambda x: resize(x, scale_factor=2, mode="bilinear")), writes=4, work=32),
+        image(_image(lambda x: resize(x, scale_factor=2)), writes=4, work=0),
+        Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
+        Plan(
+            "optimizer",
+            _adam,
+            reads=4,
+            writes=3,
+            work=15,
+            columns=(1024, 1024),
+            dtypes=("bfloat16", "float32"),
+        ),
+        Plan("optimizer", _add_lists, reads=2, columns=(1024, 1024)),
+        Plan("scan", lambda x: partial(torch.cumsum, x, 1), dtypes=("float32",)),
+        Plan(
+            "scan",
+            lambda x: partial(torch.cumsum, x, 0),
+            dtypes=("float32",),
+            is_inner=False,
+            count=5,
+            most=2**24,
+        ),
+        Plan("sort", lambda x: partial(torch.sort, x, 1), writes=3, dtypes=("float32",), most=2**24),
+        Plan("sort", lambda x: partial(torch.topk, x, 8, 1), writes=0, dtypes=("float32",), most=2**24),
+        Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=("float32",), most=2**26),
+    )
+
+
+def traffic(clock: Clock) -> Iterator[Trial]:
+    """All plans at sizes from a few rows to as many as fit."""
+    for plan in plans():
+        for dtype in plan.dtypes:
+            most = min(plan.most, _MOST_ELEMENTS[clock.device])
+            for elements, columns in spread(plan.count, (4096, most), plan.columns):
+                rows = max(1, elements // columns // 64) * 64
+                if rows * columns <= most and (
+                    plan.is_inner or plan.family == "normalization" or rows <= 65536
+                ):
+                    yield _trial(plan, dtype, rows, columns, clock)
+
+
+def _trial(plan: Plan, dtype: str, rows: int, columns: int, clock: Clock) -> Trial:
+    width = getattr(torch, dtype).itemsize
+    span = rows * columns
+    read, written = int(plan.reads * span * width), int(plan.writes * span * width)
+    cached = 0 if plan.is_cold else read
+    sizes = Rows(rows, columns, plan.is_inner) if plan.is_inner else Rows(columns, rows, False)
+    kernel = Kernel(
+        plan.family, dtype, 0, plan.work * span, read, written, sizes, cached, variant=plan.variant
+    )
+    return Trial(kernel, partial(_prepare, plan, getattr(torch, dtype), (rows, columns), clock))
+
+
+def _prepare(plan: Plan, kind: torch.dtype, shape: tuple[int, int], clock: Clock) -> Calls:
+    sets = clock.sets(prod(shape) * kind.itemsize) if plan.is_cold else 1
+    return [plan.make(random(shape, kind, clock.device)) for _ in range(sets)]

@@ -1,0 +1,139 @@
+"""One kernel to be measured, and the clock that measures it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.time.kernel import Kernel
+
+    Calls = Sequence[Callable[[], object]]
+
+_MEASURED = 1.5e-3  # seconds of one measurement; short kernels are repeated to fill it
+_MOST_CALLS = 40
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A kernel, and a function that prepares calls of it: one call for each set of operands."""
+
+    kernel: Kernel
+    prepare: Callable[[], Calls]
+
+
+class CudaClock:
+    """Times kernels on a GPU in a CUDA graph, without the CPU's launches."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+        self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+
+    def sets(self, cold_bytes: int) -> int:
+        """Sets of operands that are used in turn so that none is in the L2 cache when it is needed."""
+        return 1 if not cold_bytes else max(1, min(24, -(-3 * self.l2_bytes // cold_bytes)))
+
+    def seconds(self, calls: Calls) -> float:
+        """Median time of one call. Raises RuntimeError where the device or a CUDA graph cannot run it."""
+        self.stream.wait_stream(torch.cuda.current_stream())  # which the operands were made on
+        with torch.cuda.stream(self.stream):
+            calls[0]()
+            once = self._once(calls[0])
+            count = max(len(calls), min(_MOST_CALLS, int(_MEASURED / max(once, 1e-6)), 4 * len(calls) + 8))
+            if once > _MEASURED * 4:
+                return once  # longer than all launches: no graph is needed
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(self.pool)
+            try:
+                for index in range(count):
+                    calls[index % len(calls)]()
+            finally:
+                graph.capture_end()
+            graph.replay()
+            return statistics.median(self._once(graph.replay) for _ in range(_ROUNDS)) / count
+
+    def launch_seconds(self, call: Callable[[], object], count: int = 300) -> float:
+        """Time of the CPU to launch one call from Python."""
+        found = []
+        for _ in range(_ROUNDS):
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            for _ in range(count):
+                call()
+            found.append((time.perf_counter() - begun) / count)
+        torch.cuda.synchronize()
+        return min(found)
+
+    def _once(self, call: Callable[[], object]) -> float:
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record(self.stream)
+        call()
+        ended.record(self.stream)
+        ended.synchronize()
+        return float(begun.elapsed_time(ended)) / 1000
+
+
+class CpuClock:
+    """Times calls on the CPU."""
+
+    device = "cpu"
+    l2_bytes = 0
+
+    def sets(self, cold_bytes: int) -> int:
+        """One set of operands: caches of CPUs differ too much to be emptied in a portable way."""
+        return 1
+
+    def seconds(self, calls: Calls) -> float:
+        """Median time of one call."""
+        calls[0]()
+        once = self._once(calls[0], 1)
+        count = max(1, min(_MOST_CALLS, int(_MEASURED * 4 / max(once, 1e-7))))
+        return statistics.median(self._once(calls[0], count) for _ in range(_ROUNDS))
+
+    def launch_seconds(self, call: Callable[[], object], count: int = 300) -> float:
+        """Time of a call so small that all of it is overhead."""
+        return min(self._once(call, count) for _ in range(_ROUNDS))
+
+    def _once(self, call: Callable[[], object], count: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(count):
+            call()
+        return (time.perf_counter() - begun) / count
+
+
+Clock = Any  # CudaClock, CpuClock or that of onnxruntime: `device`, `sets`, `seconds`, `launch_seconds`
+
+
+def spread(count: int, *ranges: tuple[float, float]) -> list[tuple[int, ...]]:
+    """Points that fill a box evenly on logarithmic axes: the R sequence, the same on every machine."""
+    golden = 1.5
+    for _ in range(60):  # the positive root of x^(d + 1) = x + 1
+        golden = (1 + golden) ** (1 / (len(ranges) + 1))
+    found = []
+    for index in range(1, count + 1):
+        shares = [(0.5 + index * golden ** -(axis + 1)) % 1 for axis in range(len(ranges))]
+        found.append(
+            tuple(
+                round(low * (high / low) ** share) for share, (low, high) in zip(shares, ranges, strict=True)
+            )
+        )
+    return found
+
+
+def random(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Normally distributed numbers: a GPU multiplies zeros faster."""
+    if dtype.is_floating_point and dtype.itemsize > 1:
+        return torch.randn(*shape, dtype=dtype, device=device)
+    if dtype.is_floating_point:
+        return torch.randn(*shape, dtype=torch.bfloat16, device=device).to(dtype)
+    return torch.randint(-8, 8, tuple(shape), dtype=dtype, device=device)

@@ -1,0 +1,137 @@
+"""Time of matrix products, and of convolutions as the products that they are: tiles, waves of tiles, and traffic.
+
+A product is cut into tiles that the multiprocessors compute in waves. A tile reads a stripe of each operand, so small tiles
+reach less of the peak. Few tiles are split along k. The library chooses the fastest way, so the time is the least over
+tile sizes and splits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.devices import Device
+    from graphflops.time.kernel import Convolution, Product
+
+# Tiles of the libraries' kernels, rows x columns; each is used either way round.
+_TILES = (
+    *((64, 16), (64, 32), (64, 64), (128, 32), (128, 64)),
+    *((128, 128), (128, 192), (128, 256), (64, 256), (192, 192)),
+)
+_WAYS = tuple(dict.fromkeys(way for a, b in _TILES for way in ((a, b), (b, a))))
+_SPLITS = (1, 2, 4, 8, 16, 32)
+_STEP = 64  # elements of k that a tile multiplies at a time
+_ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
+
+
+class Problem(NamedTuple):
+    """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    width: float
+    alignment: int
+    moved: int
+    peak: float
+
+
+def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tuple[float, float, float]:
+    """Seconds of a product, and of these its arithmetic at the peak and its traffic at full bandwidth."""
+    cores = device.multiprocessors or 1
+    slowdown = _slowdown(problem.alignment, rates)
+    rate = problem.peak / cores / slowdown * rates["matrix"]
+    best = float("inf")
+    for rows, columns in _WAYS:
+        grid = -(-problem.m // rows) * -(-problem.n // columns) * problem.batch
+        work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
+        for split in _SPLITS:
+            depth = -(-problem.k // (split * _STEP)) * _STEP
+            if split > 1 and (depth * (split - 1) >= problem.k or grid * split > 4 * cores):
+                break
+            best = min(best, _way(problem, rates, device, (grid * split, depth, split), work, slowdown))
+    return rates["floor"] * 1e-6 + best, *_ceilings(problem, device)
+
+
+def _way(
+    problem: Problem,
+    rates: Mapping[str, float],
+    device: Device,
+    cut: tuple[int, int, int],
+    work: float,
+    slowdown: float,
+) -> float:
+    """Seconds with tiles of one size and one split. cut: tiles, their depth along k, parts of k."""
+    tiles, depth, split = cut
+    cores = device.multiprocessors or 1
+    steps = depth / _STEP * rates["latency"] * 1e-9 * slowdown**0.5
+    arithmetic = -(-tiles // cores) * (work * depth + rates["epilogue"] * 1e-6) + steps
+    reach = min(1.0, 1.5 * tiles / cores)  # few multiprocessors cannot use all of the bandwidth
+    traffic = problem.moved / (device.bandwidth * rates["memory"] * reach)
+    mix = rates["mix"]
+    found = (arithmetic**mix + traffic**mix) ** (1 / mix)
+    if split > 1:  # partial results in float32, written and read again by a second kernel
+        partial = 8 * split * problem.batch * problem.m * problem.n
+        found += rates["split"] * 1e-6 + partial / (2 * device.bandwidth)
+    return float(found)
+
+
+def _ceilings(problem: Problem, device: Device) -> tuple[float, float]:
+    flops = 2 * problem.batch * problem.m * problem.n * problem.k
+    return flops / problem.peak, problem.moved / device.bandwidth
+
+
+def _slowdown(alignment: int, rates: Mapping[str, float]) -> float:
+    """How many times slower kernels for rows that are not a multiple of 16 bytes compute."""
+    for aligned in (16, 8, 4):
+        if alignment >= aligned:
+            return 1.0 if aligned == _ALIGNED else rates[f"unaligned_{aligned}"]
+    return rates["unaligned_2"]
+
+
+def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem:
+    """A product with the alignment of its rows in memory."""
+    m, n, k = sizes.m, sizes.n, sizes.k
+    contiguous = {"tn": (k, k, n), "nn": (k, n, n), "nt": (m, n, n), "tt": (m, k, n)}[sizes.layout]
+    return Problem(m, n, k, sizes.batch, width, _alignment(contiguous, width), moved, peak)
+
+
+def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
+    """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored)."""
+    pixels, image = sizes.batch, sizes.batch
+    for size in sizes.result:
+        pixels *= size
+    for size in sizes.image:
+        image *= size
+    taps = 1
+    for size in sizes.filter:
+        taps *= size
+    filters, channels = sizes.filters // sizes.groups, sizes.channels // sizes.groups
+    m, n, k = {
+        "input_gradient": (image, channels, max(1, filters * taps * pixels // max(image, 1))),
+        "weight_gradient": (filters, channels * taps, pixels),
+    }.get(sizes.phase, (pixels, filters, channels * taps))
+    return Problem(
+        m, max(n, 1), max(k, 1), sizes.groups, width, _alignment((channels, filters), width), moved, peak
+    )
+
+
+def convolution_kind(sizes: Convolution) -> str:
+    """What tells convolutions apart: few or uneven channels, one channel a group and several groups have slower kernels."""
+    if sizes.groups > 1:
+        return "depthwise" if sizes.channels == sizes.groups else "grouped"
+    if sizes.channels % 8:
+        return "stem"
+    return "pointwise" if set(sizes.filter) == {1} else "dense"
+
+
+def _alignment(sizes: tuple[int, ...], width: float) -> int:
+    """The largest power of two, at most 16, that the bytes of all rows are a multiple of."""
+    found = _ALIGNED
+    for size in sizes:
+        while found > 1 and size * width % found:
+            found //= 2
+    return found

@@ -1,0 +1,36 @@
+"""Time of kernels that move more than they compute: traffic, elements, arithmetic and rows, whichever takes longest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.time.kernel import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.devices import Device
+    from graphflops.time.kernel import Kernel
+
+_IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written
+_MIX = 3  # how sharply the longest of several limits decides
+
+
+def seconds(
+    kernel: Kernel, width: float, rates: Mapping[str, float], device: Device
+) -> tuple[float, float, float]:
+    """Seconds of a kernel, and of these its arithmetic and its traffic at their rates."""
+    moved = kernel.read_bytes + kernel.written_bytes
+    cached = min(moved, _IN_CACHE * (device.l2_bytes or 0))
+    traffic = cached / (device.bandwidth * rates["cache"]) + (moved - cached) / (
+        device.bandwidth * rates["memory"]
+    )
+    cycles = (device.multiprocessors or 1) * (device.clock_hz or 1e9)
+    elements = max(kernel.read_bytes, kernel.written_bytes) / width / (rates["elements"] * cycles)
+    work = (kernel.vector_flops + kernel.flops) / (rates["work"] * cycles)
+    rows = wait = 0.0
+    if isinstance(kernel.sizes, Rows):
+        rows = kernel.sizes.rows * rates["row"] * 1e-9 / (device.multiprocessors or 1)
+        wait = kernel.sizes.columns * rates["column"] * 1e-9
+    longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
+    return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic

@@ -1,0 +1,54 @@
+"""Corrections by measured kernels: exact where points agree, near one far away from all points."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from graphflops.devices import Calibration, device
+from graphflops.time.correction import correction, interpolated
+from graphflops.time.kernel import Kernel, Product
+from graphflops.time.predict import predict
+
+GRID = [(2.0**m, 2.0**n) for m in range(4, 12) for n in range(4, 12)]
+
+
+def points(ratio) -> Calibration:
+    found = tuple((m, n, ratio(m, n)) for m, n in GRID)
+    return Calibration("matmul", "tn", "bfloat16", ("m", "n", "ratio"), found, "", "", "")
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.3])
+def test_equal_ratios_give_that_ratio(factor):
+    found = interpolated(points(lambda m, n: factor), (300, 300))
+    assert found.factor == pytest.approx(factor, rel=1e-6)
+
+
+def test_a_ratio_that_grows_with_a_size_is_followed():
+    steps = points(lambda m, n: 1.0 if m < 200 else 1.2)
+    assert interpolated(steps, (20, 100)).factor == pytest.approx(1.0, abs=0.03)
+    assert interpolated(steps, (2000, 100)).factor == pytest.approx(1.2, abs=0.03)
+
+
+def test_far_from_all_points_the_interval_is_wider():
+    flat = points(lambda m, n: 1.0)
+    assert interpolated(flat, (2**20, 2**20)).deviation > 1.5 * interpolated(flat, (300, 300)).deviation
+
+
+def test_a_wild_point_does_not_more_than_double_a_time():
+    wild = points(lambda m, n: 50.0)
+    assert interpolated(wild, (100, 100)).factor <= 2.0
+
+
+def test_points_correct_kernels_of_their_own_kind_only():
+    sizes = Product(128, 128, 64)
+    kernel = Kernel("matmul", "bfloat16", 2 * 128 * 128 * 64, 0, 2 * 64 * 256, 2 * 128 * 128, sizes)
+    slow = Calibration(
+        "matmul", "tn", "bfloat16", ("m", "n", "k", "batch", "ratio"), ((128, 128, 64, 1, 1.5),), "", "", ""
+    )
+    plain = replace(device("h200"), calibration=())
+    known = replace(plain, calibration=(slow,))
+    assert predict(kernel, known).seconds == pytest.approx(1.5 * predict(kernel, plain).seconds)
+    assert correction(replace(kernel, sizes=replace(sizes, layout="nn")), known) is None
+    assert correction(replace(kernel, dtype="float16"), known) is None
