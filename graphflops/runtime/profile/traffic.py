@@ -132,10 +132,7 @@ def _add_lists(x: torch.Tensor) -> Callable[[], object]:
     return partial(torch._foreach_add, list(x.chunk(16)), list(_same(x).chunk(16)))
 
 
-def plans() -> tuple[Plan, ...]:
-    """The operators that are measured: those that models run most."""
-    image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
-    resize = torch.nn.functional.interpolate
+def _plans() -> tuple[Plan, ...]:
     return (
         Plan("elementwise", _with(torch.relu), count=14),
         Plan("elementwise", _with(torch.add, _same), reads=2, count=14),
@@ -165,6 +162,13 @@ def plans() -> tuple[Plan, ...]:
             work=4,
         ),
         Plan("softmax", lambda x: partial(torch.softmax, x, 0), work=5, is_inner=False),
+    )
+
+
+def _further_plans() -> tuple[Plan, ...]:
+    image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
+    resize = torch.nn.functional.interpolate
+    return (
         Plan("reduction", lambda x: partial(torch.sum, x, 1), writes=0, count=10, columns=(32, 65536)),
         Plan("reduction", lambda x: partial(torch.sum, x, 0), writes=0, count=10, is_inner=False),
         Plan("reduction", lambda x: partial(torch.sum, x), writes=0),
@@ -187,6 +191,11 @@ def plans() -> tuple[Plan, ...]:
         image(_image(lambda x: torch.nn.functional.avg_pool2d(x, 2)), writes=0.25, work=4),
         image(_image(lambda x: resize(x, scale_factor=2, mode="bilinear")), writes=4, work=32),
         image(_image(lambda x: resize(x, scale_factor=2)), writes=4, work=0),
+    )
+
+
+def _rare_plans() -> tuple[Plan, ...]:
+    return (
         Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
         Plan(
             "optimizer",
@@ -215,7 +224,7 @@ def plans() -> tuple[Plan, ...]:
 
 def traffic(clock: Clock) -> Iterator[Trial]:
     """All plans at sizes from a few rows to as many as fit."""
-    for plan in plans():
+    for plan in (*_plans(), *_further_plans(), *_rare_plans()):
         for dtype in plan.dtypes:
             most = min(plan.most, _MOST_ELEMENTS[clock.device])
             for elements, columns in spread(plan.count, (4096, most), plan.columns):
