@@ -8,6 +8,7 @@ from graphflops.dims import dim_max, total
 from graphflops.memory import kernels
 from graphflops.memory.attention import AttentionMemory
 from graphflops.memory.export_only import as_run
+from graphflops.memory.fast_path import with_fast_paths
 from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import Layouts, is_contiguous
 from graphflops.memory.products import operand_copies
@@ -28,6 +29,9 @@ class Eager(CallByCall):
     def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
         super().__init__(graph, training, attentions)
         self.calls = as_run(graph.calls, attentions)
+        if not training:
+            weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
+            self.calls = with_fast_paths(self.calls, graph.values, weights, graph.graph.returned)
         self.layouts = Layouts(self.calls, self.values)
 
     def owners(self) -> dict[str, str]:

@@ -9,13 +9,14 @@ call, the lines of code that were running and the modules they belong to. From t
 - A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins.
 
 Only the text of the lines is read, with regular expressions; no source file is opened and nothing is evaluated. Functions
-that are not a module's forward leave no frames in an export, so what their local variables hold is not known: there, a value
-is taken to be free after its last use.
+that are not a module's forward leave no frames in an export. Of their values, those that are read twice or given to a module
+are taken to be in local variables until the function returns; the others are free after their last use.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,6 +38,15 @@ _ASSIGNMENT = re.compile(
 _STATEMENT_WORDS = ("return", "if", "elif", "for", "while", "with", "assert", "del", "raise", "yield")
 _CALLEE = re.compile(r"[^=]*=\s*([\w.]+)\(")
 _JOINED = re.compile(r"(?:cat|concat|stack|hstack|vstack)\(\s*(\w)")
+_SYMBOLS = {
+    "elementwise": ("+", "-", "*", "/"),
+    "comparison": ("=", "<", ">"),
+    "logic": ("&", "|", "~", "^"),
+    "product": ("@",),
+    "view": ("[", "."),
+    "gather": ("[",),
+    "cast": (".",),
+}  # by kind of operator; methods have many names (`x.float()`), so any attribute counts
 _NUMBERS = re.compile(r"\d+")
 _MOST_FRAMES = 200  # of one call: deeper code is cut
 
@@ -57,6 +67,7 @@ class _Frame:
 
     first, last: positions of the first and the last call of the statement that runs. entered: of the frame's first call.
     variables: what each local variable holds.
+    hidden: what functions that the statement calls have made. locals: those of them that their variables must hold.
     """
 
     line: CodeLine
@@ -64,6 +75,8 @@ class _Frame:
     first: int
     last: int
     variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    locals: list[str] = field(default_factory=list)
 
     @property
     def is_module(self) -> bool:
@@ -92,6 +105,8 @@ class _References:
         self.until: dict[str, int] = {}
         self.frames: list[_Frame] = []
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
+        computed = [node for node in nodes if node.operator.kind != "view"]
+        self.readers = Counter(value for node in computed for value in set(node.reads()))
 
     def found(self) -> dict[str, int]:
         lines: tuple[CodeLine, ...] = ()
@@ -99,6 +114,7 @@ class _References:
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
             self.hold_joined(node, place)
+            self.hold_locals(node, lines)
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
         return self.until
@@ -148,6 +164,8 @@ class _References:
 
     def assign(self, frame: _Frame) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before."""
+        self.hold(frame.locals, frame.last)
+        frame.hidden, frame.locals = set(), []
         names = assigned_names(frame.line.text)
         results = tuple(name for name in self.nodes[frame.last].outputs if name is not None)
         for index, name in enumerate(names):
@@ -179,6 +197,19 @@ class _References:
         joins = node.operator.name in ("cat", "stack") and self.frames
         if joins and _JOINED.search(self.frames[-1].line.text):
             self.frames[-1].variables[f"#{place}"] = tuple(value for _, value in node.uses())
+
+    def hold_locals(self, node: Node, lines: Sequence[CodeLine]) -> None:
+        """Note what variables of a function must hold: what it reads twice, or gives to a module.
+
+        Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
+        """
+        read = node.reads()
+        for frame in self.frames[:-1]:
+            frame.locals += [value for value in read if value in frame.hidden]
+        if self.frames and lines and not is_spelled(node, lines[-1].text):
+            made = [name for name in node.outputs if name is not None]
+            self.frames[-1].hidden.update(made)
+            self.frames[-1].locals += [name for name in made if self.readers[name] > 1]
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
@@ -214,6 +245,14 @@ def assigned_names(text: str) -> tuple[str, ...]:
         return ()
     match = _ASSIGNMENT.match(text)
     return tuple(name.strip().lstrip("*") for name in match[1].split(",")) if match else ()
+
+
+def is_spelled(node: Node, text: str) -> bool:
+    """Whether a line of code names the operator of a call, or has its symbol."""
+    operator = node.operator
+    return operator.word.strip("_") in text or any(
+        symbol in text for symbol in _SYMBOLS.get(operator.kind, ())
+    )
 
 
 def _is_next_turn(caller: CodeLine, before: str, now: CodeLine) -> bool:

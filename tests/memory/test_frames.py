@@ -117,6 +117,21 @@ class Joined(nn.Module):
         return self.last(y)
 
 
+class Bottleneck(nn.Module):
+    """A method that is no forward holds what it gives to a module, as the layers of a DenseNet do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2 * WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def bottleneck(self, x: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([x, x], -1)
+        return self.second(self.first(joined))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bottleneck(x)
+
+
 class Unpacked(nn.Module):
     """Several names at once."""
 
@@ -139,11 +154,22 @@ class Unpacked(nn.Module):
         Stack(),
         NamedSteps(),
         Joined(),
+        Bottleneck(),
         Unpacked(),
         nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, WIDTH), nn.Tanh()),
         nn.Sequential(Stack(2), Joined(), nn.Tanh()),
     ],
-    ids=["mlp", "residual", "stack", "named steps", "joined", "unpacked", "sequential", "nested"],
+    ids=[
+        "mlp",
+        "residual",
+        "stack",
+        "named steps",
+        "joined",
+        "bottleneck",
+        "unpacked",
+        "sequential",
+        "nested",
+    ],
 )
 def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
     x = torch.randn(8, 16, WIDTH)
