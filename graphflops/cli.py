@@ -27,6 +27,7 @@ COMMANDS = {
     "check": "Whether models keep to their budget.",
     "diff": "What changed between two models, reports or revisions.",
     "fits": "Whether a model fits on a device, and what would make it fit.",
+    "history": "What a model cost at each commit that changed it.",
     "rules": "Which operators are priced, and by which rule.",
     "textconv": "A model's cost as text, for git diff.",
     "validate": "Run a model and prove its counts.",

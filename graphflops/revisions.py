@@ -171,6 +171,73 @@ def file_here(path: str) -> Iterator[str]:
         yield file
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A file at a commit that changed it.
+
+    path: from the top of the repository. blob: its object, "" where it is gone. renamed_from: its path before the commit.
+    """
+
+    commit: str
+    date: str
+    subject: str
+    path: str
+    blob: str
+    renamed_from: str = ""
+
+
+def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
+    """The last commits that changed a file, the oldest first; of a range also the file as it was at its beginning.
+
+    A file that was renamed is followed. Raises FileError where no commit of the range has it.
+    """
+    new = resolved(span.new if span else "HEAD")
+    old = resolved(span.old) if span else None
+    if span and span.merge_base and old:
+        old = merge_base(old, new)
+    shown_as = "--format=%H%x00%cs%x00%s"
+    command = [
+        "log",
+        "--follow",
+        "--raw",
+        "--no-abbrev",
+        "-z",
+        "-M",
+        "--no-ext-diff",
+        "--no-textconv",
+        shown_as,
+    ]
+    text = git(*command, f"--max-count={most}", f"{old}..{new}" if old else new, "--", path)
+    parts = iter([os.fsdecode(part).strip("\n") for part in text.split(b"\0")])
+    found = [_version(commit, parts) for commit in parts if commit]
+    if old and (first := _at_beginning(old, found[-1:], path)):
+        found.append(first)
+    if not found:
+        raise FileError(f"{shown(path)}: no commit of that range has such a file")
+    return found[::-1]
+
+
+def _version(commit: str, parts: Iterator[str]) -> Version:
+    """One entry of the log: date, subject, `:modes blobs status`, and one path, or two where it was renamed."""
+    date, subject, raw, path = (next(parts) for _ in range(4))
+    blob, status = raw.split()[3:5]
+    before, path = (path, next(parts)) if status[:1] in "RC" else ("", path)
+    return Version(commit, date, subject, path, "" if status == "D" else blob, before)
+
+
+def _at_beginning(old: str, oldest: Sequence[Version], path: str) -> Version | None:
+    """The file as it was where the range begins; None where it was not there yet."""
+    how, place = "--full-name", path
+    if oldest:
+        how, place = "--full-tree", oldest[0].renamed_from or oldest[0].path
+    listed = git("ls-tree", "-z", how, old, "--", place)
+    if not listed:
+        return None
+    about, _, name = listed.rstrip(b"\0").partition(b"\t")
+    date, subject = os.fsdecode(git("log", "-1", "--format=%cs%x00%s", old)).strip("\n").split("\0")
+    return Version(old, date, subject, os.fsdecode(name), about.decode().split()[2])
+
+
 def there(path: str, commit: str | None) -> bool:
     """True if the path is a file or folder at a commit, or in the checkout for None."""
     if commit is None:

@@ -72,6 +72,7 @@ _ABOUT = {
     "Report": _report,
     "Sweep": _sweep,
     "Overview": _overview,
+    "History": lambda found: f"{safe(found.path, 80)}: {count_of(len(found.points), 'commit')}",
     "Comparison": _comparison,
     "Findings": _findings,
     "Checked": _checked,

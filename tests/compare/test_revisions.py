@@ -270,6 +270,48 @@ def test_a_git_in_the_checkout_is_not_run(repository: Path, monkeypatch: pytest.
     assert not Path("ran").exists()
 
 
+def history(*args: str) -> Result:
+    return CliRunner().invoke(cli.main, ["history", *args], prog_name="graphflops")
+
+
+def test_history_follows_a_renamed_model(repository: Path) -> None:
+    shutil.copy(NEW, "models/renamed.pt2")
+    commit("three")
+    Path("models/renamed.pt2").write_text("no model")
+    commit("four")
+    Path("models/renamed.pt2").unlink()
+    commit("five")
+    points = json.loads(history("--", "models/renamed.pt2", "--format", "json").stdout)["points"]
+    assert [point["subject"] for point in points] == ["one", "two", "three", "four", "five"]
+    assert [point["path"] for point in points[:2]] == ["models/kept.pt2", "models/renamed.pt2"]
+    assert [point["matrix_flops"] for point in points[:2]] == [
+        2_261_152
+    ] * 2  # what analyze says of the sample
+    assert "no zip archive" in points[3]["error"]
+    assert points[4]["error"] == "deleted"
+    lines = history("v1..HEAD~2", "--", "models/renamed.pt2").stdout.splitlines()
+    assert [line.split()[2] for line in lines[2:]] == ["one", "two", "three"]
+    assert history("models/renamed.pt2", "--last", "2", "--format", "csv").stdout.count("\n") == 3
+    assert history("models/renamed.pt2", "--output", "h.html").exit_code == 0
+    page = Path("h.html").read_text()
+    assert page.count("<svg") == 4
+    assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    "args, code, says",
+    [
+        (("--", "nothing.pt2"), 1, "no commit of that range has such a file"),
+        (("v9..HEAD", "--", "models/m.pt2"), 1, "v9: neither a file nor a git revision"),
+        (("v1", "--", "models/m.pt2"), 2, "v1 is no range"),
+        ((), 2, "name one MODEL"),
+    ],
+)
+def test_history_of_nothing(args: tuple[str, ...], code: int, says: str) -> None:
+    result = history(*args)
+    assert (result.exit_code, says in result.stderr) == (code, True), result.stderr
+
+
 @pytest.mark.parametrize(
     "text, expected",
     [

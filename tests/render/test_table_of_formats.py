@@ -20,6 +20,7 @@ HOMES = {
     "Report": "graphflops.report",
     "Sweep": "graphflops.sweep",
     "Overview": "graphflops.overview",
+    "History": "graphflops.history",
     "Comparison": "graphflops.comparison.result",
     "Findings": "graphflops.findings",
     "Fits": "graphflops.fits",

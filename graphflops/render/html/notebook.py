@@ -10,6 +10,7 @@ from graphflops.render.tables import Entry, TextTable
 
 if TYPE_CHECKING:
     from graphflops.findings import Findings, ModelFindings
+    from graphflops.history import History
     from graphflops.overview import Overview
     from graphflops.sweep import Sweep
 
@@ -20,6 +21,7 @@ _OF = {
     "Findings": f"{__name__}:findings",
     "Sweep": f"{__name__}:sweep",
     "Overview": f"{__name__}:overview",
+    "History": f"{__name__}:history",
     "Validation": f"{__name__}:validation",
 }
 
@@ -61,6 +63,13 @@ def sweep(found: Sweep) -> str:
     return (
         f"<div>{table(listing(cells(found.points, exact=False)))}{f'<ul>{notes}</ul>' if notes else ''}</div>"
     )
+
+
+def history(found: History) -> str:
+    """A line for each commit."""
+    from graphflops.render.history import grid
+
+    return f"<div>{table(grid(found))}</div>"
 
 
 def overview(found: Overview) -> str:

@@ -1,0 +1,63 @@
+"""`graphflops history`: what a model cost at each commit that changed it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from graphflops.commands import files, options
+from graphflops.commands.paths import PATHS, PathsCommand
+from graphflops.errors import shown
+from graphflops.render import formats
+
+
+@click.command(cls=PathsCommand)
+@click.argument("sides", nargs=-1, metavar="[OLD..NEW] -- MODEL")
+@click.option(
+    "--last",
+    type=click.IntRange(min=1, max=10_000),
+    default=50,
+    metavar="N",
+    help="At most the last N commits. Default: 50.",
+)
+@options.dims
+@options.inputs
+@options.size_names
+@options.assume
+@options.output_of("History")
+@options.model_name
+@options.rule_files
+@click.pass_context
+def history(
+    ctx: click.Context,
+    /,
+    sides: tuple[str, ...],
+    last: int,
+    form: str | None,
+    output: str | None,
+    **given: Any,
+) -> None:
+    """What MODEL cost at each commit that changed it, the oldest first; a renamed file is followed.
+
+    Nothing is checked out. Without a range: all commits up to HEAD.
+
+    \b
+    graphflops history main~20..HEAD -- model.onnx
+    graphflops history model.pt2 --output history.html
+    """
+    from graphflops.history import history as found
+    from graphflops.loading import analyze, import_rules
+    from graphflops.revisions import range_of
+
+    form = formats.chosen("History", form, output)
+    paths = ctx.meta.get(PATHS) or sides[-1:]
+    ranges = sides if ctx.meta.get(PATHS) else sides[:-1]
+    if len(paths) != 1 or len(ranges) > 1:
+        raise click.UsageError("name one MODEL, and before -- at most one range OLD..NEW")
+    span = range_of(ranges[0]) if ranges else None
+    if ranges and span is None:
+        raise click.UsageError(f"{shown(ranges[0])} is no range OLD..NEW")
+    import_rules(given.pop("rule_files"))
+    result = found(paths[0], span, last, lambda file: analyze(file, **given))
+    files.write(formats.render(result, form, **files.screen(output)), output)

@@ -1,0 +1,143 @@
+"""The history of a model: a line for each commit, and charts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.cost import REPORTED
+from graphflops.history import QUANTITIES
+from graphflops.render import csv as csv_
+from graphflops.render.html.fragment import escaped
+from graphflops.render.html.fragment import table as drawn
+from graphflops.render.json import inert
+from graphflops.render.markdown import drawn as drawn_markdown
+from graphflops.render.tables import Entry, TextTable
+from graphflops.render.text import memory, number, safe
+from graphflops.report_json import Tool
+from graphflops.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.history import History, HistoryPoint
+
+SCHEMA = 1
+_HEADS = ("commit", "date", "subject", "FLOPs", "%", "params", "bytes", "peak memory")
+_LABELS = dict(
+    zip(QUANTITIES, (REPORTED[0].label, "parameters", "bytes read and written", "peak memory"), strict=True)
+)
+_HASH = 10  # digits of a commit
+_SUBJECT = 60
+_WIDTH, _HEIGHT, _SIDE = 640, 140, 8  # of a chart, and the room around its line
+_STYLE = (
+    "body{font:15px/1.45 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;"
+    "color:light-dark(#222,#ddd);background:light-dark(#fff,#181818);color-scheme:light dark}"
+    "td,th{padding:.15em .6em}figure{margin:1.2em 0}svg{max-width:100%;background:light-dark(#f6f6f6,#222)}"
+    "polyline{fill:none;stroke:light-dark(#2563a8,#6aa9ef);stroke-width:2}circle{fill:light-dark(#2563a8,#6aa9ef)}"
+)
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def table(found: History, *, width: int = 120, color: bool = False) -> str:
+    """A line for each commit, the oldest first, with the change of FLOPs since the one before."""
+    from graphflops.render.table import Page
+
+    page = Page(width, color)
+    page.line((safe(found.path), "bold"))
+    page.table(grid(found))
+    return page.text()
+
+
+def markdown(found: History) -> str:
+    """The same as a table of Markdown."""
+    return drawn_markdown(grid(found))
+
+
+def csv(found: History) -> str:
+    """Whole numbers; nothing where a figure is not known."""
+    heads = ("commit", "date", "path", *QUANTITIES, "error", "subject")
+    rows = [["" if cell is None else cell for cell in _exact(point).values()] for point in found.points]
+    return csv_.written(heads, rows)
+
+
+def json(found: History) -> str:
+    """`{"history": 1, "path", "points": [...]}`: null for what is not known."""
+    points = [_exact(point) for point in found.points]
+    head = {"history": SCHEMA, "tool": Tool("graphflops", __version__), "path": safe(found.path, 10_000)}
+    return inert(msgspec.json.encode({**head, "points": points}))
+
+
+def html(found: History) -> str:
+    """A page with a chart of each quantity over the commits, and the table; it needs no network and runs no script."""
+    name = escaped(found.path)
+    charts = "".join(_chart(found, quantity) for quantity in QUANTITIES)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}: history</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style></head>'
+        f"<body><h1>{name}</h1>{charts}{drawn(grid(found))}</body></html>\n"
+    )
+
+
+def grid(found: History) -> TextTable:
+    """A line for each commit."""
+    return TextTable(_HEADS, [Entry(cells, path=cells[0]) for cells in _rows(found.points)], names=3)
+
+
+def _rows(points: Sequence[HistoryPoint]) -> Iterator[list[str]]:
+    before: int | None = None
+    for point in points:
+        version, cost = point.version, point.line.cost
+        flops = point.value("matrix_flops")
+        change = "" if not before or flops is None else f"{100 * (flops - before) / before:+.1f}"
+        figures = ["", change.replace("+0.0", "0.0").replace("-0.0", "0.0"), "", "", ""]
+        if cost is not None:
+            least = ">= " if cost.unknown else ""
+            shown = [point.value(quantity) for quantity in QUANTITIES]
+            texts = [
+                "" if value is None else (memory if name.endswith("bytes") else number)(value)
+                for name, value in zip(QUANTITIES, shown, strict=True)
+            ]
+            figures = [f"{least}{texts[0]}", figures[1], *texts[1:]]
+        subject = safe(point.line.error or version.subject, _SUBJECT)
+        yield [version.commit[:_HASH], version.date, subject, *figures]
+        before = flops if flops is not None else before
+
+
+def _exact(point: HistoryPoint) -> dict[str, Any]:
+    version = point.version
+    return {
+        "commit": version.commit,
+        "date": version.date,
+        "path": safe(version.path, 10_000),
+        **{quantity: point.value(quantity) for quantity in QUANTITIES},
+        "error": safe(point.line.error, 10_000) or None,
+        "subject": safe(version.subject, 10_000),
+    }
+
+
+def _chart(found: History, quantity: str) -> str:
+    """A line over the commits from zero to the largest value; commits without a value are left out."""
+    values = [(index, point.value(quantity)) for index, point in enumerate(found.points)]
+    known = [(index, value) for index, value in values if value is not None]
+    if not known:
+        return ""
+    high = max(value for _, value in known) or 1
+    step = (_WIDTH - 2 * _SIDE) / max(len(values) - 1, 1)
+    spelled = memory if quantity.endswith("bytes") else number
+    places, dots = [], []
+    for index, value in known:
+        x = _SIDE + index * step
+        y = _HEIGHT - _SIDE - (_HEIGHT - 2 * _SIDE) * value / high
+        version = found.points[index].version
+        places.append(f"{x:.1f},{y:.1f}")
+        about = escaped(f"{version.commit[:_HASH]} {version.date}: {spelled(value)}. {version.subject}")
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{about}</title></circle>')
+    words = f"{_LABELS[quantity]}: {spelled(known[0][1])} to {spelled(known[-1][1])}"
+    return (
+        f'<figure><figcaption>{escaped(words)}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escaped(words)}">'
+        f'<polyline points="{" ".join(places)}"/>{"".join(dots)}</svg></figure>'
+    )
