@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.diagnostics import diagnostic
-from graphflops.dims import differ
-from graphflops.errors import DimError, shown
+from graphflops.dims import differ, evaluate
+from graphflops.errors import DimError, FileError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from graphflops.dims import Dim
     from graphflops.report import Diagnostic, Report
 
 _CODES = frozenset({"GF102", "GF119", "GF120", "GF121"})
@@ -43,7 +44,14 @@ def contradicted(report: Report) -> str:
 
 
 def saved(report: Report) -> Report:
-    """A report as read from JSON, with a diagnostic for each total that its rows contradict."""
+    """A report as read from JSON, with a diagnostic for each total that its rows contradict.
+
+    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost.
+    """
+    for name, amount in _amounts(report):
+        value = evaluate(amount, report.values)
+        if value is not None and value < 0:
+            raise FileError(f"not a graphflops report: {name} is negative")
     found = tuple(diagnostic("GF120", "", text) for text in _differences(report))
     found = tuple(one for one in found if one not in report.diagnostics)
     return replace(report, diagnostics=(*report.diagnostics, *found)) if found else report
@@ -53,6 +61,23 @@ def named_as_model(report: Report) -> Report:
     """A saved report in a file that is named as a model, with a diagnostic that says so."""
     text = "the file is named as a model and holds a saved report: no model was analyzed"
     return replace(report, diagnostics=(*report.diagnostics, diagnostic("GF121", "", text)))
+
+
+def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
+    """The counts and bytes of a report by name; those of equal rows once."""
+    phases = [phase for phase in (report.totals, report.backward, report.optimizer) if phase is not None]
+    costs = {id(cost): ("totals", cost) for cost in (phase.cost for phase in phases)}
+    for row in report.rows:
+        for cost in (row.cost, row.backward):
+            if cost is not None:
+                costs.setdefault(id(cost), (shown(row.node, 80), cost))
+    for where, cost in costs.values():
+        for name in QUANTITIES:
+            yield f"{where}: {name}", getattr(cost, name)
+    for phase in phases:
+        yield "peak_bytes", phase.peak_bytes
+    for name in ("parameters", "parameter_bytes", "buffer_bytes"):
+        yield name, getattr(report, name)
 
 
 def _differences(report: Report) -> Iterator[str]:

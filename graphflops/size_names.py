@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Expr, symbol
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.report import Named, SymbolInfo
+    from graphflops.tensor import TensorType
 
 AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 _MADE_UP = re.compile(r"[su]\d+")  # as torch names sizes
@@ -18,31 +20,59 @@ _NAME = re.compile(r"Symbol\('([^'\\]*)'\)|[A-Za-z_]\w*")  # in the text of a fo
 _LONGEST = 24  # characters of an input's name in a short form
 
 
-def size_names(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> dict[str, str]:
+class _Same:
+    """An object by its identity: a key for results that were computed from just this object."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: Any) -> None:
+        self.it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.it is other.it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+
+def size_names(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> Mapping[str, str]:
     """What each size is called where people read it.
 
     A label that the user gave counts first, then the file's own name. A name that the exporter made up (`s70`) gives way to
     the input axis of that size (`input_ids[1]`), unless each of its axes is an expression (`4*s70`).
     """
+    return _size_names(_Same(symbols), _Same(inputs))
+
+
+@lru_cache(maxsize=4)
+def _size_names(symbols: _Same, inputs: _Same) -> Mapping[str, str]:
     names: dict[str, str] = {}
-    for name, info in symbols.items():
+    taken: set[str] = set()
+    for name, info in symbols.it.items():
         called = info.label or name
         if not info.label and _MADE_UP.fullmatch(name):
-            axes = [axis for axis in info.where if axis_size(name, info, axis, inputs) is None]
+            axes = [axis for axis in info.where if axis_size(name, axis, inputs.it) is None]
             short = min(map(_short, axes), key=len, default=name)
-            called = min(axes, key=len) if axes and short in names.values() else short
+            called = min(axes, key=len) if axes and short in taken else short
         names[name] = called
+        taken.add(called)
     return names
 
 
-def axis_size(name: str, info: SymbolInfo, axis: str, inputs: Sequence[Named]) -> str | None:
+def axis_size(name: str, axis: str, inputs: Sequence[Named]) -> str | None:
     """The expression that an axis is of a size, `4*h`; None where the axis is the size itself."""
     found = AXIS.fullmatch(axis)
-    typed = next((entry.type for entry in inputs if found and entry.name == found[1]), None)
+    typed = _types(_Same(inputs)).get(found[1]) if found else None
     if found is None or typed is None or int(found[2]) >= typed.rank:
         return None
     size = typed.shape[int(found[2])]
     return str(size) if isinstance(size, Expr) and size is not symbol(name) else None
+
+
+@lru_cache(maxsize=4)
+def _types(inputs: _Same) -> Mapping[str, TensorType]:
+    """The types of inputs by name; of inputs of one name, the first one's."""
+    return {entry.name: entry.type for entry in reversed(inputs.it)}
 
 
 def called(text: str, names: Mapping[str, str]) -> str:

@@ -98,8 +98,8 @@ class TensorType:
     nonzeros: Dim | None = None
 
     def __hash__(self) -> int:
-        """Hashes shape and element type only: that is faster, and other fields rarely tell types apart."""
-        return hash((self.shape, self.dtype))
+        """Hashes each field of which a file may hold any number of values, so that no file makes many types collide."""
+        return hash((self.shape, self.dtype, self.value, self.uniform, self.stored, self.nonzeros))
 
     @property
     def rank(self) -> int:

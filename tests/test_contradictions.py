@@ -94,6 +94,19 @@ def test_forged_files_are_named_everywhere(tmp_path, monkeypatch, code):
         assert says.replace("[", "").split(",")[0].split("32")[0] in text.replace("[", "").replace("\\", "")
 
 
+def test_amounts_of_a_report_that_cancel_one_another(tmp_path):
+    """One row costs more than it does, another as much less than nothing: the sum is right."""
+    report = json.loads(analyze(SAMPLE.with_name("cond.pt2")).to_json())
+    first, second = report["rows"][:2]
+    for row, more in ((first, 10**12), (second, -(10**12))):
+        row["cost"]["read_bytes"] += more
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path)
+    assert code == 1
+    assert f"{second['node']}: read_bytes is negative" in text
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
 def test_honest_files_do_not_contradict_themselves(tmp_path, sample):
     if sample.suffix not in (".pt2", ".onnx"):

@@ -35,11 +35,13 @@ def assumed_sizes(graph: Graph, known: Collection[str]) -> dict[str, int]:
     A size of an input axis follows the table, within its range. One that depends on data is at its upper bound, and has
     no value where its range has none.
     """
-    axes = list(_axes(graph))
+    axes: dict[frozenset[str], list[_Axis]] = {}
+    for axis in _axes(graph):
+        axes.setdefault(axis.size.symbols, []).append(axis)
     return {
         name: value
         for name, entry in graph.symbols.items()
-        if name not in known and (value := _assumed(entry, axes)) is not None
+        if name not in known and (value := _assumed(entry, axes.get(frozenset((name,)), ()))) is not None
     }
 
 
@@ -89,11 +91,11 @@ def _axes(graph: Graph) -> Iterator[_Axis]:
 
 
 def _assumed(entry: Symbol, axes: Collection[_Axis]) -> int | None:
+    """The assumed value of a symbol. axes: those whose size depends on nothing else."""
     if not entry.where:
         return entry.maximum if entry.maximum is not None and entry.maximum <= LARGEST_SIZE else None
     words = _words(entry.name)
-    own = [axis for axis in axes if axis.size.symbols == {entry.name}]
-    axis = min(own, key=lambda axis: len(axis.size.terms), default=None)  # `h` says more than `h + 1`
+    axis = min(axes, key=lambda axis: len(axis.size.terms), default=None)  # `h` says more than `h + 1`
     value = OTHER if axis is None else _solved(axis.size, entry.name, axis.value(words))
     lowest = 1 if entry.minimum is None else entry.minimum
     return max(lowest, value if entry.maximum is None else min(value, entry.maximum))

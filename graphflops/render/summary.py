@@ -69,12 +69,13 @@ def headline(report: Report) -> str:
 def sizes(report: Report) -> list[tuple[str, str]]:
     """`batch = 1 (assumed)` and what is known of it, for each named size."""
     names = report.names
-    lines = [(_size(names[name], info), _about(name, report)) for name, info in report.symbols.items()]
-    if len(lines) <= _SIZES:
+    shown = list(report.symbols.items())[:_SIZES]
+    lines = [(_size(names[name], info), _about(name, report)) for name, info in shown]
+    if len(report.symbols) <= _SIZES:
         return lines
     unset = sum(info.value is None for info in report.symbols.values())
-    rest = f"{len(lines) - _SIZES:,} more sizes"
-    return [*lines[:_SIZES], (f"… {rest}", f"{unset:,} of all without a value" if unset else "")]
+    rest = f"{len(report.symbols) - _SIZES:,} more sizes"
+    return [*lines, (f"… {rest}", f"{unset:,} of all without a value" if unset else "")]
 
 
 def _size(name: str, info: SymbolInfo) -> str:
@@ -93,7 +94,7 @@ def places(name: str, report: Report) -> list[str]:
     if names[name] != name:
         found.append(safe(name, 40))
     for axis in info.where:
-        size = axis_size(name, info, axis, report.inputs)
+        size = axis_size(name, axis, report.inputs)
         equal = "" if size is None else f" = {safe(named(size, names), 60)}"
         if axis != names[name]:
             found.append(f"{safe(axis, 60)}{equal}")
