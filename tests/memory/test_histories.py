@@ -1,0 +1,52 @@
+"""The simulated allocator against histories that PyTorch recorded on a GPU: all addresses, segments and statistics."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphflops.memory.allocator import Allocator, Block
+
+RECORDED: dict[str, Any] = json.loads(
+    gzip.decompress((Path(__file__).parent / "data/histories.json.gz").read_bytes())
+)
+
+
+def statistics(allocator: Allocator) -> list[int]:
+    return [
+        *(allocator.requested, allocator.peak_requested),
+        *(allocator.allocated, allocator.peak_allocated),
+        *(allocator.reserved, allocator.peak_reserved),
+    ]
+
+
+@pytest.mark.parametrize("history", RECORDED["histories"], ids=lambda history: history["program"])
+def test_every_event_of_a_recorded_run(history: Any) -> None:
+    events, marks = history["events"], {place: found for _, place, found in history["marks"]}
+    segments = iter([(address, size) for action, address, size in events if action == "s"])
+
+    def place(size: int) -> int:
+        address, recorded = next(segments)
+        assert size == recorded
+        return int(address)
+
+    allocator, blocks = Allocator(place=place), dict[int, Block]()
+    last = ""
+    for index, (action, address, size) in enumerate(events):
+        if index in marks:
+            assert statistics(allocator) == marks.pop(index)
+        if action == "a":
+            blocks[address] = allocator.allocate(size)
+            assert blocks[address].address == address
+        elif action == "f":
+            allocator.free(blocks.pop(address))
+        elif action == "r" and last != "r":
+            allocator.empty_cache()
+        last = action
+    assert statistics(allocator) == marks.pop(len(events))
+    assert not marks
+    assert next(segments, None) is None
