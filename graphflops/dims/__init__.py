@@ -18,7 +18,7 @@ reading text `ratios`, `parser` and `reading`.
 """
 
 from graphflops.dims.division import ceil_div, floor_div, mod
-from graphflops.dims.evaluation import evaluate
+from graphflops.dims.evaluation import evaluate, evaluate_all
 from graphflops.dims.expr import Dim, Expr, arguments, at_least, parse_dim, prod, symbol, total
 from graphflops.dims.relations import (
     broadcast,
@@ -48,6 +48,7 @@ __all__ = [
     "dim_max",
     "dim_min",
     "evaluate",
+    "evaluate_all",
     "floor_div",
     "meet",
     "meetings",

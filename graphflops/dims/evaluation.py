@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003
+from collections.abc import Iterable, Mapping  # noqa: TC003
 from typing import Any, TypeAlias
 
 from graphflops.dims.atoms import Atom, Interval, Operand, Polynomial, Terms, is_real
@@ -29,6 +29,35 @@ def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:
         return value if value.bit_length() <= _LONGEST else None
     except (KeyError, ArithmeticError, ValueError, TypeError):  # TypeError: bits of a fraction
         return None
+
+
+def evaluate_all(dims: Iterable[Operand], values: Mapping[str, int]) -> list[int | None]:
+    """`evaluate` of many dims at the same values: what they are sums of is evaluated once."""
+    factors: dict[tuple[Atom, ...], Any] = {}
+    found: list[int | None] = []
+    for dim in dims:
+        if isinstance(dim, int):
+            found.append(dim)
+            continue
+        try:
+            value: Any = 0
+            for monomial, coefficient in dim.terms.items():
+                factor = factors.get(monomial)
+                if factor is None:
+                    factor = factors[monomial] = _product(monomial, values)
+                value += coefficient * factor
+            value = math.floor(value)
+            found.append(value if value.bit_length() <= _LONGEST else None)
+        except (KeyError, ArithmeticError, ValueError, TypeError):
+            found.append(None)
+    return found
+
+
+def _product(monomial: tuple[Atom, ...], values: Mapping[str, int]) -> Any:
+    product: Any = 1
+    for atom in monomial:
+        product *= values[atom.name] if atom.kind == "symbol" else _atom_value(atom, values, {})
+    return product
 
 
 def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> Any:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, at_least, dim_max, evaluate, symbol
+from graphflops.dims import Dim, Expr, at_least, dim_max, evaluate_all, symbol
 from graphflops.passes.program import Peak
 from graphflops.report import Held, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphflops.passes.program import SizesKnown
     from graphflops.report import HeldKind
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MOST_CANDIDATES = 16
 # Marks that are compared in pairs; of more, only those that are the largest at some of these sizes.
 _MOST_COMPARED = 64
+_SOME_SIZE = 4096  # of a size without an example, where sums are ranked
 _SAMPLED = tuple(4**power for power in range(11))
 # Terms of all marks together that are evaluated to find the largest, and that are rewritten from the least sizes.
 _MOST_EVALUATED, _MOST_SHIFTED = 300_000, 5_000
@@ -97,9 +98,9 @@ class Meter:
         """The largest sum; for symbolic sizes a `max` of those that no other sum provably covers."""
         if not self.marks:
             return Peak(self.live)
-        ranked = sorted(self.marks, key=self._at_hints, reverse=True)
+        ranked = self._ranked()
         if len(ranked) > _MOST_COMPARED:
-            largest = {max(ranked, key=lambda mark: evaluate(mark, sizes) or 0) for sizes in self._spread()}
+            largest = {_largest(ranked, sizes) for sizes in self._spread()}
             ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
         best: dict[Dim, Dim] = {}
         shifts = sum(map(_terms_shifted, ranked)) <= _MOST_SHIFTED
@@ -122,7 +123,7 @@ class Meter:
         hinted = {name: self.known.hints.get(name, least[name]) for name in names}
         return [
             {name: max(size, least[name]) if name in varied else hinted[name] for name in names}
-            for varied in (names, *([name] for name in alone))
+            for varied in (names, *([name] for name in alone if len(names) > 1))
             for size in _SAMPLED
         ]
 
@@ -133,12 +134,22 @@ class Meter:
         least = self.known.minimums
         return mark.substitute({name: symbol(name) + least.get(name, 1) for name in mark.symbols})
 
-    def _at_hints(self, mark: Dim) -> int:
-        value = evaluate(mark, self.known.hints)
-        if value is None and isinstance(mark, Expr):
-            # Without an example size, rank at a size large enough for the leading term to decide.
-            value = evaluate(mark, {name: self.known.hints.get(name, 4096) for name in mark.symbols})
-        return value or 0
+    def _ranked(self) -> list[Dim]:
+        """The sums, the largest at the hints first; without an example, at sizes that make the leading term decide."""
+        marks = [*self.marks]
+        found = evaluate_all(marks, self.known.hints)
+        if None in found:
+            names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
+            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.known.hints})
+            found = [other if size is None else size for size, other in zip(found, others, strict=True)]
+        order = sorted(range(len(marks)), key=lambda place: found[place] or 0, reverse=True)
+        return [marks[place] for place in order]
+
+
+def _largest(marks: Sequence[Dim], sizes: Mapping[str, int]) -> Dim:
+    """The first of the largest sums at these sizes."""
+    found = [value or 0 for value in evaluate_all(marks, sizes)]
+    return marks[found.index(max(found))]
 
 
 def _terms(mark: Dim) -> int:
