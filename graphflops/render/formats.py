@@ -136,6 +136,12 @@ FORMATS = (
     ),
     Format("sarif", (".sarif",), {"Findings": Renderer("graphflops.render.sarif:sarif", ("locate",))}),
     Format("speedscope", (), {"Report": Renderer("graphflops.render.speedscope:speedscope")}),
+    Format(
+        "memory-snapshot",
+        (".pickle", ".pkl"),
+        {"Report": Renderer("graphflops.render.snapshot:snapshot")},
+        binary=True,
+    ),
     Format("dot", (".dot", ".gv"), {"Report": Renderer("graphflops.render.dot:dot", ("depth",))}),
 )
 
