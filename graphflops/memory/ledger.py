@@ -66,11 +66,10 @@ def ledger(
     lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
     buffers = program.typed_inputs("buffer", "constant")
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
-    inference = _with_lasting(memory.inference, [*lasting, *_workspaces(program, device, threads=1)])
+    inference = _with_lasting(memory.inference, lasting, _workspaces(program, device, memory.inference))
     phases = [_Phase("inference", inference, memory.forward.bytes)]
     if memory.training is not None and memory.step is not None:
-        lasting += _workspaces(program, device, threads=2)
-        phases.append(_training(program, memory, lasting))
+        phases.append(_training(program, memory, lasting, _workspaces(program, device, memory.step)))
     return tuple([_measured(phase, report, device) for phase in phases])
 
 
@@ -86,7 +85,7 @@ def at_sizes(
     row = timeline.rows[moment]
     parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
     for held in timeline.held:
-        if held.first <= moment <= held.last:
+        if is_alive(held, moment):
             parts[ENTRIES[held.kind]].append(held.bytes)
     sums: dict[str, Any] = {name: total(found) for name, found in parts.items()}
     if entry.workspaces is None:
@@ -144,16 +143,23 @@ def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
     )
 
 
+def is_alive(held: Held, moment: int) -> bool:
+    """Whether memory is held at a moment; a workspace stays from run to run."""
+    return held.first <= moment <= held.last or held.kind == "library"
+
+
 def live_bytes(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
     """Bytes alive at each moment. sizes: bytes by entry of the timeline."""
     changes = [0] * (len(timeline.rows) + 1)
     for held, size in zip(timeline.held, sizes, strict=True):
-        changes[held.first] += size
+        changes[0 if held.kind == "library" else held.first] += size
         changes[held.last + 1] -= size
     return [*accumulate(changes)][:-1]
 
 
-def _training(program: PricedProgram, memory: MemoryUse, lasting: Sequence[Held]) -> _Phase:
+def _training(
+    program: PricedProgram, memory: MemoryUse, lasting: Sequence[Held], workspaces: Sequence[Held]
+) -> _Phase:
     """The training phase: the forward, the gradients, and after them the optimizer's step."""
     step = memory.step
     assert step is not None
@@ -165,26 +171,36 @@ def _training(program: PricedProgram, memory: MemoryUse, lasting: Sequence[Held]
     alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in optimizer.temporaries]
     whole = Timeline((*step.rows, OPTIMIZER), (*step.held[:ended], *alive), step.gradients_from)
     state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
-    timeline = _with_lasting(whole, [*lasting, *state])
+    timeline = _with_lasting(whole, [*lasting, *state], workspaces)
     return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))
 
 
-def _with_lasting(timeline: Timeline, lasting: Sequence[Held]) -> Timeline:
-    """The timeline with what is held from its first moment to its last."""
+def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:
+    """The timeline with what is held from its first moment to its last, and with workspaces."""
     rows = timeline.rows or (OPTIMIZER,)  # a program without calls has its weights in memory too
-    held = [entry._replace(last=len(rows) - 1) for entry in lasting]
+    held = [entry._replace(last=len(rows) - 1) for entry in (*lasting, *workspaces)]
     return Timeline(rows, (*held, *timeline.held), timeline.gradients_from)
 
 
-def _workspaces(program: PricedProgram, device: Device | None, *, threads: int) -> list[Held]:
-    """Workspaces of cuBLAS, for each thread that multiplies matrices, as the backward pass does, and of cuBLASLt."""
+def _workspaces(program: PricedProgram, device: Device | None, timeline: Timeline) -> list[Held]:
+    """Workspaces of cuBLAS and cuBLASLt, each from its first use on.
+
+    Each thread that multiplies matrices has one of cuBLAS; the backward pass runs in a thread of its own.
+    """
     size = None if device is None else device.blas_workspace_bytes
-    products = [call.node for call in program.main.calls if call.node.operator.kind == "product"]
-    if not size or not products:
+    products = {call.row: call.node for call in program.main.calls if call.node.operator.kind == "product"}
+    uses = [moment for moment, row in enumerate(timeline.rows) if row in products]
+    if not size or not uses:
         return []
-    has_bias = any(isinstance(node.arguments().get("bias"), Ref) for node in products)
-    more = [Held("cuBLASLt", "library", 0, 0, _LT_WORKSPACE)] if has_bias else []
-    return [Held(_CUBLAS, "library", 0, 0, size)] * threads + more
+    last, turn = len(timeline.rows) - 1, timeline.gradients_from
+    backward = [moment for moment in uses if turn is not None and moment >= turn]
+    biased = [
+        moment for moment in uses if isinstance(products[timeline.rows[moment]].arguments().get("bias"), Ref)
+    ]
+    return [
+        *[Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])],
+        *[Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]],
+    ]
 
 
 def _measured(phase: _Phase, report: Report, device: Device | None) -> PhaseMemory:

@@ -9,7 +9,7 @@ from graphflops.dims import evaluate_all
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.ledger import LASTING, OPTIMIZER
-from graphflops.memory.replay import events
+from graphflops.memory.replay import BEFORE, events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +34,9 @@ def snapshot(report: Report, entry: PhaseMemory) -> dict[str, Any]:
         raise ModelError("a size has no value: a snapshot needs numbers, give it with --dim")
     run = _Run(known, [_frames(report, entry, held) for held in timeline.held])
     for place, held in enumerate(timeline.held):
-        if held.kind in (*LASTING, "input"):
+        if held.kind in BEFORE:
             run.take(place)
-    for event in events(timeline):
+    for event in events(timeline, is_first=True):
         if event.is_free:
             run.give_back(event.entry)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.memory.ledger import ENTRIES, OPTIMIZER, peak_moment
+from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
 from graphflops.render.text import memory, safe
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def peak_line(report: Report, entry: PhaseMemory) -> str:
 def largest(report: Report, entry: PhaseMemory, numbers: Numbers) -> Iterator[tuple[str, str, str, str]]:
     """The largest of what is alive at the peak: name, what it is, where it is made, and its bytes."""
     moment = peak_moment(entry.timeline, report.values)
-    alive = [held for held in entry.timeline.held if held.first <= moment <= held.last]
+    alive = [held for held in entry.timeline.held if is_alive(held, moment)]
     alive.sort(key=lambda held: -(numbers.value(held.bytes) or 0))
     makers = {output.name: row for row in report.rows for output in row.outputs}
     for held in alive[:_LARGEST]:
