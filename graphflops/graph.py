@@ -178,6 +178,7 @@ class Graph:
     contents: by the name of an input that is no user's: what it holds, read from the file when asked for; None where that
         is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
     lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
+    recomputed: by name of a call, the number of the checkpoint that runs it again for the gradients.
     """
 
     nodes: tuple[Node, ...]
@@ -194,6 +195,7 @@ class Graph:
     notes: tuple[Note, ...] = ()
     contents: Callable[[str], Stored | None] | None = None
     lasting: frozenset[str] = frozenset()
+    recomputed: Mapping[str, int] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

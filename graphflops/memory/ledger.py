@@ -167,9 +167,10 @@ def _training(
     assert program.training is not None
     optimizer = update(program.training, trained(program))
     moment, ended = len(step.rows), len(step.held) - memory.lasting
-    alive = [held._replace(last=moment) for held in step.held[ended:]]
+    results = [held for held in step.held[ended:] if held.kind == "value"]  # not held during the update
+    alive = [held._replace(last=moment) for held in step.held[ended:] if held.kind != "value"]
     alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in optimizer.temporaries]
-    whole = Timeline((*step.rows, OPTIMIZER), (*step.held[:ended], *alive), step.gradients_from)
+    whole = Timeline((*step.rows, OPTIMIZER), (*step.held[:ended], *results, *alive), step.gradients_from)
     state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
     timeline = _with_lasting(whole, [*lasting, *state], workspaces)
     return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))

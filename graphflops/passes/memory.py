@@ -4,24 +4,30 @@ A value lives from the call that makes it to its last use. Views share the memor
 throughout; parameters and buffers are not counted. In training, what a gradient reads lives until that gradient is computed,
 in reverse order. A gradient lives from the call that computes it to the call that it belongs to, those of parameters to the
 end; a second gradient of one value is added to the first in place, unless others hold that memory too.
+What checkpoints make is not kept but made again, when the first of its gradients is due.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
 from graphflops.passes.meter import Meter
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, SizesKnown
+from graphflops.passes.recompute import checkpoints
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
     from graphflops.passes.program import PricedCall, PricedProgram
+    from graphflops.passes.recompute import Checkpoint
+
+_AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
 
 
 def memory_use(program: PricedProgram, execution: type[CallByCall] = CallByCall) -> MemoryUse:
@@ -91,11 +97,12 @@ class _Liveness:
         self.root = execution.owners()
         self.bytes = _sizes(self.root, graph.values, execution.unstored())
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
-        self.saved = _saved(self.root, execution) if execution.training else {}
+        marks = graph.graph.recomputed if execution.training else {}
+        self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
+        self.saved = _saved(self.root, execution, self.checkpoints) if execution.training else {}
         self.meter = Meter(sizes)
-        self.lasting = {
-            self.root[name]: len(graph.calls) - 1 for name in graph.graph.lasting if name in self.root
-        }
+        ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
+        self.held = {**execution.held_until(self.root), **ends}
 
     def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline, int]:
         for name in dict.fromkeys(resident):
@@ -110,28 +117,80 @@ class _Liveness:
         turn = None
         if seeds is not None:
             turn = len(self.meter.rows)
-            _backward(self.calls, self.values, seeds, released, self.meter, self.execution)
+            _backward(
+                self.calls, self.values, seeds, released, self.meter, self.execution, self.again(released)
+            )
         return self.meter.peak(), *self.meter.timeline(turn)
+
+    def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
+        """Owners of the memory among operands and results that a call keeps for its gradient; "" for memory of its own."""
+        names = [
+            self.root[name]
+            for name in self.execution.saved_values(call)
+            if name is not None and name in self.root
+        ]
+        made = [name for name in names if name in call.node.outputs]
+        own = [""] if self.execution.saved_bytes(call) != 0 else []
+        return [name for name in names if name not in made], [*made, *own]
 
     def forward(self, released: dict[int, list[str | int]]) -> None:
         """Run the calls; adds to `released` what is kept beside results, by the gradient that needs it last."""
-        meter = self.meter
-        held = {**self.execution.held_until(self.root), **self.lasting}
-        lasts = _last_uses(self.calls, self.root, held)
-        for index, call in enumerate(self.calls):
-            meter.row = call.row
-            for output in call.node.outputs:
-                if output is not None and self.root.get(output) == output:
-                    meter.take(output, self.bytes.get(output, 0), "value")
-            beside = self.execution.saved_bytes(call) if self.execution.training else 0
-            if beside != 0:  # what is kept beside the results was made while they were computed
-                meter.take(call.node.name, beside, "saved", index)
-                released.setdefault(index, []).append(index)
-            workspace = self.execution.forward_bytes(call, beside)
-            meter.mark(call.node.name, self.peaks[index], workspace)
-            for name in lasts.get(index, ()):
-                if name not in self.kept and name not in self.saved:
-                    meter.drop(name)
+        inside = {
+            place for checkpoint in self.checkpoints for place in range(checkpoint.first, checkpoint.last + 1)
+        }
+        lasts = _last_uses(self.calls, self.root, self.held)
+        kept = {*self.kept, *self.saved}
+        for index in range(len(self.calls)):
+            self.run(index, lasts.get(index, ()), kept, None if index in inside else released)
+
+    def run(
+        self,
+        index: int,
+        last_used: Sequence[str],
+        kept: Container[str],
+        released: dict[int, list[str | int]] | None,
+        again: str = "",
+    ) -> None:
+        """Run one call.
+
+        released: None where the gradient reads what a second run makes. again: what marks the values of that run.
+        """
+        meter, call = self.meter, self.calls[index]
+        meter.row = call.row
+        for output in call.node.outputs:
+            if output is not None and self.root.get(output) == output:
+                meter.take(output, self.bytes.get(output, 0), "value", output + again)
+        beside = self.execution.saved_bytes(call) if self.execution.training else 0
+        workspace = self.execution.forward_bytes(call, beside)
+        if released is None:
+            workspace = workspace + beside
+        elif beside != 0:  # what is kept beside the results was made while they were computed
+            meter.take(call.node.name, beside, "saved", index)
+            released.setdefault(index, []).append(index)
+        meter.mark(call.node.name, self.peaks[index], workspace)
+        for name in last_used:
+            if name not in kept:
+                meter.drop(name + again)
+
+    def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:
+        """By the last call of a checkpoint, what runs the checkpoint again; adds to `released` what is then kept."""
+
+        def rerun(checkpoint: Checkpoint) -> None:
+            places = range(checkpoint.first, checkpoint.end)
+            held = {
+                name: min(last, checkpoint.end - 1) - checkpoint.first for name, last in self.held.items()
+            }
+            lasts = _last_uses(self.calls[checkpoint.first : checkpoint.end], self.root, held)
+            for index in places:
+                self.run(index, lasts.get(index - checkpoint.first, ()), checkpoint.saved, released, _AGAIN)
+            for name in (name for index in places for name in self.calls[index].node.outputs if name):
+                if name not in checkpoint.saved:
+                    self.meter.drop(name + _AGAIN)
+
+        for checkpoint in self.checkpoints:
+            for name, index in checkpoint.saved.items():
+                released.setdefault(index, []).append(name + _AGAIN)
+        return {checkpoint.last: partial(rerun, checkpoint) for checkpoint in self.checkpoints}
 
 
 def _sizes(root: Mapping[str, str], values: Mapping[str, Value], unstored: Container[str]) -> dict[str, Dim]:
@@ -166,13 +225,25 @@ def _last_uses(
     return ends
 
 
-def _saved(root: Mapping[str, str], execution: CallByCall) -> dict[str, int]:
-    """For each value that gradients read, the index of the earliest call whose gradient reads it."""
+def _saved(
+    root: Mapping[str, str], execution: CallByCall, checkpoints: Sequence[Checkpoint]
+) -> dict[str, int]:
+    """For each value that is kept for gradients, the index of the earliest call that needs it: for one that reads it.
+
+    A checkpoint keeps what goes into it for its first call, and nothing that it makes.
+    """
+    starts = {place: found.first for found in checkpoints for place in range(found.first, found.last + 1)}
+    made: dict[int, set[str]] = {}
     saved: dict[str, int] = {}
     for index, call in enumerate(execution.calls):
-        for name in execution.saved_values(call):
-            if name is not None and name in root:
-                saved.setdefault(root[name], index)
+        start = starts.get(index)
+        names = execution.saved_values(call) if start is None else [*call.uses]
+        owners = {root[name]: None for name in names if name is not None and name in root}
+        for owner in owners:
+            if start is None or owner not in made.setdefault(start, set()):
+                saved.setdefault(owner, index if start is None else start)
+        if start is not None:
+            made.setdefault(start, set()).update(name for name in call.node.outputs if name is not None)
     return saved
 
 
@@ -246,13 +317,19 @@ def _backward(
     released: Mapping[int, Sequence[str | int]],
     meter: Meter,
     execution: CallByCall,
+    before: Mapping[int, Callable[[], None]],
 ) -> None:
-    """Run the backward pass. released: by index of a call, what its gradient is the last to need."""
+    """Run the backward pass.
+
+    released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
+    """
     reverse = _Reverse(values, meter, execution)
     for name in seeds:
         reverse.give(name)
     for index in range(len(calls) - 1, -1, -1):
         call = calls[index]
+        if index in before:
+            before[index]()
         meter.row = call.row
         again = [] if call.gradient is None else reverse.run(call)
         for output in call.node.outputs:

@@ -87,12 +87,15 @@ class _Conversion:
         """The graph, nested or not, from the types of its inputs and of the values around it that it uses."""
         types: dict[str, Any] = {**graph.types, **inputs}
         nodes: list[Node] = []
+        marks = dict(graph.recomputed)
         for recorded in graph.nodes:
             node = self.with_nested(self.with_type(recorded), types)
             for call in [node] if self.autocast is None else self.autocast.calls(node, types):
                 self.derive(call, types, graph)
                 nodes.append(call)
-        return replace(graph, nodes=tuple(nodes), types=types)
+                if node.name in marks:
+                    marks[call.name] = marks[node.name]
+        return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
 
     def with_type(self, node: Node) -> Node:
         """The call with the wanted type where it names that of the parameters."""

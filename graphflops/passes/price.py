@@ -186,7 +186,7 @@ class Pricer:
             if self.training:
                 pass_on(calls, values)
         if self.training:
-            _drop_unreached(graph, calls, rows, values)
+            _settle_gradients(graph, calls, rows, values)
         return PricedGraph(
             graph,
             out=tuple(flat(self._resolved(output.value, values) for output in graph.outputs)),
@@ -309,6 +309,17 @@ def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterato
             if not inner.module:
                 inner = replace(inner, module=call.module, module_type=call.module_type)
             yield replace(inner, source=inner.source or call.source, phase=call.phase)
+
+
+def _settle_gradients(
+    graph: Graph, calls: list[PricedCall], rows: list[Row], values: Mapping[str, Value]
+) -> None:
+    """Drop the gradients that no step computes, and add what checkpoints do again."""
+    _drop_unreached(graph, calls, rows, values)
+    if graph.recomputed:
+        from graphflops.passes.recompute import add_recomputation
+
+        add_recomputation(calls, rows, graph.recomputed)
 
 
 def _drop_unreached(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Node, Note, Output, Ref
+from graphflops.passes.checkpoints import with_checkpoints
 from graphflops.rules.added_calls import added, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import FLOAT32, INT64, TensorType
 from graphflops.training import matched
@@ -28,7 +29,7 @@ def trained_program(graph: Graph, training: Training) -> Graph:
     """The program as it is trained; ModelError where an option names nothing in it, or does not go with it."""
     if training.lora_rank:
         graph = with_adapters(graph, training.lora_rank, training.lora_modules)
-    graph = _with_gradients(graph, training)
+    graph = with_checkpoints(_with_gradients(graph, training), training.recompute)
     if training.precision is not None:
         from graphflops.passes.precision import at_precision
 

@@ -1,0 +1,166 @@
+"""Finds the calls that activation checkpointing runs again for the gradients.
+
+A checkpoint is a module that the user names, a call of `torch.utils.checkpoint` that the recorded lines of code show, or a
+checkpointed graph that an export holds as one operator; its calls then stand in the program itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import ModelError, shown
+from graphflops.graph import Graph, Output, Ref
+from graphflops.training import matched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.graph import Argument, Node
+
+_CHECKPOINTED = ("tag_activation_checkpoint", "wrap_activation_checkpoint")
+_CALLS_CHECKPOINT = re.compile(
+    r"(?<![\w])(?:checkpoint|checkpoint_sequential|_gradient_checkpointing_func)\("
+)
+_FRAME = re.compile(r'^[ \t]*File "[^"\n]*", line \d+, in (\S+)\n([^\n]*)', re.MULTILINE)
+
+
+def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
+    """The graph with its checkpoints marked, checkpointed graphs put in place; ModelError for a pattern without a match."""
+    graph = _with_inlined(graph)
+    modules = _matched_modules(graph, patterns)
+    marks: dict[str, int] = dict(graph.recomputed)
+    number = max(marks.values(), default=-1)
+    before: object = None
+    for node in graph.nodes:
+        key = marks.get(node.name) if node.name in graph.recomputed else _checkpoint_of(node, modules)
+        if key is not None and node.name not in marks:
+            number += key != before
+            marks[node.name] = number
+        before = key
+    return replace(graph, recomputed=marks) if marks else graph
+
+
+def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
+    """Paths of the modules that the patterns match among those that are called."""
+    if not patterns:
+        return set()
+    called = {node.module for node in graph.nodes if node.module}
+    paths = {path for module in called for path in _with_those_around(module)}
+    found: set[str] = set()
+    for pattern in patterns:
+        hits = matched(pattern, paths)
+        if not hits:
+            some = ", ".join(map(shown, sorted(paths)[:3])) or "no modules"
+            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}, ...")
+        found |= hits
+    return found
+
+
+def _with_those_around(module: str) -> list[str]:
+    """The module and those around it, outermost first."""
+    parts = module.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
+    """Identifies the checkpoint of a call: the outermost module that is named, or the line of code and its module."""
+    if modules:
+        inside = next((path for path in _with_those_around(node.module) if path in modules), None)
+        if inside is not None:
+            return ("", inside)
+    if "checkpoint" not in node.python_stack:
+        return None
+    depth = 0
+    for function, line in _FRAME.findall(node.python_stack):
+        depth += function == "forward"
+        if _CALLS_CHECKPOINT.search(line):
+            stack = [entry.split(",")[1] for entry in node.module_stack.split(";") if entry.count(",") > 1]
+            return (line, stack[depth] if depth < len(stack) else node.module)
+    return None
+
+
+# Checkpointed graphs
+
+
+def _with_inlined(graph: Graph) -> Graph:
+    """The graph with the calls of checkpointed graphs in place of the operators that hold them."""
+    nodes: list[Node] = []
+    types, marks = dict(graph.types), dict(graph.recomputed)
+    number = 0
+    for node in graph.nodes:
+        calls = _inlined(node, types) if node.operator.word in _CHECKPOINTED else None
+        if calls is None:
+            nodes.append(node)
+        else:
+            marks.update((call.name, number) for call in calls)
+            nodes += calls
+            number += 1
+    return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks) if number else graph
+
+
+def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
+    """The calls of a checkpointed graph under names of their own; None where results or inputs are not one value each."""
+    region, operands = node.args[0], node.args[1:]
+    if not isinstance(region, Graph) or len(region.inputs) != len(operands):
+        return None
+    results = [output.value for output in region.outputs]
+    made = {name for call in region.nodes for name in call.outputs}
+    results = [*results[0]] if len(results) == 1 and isinstance(results[0], tuple) else results
+    names = [result.name if isinstance(result, Ref) else "" for result in results]
+    if len(names) != len(node.outputs) or len({*names}) < len(names) or not made.issuperset(names):
+        return None
+    given = {entry.name: operand for entry, operand in zip(region.inputs, operands, strict=True)}
+    renamed = {name: f"{node.name}/{name}" for name in made if name is not None}
+    renamed.update(
+        (inner, outer) for inner, outer in zip(names, node.outputs, strict=True) if outer is not None
+    )
+
+    def put(argument: Argument) -> Argument:
+        if isinstance(argument, Ref):
+            return given.get(argument.name, Ref(renamed.get(argument.name, argument.name)))
+        if isinstance(argument, tuple):
+            return tuple(put(item) for item in argument)
+        return _with_captures(argument, put) if isinstance(argument, Graph) else argument
+
+    types.update((renamed[name], region.types[name]) for name in renamed if name in region.types)
+    return [
+        replace(
+            call,
+            name=f"{node.name}/{call.name}",
+            args=tuple(put(argument) for argument in call.args),
+            kwargs=tuple((key, put(argument)) for key, argument in call.kwargs),
+            outputs=tuple(None if name is None else renamed[name] for name in call.outputs),
+            module=call.module or node.module,
+            module_type=call.module_type if call.module else node.module_type,
+            source=call.source or node.source,
+        )
+        for call in region.nodes
+    ]
+
+
+def _with_captures(graph: Graph, put: Callable[[Argument], Argument]) -> Graph:
+    """A nested graph whose values around it have new names."""
+    names: Mapping[str, Argument] = {name: put(Ref(name)) for name in graph.captures}
+    if all(value == Ref(name) for name, value in names.items()):
+        return graph
+
+    def inside(argument: Argument) -> Argument:
+        if isinstance(argument, Ref):
+            return names.get(argument.name, argument)
+        return tuple(inside(item) for item in argument) if isinstance(argument, tuple) else argument
+
+    return replace(
+        graph,
+        captures=tuple(value.name for value in names.values() if isinstance(value, Ref)),
+        nodes=tuple(
+            replace(
+                call,
+                args=tuple(inside(argument) for argument in call.args),
+                kwargs=tuple((key, inside(argument)) for key, argument in call.kwargs),
+            )
+            for call in graph.nodes
+        ),
+        outputs=tuple(Output(inside(output.value), output.role, output.target) for output in graph.outputs),
+    )
