@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.ops import Op
     from graphflops.passes.program import Backward, PricedCall
+    from graphflops.time.kernel import AttentionKernel
 
 
 class OpenSizeError(Exception):
@@ -95,6 +96,7 @@ class ConcreteCall:
     """A call as it runs: operands by argument name, results and costs as numbers.
 
     is_copy: whether a layout operator (`reshape`, `contiguous`) moves data here; None where its estimate tells.
+    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
     """
 
     def __init__(
@@ -104,12 +106,14 @@ class ConcreteCall:
         strides: Mapping[str, tuple[Dim, ...]],
         sizes: Sizes,
         is_copy: bool | None = None,
+        attention_kernel: AttentionKernel | None = None,
     ) -> None:
         self.call = call
         self.values = values
         self.strides = strides
         self.sizes = sizes
         self.is_copy = is_copy
+        self.attention_kernel = attention_kernel
 
     @property
     def operator(self) -> Op:

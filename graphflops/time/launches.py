@@ -6,6 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops.attention.kernel import attention_kernel
+from graphflops.memory.attention import attention_problem
+from graphflops.memory.export_only import as_run
 from graphflops.memory.layouts import Layouts
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
@@ -15,10 +18,10 @@ from graphflops.time.lowering.calls import backward_kernels, forward_kernels
 from graphflops.time.lowering.moved import elementwise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.passes.program import PricedCall, PricedProgram
-    from graphflops.time.kernel import Kernel
+    from graphflops.time.kernel import AttentionKernel, Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Launcher:
         self.program = program
         self.sizes = Sizes(values)
         self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
+        self.graphs: dict[PricedGraph, tuple[Sequence[PricedCall], Layouts]] = {}
 
     def forward(self) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them."""
@@ -52,8 +56,9 @@ class Launcher:
         return list(self._backward(self.program.main, 0, 1))
 
     def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
-        layouts, entered = Layouts(graph.calls, graph.values), ""
-        for call in graph.calls:
+        calls, layouts = self._as_run(graph)
+        entered = ""
+        for call in calls:
             stack = call.node.module_stack
             modules = _entered(entered, stack)
             entered = stack or entered
@@ -70,8 +75,9 @@ class Launcher:
                 yield from self._forward(inner, place, turns)
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
-        layouts, contributions = Layouts(graph.calls, graph.values), Counter(graph.graph.seeds)
-        for call in reversed(graph.calls):
+        calls, layouts = self._as_run(graph)
+        contributions = Counter(graph.graph.seeds)
+        for call in reversed(calls):
             row = first + call.row
             for inner, place, turns in reversed(list(self._nested(call, row, times))):
                 yield from self._backward(inner, place, turns)
@@ -82,6 +88,14 @@ class Launcher:
             count = len(kernels or ()) + len(sums)
             host = backward_seconds(call.node.operator, count)
             yield Launches(row, None if kernels is None else (*kernels, *sums), host, times)
+
+    def _as_run(self, graph: PricedGraph) -> tuple[Sequence[PricedCall], Layouts]:
+        """The calls that are made when the program runs, and how their values lie."""
+        found = self.graphs.get(graph)
+        if found is None:
+            calls = as_run(graph.calls, self.program.attentions)
+            found = self.graphs[graph] = calls, Layouts(calls, graph.values)
+        return found
 
     def _sums(self, call: PricedCall, graph: PricedGraph, contributions: Counter[str]) -> tuple[Kernel, ...]:
         """Additions of further gradients of a value to the first."""
@@ -113,6 +127,14 @@ class Launcher:
                 yield run, place, count
             place += len(run.rows)
 
+    def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
+        """The kernel that PyTorch chooses for an attention of its own; None for other calls."""
+        operator = call.node.operator
+        if operator.kind != "attention" or operator.is_onnx or operator.has_score_function:
+            return None
+        problem = attention_problem(call, layouts, self.program.training is not None)
+        return None if problem is None else attention_kernel(problem).kernel
+
     def _lowered(
         self, call: PricedCall, graph: PricedGraph, layouts: Layouts, *, is_backward: bool
     ) -> tuple[Kernel, ...] | None:
@@ -125,9 +147,20 @@ class Launcher:
             is_copy = False
         names = (*call.uses, *outputs)
         strides = tuple([layouts.known.get(name) for name in names])
-        key = (is_backward, call.node.op, id(call.estimate), id(call.gradient), is_copy, strides)
+        kernel = self._attention_kernel(call, layouts)
+        is_causal = kernel and call.node.arguments().get("is_causal")
+        key = (
+            is_backward,
+            call.node.op,
+            id(call.estimate),
+            id(call.gradient),
+            is_copy,
+            strides,
+            kernel,
+            is_causal,
+        )
         if key not in self.known:
-            concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy)
+            concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy, kernel)
             lower = backward_kernels if is_backward else forward_kernels
             try:
                 self.known[key] = tuple(lower(concrete))

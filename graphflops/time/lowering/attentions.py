@@ -2,87 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Attention, Kernel, Product, Rows
-from graphflops.time.lowering.moved import elementwise
+from graphflops.time.lowering.moved import copy, elementwise, reduction
+from graphflops.time.lowering.products import Problem
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
     from graphflops.time.kernel import AttentionKernel, Pass
 
 _TILE = 128  # queries and keys of one tile of a fused kernel
-_WIDEST_FUSED = 256
+_LEAST_RANK = 2
+_FLOAT = 32
 
 
 def attention(call: ConcreteCall) -> list[Kernel]:
-    """One fused kernel, or the unfused products."""
+    """One fused kernel, or the unfused products; without operands by name, one kernel with the call's work."""
     found = _operands(call)
     if found is None:
-        return []
-    query, key, value = found
-    kernel = kernel_of(call, query, value)
+        return _without_sizes(call)
+    kernel = call.attention_kernel or "flash"
     if kernel == "math":
-        return _unfused(call, query, key, value)
-    return [_fused(call, kernel, "forward", call.cost.matrix_flops)]
+        return _unfused(call, *found)
+    mask = call.operand("mask")
+    numbers = [copy(mask, found[0].bits)] if mask is not None and mask.dtype == "bool" else []
+    return [*numbers, _fused(call, found, kernel, "forward")]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
-    """The fused backward, after the sums of each row that it starts from; or the products and the softmax's gradient."""
+    """The fused backward; or for each product of the forward two, and the gradients of what is between them."""
     found = _operands(call)
     if found is None or call.gradient is None:
         return []
-    query, key, value = found
-    kernel = kernel_of(call, query, value)
+    kernel = call.attention_kernel or "flash"
     if kernel == "math":
-        return [part for part in _unfused(call, query, key, value) for _ in range(2)]
-    out = call.out or query
-    rows = elementwise(out, 2 * out.full_bytes, out.numel // max(out.shape[-1], 1) * 4)
-    return [rows, _fused(call, kernel, "backward", call.backward_cost.matrix_flops)]
-
-
-def kernel_of(call: ConcreteCall, query: Tensor, value: Tensor) -> AttentionKernel:
-    """The kernel that PyTorch chooses."""
-    if (
-        query.bits == 16
-        and max(query.shape[-1], value.shape[-1]) <= _WIDEST_FUSED
-        and query.shape[-1] % 8 == 0
-    ):
-        return "cudnn"
-    return "efficient" if query.dtype == "float32" else "math"
+        return [part for part in _unfused(call, *found) for _ in range(2 if part.flops else 1)]
+    return [_fused(call, found, kernel, "backward")]
 
 
 def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:
     query, key, value = (call.operand(name) for name in ("query", "key", "value"))
-    if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < 2:
+    if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < _LEAST_RANK:
         return None
     return query, key, value
 
 
-def _fused(call: ConcreteCall, kernel: AttentionKernel, phase: Pass, flops: int) -> Kernel:
-    found = _operands(call)
-    assert found is not None
-    query, key, value = found
-    cost = call.cost if phase == "forward" else call.backward_cost
-    return Kernel(
-        "attention",
-        query.dtype,
-        flops,
-        read_bytes=cost.read_bytes,
-        written_bytes=cost.written_bytes,
-        sizes=Attention(
-            batch=prod(query.shape[:-3]),
-            heads=query.shape[-3] if query.rank > 2 else 1,
-            kv_heads=key.shape[-3] if key.rank > 2 else 1,
-            queries=query.shape[-2],
-            keys=key.shape[-2],
-            width=max(query.shape[-1], value.shape[-1]),
-            computed=computed_fraction(call, query.shape[-2], key.shape[-2]),
-            kernel=kernel,
-            phase=phase,
-        ),
+def _fused(
+    call: ConcreteCall, operands: tuple[Tensor, Tensor, Tensor], kernel: AttentionKernel, phase: Pass
+) -> Kernel:
+    query, key, value = operands
+    is_forward = phase == "forward"
+    cost = call.cost if is_forward else call.backward_cost
+    computed = computed_fraction(call, query.shape[-2], key.shape[-2])
+    sizes = Attention(
+        batch=prod(query.shape[:-3]),
+        heads=query.shape[-3] if query.rank > _LEAST_RANK else 1,
+        kv_heads=key.shape[-3] if key.rank > _LEAST_RANK else 1,
+        queries=query.shape[-2],
+        keys=key.shape[-2],
+        width=max(query.shape[-1], value.shape[-1]),
+        computed=computed,
+        kernel=kernel,
+        phase=phase,
     )
+    flops = int(cost.matrix_flops * computed)
+    return Kernel("attention", query.dtype, flops, 0, cost.read_bytes, cost.written_bytes, sizes)
 
 
 def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
@@ -91,39 +78,54 @@ def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
     A mask that is passed as a tensor hides nothing from the kernel, which adds it to the scores.
     """
     if call.arguments.get("is_causal") is True and queries and keys:
-        return _causal_fraction(queries, keys)
+        rows, columns = -(-queries // _TILE), -(-keys // _TILE)
+        return sum(min(row + 1, columns) for row in range(rows)) / (rows * columns)
     cost = call.cost
     return 1 - cost.masked_flops / cost.matrix_flops if cost.matrix_flops else 1.0
 
 
-def _causal_fraction(queries: int, keys: int) -> float:
-    """Of a causal mask, whose first query sees the first key: tiles that hold a visible pair."""
-    rows, columns = -(-queries // _TILE), -(-keys // _TILE)
-    computed = sum(min(row + 1, columns) for row in range(rows))
-    return computed / (rows * columns)
-
-
 def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
-    """Scaled query and key, their product, the mask, the softmax, the product with the values."""
+    """What `_scaled_dot_product_attention_math` runs: all of it in float32, with the scores in memory."""
     batch, rows, keys = prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
-    scores, bits = batch * rows * keys, query.bits
-    score_bytes = scores * bits // 8
-    mask = call.operand("mask")
-    scaled = [elementwise(tensor, tensor.full_bytes, tensor.full_bytes) for tensor in (query, key)]
-    added = [] if mask is None else [elementwise(query, score_bytes + mask.nbytes, score_bytes, scores)]
-    softmax = Kernel(
-        *("softmax", query.dtype),
-        vector_flops=5 * scores,
-        read_bytes=score_bytes,
-        written_bytes=score_bytes,
-        sizes=Rows(batch * rows, keys),
+    operands = (query, key, value)
+    copies = [copy(x, _FLOAT) for x in operands] if query.bits < _FLOAT else []
+    wide = [_float(x, batch) for x in operands]
+    scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
+    ordered = [
+        copy(x) for x, own in zip(wide, operands, strict=True) if not own.is_contiguous or x.numel > own.numel
+    ]
+    scores = replace(
+        wide[0], shape=(batch, rows, keys), strides=(rows * keys, keys, 1), nbytes=batch * rows * keys * 4
     )
-    first = _product(query, batch, rows, keys, query.shape[-1], "tn")
-    second = _product(query, batch, rows, value.shape[-1], keys, "nn")
-    return [*scaled, first, *added, softmax, second]
+    mask, size = call.operand("mask"), scores.full_bytes
+    is_masked = mask is not None or call.arguments.get("is_causal") is True
+    added = (
+        [elementwise(scores, size + (mask.nbytes if mask else 0), size, scores.numel, variant="strided")]
+        if is_masked
+        else []
+    )
+    softmax = Kernel("softmax", "float32", 0, 5 * scores.numel, size, size, Rows(batch * rows, keys))
+    safe = [
+        elementwise(scores, size, scores.numel),
+        reduction(scores, batch * rows),
+        elementwise(scores, size, size, variant="strided"),
+    ]
+    first = Problem(Product(rows, keys, query.shape[-1], batch, "tn"), "float32", _FLOAT).kernel()
+    second = Problem(Product(rows, value.shape[-1], keys, batch, "nn"), "float32", _FLOAT).kernel()
+    out = call.out
+    back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
+    return [*copies, *scaled, *ordered, first, *added, softmax, *(safe if is_masked else []), second, *back]
 
 
-def _product(like: Tensor, batch: int, m: int, n: int, k: int, layout: str) -> Kernel:
-    from graphflops.time.lowering.products import Problem
+def _float(tensor: Tensor, batch: int) -> Tensor:
+    """A tensor in float32 and row-major order, repeated for every query head."""
+    shape = (batch, *tensor.shape[-2:])
+    steps = (shape[1] * shape[2], shape[2], 1)
+    return replace(tensor, shape=shape, dtype="float32", bits=_FLOAT, strides=steps, nbytes=prod(shape) * 4)
 
-    return Problem(Product(m, n, k, batch, layout), like.dtype, like.bits).kernel()  # type: ignore[arg-type]
+
+def _without_sizes(call: ConcreteCall) -> list[Kernel]:
+    like, cost = call.out or next(iter(call.operands), None), call.cost
+    if like is None:
+        return []
+    return [Kernel("attention", like.dtype, cost.matrix_flops, 0, cost.read_bytes, cost.written_bytes)]

@@ -6,13 +6,18 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.time.kernel import Convolution, Kernel
-from graphflops.time.lowering.moved import elementwise, reduction
+from graphflops.time.lowering.moved import copy, elementwise, reduction
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
     from graphflops.time.kernel import Pass
 
 _ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
+_SMALL_WINDOW = 9  # positions
+_SMALL_BATCH = 2
+_WIDE_PATCH = 512  # filters
+_IMAGE_RANK = 4
+_FULL_BITS = 32
 
 
 class Problem(NamedTuple):
@@ -31,17 +36,36 @@ class Problem(NamedTuple):
         return self.groups > 1 and self.weight.shape[1] == 1
 
     @property
+    def is_pointwise(self) -> bool:
+        """Whether the window is one position."""
+        return all(size == 1 for size in self.weight.shape[2:]) and self.groups == 1
+
+    @property
     def is_product(self) -> bool:
-        """Whether it is a plain product of matrices in row-major order: 1 x 1, stride 1, sizes that align."""
-        is_pointwise = all(size == 1 for size in self.weight.shape[2:]) and self.groups == 1
-        return is_pointwise and set(self.stride) == {1} and prod(self.x.shape[2:]) % _ALIGNED == 0
+        """Whether it is a plain product of matrices in row-major order: 1 x 1, stride 1, rows that align."""
+        positions = prod(self.x.shape[2:])
+        is_even = positions % 2 == 0 or positions == 1
+        return self.is_pointwise and set(self.stride) == {1} and is_even and not self.transposed
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it runs without tensor cores, on tensors as they lie: few channels and a small window, or a small batch."""
+        channels = self.weight.shape[1]
+        if self.transposed or channels % _ALIGNED == 0 or (self.groups > 1 and channels > 1):
+            return False
+        is_small = prod(self.weight.shape[2:]) <= _SMALL_WINDOW or self.x.rank > _IMAGE_RANK
+        is_half = self.x.bits < _FULL_BITS
+        return is_small or (is_half and (self.x.shape[0] <= _SMALL_BATCH or self.is_narrow_patch))
+
+    @property
+    def is_narrow_patch(self) -> bool:
+        """Whether windows do not overlap and have few filters."""
+        return self.stride == self.weight.shape[2:] and self.weight.shape[0] < _WIDE_PATCH
 
     @property
     def needs_channels_last(self) -> bool:
         """Whether cuDNN converts operands to channels-last and the result back."""
-        return (
-            self.x.bits == 16 and not self.is_depthwise and not self.is_product and not self.is_channels_last
-        )
+        return not (self.is_depthwise or self.is_product or self.is_channels_last or self.is_direct)
 
     @property
     def is_channels_last(self) -> bool:
@@ -80,14 +104,22 @@ class Problem(NamedTuple):
 
     def converted(self, *tensors: Tensor) -> list[Kernel]:
         """The conversions of these tensors to channels-last or back; few channels are padded."""
-        return [_conversion(tensor) for tensor in tensors] if self.needs_channels_last else []
+        if self.needs_channels_last:
+            return [kernel for tensor in tensors for kernel in self.conversion(tensor)]
+        is_own = self.is_channels_last and self.weight in tensors
+        return [copy(self.weight)] if is_own and not self.is_pointwise and not self.is_depthwise else []
 
-
-def _conversion(tensor: Tensor) -> Kernel:
-    channels = tensor.shape[1]
-    padded = -(-channels // _ALIGNED) * _ALIGNED
-    written = tensor.full_bytes * padded // max(channels, 1)
-    return Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, variant="channels_last")
+    def conversion(self, tensor: Tensor) -> list[Kernel]:
+        """The conversion of one tensor; few channels are padded with zeros first, a 1 x 1 weight is as it must be."""
+        if tensor is self.weight and self.is_pointwise:
+            return []
+        channels = tensor.shape[1]
+        is_padded = self.groups == 1 and tensor is not self.out
+        padded = -(-channels // _ALIGNED) * _ALIGNED if is_padded else channels
+        written = tensor.full_bytes * padded // max(channels, 1)
+        zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
+        moved = Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, variant="channels_last")
+        return [*zeros, moved]
 
 
 def problem_of(call: ConcreteCall) -> Problem | None:

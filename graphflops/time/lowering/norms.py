@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows
-from graphflops.time.lowering.moved import elementwise
+from graphflops.time.lowering.moved import copy, elementwise
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
@@ -27,7 +27,8 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         return [moments, elementwise(x, 0, 0), applied]
     if name == "batch_norm" and call.arguments.get("training") is not True:
         return _applied_batch_norm(call, x)
-    return [_kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)]
+    in_order = [] if x.is_contiguous else [copy(x)]
+    return [*in_order, _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)]
 
 
 def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
