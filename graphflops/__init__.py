@@ -16,6 +16,7 @@ __all__ = [
     "check",
     "compare",
     "load",
+    "mfu",
     "rule",
     "validate",
 ]
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from graphflops.exporters.live import capture
     from graphflops.loading import analyze
     from graphflops.onnx_audit.audit import audit
+    from graphflops.per_item import mfu
     from graphflops.rules import rule
     from graphflops.runtime.validate import validate
     from graphflops.training import Training
@@ -41,6 +43,7 @@ _HOME = {
     "check": "graphflops.budget.run",
     "compare": "graphflops.comparison.models",
     "load": "graphflops.exporters",
+    "mfu": "graphflops.per_item",
     "rule": "graphflops.rules",
     "validate": "graphflops.runtime.validate",
 }

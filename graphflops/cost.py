@@ -155,6 +155,7 @@ CONVENTIONS = {
     "flops": "a multiply-add is 2 FLOPs; MACs = matrix FLOPs / 2",
     **{quantity.name: quantity.convention for quantity in REPORTED if quantity.convention},
     "backward": "gradients of what wants one; recomputation only where the program itself holds it; optimizer: AdamW",
+    "time": "predicted for the device; the interval in brackets holds the measured time in 9 of 10 cases",
     "bytes": "operands read once, results written once, views free",
 }
 

@@ -214,6 +214,7 @@ class Report(Rendered):
     training: the options of the training step; None for inference alone.
     memory_use: what each phase needs on a device; empty unless a device or an execution is named.
     device: the device that times are predicted for; "" without one. step_time: of the whole training step.
+    price_per_hour: of one device, as the user says.
     """
 
     origin: Origin
@@ -238,6 +239,7 @@ class Report(Rendered):
     memory_use: tuple[PhaseMemory, ...] = ()
     device: str = ""
     step_time: PhaseTime | None = None
+    price_per_hour: float | None = None
 
     @property
     def values(self) -> Mapping[str, int]:
@@ -285,6 +287,13 @@ class Report(Rendered):
                 key = ".".join(key.split(".")[:depth]) if depth else ""
             groups.setdefault(key, []).append(row.cost)
         return {key: Cost.sum(costs) for key, costs in groups.items()}
+
+    def per(self, axis: str) -> Any:
+        """FLOPs for each entry of an input axis, such as a token `ids[1]`: a `PerItem`.
+
+        Raises ModelError where no input has that axis.
+        """
+        return imported("graphflops.per_item:per_item")(self, axis)
 
     def to_dataframe(self, by: Cut | None = None, depth: int | None = None) -> Any:
         """A `pandas.DataFrame` with a line for each call, or for each module, operator, source line or attention.

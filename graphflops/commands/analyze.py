@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Exit with 3 if the cost of any node is unknown, or the file contradicts itself.",
 )
+@options.per
+@options.price
 @options.execution
 @options.device
 @options.verify
@@ -59,6 +62,8 @@ def analyze(
     form: str | None,
     output: str | None,
     strict: bool,
+    per: str | None,
+    price_per_hour: float | None,
     **given: Any,
 ) -> None:
     """FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, an .onnx, or a saved JSON report.
@@ -79,10 +84,13 @@ def analyze(
     graphflops analyze *.onnx lm.pt2 --output costs.csv
     """
     cut = {"by": by, "depth": depth, "top": top}
+    if per is not None:
+        _per_item(models, per, form, output, given)
+        return
     if len(models) > 1:
         _overview(ctx, models, {**cut, "sweep": sweeps or None}, form, output, strict, given)
     else:
-        _one(ctx, models[0], cut, sweeps, form, output, strict, given)
+        _one(ctx, models[0], cut, sweeps, form, output, strict, price_per_hour, given)
 
 
 def _one(
@@ -93,12 +101,13 @@ def _one(
     form: str | None,
     output: str | None,
     strict: bool,
+    price_per_hour: float | None,
     given: dict[str, Any],
 ) -> None:
     """Writes the report of one model, or its sweep."""
     form = formats.chosen("Report", form, output)
     formats.refuse("Sweep" if sweeps else "Report", form, cut)
-    report = files.report_of(model, **given)
+    report = replace(files.report_of(model, **given), price_per_hour=price_per_hour)
     content: object = report
     if sweeps:
         from graphflops.sweep import Sweep
@@ -108,6 +117,19 @@ def _one(
     for note in sweep.notes if sweeps else ():
         click.echo(f"graphflops: {note}", err=True)
     _exit(ctx, report, strict)
+
+
+def _per_item(
+    models: tuple[str, ...], axis: str, form: str | None, output: str | None, given: dict[str, Any]
+) -> None:
+    """Writes the FLOPs of one model for each entry of an input axis."""
+    if len(models) > 1:
+        raise click.UsageError("--per takes one MODEL")
+    from graphflops.render.per_item import listing
+
+    form = formats.chosen("Listing", form, output)
+    content = listing(files.report_of(models[0], **given).per(axis))
+    files.write(formats.render(content, form, **files.screen(output)), output)
 
 
 def _exit(ctx: click.Context, report: Report, strict: bool) -> None:

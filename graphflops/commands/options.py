@@ -255,6 +255,17 @@ device = click.option(
     metavar="NAME",
     help="Say what memory and time the program takes on this device: h200, or the path of a profile.",
 )
+per = click.option(
+    "--per",
+    metavar="AXIS",
+    help="FLOPs for each entry of an input axis only: --per ids[1] for a token, --per x[0] for an image.",
+)
+price = click.option(
+    "--price-per-hour",
+    type=click.FloatRange(min=0, min_open=True, max=1e9),
+    metavar="PRICE",
+    help="What an hour of the device costs: with --device, say what a million samples or tokens cost.",
+)
 sweeps = click.option(
     "--sweep",
     "sweeps",

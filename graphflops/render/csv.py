@@ -15,6 +15,7 @@ from graphflops.render.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from graphflops.call_time import CallTime
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.render.ledger import Group
@@ -115,8 +116,15 @@ def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | i
             work[kind] = [*_work(ledger.group({kind: 1}), ledger), str(row.cost.matrix_flops)]
         figures = [""] * len(work[kind]) if row.state == "unknown" else work[kind]
         place = (row.module, row.module_type, row.source)
-        rows.append([row.node, row.op, *place, row.state, row.matrix_dtype, *figures])
-    return [*heads, *_heads(ledger), "matrix_flops_formula"], rows
+        times = _seconds(row.time, row.backward_time) if report.device else []
+        rows.append([row.node, row.op, *place, row.state, row.matrix_dtype, *figures, *times])
+    timed = ["seconds", "backward_seconds"] if report.device else []
+    return [*heads, *_heads(ledger), "matrix_flops_formula", *timed], rows
+
+
+def _seconds(*times: CallTime | None) -> list[str | int]:
+    """Seconds in full; "" where there are none."""
+    return ["" if time is None else repr(time.seconds) for time in times]
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[str], list[list[str | int]]]:

@@ -142,6 +142,7 @@ FORMATS = (
         {"Report": Renderer("graphflops.render.snapshot:snapshot")},
         binary=True,
     ),
+    Format("chrome-trace", (), {"Report": Renderer("graphflops.render.chrome_trace:chrome_trace")}),
     Format("dot", (".dot", ".gv"), {"Report": Renderer("graphflops.render.dot:dot", ("depth",))}),
 )
 

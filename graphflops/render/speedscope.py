@@ -29,7 +29,7 @@ _PROFILES: dict[str, tuple[str, Callable[[Cost], Dim]]] = {
 
 
 def speedscope(report: Report) -> str:
-    """Profiles of FLOPs, vector FLOPs and bytes, both phases together, at the known sizes.
+    """Profiles of time if a device is known, FLOPs, vector FLOPs and bytes, both phases together, at the known sizes.
 
     Calls without cost are left out, and so are calls of unknown cost; a profile's name says how many those are.
     """
@@ -54,6 +54,8 @@ def speedscope(report: Report) -> str:
                 "weights": [weight for weight in weights if weight],
             }
         )
+    if report.device:
+        profiles.insert(0, _of_time(report, stacks))
     whole = {
         "$schema": _SCHEMA,
         "name": summary.title(report),
@@ -63,6 +65,20 @@ def speedscope(report: Report) -> str:
         "profiles": profiles,
     }
     return inert(msgspec.json.encode(whole))
+
+
+def _of_time(report: Report, stacks: _Stacks) -> dict[str, Any]:
+    """The profile of predicted time, gradients included."""
+    times = [sum(t.seconds for t in (row.time, row.backward_time) if t is not None) for row in report.rows]
+    return {
+        "type": "sampled",
+        "name": f"time on {safe(report.device, 60)}",
+        "unit": "microseconds",
+        "startValue": 0,
+        "endValue": sum(times) * 1e6,
+        "samples": [stacks.of(index) for index, time in enumerate(times) if time],
+        "weights": [time * 1e6 for time in times if time],
+    }
 
 
 class _Stacks:

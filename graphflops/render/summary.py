@@ -22,7 +22,7 @@ from graphflops.render.text import (
 from graphflops.size_names import axis_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from graphflops.cost import Cost
     from graphflops.dims import Dim
@@ -139,6 +139,9 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     if report.memory_use:
         need: str = imported("graphflops.render.memory:need")(report, numbers)
         yield Fact("device memory", need)
+    if report.device:
+        times: Iterable[tuple[str, str]] = imported("graphflops.render.time:facts")(report)
+        yield from (Fact(label, text) for label, text in times)
     for choice in _choices(report, numbers):
         yield Fact("branches", choice)
     yield from _coverage_facts(report)

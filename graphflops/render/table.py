@@ -77,6 +77,8 @@ def table(
     page.line()
     page.line((f"  FLOPs: {CONVENTIONS['flops']}", "dim"))
     page.line((f"  bytes: {CONVENTIONS['bytes']}", "dim"))
+    if report.device:
+        page.line((f"  time:  {CONVENTIONS['time']}", "dim"))
     return page.text()
 
 

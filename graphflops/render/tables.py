@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
-from graphflops.render.text import operator_name, parameters, safe, short_type
+from graphflops.render.text import operator_name, parameters, safe, seconds, short_type
 from graphflops.render.tree import Tree
 
 if TYPE_CHECKING:
@@ -78,6 +78,16 @@ def tables(
         yield _attentions(report, ledger.numbers, top or _LINES)
     if by is None:
         yield _groups("operator", ledger, _operators(ledger), top or _OPERATORS, idle=False)
+    if report.device:
+        yield _times(report, by, top)
+
+
+def _times(report: Report, by: Cut | None, top: int | None) -> TextTable:
+    """Where the time goes on the device."""
+    from graphflops.render import time
+
+    heads, lines = time.table(report, by, top)
+    return TextTable(heads, [Entry(line) for line in lines])
 
 
 def _operators(ledger: Ledger) -> dict[str, Group]:
@@ -93,7 +103,7 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
     }
     leasts = {**dict.fromkeys(parts, ">= " if report.coverage.unknown else ""), "optimizer": ""}
     return TextTable(
-        ("phase", *(quantity.head for quantity in _WHOLE), "peak memory"),
+        ("phase", *(quantity.head for quantity in _WHOLE), "peak memory", *["time"] * bool(report.device)),
         [
             Entry([name, *_phase(totals, numbers, leasts[name])], path=name)
             for name, totals in parts.items()
@@ -117,7 +127,8 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
 def _phase(totals: Totals, numbers: Numbers, least: str) -> list[str]:
     held = f"{least}{numbers.memory(totals.peak_bytes)}" if totals.peak_bytes != 0 else ""
     amounts = (numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in _WHOLE)
-    return [*(f"{least}{amount}" for amount in amounts), held]
+    time = [] if totals.time is None else [seconds(totals.time.seconds)]
+    return [*(f"{least}{amount}" for amount in amounts), held, *time]
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None) -> TextTable:

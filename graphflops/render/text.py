@@ -27,6 +27,9 @@ _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
 
 
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
+
 def safe(text: str, width: int = 200) -> str:
     r"""A name from a file as harmless text: what is not printable spelled out (`\x1b`), the rest elided."""
     if len(text) > _LONGEST:
@@ -68,6 +71,16 @@ def memory(count: int) -> str:
 def parameters(count: int) -> str:
     """A number of parameters, billions as `B`: `205.4 k`, `32.76 B`."""
     return number(count).replace(" G", " B")
+
+
+def seconds(time: float) -> str:
+    """A time with three digits: `2.17 ms`, `83.0 µs`."""
+    if time <= 0:
+        return "0"
+    unit, scale = next(((unit, scale) for unit, scale in _TIMES if time >= 0.9995 * scale), _TIMES[-1])
+    figure = time / scale
+    digits = max(0, 2 - len(str(int(figure))) + 1)
+    return f"{figure:,.{digits}f} {unit}"
 
 
 def _scaled(count: int) -> tuple[str, str]:

@@ -114,7 +114,7 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
     second = Problem(Product(rows, value.shape[-1], keys, batch, "nn"), "float32", _FLOAT).kernel()
     out = call.out
     back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
-    return [*copies, *scaled, *ordered, first, *added, softmax, *(safe if is_masked else []), second, *back]
+    return [*copies, *scaled, *ordered, first, *([added] if is_masked else []), softmax, *(safe if is_masked else []), second, *back]
 
 
 def _float(tensor: Tensor, batch: int) -> Tensor:

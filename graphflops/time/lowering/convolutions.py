@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 
     @property
     def is_direct(self) -> bool:
-        """Whether it runs without tensor cores, on tensors as they lie: few channels and a small window, or a small batch."""
+        """Whether it runs without tensor cores, on tensors as they lie: few channels, a small window or a small batch."""
         channels = self.weight.shape[1]
         if self.transposed or channels % _ALIGNED == 0 or (self.groups > 1 and channels > 1):
             return False

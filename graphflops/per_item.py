@@ -1,0 +1,155 @@
+"""FLOPs of a token or sample, in the conventions that people compare: what runs, what masks leave, and 6N plus attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.errors import ModelError, shown
+from graphflops.ops import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.devices import Device
+    from graphflops.report import Report, Row
+
+_BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one for each factor
+_MULTIPLYING = ("product", "convolution")
+_SHARING = ("view", "identity", "cast")
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """FLOPs of one item, counted in several ways.
+
+    dense: the matrix work that the program runs, hidden pairs of attention included. visible: without the hidden pairs.
+    active: 2 FLOPs for each parameter that the item is multiplied by, and the attention's; 6 in training.
+    total: the same with all parameters that are multiplied by any item: experts that the item is not routed to included.
+    """
+
+    dense: float
+    visible: float
+    active: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class PerItem:
+    """FLOPs per item of a program.
+
+    axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis and of those
+        before it. forward: of a run; training: of a run with its gradients, None where the report has none: then three times
+        the forward's, as the 6N convention has it.
+    active_parameters: parameters that one item is multiplied by; parameters: that any item is, embeddings that are only
+        looked up not counted.
+    """
+
+    axis: str
+    items: int
+    forward: Convention
+    training: Convention
+    active_parameters: int
+    parameters: int
+
+
+def per_item(report: Report, axis: str) -> PerItem:
+    """FLOPs for each entry of an input axis, such as a token `ids[1]`, or a sample `x[0]`.
+
+    Raises ModelError where no input has that axis, or where a size has no value.
+    """
+    items = _items(report, axis)
+    multiplied = list(_multiplied(report))
+    stored = sum({name: size for name, size, _ in multiplied}.values())
+    weights = sum(flops for _, _, flops in multiplied) / 2 / items
+    attention = _value(report, sum(use.flops for use in report.attentions)) / items
+    cost = report.totals.cost
+    matrix, masked = _value(report, cost.matrix_flops), _value(report, cost.masked_flops)
+    forward = Convention(
+        matrix / items, (matrix - masked) / items, 2 * weights + attention, 2 * stored + attention
+    )
+    training = _training(report, items, forward)
+    return PerItem(axis, items, forward, training, round(weights), stored)
+
+
+def _training(report: Report, items: int, forward: Convention) -> Convention:
+    times = 1 + _BACKWARD_OF_PRODUCT
+    step = report.step()
+    if step is None:
+        return Convention(
+            *(times * part for part in (forward.dense, forward.visible, forward.active, forward.total))
+        )
+    matrix, masked = _value(report, step.cost.matrix_flops), _value(report, step.cost.masked_flops)
+    return Convention(
+        matrix / items, (matrix - masked) / items, times * forward.active, times * forward.total
+    )
+
+
+def _items(report: Report, axis: str) -> int:
+    """The entries of an input axis and of those before it."""
+    for named in report.inputs:
+        sizes = list(named.type.shape)
+        for place in range(len(sizes)):
+            if axis in (f"{named.name}[{place}]", report.names.get(str(sizes[place]), "")):
+                count = 1
+                for size in sizes[: place + 1]:
+                    count *= _value(report, size)
+                return max(count, 1)
+    known = [f"{named.name}[{place}]" for named in report.inputs for place in range(named.type.rank)]
+    raise ModelError(f"{shown(axis)}: no input has this axis; there are {', '.join(map(shown, known[:8]))}")
+
+
+def _value(report: Report, quantity: object) -> int:
+    value = report.value(quantity)  # type: ignore[arg-type]
+    if value is None:
+        raise ModelError(
+            f"FLOPs per item need a value for every size: {quantity} is open; give it with --dim"
+        )
+    return value
+
+
+def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
+    """For each product with a stored tensor: its name, its elements, and the FLOPs."""
+    made = {named.name for row in report.rows for named in row.outputs} | {
+        named.name for named in report.inputs
+    }
+    source: dict[str, str] = {}  # by view of a stored tensor: the stored tensor
+    sizes: dict[str, int] = {}
+    for row in report.rows:
+        stored = [named for named in row.inputs if named.name in source or named.name not in made]
+        for named in stored:
+            sizes.setdefault(source.get(named.name, named.name), _value(report, named.type.numel))
+        kind = operator(row.op).kind
+        if stored and kind in _SHARING:
+            source.update((named.name, source.get(stored[0].name, stored[0].name)) for named in row.outputs)
+        elif stored and kind in _MULTIPLYING and row.cost.matrix_flops != 0:
+            name = max((source.get(n.name, n.name) for n in stored), key=sizes.__getitem__)
+            yield name, sizes[name], _forward_flops(report, row)
+
+
+def _forward_flops(report: Report, row: Row) -> int:
+    return _value(report, row.cost.matrix_flops) if row.phase == "forward" else 0
+
+
+def mfu(
+    report: Report, seconds: float, device: str | Device, *, devices: int = 1, visible: bool = False
+) -> float:
+    """Model FLOPs utilisation: matrix work of a run, or of the step of a training analysis, by its time and the peak rate.
+
+    seconds: measured time of the run. devices: how many share it. visible: leave out what masks hide. Each element type
+    counts at its own published peak; work that a program repeats on purpose (recomputation) is not in a report of it.
+    """
+    from graphflops.devices import device as device_of
+    from graphflops.time.predict import matrix_peak
+
+    profile = device_of(device) if isinstance(device, str) else device
+    needed = 0.0
+    for row in report.rows:
+        costs = [row.cost] if row.backward is None else [row.cost, row.backward]
+        flops = sum(_value(report, cost.matrix_flops) for cost in costs)
+        flops -= visible * sum(_value(report, cost.masked_flops) for cost in costs)
+        peak = matrix_peak(row.matrix_dtype, profile) if flops else None
+        if flops and peak is None:
+            raise ModelError(f"{profile.name}: no published peak for {row.matrix_dtype} products")
+        needed += flops / peak if peak else 0.0
+    return needed / (seconds * devices)

@@ -1,0 +1,168 @@
+"""Predicted times for a terminal and for Markdown: the totals, and where the time goes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.rates import cost_per_million, throughput
+from graphflops.render.text import number, safe, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from graphflops.call_time import CallTime, PhaseTime
+    from graphflops.report import Cut, Report, Row
+
+_LINES = 12
+_NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
+_MOST_MODULES = 4_000  # paths whose prefixes are tried
+
+
+def facts(report: Report) -> Iterator[tuple[str, str]]:
+    """Label and text of each line about time."""
+    forward, step = report.totals.time, report.step_time
+    if forward is None:
+        return
+    whole = step or forward
+    yield "time", f"{_with_band(forward)} on {safe(report.device, 60)}, {report.execution}"
+    if step is not None:
+        yield "step time", _with_band(step)
+    yield (
+        "limited by",
+        ", ".join(f"{name} {part:.0%}" for name, part in whole.shares.items() if part >= 0.005),
+    )
+    if reached := _reached(whole):
+        yield "reaches", reached
+    if rates := throughput(report):
+        yield (
+            "throughput",
+            ", ".join(f"{number(round(rate))} {safe(name, 40)}/s" for name, rate in rates.items()),
+        )
+    if report.price_per_hour is not None:
+        prices = cost_per_million(report, report.price_per_hour)
+        yield "price", ", ".join(f"{price:,.4g} for a million {name}" for name, price in prices.items())
+    if whole.energy_joules is not None:
+        yield "energy", f"at most {whole.energy_joules:.3g} J, at the power limit of the device"
+
+
+def _with_band(time: PhaseTime) -> str:
+    return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({band(time.low, time.high)})"
+
+
+def band(low: float, high: float) -> str:
+    """An interval: `1.58 to 3.40 ms`."""
+    first, last = seconds(low), seconds(high)
+    unit = last.rpartition(" ")[2]
+    return f"{first.removesuffix(f' {unit}')} to {last}"
+
+
+def _reached(time: PhaseTime) -> str:
+    parts = [
+        (time.matrix_utilization, "of the matrix peak"),
+        (time.bandwidth_utilization, "of the memory bandwidth"),
+    ]
+    return ", ".join(f"{part:.0%} {of}" for part, of in parts if part is not None)
+
+
+@dataclass(slots=True)
+class Share:
+    """The time of several calls together. bounds: seconds by what limits them."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    bounds: Counter[str] = field(default_factory=Counter)
+
+    def add(self, time: CallTime) -> None:
+        """Add the time of one call."""
+        self.seconds += time.seconds
+        self.low += time.low
+        self.high += time.high
+        self.bounds[time.bound] += time.seconds  # type: ignore[assignment]
+
+    @property
+    def bound(self) -> str:
+        """What limits most of it."""
+        return self.bounds.most_common(1)[0][0] if self.seconds else ""
+
+
+def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]:
+    """The time of calls by key, gradients included, the longest first; without those whose key is None."""
+    found: dict[str, Share] = {}
+    for row in report.rows:
+        name = key(row)
+        if name is None or (row.time is None and row.backward_time is None):
+            continue
+        share = found.setdefault(name, Share())
+        share.calls += 1
+        for time in (row.time, row.backward_time):
+            if time is not None:
+                share.add(time)
+    return dict(sorted(found.items(), key=lambda item: -item[1].seconds))
+
+
+def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Heads and lines: where the time goes, by module where nothing else is asked for."""
+    found = shares(report, _key(report, by))
+    whole = sum(share.seconds for share in found.values())
+    if by is None:  # what takes no time is left out
+        found = {name: share for name, share in found.items() if share.seconds}
+    head = f"time by {by or 'module'}"
+    most = top or _LINES
+    lines = [
+        _line(name or f"(no {by or 'module'})", share, whole) for name, share in list(found.items())[:most]
+    ]
+    rest = list(found.values())[most:]
+    if rest:
+        lines.append(_line(f"… {len(rest):,} more", _together(rest), whole))
+    return (head, "calls", "time", "%", "90 % interval", "limited by"), lines
+
+
+def _together(shares: Iterable[Share]) -> Share:
+    whole = Share()
+    for share in shares:
+        whole.calls += share.calls
+        whole.seconds += share.seconds
+        whole.low += share.low
+        whole.high += share.high
+        whole.bounds += share.bounds
+    return whole
+
+
+def _line(name: str, share: Share, whole: float) -> list[str]:
+    interval = band(share.low, share.high) if share.seconds else ""
+    part = f"{100 * share.seconds / whole:.1f}" if whole else ""
+    return [safe(name), f"{share.calls:,}", seconds(share.seconds), part, interval, share.bound]
+
+
+def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
+    if by == "op":
+        return lambda row: row.op
+    if by == "source":
+        return lambda row: row.source
+    if by == "attention":
+        uses = {
+            node: use.module or use.source or use.calls[0] for use in report.attentions for node in use.calls
+        }
+        return lambda row: _folded(uses[row.node]) if row.node in uses else None
+    depth = _depth(report)
+    return lambda row: ".".join(_folded(row.module).split(".")[:depth])
+
+
+def _folded(path: str) -> str:
+    """A module's path with `*` for numbers: layers of a model share a line."""
+    return _NUMBERED.sub(r"\1*", path)
+
+
+def _depth(report: Report) -> int:
+    """The most components of paths that make no more than a screen of lines."""
+    paths = list({_folded(row.module) for row in report.rows if row.time is not None})[:_MOST_MODULES]
+    split = [path.split(".") for path in paths]
+    depth = 1
+    while depth < 12 and len({tuple(parts[: depth + 1]) for parts in split}) <= _LINES:
+        depth += 1
+    return depth
