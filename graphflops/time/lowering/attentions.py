@@ -99,22 +99,21 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
     )
     mask, size = call.operand("mask"), scores.full_bytes
     is_masked = mask is not None or call.arguments.get("is_causal") is True
-    added = (
-        [elementwise(scores, size + (mask.nbytes if mask else 0), size, scores.numel, variant="strided")]
-        if is_masked
-        else []
-    )
     softmax = Kernel("softmax", "float32", 0, 5 * scores.numel, size, size, Rows(batch * rows, keys))
-    safe = [
-        elementwise(scores, size, scores.numel),
-        reduction(scores, batch * rows),
-        elementwise(scores, size, size, variant="strided"),
-    ]
+    before, after = [], []
+    if is_masked:
+        mask_bytes = mask.nbytes if mask else 0
+        before = [elementwise(scores, size + mask_bytes, size, scores.numel, variant="strided")]
+        after = [
+            elementwise(scores, size, scores.numel),
+            reduction(scores, batch * rows),
+            elementwise(scores, size, size, variant="strided"),
+        ]
     first = Problem(Product(rows, keys, query.shape[-1], batch, "tn"), "float32", _FLOAT).kernel()
     second = Problem(Product(rows, value.shape[-1], keys, batch, "nn"), "float32", _FLOAT).kernel()
     out = call.out
     back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
-    return [*copies, *scaled, *ordered, first, *([added] if is_masked else []), softmax, *(safe if is_masked else []), second, *back]
+    return [*copies, *scaled, *ordered, first, *before, softmax, *after, second, *back]
 
 
 def _float(tensor: Tensor, batch: int) -> Tensor:
