@@ -44,6 +44,7 @@ class Launcher:
     def __init__(self, program: PricedProgram, values: Mapping[str, int]) -> None:
         self.program = program
         self.sizes = Sizes(values)
+        self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
         self.graphs: dict[PricedGraph, tuple[Sequence[PricedCall], Layouts]] = {}
 
@@ -68,8 +69,7 @@ class Launcher:
                 continue
             kernels = self._lowered(call, graph, layouts, is_backward=False)
             records = call.gradient is not None
-            count = 0 if kernels is None else len(kernels)
-            host = forward_seconds(call.node.operator, count, records=records, modules=modules)
+            host = forward_seconds(call.node.operator, kernels or (), records=records, modules=modules)
             yield Launches(row, kernels, host, times)
             for inner, place, turns in self._nested(call, row, times):
                 yield from self._forward(inner, place, turns)
@@ -85,8 +85,7 @@ class Launcher:
                 continue
             kernels = self._lowered(call, graph, layouts, is_backward=True)
             sums = self._sums(call, graph, contributions)
-            count = len(kernels or ()) + len(sums)
-            host = backward_seconds(call.node.operator, count)
+            host = backward_seconds(call.node.operator, kernels or (), self._parameters(call, graph))
             yield Launches(row, None if kernels is None else (*kernels, *sums), host, times)
 
     def _as_run(self, graph: PricedGraph) -> tuple[Sequence[PricedCall], Layouts]:
@@ -96,6 +95,14 @@ class Launcher:
             calls = as_run(graph.calls, self.program.attentions)
             found = self.graphs[graph] = calls, Layouts(calls, graph.values)
         return found
+
+    def _parameters(self, call: PricedCall, graph: PricedGraph) -> int:
+        """How many of the gradients of a call are those of parameters."""
+        if call.gradient is None:
+            return 0
+        operands = call.tensors(graph.values)
+        names = [operands[place] for place, _ in call.gradient.gradients if place < len(operands)]
+        return sum(name in self.parameters for name in names)
 
     def _sums(self, call: PricedCall, graph: PricedGraph, contributions: Counter[str]) -> tuple[Kernel, ...]:
         """Additions of further gradients of a value to the first."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graphflops.time.predict import Time
 
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
+_REFERENCE_LAUNCH = 4.5e-6  # CPU seconds of the least call on the host whose times host.py has
 _HOST_ERROR = 1.35  # the CPU's time is within this factor in nine of ten calls
 
 
@@ -79,7 +80,8 @@ class _Timer:
         self.device = device
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
-        self.clock = Clock(execution == "eager", gap)
+        slowness = 1.0 if launch is None else launch.eager_seconds / _REFERENCE_LAUNCH
+        self.clock = Clock(execution == "eager", gap, slowness)
         self.known: dict[Kernel, Time] = {}
         self.tallies: list[_Tally] = []
 
