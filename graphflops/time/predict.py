@@ -125,6 +125,8 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
     match kernel.sizes:
         case Convolution() as sizes:
             kind = predict_products.convolution_kind(sizes)
+            if kind.startswith("depthwise"):
+                return ((kind, sizes.phase), (kind,), ("depthwise", sizes.phase), ("depthwise",))
             return ((kind, sizes.phase), (kind,), ("dense", sizes.phase), ("dense",))
         case Attention() as sizes:
             return ((sizes.kernel, sizes.phase), (sizes.kernel,), ())
