@@ -25,6 +25,7 @@ COMMANDS = {
     "audit": "What is wrong, unsafe or wasteful in an ONNX file.",
     "capture": "Export a module to a .pt2 or to a report.",
     "check": "Whether models keep to their budget.",
+    "demo": "Write small models to try the commands on.",
     "diff": "What changed between two models, reports or revisions.",
     "fits": "Whether a model fits on a device, and what would make it fit.",
     "history": "What a model cost at each commit that changed it.",

@@ -147,10 +147,9 @@ def main() -> None:
     batch, sequence = Dim("batch", min=1, max=64), Dim("sequence", min=2, max=4096)
     ids = torch.zeros(2, 16, dtype=torch.int64)
     save("convnet", export(ConvNet().eval(), (torch.zeros(1, 3, 32, 32),)))
-    save(
-        "gqa_transformer",
-        export(Transformer().eval(), (ids,), dynamic_shapes={"ids": {0: batch, 1: sequence}}),
-    )
+    open_sizes = {"ids": {0: batch, 1: sequence}}
+    save("gqa_transformer", export(Transformer().eval(), (ids,), dynamic_shapes=open_sizes))
+    save("all_heads", export(Transformer(kv_heads=8).eval(), (ids,), dynamic_shapes=open_sizes))
     save("lstm", export(Recurrent().eval(), (torch.zeros(2, 10, 16),)))
     save("cond", export(Branching().eval(), (torch.zeros(4, 32),)))
     joint = export(Training(), (torch.zeros(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64)))

@@ -28,6 +28,7 @@ FILES = [
     models.ROOT / "README.md",
     models.ROOT / "CONTRIBUTING.md",
     *sorted((models.ROOT / "docs").glob("*.md")),
+    *sorted((models.ROOT / "docs" / "how-to").glob("*.md")),
 ]
 BLOCKS = [block for path in FILES for block in blocks(path)]
 LANGUAGES = {"sh", "console", "python", "toml", "yaml", "json", "text", "diff"}

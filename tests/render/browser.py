@@ -110,7 +110,7 @@ class Browser:
             event = json.loads(entry["message"])["message"]
             if event["method"] == "Network.requestWillBeSent":
                 url = event["params"]["request"]["url"]
-                if not url.startswith(("file:", "data:,", "about:", "chrome:")):
+                if not url.startswith(("file:", "data:", "about:", "chrome:")):
                     said.append(f"request: {url}")
         return said
 
