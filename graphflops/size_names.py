@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 _MADE_UP = re.compile(r"[su]\d+")  # as torch names sizes
+_MADE_UP_WORD = re.compile(r"\b[su]\d+\b")
 _NAME = re.compile(r"Symbol\('([^'\\]*)'\)|[A-Za-z_]\w*")  # in the text of a formula or a type
 _LONGEST = 24  # characters of an input's name in a short form
 
@@ -78,6 +79,11 @@ def _types(inputs: _Same) -> Mapping[str, TensorType]:
 def called(text: str, names: Mapping[str, str]) -> str:
     """A formula, or the text of a type, with the names that people read."""
     return _NAME.sub(lambda found: names.get(found[1] or found[0], found[1] or found[0]), text)
+
+
+def in_prose(text: str, names: Mapping[str, str]) -> str:
+    """A sentence in which sizes that the exporter named (`s70`) have the names that people read."""
+    return _MADE_UP_WORD.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def _short(axis: str) -> str:

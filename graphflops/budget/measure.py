@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
 from graphflops.render.ledger import Ledger
+from graphflops.render.text import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +67,7 @@ class Measures:
     def figure(self, quantity: Dim) -> Figure:
         """A quantity as a number, or else its formula."""
         value = self.ledger.numbers.value(quantity)
-        return str(quantity) if value is None else value
+        return named(str(quantity), self.report.names) if value is None else value
 
     def total(self, quantity: str) -> Dim:
         """A quantity of the whole model, of the whole step where training is priced."""

@@ -30,6 +30,7 @@ def _bytes(ctx: click.Context, param: click.Parameter, text: str | None) -> int 
     help="Run on these tensors, by input name: .npz or .safetensors. Default: random ones.",
 )
 @options.dims
+@options.size_names
 @click.option(
     "--random-weights",
     is_flag=True,

@@ -122,14 +122,14 @@ class Program:
         version = self.model.ir_version
         if version > NEWEST_IR:
             self.note(
-                "GF113", "", f"the file's IR version is {version}, newer than the {NEWEST_IR} known here"
+                "GF209", "", f"the file's IR version is {version}, newer than the {NEWEST_IR} known here"
             )
         for domain, version in opsets_of(self.model.opset_import).items():
             if version > NEWEST.get(domain, version):
                 newest = f"opset {version} of {shown(domain or 'ai.onnx')} is newer than the {NEWEST[domain]} known here"
-                self.note("GF113", "", f"{newest}: operators are taken as they were then")
+                self.note("GF209", "", f"{newest}: operators are taken as they were then")
         if not self.model.opset_import and self.model.ir_version >= 3:
-            self.note("GF113", "", "the file does not say which opset it follows: taken as 1")
+            self.note("GF209", "", "the file does not say which opset it follows: taken as 1")
 
     def note(self, code: str, node: str, message: str) -> None:
         """Keep what the user should know, of each kind a few."""
@@ -147,7 +147,7 @@ class Program:
         """
         state = statistics(proto.node)
         for tensor in proto.initializer:
-            typed = tensor_of(tensor, tensor.name, lambda message: self.note("GF114", "", message))
+            typed = tensor_of(tensor, tensor.name, lambda message: self.note("GF210", "", message))
             target = targets.get(tensor.name, tensor.name)
             role = role_of(typed, target, tensor.name in state)
             if tensor.name in defaults:
@@ -156,7 +156,7 @@ class Program:
             self._protos[unique] = tensor, tensor.name if scope.around is None else ""
         for tensor in proto.sparse_initializer:
             name = tensor.values.name
-            typed = sparse_of(tensor, name, lambda message: self.note("GF114", "", message))
+            typed = sparse_of(tensor, name, lambda message: self.note("GF210", "", message))
             role = role_of(typed, name, name in state)
             self.store_one(name, typed, role, scope, targets.get(name, name), ())
 
@@ -198,7 +198,7 @@ class Program:
         key = b"".join([attribute.SerializeToString() for attribute in held.values()])
         typed = self._constants.get(key)
         if typed is None:
-            typed = constant_of(held, name, lambda message: self.note("GF114", node, message))
+            typed = constant_of(held, name, lambda message: self.note("GF210", node, message))
             if typed is not None and typed.value is not None:
                 self._constants[key] = typed
         return typed
@@ -287,7 +287,7 @@ class Program:
             if not kind:
                 raise FileError("a call names no operator: the file is damaged")
             if opset is None and (domain or self.model.ir_version >= 3) and not scope.functions:
-                self.note("GF115", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
+                self.note("GF207", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
             known = onnx_spelling(checked(domain), checked(kind), 1 if opset is None else opset)
             self._operators[domain, kind, opset] = known
         return known
@@ -343,7 +343,7 @@ class Program:
         if plain is not None:
             return (plain(proto),)
         if kind == TENSOR:
-            value: Any = tensor_of(proto.t, proto.name, lambda message: self.note("GF114", node, message))
+            value: Any = tensor_of(proto.t, proto.name, lambda message: self.note("GF210", node, message))
         elif kind == GRAPH:
             value = self.nested(proto.g, scope, checked(proto.g.name or proto.name))
         elif kind == GRAPHS:

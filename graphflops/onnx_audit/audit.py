@@ -5,7 +5,7 @@ Nothing in the file is executed and no weight is loaded; external data are never
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from graphflops.errors import FileError, innermost, shown
 from graphflops.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
 from graphflops.rendered import Rendered
+from graphflops.size_names import in_prose
 from graphflops.view import Call
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
     from graphflops.report import Report
 
 _PER_CODE = 5  # findings of one code that a table shows
+# A fact about a call is reported once: not by the first code where one of the others reports that call.
+_REPORTED_BY = {
+    "GF101": ("GF118", "GF206", "GF207"),
+    "GF204": ("GF118", "GF207"),
+    "GF242": ("GF217",),
+    "GF246": ("GF243",),
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -75,24 +83,51 @@ def audit(
         model.report = analyze(
             model.graph, dims=dims, inputs=inputs, names=names, assume=assume, progress=progress
         )
-    findings: list[Finding] = []
-    for check in checks().values():
-        if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None):
-            findings += _found(check, model)
+    seen = {
+        check: _observations(check, model)
+        for check in checks().values()
+        if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None)
+    }
+    names = {} if model.report is None else model.report.names
+    findings = [
+        replace(finding, message=in_prose(finding.message, names))
+        for check in seen
+        for finding in _found(check, seen)
+    ]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
     return Audit(str(path), tuple(findings), model.report)
 
 
-def _found(check: Check, model: Model) -> list[Finding]:
-    """The findings of one check; where it fails itself, that is its one finding, an error, and the others go on."""
+def _observations(check: Check, model: Model) -> list[Observation] | Finding:
+    """What one check observes; where the check itself fails, that is its one finding, an error, and the others go on."""
     try:
-        return [_finding(check, seen) for seen in check.run(model) if not _negligible(seen, model)]
+        return [seen for seen in check.run(model) if not _negligible(seen, model)]
     except Exception as error:  # noqa: BLE001 - whatever a check stumbles over in a file of unknown origin
         what = f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
         text = f"the check itself failed, so that its findings are missing: {shown(what, 300)}"
-        return [
-            Finding(check.code, check.name, "error", text, "look at what the check is for, and report it")
-        ]
+        return Finding(check.code, check.name, "error", text, "look at what the check is for, and report it")
+
+
+def _found(check: Check, seen: Mapping[Check, list[Observation] | Finding]) -> list[Finding]:
+    """The findings of one check, without those that another check reports more precisely."""
+    observed = seen[check]
+    if isinstance(observed, Finding):
+        return [observed]
+    others = [
+        listed
+        for other, listed in seen.items()
+        if other.code in _REPORTED_BY.get(check.code, ()) and not isinstance(listed, Finding)
+    ]
+    reported = {name for listed in others for other in listed for name in _results(other.at)}
+    return [_finding(check, each) for each in observed if reported.isdisjoint(_results(each.at))]
+
+
+def _results(at: object) -> tuple[str, ...]:
+    """The names of the results of a call, which tell it from all others."""
+    if at is None:
+        return ()
+    outputs = at.node.outputs if isinstance(at, Call) else at.output  # type: ignore[attr-defined]
+    return tuple(name for name in outputs if name)
 
 
 def audit_findings(models: Iterable[ModelFindings]) -> Findings:
@@ -125,8 +160,6 @@ def _finding(check: Check, observation: Observation) -> Finding:
 
 
 def _placed(finding: Finding, at: object) -> Finding:
-    from dataclasses import replace
-
     if at is None:
         return finding
     if isinstance(at, Call):

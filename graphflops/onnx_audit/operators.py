@@ -40,17 +40,19 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
 
 
 @check(
-    "GF255",
-    "cost-unknown",
+    "GF101",
+    "unknown-operator",
     "warning",
     fix="register a rule for the operator (`--rules FILE.py`), or export without it",
+    kind="cost",
 )
 def cost_unknown(model: Model) -> Iterator[Observation]:
     """No rule gives the operator's cost, so every total is a lower bound."""
     assert model.report is not None
     for op, times in model.report.coverage.unknown_ops.items():
         call = next(call for call in model.view.calls if call.node.op == op and call.row.state == "unknown")
-        yield Observation(f"{times} calls of {shown(op)} are not counted in any total", call, None, None)
+        what = f"1 call of {shown(op)} is" if times == 1 else f"{times:,} calls of {shown(op)} are"
+        yield Observation(f"{what} not counted in any total", call, None, None)
 
 
 @check(

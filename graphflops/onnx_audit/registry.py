@@ -64,17 +64,26 @@ CHECKS: dict[str, Check] = {}  # complete once `catalogue` is imported
 
 
 def check(
-    code: str, name: str, severity: Severity, *, fix: str, reads: Literal["file", "graph"] = "graph"
+    code: str,
+    name: str,
+    severity: Severity,
+    *,
+    fix: str,
+    reads: Literal["file", "graph"] = "graph",
+    kind: Kind | None = None,
 ) -> Callable[[Callable[[Model], Iterable[Observation]]], Callable[[Model], Iterable[Observation]]]:
-    """Register a check. GF20x and GF21x are about correctness, GF22x and GF23x about safety, GF24x to GF26x about cost."""
+    """Register a check. A fact that an analysis reports too has the analysis' code.
+
+    kind: by default GF20x and GF21x are about correctness, GF22x and GF23x about safety, GF24x to GF26x about cost.
+    """
     number = int(code[2:])
-    kind: Kind = "correctness" if number < 220 else "safety" if number < 240 else "cost"
+    by_number: Kind = "correctness" if number < 220 else "safety" if number < 240 else "cost"
 
     def register(
         function: Callable[[Model], Iterable[Observation]],
     ) -> Callable[[Model], Iterable[Observation]]:
         assert code not in CHECKS, code
-        CHECKS[code] = Check(code, name, kind, severity, fix, reads, function)
+        CHECKS[code] = Check(code, name, kind or by_number, severity, fix, reads, function)
         return function
 
     return register

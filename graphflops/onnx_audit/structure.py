@@ -31,9 +31,9 @@ _MOST = 50  # findings of one check about the file
 def unreadable(model: Model) -> Iterator[Observation]:
     """The file is no valid program: values depend on one another in a cycle, or functions call themselves.
 
-    Its cost is unknown, and no runtime loads it. Undefined values are reported as GF202.
+    Its cost is unknown, and no runtime loads it. Undefined values are GF202, and those defined twice GF203.
     """
-    if model.problem and not list(undefined_value(model)):
+    if model.problem and not any(any(check(model)) for check in (undefined_value, defined_twice)):
         yield Observation(model.problem)
 
 
@@ -103,7 +103,8 @@ def invalid_call(model: Model) -> Iterator[Observation]:
     checker = importlib.import_module("onnx.checker")
     context = _context(model, checker)
     for node in _distinct(model.nodes):
-        if _is_unregistered(node, model) or _is_deprecated(node, model):
+        is_imported = domain_of(node.domain) in context.opset_imports
+        if not is_imported or _is_unregistered(node, model) or _is_deprecated(node, model):
             continue
         try:
             checker.check_node(_bare(node), context)
@@ -204,7 +205,7 @@ def version_unknown(model: Model) -> Iterator[Observation]:
     """The file's IR version or an imported opset is newer than the newest known one, or not stated."""
     if model.graph is not None:
         for note in model.graph.notes:
-            if note.code == "GF113":
+            if note.code == "GF209":
                 yield Observation(note.message)
 
 
@@ -219,7 +220,7 @@ def data_length(model: Model) -> Iterator[Observation]:
     """A tensor's data have more or fewer bytes than its shape and element type require."""
     if model.graph is not None:
         for note in model.graph.notes:
-            if note.code == "GF114":
+            if note.code == "GF210":
                 yield Observation(note.message)
 
 

@@ -18,8 +18,8 @@ _SMALL = 64 * 1024  # bytes: a smaller unused initializer is no problem
 
 
 @check(
-    "GF212",
-    "type-contradiction",
+    "GF118",
+    "cannot-run",
     "error",
     fix="compare the shapes of the call's operands: one was changed and the other was not, or an attribute is wrong",
 )

@@ -109,7 +109,7 @@ class FallbackTypes:
             found.append(diagnostic("GF110", "", text))
         if self.outdated:
             text = f"what the file declares of {len(self.outdated)} values is out of date: {self.outdated[0]}"
-            found.append(diagnostic("GF111", "", text))
+            found.append(diagnostic("GF213", "", text))
         return found
 
 

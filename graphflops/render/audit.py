@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from graphflops.dims import evaluate, total
 from graphflops.findings import SEVERITIES
 from graphflops.render.conclusion import conclusion, counted
+from graphflops.render.markdown import escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import assumptions, count_of, memory, number, percent, safe, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.dims import Dim
     from graphflops.findings import Finding, Findings, ModelFindings
@@ -81,7 +82,10 @@ class Shares:
 
     def text(self, findings: Sequence[Finding]) -> str:
         """`3.1 M FLOPs (2.0 % of all), 1.2 MB (0.4 % of all)`; "" where nothing is known to be wasted."""
-        flops, moved = self.sums(findings)
+        flops, moved = (
+            part if part is None or not whole else min(part, whole)  # findings may be about the same work
+            for part, whole in zip(self.sums(findings), (self.flops, self.bytes), strict=True)
+        )
         parts = [
             f"{number(flops)} FLOPs{_of(flops, self.flops)}" if flops else "",
             f"{memory(moved)}{_of(moved, self.bytes)}" if moved else "",
@@ -101,13 +105,7 @@ def table(found: Findings, page: Page, top: int | None) -> None:
         shares = Shares(model)
         if model.assumed and any(shares.text([finding]) for finding in model.findings):
             page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
-        by_code: dict[tuple[str, str], list[Finding]] = {}
-        for finding in model.findings:
-            by_code.setdefault((finding.code, finding.severity), []).append(finding)
-        ranked = sorted(
-            by_code.values(), key=lambda each: (SEVERITIES.index(each[0].severity), -shares.share(each))
-        )
-        for findings in ranked:
+        for findings in _ranked(model, shares):
             page.line()
             _code(page, findings, shares, top)
         if model.findings:
@@ -118,6 +116,52 @@ def table(found: Findings, page: Page, top: int | None) -> None:
         page.line((conclusion(found.models), "bold"))
 
 
+def markdown(found: Findings, top: int | None) -> Iterator[tuple[str, int]]:
+    """The same for a review: lines of Markdown, each with the number of findings that it stands for."""
+    for model in found.models:
+        shares = Shares(model)
+        heads = f"\n### {escaped(model.model)}: {counted(model.findings)}{_saving(model, shares)}\n"
+        if model.assumed and any(shares.text([finding]) for finding in model.findings):
+            heads += f"\nCosts at {escaped(assumptions(model.assumed))}.\n"
+        for findings in _ranked(model, shares):
+            first, folds = findings[0], _folds(findings, shares)
+            times = f" x{len(findings):,}" if len(findings) > 1 else ""
+            work = shares.text(findings)
+            heads += (
+                f"\n**{first.severity} {escaped(f'{safe(first.code, 20)} {safe(first.name, 60)}{times}')}**"
+            )
+            heads += f" {escaped(work)}" if work else ""
+            heads += f"  \nFix: {escaped(safe(first.fix, _SENTENCE))}.\n\n" if first.fix else "\n\n"
+            for fold in folds[:top]:
+                yield f"{heads}- {escaped(_line(fold, folds, shares))}\n", len(fold.findings)
+                heads = ""
+            rest = sum(len(fold.findings) for fold in folds[top:]) if top is not None else 0
+            if rest:
+                yield f"- … and {rest:,} more of {escaped(safe(first.code, 20))}\n", rest
+
+
+def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
+    """The findings by code, the most severe first, then the most expensive."""
+    by_code: dict[tuple[str, str], list[Finding]] = {}
+    for finding in model.findings:
+        by_code.setdefault((finding.code, finding.severity), []).append(finding)
+    return sorted(
+        by_code.values(), key=lambda each: (SEVERITIES.index(each[0].severity), -shares.share(each))
+    )
+
+
+def _folds(findings: Sequence[Finding], shares: Shares) -> list[FindingFold]:
+    """Findings of one code folded, the most expensive first."""
+    return sorted(folded(findings), key=lambda fold: -shares.share(fold.findings))
+
+
+def _line(fold: FindingFold, folds: Sequence[FindingFold], shares: Shares) -> str:
+    """The place of a fold, what is found there, and what it costs where that is not what all of them cost."""
+    place = f"{fold.place}: " if fold.place else ""
+    costs = shares.text(fold.findings) if len(folds) > 1 else ""
+    return f"{place}{safe(fold.findings[0].message, _SENTENCE)}{f'  {costs}' if costs else ''}"
+
+
 def _saving(model: ModelFindings, shares: Shares) -> str:
     """What mending everything saves at most: findings may be about the same work."""
     text = shares.text(model.findings)
@@ -126,8 +170,7 @@ def _saving(model: ModelFindings, shares: Shares) -> str:
 
 def _code(page: Page, findings: Sequence[Finding], shares: Shares, top: int | None) -> None:
     """One code: what it costs together, its fix, then its places."""
-    first, folds = findings[0], folded(findings)
-    folds.sort(key=lambda fold: -shares.share(fold.findings))
+    first, folds = findings[0], _folds(findings, shares)
     times = f"  x{len(findings):,}" if len(findings) > 1 else ""
     work = shares.text(findings)
     page.line(
@@ -138,9 +181,7 @@ def _code(page: Page, findings: Sequence[Finding], shares: Shares, top: int | No
     if first.fix:
         page.line((f"    fix: {safe(first.fix, _SENTENCE)}", "dim"))
     for fold in folds[:top]:
-        place = f"{fold.place}: " if fold.place else ""
-        costs = f"  {shares.text(fold.findings)}" if len(folds) > 1 and shares.text(fold.findings) else ""
-        page.line(f"    {place}{safe(fold.findings[0].message, _SENTENCE)}{costs}")
+        page.line(f"    {_line(fold, folds, shares)}")
     rest = sum(len(fold.findings) for fold in folds[top:]) if top is not None else 0
     if rest:
         page.line(f"    … and {rest:,} more of {safe(first.code, 20)}")

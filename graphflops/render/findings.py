@@ -11,12 +11,12 @@ from graphflops.dims import evaluate
 from graphflops.findings import SEVERITIES
 from graphflops.render.conclusion import conclusion, state
 from graphflops.render.json import inert
-from graphflops.render.markdown import escaped
+from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, memory, number, percent, safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.dims import Dim
     from graphflops.findings import Finding, Findings, LimitResult, ModelFindings, Severity
@@ -87,12 +87,19 @@ def _model(page: Page, model: ModelFindings, top: int | None) -> None:
         page.line()
 
 
-def markdown(found: Findings, *, limit: int | None = None) -> str:
-    """How many there are, and a table for each model with any; past `limit` characters the rest is only counted."""
+def markdown(found: Findings, *, top: int | None = None, limit: int | None = None) -> str:
+    """How many there are, and for each model its limits and its findings; past `limit` characters these are only counted.
+
+    top: folded findings of one code of an audit that are shown; the others are counted.
+    """
+    from graphflops.render import audit
+
     heads = f"**{conclusion(found.models)}**\n"
     room = None if limit is None else limit - len(heads)
-    lines = list(_sections(found.models))
-    return heads + fitted(lines, room, lambda rest: f"\n… and {count_of(rest, 'more finding')}.\n")
+    lines = (
+        audit.markdown(found, top or found.per_code) if found.command == "audit" else _sections(found.models)
+    )
+    return heads + fitted(list(lines), room)
 
 
 def json(found: Findings) -> str:
@@ -108,18 +115,23 @@ def json(found: Findings) -> str:
     return inert(msgspec.json.encode({"schema": 1, "models": models}))
 
 
-def fitted(lines: Sequence[str], limit: int | None, rest: Callable[[int], str]) -> str:
-    """As many lines as fit in `limit` characters together with the line on the number left out."""
-    if limit is None or sum(map(len, lines)) <= limit:
-        return "".join(lines)
-    room = limit - len(rest(len(lines)))
+def fitted(lines: Sequence[tuple[str, int]], limit: int | None) -> str:
+    """As many lines as fit in `limit` characters, and the findings in the others. lines: each with its findings."""
+    if limit is None or sum(len(line) for line, _ in lines) <= limit:
+        return "".join(line for line, _ in lines)
+    room = limit - len(_rest(sum(findings for _, findings in lines)))
     kept = 0
-    for line in lines:
+    for line, _ in lines:
         if len(line) > room:
             break
         room -= len(line)
         kept += 1
-    return "".join(lines[:kept]) + rest(len(lines) - kept)
+    rest = sum(findings for _, findings in lines[kept:])
+    return "".join(line for line, _ in lines[:kept]) + _rest(rest)
+
+
+def _rest(findings: int) -> str:
+    return f"\n… and {count_of(findings, 'more finding')}.\n"
 
 
 def limit_table(limits: Sequence[LimitResult]) -> TextTable:
@@ -177,12 +189,15 @@ def _most(findings: Iterable[Finding], top: int | None) -> tuple[list[Finding], 
     return kept, {code: n - top for code, n in seen.items() if top is not None and n > top}
 
 
-def _sections(found: Sequence[ModelFindings]) -> Iterator[str]:
-    """A line of Markdown for each finding; a model's heading comes with its first."""
+def _sections(found: Sequence[ModelFindings]) -> Iterator[tuple[str, int]]:
+    """A line of Markdown for each finding; a model's heading and limits come with its first."""
     for model in found:
         costs = any(worth(finding, model) for finding in model.findings)
         names = ["", "what", "where", *(["costs"] if costs else []), "fix"]
         heads = f"\n### {escaped(model.model)}: {state(model)}\n\n"
+        if model.limits:
+            yield f"{heads}{drawn(limit_table(model.limits))}", 0
+            heads = "\n"
         if costs and model.assumed:
             heads += f"Costs at {escaped(assumptions(model.assumed))}.\n\n"
         heads += f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
@@ -194,7 +209,7 @@ def _sections(found: Sequence[ModelFindings]) -> Iterator[str]:
                 *([worth(finding, model)] if costs else []),
                 safe(finding.fix, _SENTENCE),
             ]
-            yield f"{heads}| {' | '.join(map(escaped, cells))} |\n"
+            yield f"{heads}| {' | '.join(map(escaped, cells))} |\n", 1
             heads = ""
 
 

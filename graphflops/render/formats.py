@@ -119,7 +119,7 @@ FORMATS = (
             "Overview": Renderer("graphflops.render.overview:markdown"),
             "History": Renderer("graphflops.render.history:markdown"),
             "Comparison": Renderer("graphflops.render.diff.markdown:markdown", (*_CUTS, "verbose", "limit")),
-            "Findings": Renderer("graphflops.render.findings:markdown", ("limit",)),
+            "Findings": Renderer("graphflops.render.findings:markdown", ("top", "limit")),
             "Validation": Renderer("graphflops.render.validation:markdown", ("top",)),
             "Listing": Renderer("graphflops.render.markdown:listing"),
         },

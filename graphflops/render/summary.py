@@ -19,7 +19,7 @@ from graphflops.render.text import (
     safe,
     short_type,
 )
-from graphflops.size_names import axis_size
+from graphflops.size_names import axis_size, in_prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -262,10 +262,11 @@ def unknown(report: Report) -> str:
 def diagnostics(report: Report) -> list[str]:
     """One line for each diagnostic; of many with one code only the first ones."""
     by_code: dict[str, list[str]] = {}
+    names = report.names
     for found in report.diagnostics:
         node = f"{safe(found.node, 80)}: " if found.node else ""
         kind = f"{safe(found.code, 20)} {safe(found.name, 40)}"
-        by_code.setdefault(kind, []).append(f"{kind}  {node}{safe(found.message, 500)}")
+        by_code.setdefault(kind, []).append(f"{kind}  {node}{safe(in_prose(found.message, names), 500)}")
     lines: list[str] = []
     for kind, listed_ in by_code.items():
         lines += listed_[:_PER_CODE]

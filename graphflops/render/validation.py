@@ -75,10 +75,8 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
         if compared[what]:
             yield label, f"{equal[what]:,} of {compared[what]:,} equal"
     if found.sizes:
-        yield (
-            "sizes",
-            ", ".join(f"{safe(name, 40)} = {value:,}" for name, value in list(found.sizes.items())[:12]),
-        )
+        named = {found.names.get(name, name): value for name, value in list(found.sizes.items())[:12]}
+        yield "sizes", ", ".join(f"{safe(name, 40)} = {value:,}" for name, value in named.items())
     if found.peak_bytes is not None and found.predicted_peak_bytes:
         share = found.peak_bytes / found.predicted_peak_bytes
         yield (

@@ -56,6 +56,7 @@ def validate_onnx(
         torch="",
         sizes=sizes.known,
         nodes=tuple(_results(report, real, sizes)),
+        names=dict(report.names),
         predicted_peak_bytes=None,
         seconds=sorted(seconds)[len(seconds) // 2] if seconds else None,
     )

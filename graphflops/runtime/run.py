@@ -33,6 +33,7 @@ def prepared(
     model_name: str | None = None,
     device: str,
     dims: Mapping[str, int],
+    names: Mapping[str, str],
     inputs: Mapping[str, Any] | str | None,
     random_weights: bool,
     seed: int,
@@ -42,7 +43,7 @@ def prepared(
     graph = as_graph(model, model_name)
     given = inputs_from(inputs, where) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
-    report = analyze(graph, dims=dims, inputs=shapes)
+    report = analyze(graph, dims=dims, names=names, inputs=shapes)
     view = View(graph, report.rows)
     if graph.origin.format != "live":
         refuse_unsafe(graph)
@@ -112,6 +113,7 @@ class Run:
             torch=torch.__version__.partition("+")[0],
             sizes=dict(sizes),
             nodes=nodes,
+            names=dict(self.report.names),
             predicted_peak_bytes=evaluate(self.report.totals.peak_bytes, sizes),
             peak_bytes=peak,
             seconds=clock.whole(),

@@ -28,6 +28,7 @@ def validate(
     *,
     model_name: str | None = None,
     dims: Mapping[str, int] | None = None,
+    names: Mapping[str, str] | None = None,
     inputs: Mapping[str, Any] | str | None = None,
     device: str = "cpu",
     random_weights: bool = False,
@@ -42,8 +43,9 @@ def validate(
 
     model: path of a `.pt2` or `.onnx`, a `Graph`, or a `torch.export.ExportedProgram` (one with flexible attention, say).
     A file is run in a child process, the others in this process.
-    dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: tensors by name, or a `.npz` or `.safetensors` file of
-    them; random tensors by default. device: `cpu`, `cuda`, `cuda:1`.
+    dims: sizes by name, symbol (`s27`) or input axis (`ids[1]`). names: what to call open sizes, `{"batch": "ids[0]"}`.
+    inputs: tensors by name, or a `.npz` or `.safetensors` file of them; random tensors by default.
+    device: `cpu`, `cuda`, `cuda:1`.
     random_weights: use random weights instead of the stored ones, so that a program saved without weights runs too.
     repeats: number of timed runs after the first; 0 times nothing.
     counters: `hardware` runs a file once more under Nsight Compute, and compares the counts of the GPU.
@@ -52,8 +54,8 @@ def validate(
     Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
     the program cannot run.
     """
-    options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "inputs": inputs}
-    options |= {"device": device, "random_weights": random_weights, "seed": seed}
+    options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
+    options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
     if counters == "hardware":
         _refuse_uncountable(model, options)
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files)
@@ -83,7 +85,7 @@ def _validated(
 def validate_here(
     model: object, repeats: int, *, model_name: str | None, device: str, **options: Any
 ) -> Validation:
-    """Validate in this process. options: dims, inputs, random_weights and seed as for `validate`."""
+    """Validate in this process. options: dims, names, inputs, random_weights and seed as for `validate`."""
     graph = as_graph(model, model_name)
     if graph.declared is not None:
         if device != "cpu" or not graph.origin.path:
@@ -113,6 +115,7 @@ def _validated_onnx(
     repeats: int,
     *,
     dims: Mapping[str, int],
+    names: Mapping[str, str],
     inputs: Mapping[str, Any] | str | None,
     random_weights: bool,
     seed: int,
@@ -126,7 +129,7 @@ def _validated_onnx(
         raise _without(missing, "onnxruntime") from None
     given = arrays_from(inputs) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
-    report = analyze(graph, dims=dims, inputs=shapes)
+    report = analyze(graph, dims=dims, names=names, inputs=shapes)
     try:
         view = View(graph, report.rows)
         arrays = random_arrays(report, view, seed) if given is None else checked_arrays(given, report)

@@ -96,7 +96,8 @@ class Ceilings:
 class Validation(Rendered):
     """A program that was run, compared with its analysis.
 
-    device: description of the device. sizes: of the symbols: given, recorded in the export, or found in the run.
+    device: description of the device. names: what people call the sizes.
+    sizes: of the symbols: given, recorded in the export, or found in the run.
     peak_bytes: measured peak of requested memory beside the weights; predicted_peak_bytes: of the analysis; None if unknown.
     seconds: of one run, the median; None if not timed.
     kernels: by call, the source of the functions generated for our attention kernel, each once.
@@ -107,6 +108,7 @@ class Validation(Rendered):
     torch: str
     sizes: Mapping[str, int]
     nodes: tuple[NodeResult, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
     predicted_peak_bytes: int | None = None
     peak_bytes: int | None = None
     seconds: float | None = None

@@ -43,13 +43,14 @@ GRAPHS = [
     ("g (float[2] a) => (float[2] y) { y = Relu(a) \n y = Exp(a) }", "GF203", "error"),
     ("g (float[2] a) => (float[2] y) { y = Relu(a, a) }", "GF204", "error"),
     ("g (float[2] a) => (float[2] y) { y = Relu <slope = 1> (a) }", "GF204", "error"),
-    ("g (float[2] a) => (float[2] y) { y = Softmax <axis = 1.5> (a) }", "GF204", "error"),
+    ("g (float[2] a) => (float[2] y) { y = Relu <axis = 1> (a) }", "GF204", "error"),
+    ("g (float[2] a) => (float[2] y) { y = Softmax <axis = 1.5> (a) }", "GF118", "error"),
     ("g (float[2] a) => (float[2] y) { b = Relu(c) \n c = Exp(a) \n y = Add(b, c) }", "GF205", "error"),
     ("g (float[2] a) => (float[2] y) { y = Rleu(a) }", "GF206", "error"),
     ("g (float[2] a) => (float[2] y) { y = SwiGLU(a) }", "GF206", "error"),  # since opset 28
     ("g (float[2] a) => (float[2] y) { y = com.microsoft.Gelu(a) }", "GF207", "error"),
-    ("g (float[2,3] a, float[4,5] b) => (float[2,5] y) { y = MatMul(a, b) }", "GF212", "error"),
-    ("g (float[2,3] a) => (float[7] y) <int64[1] s = {7}> { y = Reshape(a, s) }", "GF212", "error"),
+    ("g (float[2,3] a, float[4,5] b) => (float[2,5] y) { y = MatMul(a, b) }", "GF118", "error"),
+    ("g (float[2,3] a) => (float[7] y) <int64[1] s = {7}> { y = Reshape(a, s) }", "GF118", "error"),
     ("g (float[2,3] a) => (float[2,3] y) <float[2,4] b> { b = Relu(a) \n y = Relu(b) }", "GF213", "warning"),
     ("g (float[2,3] a) => (float16[2,3] y) { y = Relu(a) }", "GF213", "warning"),
     ("g (float[2] a) => (float[2] y) <float[3] w = {1, 2, 3}> { y = Relu(a) }", "GF215", "note"),
@@ -248,7 +249,7 @@ def test_an_operator_that_needs_a_library(tmp_path: Path) -> None:
     head = '<ir_version: 10, opset_import: ["" : 21, "evil.corp" : 1]>\n'
     got = found("g (float[2] a) => (float[2] y) { y = evil.corp.Run(a) }", tmp_path, head)
     assert ("GF224", "warning") in [(c, s) for c, s, _ in got]
-    assert ("GF255", "warning") in [(c, s) for c, s, _ in got]
+    assert ("GF101", "warning") in [(c, s) for c, s, _ in got]
     defined = head + "g (float[2] a) => (float[2] y) { y = evil.corp.Run(a) }\n"
     defined += '<domain: "evil.corp", opset_import: ["" : 21]> Run (x) => (z) { z = Relu(x) }'
     assert findings(parser.parse_model(defined), tmp_path / "m.onnx") == []
@@ -379,7 +380,8 @@ def test_a_model_of_onnx_itself_has_no_grave_finding() -> None:
 def test_every_check_is_in_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| GF")]
-    assert rows == [f"| {c.code} | `{c.name}` | {c.severity} | {c.summary} |" for c in checks().values()]
+    expected = [f"| {c.code} | `{c.name}` | {c.severity} | {c.summary} |" for c in checks().values()]
+    assert sorted(rows) == expected
 
 
 def test_every_check_has_a_case() -> None:

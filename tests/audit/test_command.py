@@ -83,7 +83,8 @@ def test_sarif_lists_every_check(wasteful: Path, tmp_path: Path) -> None:
 def test_markdown(wasteful: Path) -> None:
     text = run(wasteful, "--format", "markdown").stdout
     assert "GF243" in text
-    assert text.count("\n| ") >= 3
+    assert text.count("\n- ") == 2
+    assert text.count("Fix: ") == 2
 
 
 def chain(path: Path, names: list[str]) -> Path:
@@ -232,3 +233,24 @@ def test_a_check_that_fails_loses_only_itself(monkeypatch):
     failed = [finding for finding in after if "the check itself failed" in finding.message]
     assert [(finding.code, finding.severity) for finding in failed] == [(code, "error")]
     assert {f for f in before if f.code != code} == set(after) - set(failed)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("y = Conv <group = 0> (a, w)", "GF118"),
+        ("y = Conv (a)", "GF118"),
+        ("y = Conv <strides = 2.5> (a, w)", "GF118"),
+        ("y = Convv (a, w)", "GF206"),
+        ("y = foo.Bar (a)", "GF207"),
+        ("y = Relu (a) y = Tanh (a)", "GF203"),
+    ],
+)
+def test_one_fact_has_one_code(tmp_path: Path, call: str, code: str) -> None:
+    text = f"{HEAD}g (float[1,3,8,8] a, float[4,3,3,3] w) => (float[1,4,6,6] y) {{ {call} }}"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parser.parse_model(text).SerializeToString())
+    found = json.loads(run(path, "--ignore", "GF216,GF224", "--format", "json").stdout)["models"][0][
+        "findings"
+    ]
+    assert [finding["code"] for finding in found] == [code]

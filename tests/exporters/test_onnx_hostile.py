@@ -293,7 +293,7 @@ def test_versions_from_the_future(write):
     )
     report = analyze(path)
     assert report.coverage.counted == 1
-    assert [d.code for d in report.diagnostics] == ["GF113", "GF113"]
+    assert [d.code for d in report.diagnostics] == ["GF209", "GF209"]
 
 
 def test_a_domain_that_is_not_imported(write):
@@ -316,7 +316,7 @@ def test_names_that_are_not_text(write, refused):
 def test_contents_that_their_type_has_no_room_for(write):
     tensor = TensorProto(name="c", data_type=TensorProto.UINT32, dims=[1], uint64_data=[2**40])
     made = model([node("Identity", ["c"], ["y"])], [], [value("y", (1,), TensorProto.UINT32)], [tensor])
-    assert [d.code for d in analyze(write(made)).diagnostics] == ["GF114"]
+    assert [d.code for d in analyze(write(made)).diagnostics] == ["GF210"]
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_strings_are_references(write):
 def test_data_of_another_length(code, sizes, length, expected, write):
     stored = TensorProto(name="w", data_type=code, dims=sizes, raw_data=b"1" * length)
     report = analyze(write(model([node("Identity", ["w"], ["y"])], [], [NAMELESS(name="y")], [stored])))
-    (said,) = messages(report, "GF114")
+    (said,) = messages(report, "GF210")
     assert said.endswith(f", {expected} bytes, but its data in the file has {length}")
     assert result(report).value is None
 
@@ -260,7 +260,7 @@ def test_sparse_tensors(tensor, stored, said, write):
     made.graph.sparse_initializer.add().CopyFrom(tensor)
     report = analyze(write(made))
     assert result(report).stored == stored
-    assert messages(report, "GF114") == said
+    assert messages(report, "GF210") == said
 
 
 def test_sparse_tensors_of_sizes_that_cannot_be(refused):

@@ -81,7 +81,7 @@ def test_large_data_is_left_out_and_its_length_is_kept(read):
     model.graph.initializer[0].CopyFrom(weight)
     (note,) = read(model).notes
     assert (note.code, note.message) == (
-        "GF114",
+        "GF210",
         "tensor w is float32[65, 64], 16640 bytes, but its data in the file has 16384",
     )
 

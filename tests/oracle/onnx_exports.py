@@ -445,9 +445,9 @@ def count_values(tally: Tally, report: Report) -> None:
                 tally.problems.append(
                     f"{named.name} of {row.op} is {named.type}: {lost[0]} is no input's size"
                 )
-    # GF112: sizes that prove equal. GF115: onnxruntime's optimizer does not import the domain of what it puts in.
+    # GF112: sizes that prove equal. GF207: onnxruntime's optimizer does not import the domain of what it puts in.
     # GF116: a formula too large to print; a size that is one has a name of its own, and is lost.
-    said = [d for d in report.diagnostics if d.code not in ("GF112", "GF115", "GF116")]
+    said = [d for d in report.diagnostics if d.code not in ("GF112", "GF207", "GF116")]
     for diagnostic in said[:3]:
         tally.problems.append(f"{diagnostic.code} at {diagnostic.node}: {diagnostic.message}")
     if report.coverage.unknown:

@@ -46,7 +46,7 @@ def test_what_the_file_declares_does_not_count_against_what_is_derived():
         graph_of("g (float[2, 3] x) => (float[2, 3] y) <float[9, 9] a> { a = Relu(x) y = Relu(a) }")
     )
     assert result(report) == t(2, 3)
-    assert messages(report, "GF111") == [
+    assert messages(report, "GF213") == [
         "what the file declares of 1 values is out of date: a is float32[2, 3], declared as float32[9, 9]"
     ]
 
