@@ -69,7 +69,6 @@ def audit(
     Raises FileError if the file is not ONNX, ModelError if the given sizes contradict the program.
     """
     from graphflops.exporters import onnx
-    from graphflops.onnx_audit.catalogue import checks
 
     proto, origin = onnx.opened(path)
     model = Model(Path(path), proto)
@@ -83,19 +82,26 @@ def audit(
         model.report = analyze(
             model.graph, dims=dims, inputs=inputs, names=names, assume=assume, progress=progress
         )
+    findings = _findings(model, codes)
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
+    return Audit(str(path), tuple(findings), model.report)
+
+
+def _findings(model: Model, codes: Collection[str] | None) -> list[Finding]:
+    """The findings of all checks, or of those with these codes; sizes in them have the names that people read."""
+    from graphflops.onnx_audit.catalogue import checks
+
     seen = {
         check: _observations(check, model)
         for check in checks().values()
         if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None)
     }
     names = {} if model.report is None else model.report.names
-    findings = [
+    return [
         replace(finding, message=in_prose(finding.message, names))
         for check in seen
         for finding in _found(check, seen)
     ]
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
-    return Audit(str(path), tuple(findings), model.report)
 
 
 def _observations(check: Check, model: Model) -> list[Observation] | Finding:

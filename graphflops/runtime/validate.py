@@ -44,13 +44,11 @@ def validate(
     model: path of a `.pt2` or `.onnx`, a `Graph`, or a `torch.export.ExportedProgram` (one with flexible attention, say).
     A file is run in a child process, the others in this process.
     dims: sizes by name, symbol (`s27`) or input axis (`ids[1]`). names: what to call open sizes, `{"batch": "ids[0]"}`.
-    inputs: tensors by name, or a `.npz` or `.safetensors` file of them; random tensors by default.
-    device: `cpu`, `cuda`, `cuda:1`.
+    inputs: tensors by name, or a `.npz` or `.safetensors` file; random by default. device: `cpu`, `cuda`, `cuda:1`.
     random_weights: use random weights instead of the stored ones, so that a program saved without weights runs too.
-    repeats: number of timed runs after the first; 0 times nothing.
-    counters: `hardware` runs a file once more under Nsight Compute, and compares the counts of the GPU.
-    time_limit: seconds; memory_limit: bytes, by default what is free; rule_files: Python files of rules: all three for
-    the child process.
+    repeats: number of timed runs after the first; 0 times nothing. counters: `hardware` runs a file once more under Nsight
+    Compute, and compares the counts of the GPU. For the child process: time_limit in seconds; memory_limit in bytes, by
+    default what is free; rule_files: Python files of rules.
     Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
     the program cannot run.
     """
