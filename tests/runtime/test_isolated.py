@@ -30,6 +30,7 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 OPTIONS: dict[str, Any] = {
     "model_name": None,
     "dims": {},
+    "names": {},
     "inputs": None,
     "device": "cpu",
     "random_weights": False,
