@@ -270,12 +270,15 @@ class Report(Rendered):
         return self.totals.cost
 
     def step(self) -> Totals | None:
-        """Forward, backward and optimizer together, for a training analysis."""
-        parts = [part for part in (self.totals, self.backward, self.optimizer) if part is not None]
+        """Forward and backward, of all micro-steps, and optimizer together; None outside of training."""
+        times = 1 if self.training is None else self.training.accumulate
+        parts = [part for part in (self.totals, self.backward) if part is not None]
         if self.backward is None:
             return None
         peak = self.backward  # the forward's activations are still alive there, so its peak is the step's
-        cost = Cost.sum(part.cost for part in parts)
+        cost = Cost.sum(part.cost for part in parts) * times
+        if self.optimizer is not None:
+            cost = cost + self.optimizer.cost
         return Totals(cost, peak.peak_bytes, peak.peak_node, self.step_time)
 
     def by(self, grouping: Grouping, depth: int | None = None) -> dict[str, Cost]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
 from graphflops.passes.meter import Meter
+from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, SizesKnown
 from graphflops.passes.recompute import checkpoints
 from graphflops.report import Timeline
@@ -40,7 +41,8 @@ def memory_use(program: PricedProgram, execution: type[CallByCall] = CallByCall)
     forward, timeline, _ = peaks.of(program.main, resident)
     if program.training is None:
         return MemoryUse(forward, timeline)
-    return MemoryUse(forward, timeline, *peaks.of(program.main, resident, graph.seeds))
+    earlier = trained_inputs(program) if program.training.accumulate > 1 else ()
+    return MemoryUse(forward, timeline, *peaks.of(program.main, resident, graph.seeds, earlier))
 
 
 class _Peaks:
@@ -58,17 +60,22 @@ class _Peaks:
         self.nested: dict[PricedGraph, Peak] = {}
 
     def of(
-        self, graph: PricedGraph, resident: Iterable[str] = (), seeds: Sequence[str] | None = None
+        self,
+        graph: PricedGraph,
+        resident: Iterable[str] = (),
+        seeds: Sequence[str] | None = None,
+        earlier: Iterable[str] = (),
     ) -> tuple[Peak, Timeline, int]:
         """The peak of a graph's own values, what is held when, and how many of these entries outlive the graph's run.
 
         resident: inputs counted as live throughout (a nested graph's operands are counted by the graph around it).
         seeds: in training, the values whose gradients come from outside; None outside of training.
+        earlier: parameters whose gradients are there from the start.
         """
         execution = self.execution(graph, seeds is not None, self.attentions)
         peaks = [self.inside(call) for call in execution.calls]
         try:
-            return _Liveness(graph, peaks, self.sizes, execution).measured(resident, seeds)
+            return _Liveness(graph, peaks, self.sizes, execution).measured(resident, seeds, earlier)
         except DimError:
             return Peak(self.names.too_large("peak_bytes")), Timeline(), 0
 
@@ -104,7 +111,9 @@ class _Liveness:
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
         self.held = {**execution.held_until(self.root), **ends}
 
-    def measured(self, resident: Iterable[str], seeds: Sequence[str] | None) -> tuple[Peak, Timeline, int]:
+    def measured(
+        self, resident: Iterable[str], seeds: Sequence[str] | None, earlier: Iterable[str]
+    ) -> tuple[Peak, Timeline, int]:
         for name in dict.fromkeys(resident):
             value = self.values.get(name)
             if isinstance(value, TensorType):
@@ -113,13 +122,14 @@ class _Liveness:
         for name, index in self.saved.items():
             if name not in self.kept and name in self.bytes:
                 released.setdefault(index, []).append(name)
+        reverse = _Reverse(self.values, self.meter, self.execution)
+        for name in earlier:
+            reverse.give(name)
         self.forward(released)
         turn = None
         if seeds is not None:
             turn = len(self.meter.rows)
-            _backward(
-                self.calls, self.values, seeds, released, self.meter, self.execution, self.again(released)
-            )
+            reverse.backward(self.calls, seeds, released, self.again(released))
         return self.meter.peak(), *self.meter.timeline(turn)
 
     def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
@@ -259,7 +269,7 @@ class _Reverse:
         self.holders: list[int] = []
 
     def give(self, name: str) -> None:
-        """Allocate the gradient of a result of the program, which comes from outside."""
+        """Allocate a gradient that comes from outside: of a result, or of a parameter from an earlier micro-step."""
         value = self.values.get(name)
         if name not in self.gradients and isinstance(value, TensorType) and value.requires_grad:
             self.gradients[name] = self.allocate(name, value.like().nbytes)
@@ -309,33 +319,29 @@ class _Reverse:
         if self.holders[buffer] == 0:
             self.meter.drop(-1 - buffer)
 
+    def backward(
+        self,
+        calls: Sequence[PricedCall],
+        seeds: Iterable[str],
+        released: Mapping[int, Sequence[str | int]],
+        before: Mapping[int, Callable[[], None]],
+    ) -> None:
+        """Run the gradients of the calls, the last one first.
 
-def _backward(
-    calls: Sequence[PricedCall],
-    values: Mapping[str, Value],
-    seeds: Iterable[str],
-    released: Mapping[int, Sequence[str | int]],
-    meter: Meter,
-    execution: CallByCall,
-    before: Mapping[int, Callable[[], None]],
-) -> None:
-    """Run the backward pass.
-
-    released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
-    """
-    reverse = _Reverse(values, meter, execution)
-    for name in seeds:
-        reverse.give(name)
-    for index in range(len(calls) - 1, -1, -1):
-        call = calls[index]
-        if index in before:
-            before[index]()
-        meter.row = call.row
-        again = [] if call.gradient is None else reverse.run(call)
-        for output in call.node.outputs:
-            if output in reverse.gradients:
-                reverse.drop(reverse.gradients.pop(output))
-        for key in released.get(index, ()):
-            meter.drop(key)
-        for name, buffer in again:
-            reverse.accumulate(name, buffer, call.node.name)
+        released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
+        """
+        for name in seeds:
+            self.give(name)
+        for index in range(len(calls) - 1, -1, -1):
+            call = calls[index]
+            if index in before:
+                before[index]()
+            self.meter.row = call.row
+            again = [] if call.gradient is None else self.run(call)
+            for output in call.node.outputs:
+                if output in self.gradients:
+                    self.drop(self.gradients.pop(output))
+            for key in released.get(index, ()):
+                self.meter.drop(key)
+            for name, buffer in again:
+                self.accumulate(name, buffer, call.node.name)

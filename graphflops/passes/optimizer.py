@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import Cost
 from graphflops.dims import Dim, dim_max, dim_min, prod, total
+from graphflops.passes.gradients import wants
 from graphflops.rules.work import WORK
 from graphflops.tensor import BFLOAT16, TensorType
 
@@ -73,6 +74,14 @@ def update(training: Training, parameters: Sequence[Parameter]) -> Update:
 
 def trained(program: PricedProgram) -> list[Parameter]:
     """The parameters that a step computes a gradient of: torch's optimizers pass over the others."""
+    types = dict(program.typed_inputs("parameter"))
+    targets = {entry.name: entry.alias_of or entry.target for entry in program.graph.inputs}
+    names = {targets[name] for name in trained_inputs(program)}
+    return [Parameter(target, value) for target, value in types.items() if target in names]
+
+
+def trained_inputs(program: PricedProgram) -> list[str]:
+    """Names in the graph of the parameters that a step computes a gradient of."""
     main = program.main
     reached: set[str] = set()
     for call in main.calls:
@@ -81,13 +90,10 @@ def trained(program: PricedProgram) -> list[Parameter]:
             reached.update(operands[place] for place, _ in call.gradient.gradients)
         elif call.estimate.unknown:
             reached.update(operands)
-    names = {entry.target for entry in program.graph.inputs if entry.name in reached}
-    shared = {entry.alias_of for entry in program.graph.inputs if entry.name in reached and entry.alias_of}
-    return [
-        Parameter(target, value)
-        for target, value in program.typed_inputs("parameter")
-        if value.requires_grad and target in names | shared
+    wanting = [
+        entry.name for entry in program.graph.inputs if entry.role == "parameter" and entry.name in reached
     ]
+    return [name for name in wanting if wants(program.operands[name])]
 
 
 class _Algorithm(NamedTuple):

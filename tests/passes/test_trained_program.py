@@ -147,3 +147,13 @@ def test_an_integer_input_has_no_gradient():
 def test_precision_needs_a_program_of_torch():
     with pytest.raises(ModelError, match=r"takes a program of torch\.export"):
         analyze("samples/gqa_transformer.onnx", training=Training(precision="bf16-mixed"))
+
+
+def test_micro_steps_add_up_and_keep_the_gradients_of_earlier_ones():
+    module, inputs = torch.nn.Linear(D, C, bias=False), (torch.randn(B, D),)
+    one, three = step(module, inputs), step(module, inputs, accumulate=3)
+    product = 2 * B * D * C
+    assert (one.step().cost.matrix_flops, three.step().cost.matrix_flops) == (2 * product, 6 * product)
+    assert three.step().cost.vector_flops == one.step().cost.vector_flops == 13 * D * C
+    # The weight's gradient of a micro-step is there beside the sum of the earlier ones.
+    assert three.step().peak_bytes - one.step().peak_bytes == 4 * D * C
