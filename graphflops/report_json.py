@@ -152,7 +152,7 @@ def _document() -> _Document:
     forms = JsonForms(_FORMS, {Named: _NAMED})
     cost = forms.kind(Cost)
     costs, peaks = forms.keys(Cost), forms.keys(Totals, without=("cost", "time"))
-    time = Key("time", "time", _unset(forms.kind(PhaseTime)), msgspec.UNSET)
+    time = Key("time", "time", left_out(forms.kind(PhaseTime)), msgspec.UNSET)
     sizes = [Key(name, name, Kind(int)) for name in _SIZES]
     phase = declared(Totals, [*costs, *peaks, *sizes, time], name="Phase", is_omitting=False, kw_only=True)
     others = [
@@ -171,7 +171,7 @@ def _document() -> _Document:
     return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost, time)
 
 
-def _unset(kind: Kind) -> Kind:
+def left_out(kind: Kind) -> Kind:
     """The kind of a key that is left out where its value is None."""
     write, read = kind.write, kind.read
     assert write is not None

@@ -44,6 +44,8 @@ Pair = tuple[
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table.")
 @options.output_of("Comparison")
 @training
+@options.execution
+@options.device
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if anything differs.")
 @options.model_name
 @options.rule_files

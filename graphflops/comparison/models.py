@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from graphflops.comparison.result import Comparison
     from graphflops.loading import Model
-    from graphflops.report import Report
+    from graphflops.report import Execution, Report
     from graphflops.training import Training
 
 
@@ -30,13 +30,14 @@ def compare(
     names: Mapping[str, str] | None = None,
     training: bool | Training = False,
     assume: bool = True,
+    device: str | None = None,
+    execution: Execution | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Computes what differs between two models: totals, modules, operators, sizes.
 
     old, new: whatever `graphflops.analyze` accepts, or `"REVISION:PATH"` for a file at a git revision.
-    model_name, dims, inputs, names, training, assume, progress: as for `graphflops.analyze`; a size has one value and one
-        name in both models.
+    The options are those of `graphflops.analyze`; a size has one value and one name in both models.
 
     Raises FileError for a file that cannot be read, ModelError where given sizes contradict a model, OptionError for an
     option with a saved report, DimError where a formula grows too large.
@@ -49,10 +50,9 @@ def compare(
         sizes: list[dict[str, Any]] = [{"dims": dims, "inputs": inputs, "names": names}] * 2
         if (dims or inputs or names) and not any(map(is_report, models)):
             models, sizes = _each(models, model_name, dims or {}, inputs or {}, names or {})
-        reports = [
-            analyze(model, model_name=model_name, training=training, assume=assume, progress=progress, **size)
-            for model, size in zip(models, sizes, strict=True)
-        ]
+        given: dict[str, Any] = {"model_name": model_name, "training": training, "assume": assume}
+        given |= {"device": device, "execution": execution, "progress": progress}
+        reports = [analyze(model, **given, **size) for model, size in zip(models, sizes, strict=True)]
     return compared(*(_titled(report, side) for report, side in zip(reports, sides, strict=True)))
 
 

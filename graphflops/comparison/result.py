@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from graphflops.comparison.time_change import TimeChange
 from graphflops.cost import REPORTED
 from graphflops.rendered import Rendered
 from graphflops.report import Report, Row  # noqa: TC001 - the JSON form is derived from the annotations
@@ -387,3 +388,8 @@ class Comparison(Rendered):
     folded: tuple[Fold, ...]
     causes: tuple[Cause, ...]
     ledger: tuple[LedgerEntry, ...] = ()
+
+    @property
+    def time(self) -> TimeChange | None:
+        """The predicted times of both on one device; None where one has none."""
+        return TimeChange.of(self.old, self.new)

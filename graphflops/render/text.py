@@ -83,6 +83,13 @@ def seconds(time: float) -> str:
     return f"{figure:,.{digits}f} {unit}"
 
 
+def interval(low: float, high: float) -> str:
+    """An interval: `1.58 to 3.40 ms`."""
+    first, last = seconds(low), seconds(high)
+    unit = last.rpartition(" ")[2]
+    return f"{first.removesuffix(f' {unit}')} to {last}"
+
+
 def _scaled(count: int) -> tuple[str, str]:
     if count < 0:
         figure, prefix = _scaled(-count)

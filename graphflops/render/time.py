@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphflops.rates import cost_per_million, throughput
-from graphflops.render.text import number, safe, seconds
+from graphflops.render.text import interval, number, safe, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,9 +27,9 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     if forward is None:
         return
     whole = step or forward
-    yield "time", f"{_with_band(forward)} on {safe(report.device, 60)}, {report.execution}"
+    yield "time", f"{_with_interval(forward)} on {safe(report.device, 60)}, {report.execution}"
     if step is not None:
-        yield "step time", _with_band(step)
+        yield "step time", _with_interval(step)
     yield (
         "limited by",
         ", ".join(f"{name} {part:.0%}" for name, part in whole.shares.items() if part >= 0.005),
@@ -48,15 +48,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "energy", f"at most {whole.energy_joules:.3g} J, at the power limit of the device"
 
 
-def _with_band(time: PhaseTime) -> str:
-    return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({band(time.low, time.high)})"
-
-
-def band(low: float, high: float) -> str:
-    """An interval: `1.58 to 3.40 ms`."""
-    first, last = seconds(low), seconds(high)
-    unit = last.rpartition(" ")[2]
-    return f"{first.removesuffix(f' {unit}')} to {last}"
+def _with_interval(time: PhaseTime) -> str:
+    return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({interval(time.low, time.high)})"
 
 
 def _reached(time: PhaseTime) -> str:
@@ -134,9 +127,9 @@ def _together(shares: Iterable[Share]) -> Share:
 
 
 def _line(name: str, share: Share, whole: float) -> list[str]:
-    interval = band(share.low, share.high) if share.seconds else ""
+    spread = interval(share.low, share.high) if share.seconds else ""
     part = f"{100 * share.seconds / whole:.1f}" if whole else ""
-    return [safe(name), f"{share.calls:,}", seconds(share.seconds), part, interval, share.bound]
+    return [safe(name), f"{share.calls:,}", seconds(share.seconds), part, spread, share.bound]
 
 
 def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 import msgspec
 
 from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange
+from graphflops.comparison.time_change import TimeChange
 from graphflops.graph import Origin
 from graphflops.json_form import Form, Formula, JsonForms, Key, Kind, Session, declared, remembered, written
 from graphflops.render.json import inert
 from graphflops.report import Row
-from graphflops.report_json import Tool, printable
+from graphflops.report_json import Tool, left_out, printable
 from graphflops.version import __version__
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _document() -> tuple[Any, list[Key], Any]:
     special = {Mapping[str, Figure]: figures, Row: Kind(CallSummary, _call)}
     forms = JsonForms(_FORMS, special, default=Form(always=True))
     keys = forms.keys(Comparison, without=("old", "new", "folded", "causes"))
+    keys.append(Key("time", "time", left_out(forms.kind(TimeChange)), msgspec.UNSET))
     head = [Key("diff", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
     origin = forms.kind(Origin)
     sides = [Key(side, "", Kind(origin.json)) for side in ("before", "after")]
