@@ -47,6 +47,14 @@ def test_capture(package: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_joint(package: Path) -> None:
+    assert ok("capture", "own_models:pair", "--joint", "-o", "m.pt2") == ""
+    document = json.loads(ok("analyze", "m.pt2", "--format", "json"))
+    assert document["totals"]["matrix_flops"] == 2 * 128  # the input wants no gradient
+    assert {row.get("phase") for row in document["rows"]} == {None, "backward"}
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "factory, says",
     [

@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     help="Ends in .pt2 or .json.",
 )
 @training_options.training
+@click.option(
+    "--joint", is_flag=True, help="Forward and backward in one program, as torch differentiates it."
+)
 @options.rule_files
-def capture(factory: str, output: str, training: bool | Training, rule_files: tuple[str, ...]) -> None:
+def capture(
+    factory: str, output: str, training: bool | Training, joint: bool, rule_files: tuple[str, ...]
+) -> None:
     """Export the module that FACTORY returns: to a .pt2, or straight to a report (.json).
 
     FACTORY is your function, without parameters. It returns (module, args), (module, args, kwargs) or
@@ -46,7 +51,7 @@ def capture(factory: str, output: str, training: bool | Training, rule_files: tu
     if kind not in (".pt2", ".json"):
         raise click.UsageError("--output must end in .pt2 (the program) or .json (its report)")
     gc.enable()  # torch and the user's model make garbage enough
-    program = _captured(factory)
+    program = _captured(factory, joint)
     if kind == ".pt2":
         import torch
 
@@ -67,7 +72,7 @@ def capture(factory: str, output: str, training: bool | Training, rule_files: tu
     files.write(render(analyze(program, training=training), "json"), output)
 
 
-def _captured(factory: str) -> Any:
+def _captured(factory: str, joint: bool) -> Any:
     """The program that torch exports of what the user's factory returns."""
     import importlib
 
@@ -102,7 +107,7 @@ def _captured(factory: str) -> Any:
         )
     try:
         with _without_logs():
-            return live.capture(**parts)
+            return live.capture(**parts, joint=joint)
     except Exception as error:
         raise ModelError(f"{shown(factory)}: torch cannot export it: {_said(error)}") from error
 

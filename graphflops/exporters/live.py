@@ -8,11 +8,13 @@ are read as well.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
+from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Scope
 from graphflops.exporters.live_values import Program, bound_of
 from graphflops.exporters.sources import with_modules, with_nested_modules
@@ -20,7 +22,7 @@ from graphflops.exporters.types import collect
 from graphflops.graph import Graph, Input, Origin, Output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from graphflops.graph import InputRole, OutputRole
 
@@ -50,12 +52,21 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     strict: bool = False,
+    joint: bool = False,
 ) -> torch.export.ExportedProgram:
     """Exports a module with `torch.export`. Its tensors may be real, fake, or on the meta device.
 
     args, kwargs: example inputs. dynamic_shapes: as `torch.export.export` takes it.
+    joint: forward and backward in one program of core operators, as torch differentiates it. The loss is the result
+        of the module if that is one number, else the sum of its results.
     Inputs are made fake, or moved to the meta device, where the parameters are.
     """
+    if joint:
+        from torch.export.experimental import _export_forward_backward
+
+        with _returning_a_loss(module):
+            program = capture(module, args, kwargs, dynamic_shapes, strict)
+        return _export_forward_backward(program)
     inputs = (tuple(args), dict(kwargs or {}))
     mode = _fake_mode((*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves(inputs)))
     with contextlib.ExitStack() as stack:
@@ -66,6 +77,30 @@ def capture(
             inputs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), inputs)
             stack.enter_context(torch.device("meta"))  # constants that the module makes join its parameters
         return torch.export.export(module, inputs[0], inputs[1], dynamic_shapes=dynamic_shapes, strict=strict)
+
+
+@contextlib.contextmanager
+def _returning_a_loss(module: torch.nn.Module) -> Iterator[None]:
+    """Makes the module return one number to differentiate."""
+    own, patched = module.forward, module.__dict__.get("forward")
+
+    @functools.wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+        leaves = torch.utils._pytree.tree_leaves(own(*args, **kwargs))
+        results = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+        if not results:
+            raise ModelError("joint: no result of the module depends on a parameter that wants a gradient")
+        if len(results) == 1 and results[0].dim() == 0:
+            return results[0]
+        return torch.stack([result.sum().float() for result in results]).sum()
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if patched is not None:
+            module.forward = patched
 
 
 def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
