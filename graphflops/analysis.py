@@ -105,8 +105,12 @@ def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training |
 
 def _memory_rules(execution: Execution) -> type[CallByCall]:
     """What an execution allocates and when it frees it."""
-    if execution in ("graph", "compiled"):
+    if execution == "graph":
         return CallByCall
+    if execution == "compiled":
+        from graphflops.memory.compiled import Compiled
+
+        return Compiled
     if execution != "eager":
         raise ModelError(f"no execution is called {shown(str(execution))}: graph, eager and compiled are")
     from graphflops.memory.eager import Eager

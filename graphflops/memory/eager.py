@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.dims import dim_max, total
 from graphflops.memory import kernels
-from graphflops.memory.attention import AttentionMemory
 from graphflops.memory.export_only import as_run
-from graphflops.memory.fast_path import with_fast_paths
 from graphflops.memory.frames import held_until
-from graphflops.memory.layouts import Layouts, is_contiguous
-from graphflops.memory.products import operand_copies
-from graphflops.passes.program import CallByCall
-from graphflops.tensor import TensorType
+from graphflops.memory.layouts import is_contiguous
+from graphflops.memory.on_gpu import OnGpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,49 +18,21 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall, PricedGraph
 
 
-class Eager(CallByCall):
+class Eager(OnGpu):
     """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
 
-    def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
-        super().__init__(graph, training, attentions)
-        self.calls = as_run(graph.calls, attentions)
-        if not training:
-            weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
-            self.calls = with_fast_paths(self.calls, graph.values, weights, graph.graph.returned)
-        self.layouts = Layouts(self.calls, self.values)
-
-    def owners(self) -> dict[str, str]:
-        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
-        layouts, values = self.layouts, self.values
-        root: dict[str, str] = {}
-        for call in self.calls:
-            outputs = [name for name in call.node.outputs if name is not None]
-            is_view = call.estimate.alias
-            if outputs and outputs[0] in layouts.views:
-                is_view = True
-            elif outputs and outputs[0] in layouts.copies:
-                is_view = False
-            first = next((name for name in call.uses if isinstance(values.get(name), TensorType)), None)
-            owner = root.get(first, first) if is_view and first is not None else None
-            root.update((name, owner or name) for name in outputs if isinstance(values.get(name), TensorType))
-        return root
+    def made(self, graph: PricedGraph, attentions: Sequence[AttentionUse]) -> Sequence[PricedCall]:
+        """Without the calls that only an export makes."""
+        return as_run(super().made(graph, attentions), attentions)
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""
         return held_until([call.node for call in self.calls], root)
 
-    def attention(self, call: PricedCall) -> AttentionMemory | None:
-        """The memory of a call that chooses an attention kernel; None for other calls."""
-        return AttentionMemory.of(call, self.layouts, self.training)
-
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
-        """The rule's workspace and that of the CUDA kernel."""
-        attention = self.attention(call)
-        if attention is not None:
-            return dim_max(0, attention.forward - saved)
-        copies = total(operand_copies(call, self.layouts).values())
-        own = super().forward_bytes(call, saved) + kernels.forward_bytes(call, self.values)
-        return (own if self.training and saved != 0 else own + copies) + self.reordered(call)
+        """Also the workspace of the CUDA kernel."""
+        own = super().forward_bytes(call, saved)
+        return own + kernels.forward_bytes(call, self.values) + self.reordered(call)
 
     def reordered(self, call: PricedCall) -> Dim:
         """Bytes of the copy that a softmax makes of an operand which does not lie in row-major order."""
@@ -76,34 +43,9 @@ class Eager(CallByCall):
         return 0 if is_contiguous(operand.shape, self.layouts.of(name)) else operand.like().nbytes
 
     def backward_bytes(self, call: PricedCall) -> Dim:
-        """The rule's workspace and that of the CUDA kernels."""
-        attention = self.attention(call)
-        if attention is not None:
-            return attention.backward
+        """Also the workspace of the CUDA kernels."""
         return super().backward_bytes(call) + kernels.backward_bytes(call, self.values)
 
     def saved_bytes(self, call: PricedCall) -> Dim:
-        """What the rule says is saved, and the copy of an operand that an in-place activation overwrites."""
-        attention = self.attention(call)
-        if attention is not None and call.gradient is not None:
-            return attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
-        return (
-            super().saved_bytes(call)
-            + kernels.saved_input_bytes(call, self.values)
-            + total(self.saved_copies(call).values())
-        )
-
-    def saved_copies(self, call: PricedCall) -> Mapping[str, Dim]:
-        """Copies of a product's operands that its gradient reads."""
-        if call.gradient is None:
-            return {}
-        read = super().saved_values(call)
-        return {name: size for name, size in operand_copies(call, self.layouts).items() if name in read}
-
-    def saved_values(self, call: PricedCall) -> list[str | None]:
-        """Operands and results that the gradients read; the unfused attention copies its operands."""
-        attention = self.attention(call)
-        if attention is not None and not attention.is_fused and call.gradient is not None:
-            return [*attention.saved_operands]
-        copies = self.saved_copies(call)
-        return [name for name in super().saved_values(call) if name not in copies]
+        """Also the copy of an operand that an in-place activation overwrites."""
+        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)

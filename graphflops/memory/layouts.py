@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.cost import Value
-    from graphflops.dims import Dim
+    from graphflops.dims import Dim, Expr
     from graphflops.passes.program import PricedCall
 
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
@@ -103,7 +103,30 @@ class Layouts:
             query = self.operand(arguments, "query")
             return self.as_operand([query], out) if query else None
         is_elementwise = operator.kind in ("elementwise", "comparison", "logic", "cast")
-        return self.as_operand(call.uses, out) if is_elementwise else None
+        return self.elementwise(call.uses, out) if is_elementwise else None
+
+    def elementwise(self, names: Sequence[str], out: TensorType) -> Strides:
+        """How the result of an elementwise call lies: its axes in the order of its operands' strides.
+
+        Axes that the first operand does not order, because it repeats along one of them, are ordered by the next operand.
+        The rule is that of `reorder_dimensions` in aten/src/ATen/TensorIterator.cpp.
+        """
+        operands = []
+        for name in names:
+            value = self.values.get(name)
+            if isinstance(value, TensorType) and value.rank:
+                operands.append(_repeated(value.shape, self.of(name), out.shape))
+        inner_first: list[int] = []
+        for axis in reversed(range(out.rank)):
+            place = len(inner_first)
+            for before in reversed(range(len(inner_first))):
+                order = _compared(inner_first[before], axis, operands, out.shape)
+                if order < 0:
+                    break
+                if order > 0:
+                    place = before
+            inner_first.insert(place, axis)
+        return row_major(out.shape, inner_first[::-1])
 
     def as_operand(self, names: Sequence[str], out: TensorType) -> Strides | None:
         """Without gaps, the axes in the order of the first operand of the same rank and shape."""
@@ -134,15 +157,41 @@ class Layouts:
         return strides
 
 
+def _repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> list[int]:
+    """Strides of an operand that is broadcast to a shape, as numbers: 0 along axes that repeat it."""
+    new = len(wide) - len(shape)
+    own = [
+        0 if size == 1 and whole != 1 else stride if isinstance(stride, int) else at_some_size(stride)
+        for size, whole, stride in zip(shape, wide[new:], strides, strict=True)
+    ]
+    return [0] * new + own
+
+
+def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:
+    """Negative if the first axis stays inside of the second one, positive if they change places, 0 if nothing tells."""
+    for strides in operands:
+        a, b = strides[inner], strides[outer]
+        if a == 0 or b == 0:
+            continue
+        if a != b:
+            return a - b
+        sizes = [
+            size if isinstance(size, int) else at_some_size(size) for size in (shape[inner], shape[outer])
+        ]
+        if sizes[0] > sizes[1]:
+            return 1
+    return 0
+
+
 def _order(strides: Strides) -> list[int]:
     """The axes from outermost to innermost; open sizes are compared at some size."""
-    numbers = [
-        stride
-        if isinstance(stride, int)
-        else evaluate(stride, dict.fromkeys(stride.symbols, _SOME_SIZE)) or 0
-        for stride in strides
-    ]
+    numbers = [stride if isinstance(stride, int) else at_some_size(stride) for stride in strides]
     return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
+
+
+def at_some_size(size: Expr) -> int:
+    """The value of a formula with one number for all open sizes."""
+    return evaluate(size, dict.fromkeys(size.symbols, _SOME_SIZE)) or 0
 
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:

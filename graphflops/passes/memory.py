@@ -280,14 +280,16 @@ class _Reverse:
         operands = call.tensors(self.values)
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
         again = []
+        shares = self.execution.shares_gradient(call)
         for (place, fresh), gradient in zip(
             call.gradient.gradients, call.gradient.estimate.out, strict=False
         ):
-            if fresh or incoming is None:
-                size = gradient.nbytes if isinstance(gradient, TensorType) else 0
+            size = gradient.nbytes if isinstance(gradient, TensorType) else 0
+            shared = shares and incoming is not None and self.buffers[incoming] == size
+            if incoming is None or (fresh and not shared):
                 buffer = self.allocate(operands[place], size)
             else:
-                buffer = incoming
+                buffer, shares = incoming, False
                 self.holders[buffer] += 1
             if operands[place] in self.gradients:
                 again.append((operands[place], buffer))

@@ -267,6 +267,10 @@ class CallByCall:
         """Memory that the gradients of a call need beside what they read and write."""
         return 0 if call.gradient is None else call.gradient.estimate.workspace
 
+    def shares_gradient(self, call: PricedCall) -> bool:
+        """Whether the first gradient of a call takes the memory of its result's gradient."""
+        return False
+
     def saved_bytes(self, call: PricedCall) -> Dim:
         """Memory kept for the gradients of a call beside its operands and results."""
         return 0 if call.gradient is None else call.gradient.beside_bytes

@@ -1,0 +1,95 @@
+"""Memory under torch.compile: peaks that an H200 measured with PyTorch 2.11, and the rules behind them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+from benchmarks.memory_models import Gpt, Unet
+from graphflops.analysis import as_graph
+from graphflops.memory.buffer_reuse import Buffer, reused
+from graphflops.passes.bind import bind
+from graphflops.passes.fusion import fused
+from graphflops.passes.price import price
+
+LAYER = partial(nn.TransformerEncoderLayer, 512, 8, 2048, 0.1, batch_first=True)
+
+MEASURED = [  # module, input, bytes of inference
+    (partial(Gpt, 3, 768), torch.empty(4, 512, dtype=torch.int64), 286_232_576),
+    (Unet, torch.empty(4, 3, 128, 128, dtype=torch.bfloat16), 50_331_648),
+    (
+        lambda: nn.TransformerEncoder(LAYER(), 4),
+        torch.empty(16, 256, 512, dtype=torch.bfloat16),
+        29_360_128,
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "x", "measured"), MEASURED, ids=["gpt", "unet", "encoder"])
+def test_the_peak_is_that_measured(build: object, x: torch.Tensor, measured: int) -> None:
+    with torch.device("meta"):
+        module = build().to(torch.bfloat16).eval()  # type: ignore[operator]
+    program = graphflops.capture(module, (x.to("meta"),))
+    report = graphflops.analyze(program, execution="compiled")
+    assert report.value(report.totals.peak_bytes) - x.nbytes == pytest.approx(measured, rel=0.002)
+
+
+class Mlp(nn.Module):
+    """Two products with a chain of elementwise calls between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.sigmoid(self.up(x))
+        return self.down(y * 2 + 1) + x
+
+
+def test_a_chain_of_elementwise_calls_is_one_kernel() -> None:
+    graph = as_graph(graphflops.capture(Mlp(), (torch.empty(8, 64),)))
+    program = price(graph, bind(graph, {}, {}), lambda graph: lambda op: None)
+    words = [
+        [program.main.calls[place].node.operator.name for place in places]
+        for places in fused(program.main.calls, program.main.values).groups
+    ]
+    assert words == [["linear"], ["sigmoid", "mul", "add"], ["linear"], ["add"]]
+
+
+def test_a_fused_chain_makes_no_tensors() -> None:
+    x = torch.empty(8, 64)
+    program = graphflops.capture(Mlp(), (x,))
+    peaks = [graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "compiled")]
+    wide, narrow = 4 * 8 * 256, 4 * 8 * 64
+    assert peaks == [
+        narrow + 2 * wide,
+        narrow + wide + narrow,
+    ]  # the chain is written over the product's result
+
+
+def test_dropout_keeps_no_mask_for_the_gradients() -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.dropout(self.fc(x), 0.5, True)
+
+    program = graphflops.capture(Dropped(), (torch.empty(8, 64),))
+    held = [
+        graphflops.analyze(program, training=True, execution=way).memory.held for way in ("eager", "compiled")
+    ]
+    assert [sum(entry.kind == "saved" for entry in entries) for entries in held] == [1, 0]
+
+
+def test_a_buffer_is_used_again_if_that_does_not_raise_the_peak() -> None:
+    first, wide = Buffer("first", 4, 0, 1), Buffer("wide", 10, 2, 2)
+    second = Buffer("second", 4, 3, 4)
+    assert reused([first, second], 5) == {"second": "first"}
+    assert reused([first, wide, second], 5) == {}  # 10 + 4 would be more than the peak of 10
+    assert reused([first, Buffer("over", 4, 1, 2, ("first",))], 3) == {"over": "first"}
