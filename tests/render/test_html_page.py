@@ -108,12 +108,16 @@ def test_shows_what_the_report_says(page: Browser, sample: Report) -> None:
     assert page.text("h1") == "gqa_transformer.pt2"
     assert tiles(page) == {
         "FLOPs": number(sample.value(cost.matrix_flops) or 0),
+        "elementwise": number(sample.value(cost.vector_flops) or 0),
         "bytes moved": memory(sample.value(cost.read_bytes + cost.written_bytes) or 0),
         "peak memory": memory(sample.value(sample.totals.peak_bytes) or 0),
         "parameters": number(sample.parameters),
         "nodes": "85",
     }
-    assert page.all(".tile .formula")[0] == "409.6 k·ids[0]·ids[1] + 1,024·ids[0]·ids[1]²"
+    assert page.all(".tile .formula") == []
+    page.find("#formulas summary").click()
+    assert page.all("#formulas .formula")[0] == "409.6 k·ids[0]·ids[1] + 1,024·ids[0]·ids[1]²"
+    assert "at blocks.0 (samples/make.py:78)" in page.text("#formulas .note")
     assert "6.816 M MACs, float32" in page.all(".tile")[0]
 
 
@@ -125,6 +129,7 @@ def test_sizes_work_everything_out_again(page: Browser, sample: Report) -> None:
     assert tiles(page)["bytes moved"] == memory(long.value(cost.read_bytes + cost.written_bytes) or 0)
     assert tiles(page)["peak memory"] == memory(long.value(long.totals.peak_bytes) or 0)
     flops = {op: number(long.value(cost.matrix_flops) or 0) for op, cost in long.by("op").items()}
+    page.find("#without-cost").click()
     assert {row[0]: row[2] for row in lines(page)} == flops
     attention = long.by("module", depth=3)["blocks.0.attention"]
     assert boxes(page)["blocks.0-3.attention"] == number(4 * (long.value(attention.matrix_flops) or 0))
@@ -211,13 +216,19 @@ def test_the_table_is_searched(page: Browser) -> None:
     assert page.all("#operators [role=status]") == ["1 operator with “feed_forward”"]
     page.type("#search", "no such thing")
     assert lines(page) == []
+    page.type("#search", "reshape")  # what costs nothing is found too
+    assert [row[0] for row in lines(page)] == ["aten.reshape.default"]
     page.type("#search", "")
+    assert len(lines(page)) == 7
+    assert page.text("#without-cost") == "Show 6 operators without cost"
+    page.find("#without-cost").click()
     assert len(lines(page)) == 13
 
 
 def test_the_table_is_sorted(page: Browser, sample: Report) -> None:
     costs = sample.by("op")
     moved = {op: sample.value(cost.read_bytes + cost.written_bytes) or 0 for op, cost in costs.items()}
+    page.find("#without-cost").click()
     page.find("[data-column=bytes]").click()
     assert [row[-1] for row in lines(page)] == [memory(size) for size in sorted(moved.values(), reverse=True)]
     assert page.run("return document.querySelector('[aria-sort]').innerText").strip("↓ ") == "bytes"
@@ -228,6 +239,7 @@ def test_the_table_is_sorted(page: Browser, sample: Report) -> None:
 
 
 def test_source_lines_and_calls(page: Browser, sample: Report) -> None:
+    page.find("#without-cost").click()
     page.choose("Source lines")
     costs = {line or "(no source line)": cost for line, cost in sample.by("source").items()}
     assert {row[0]: row[2] for row in lines(page)} == {
@@ -339,3 +351,48 @@ def test_without_script_there_are_tables(browser: Browser, folder: Path, sample:
         browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "13.63 M" in shown
     assert "blocks (x4)" in shown
+
+
+def test_the_table_of_modules_is_that_of_the_terminal(page: Browser, sample: Report) -> None:
+    rows = page.run(
+        "return [...document.querySelectorAll('#module-table tbody tr')].map(r => [...r.cells].map(c => c.innerText.trim()))"
+    )
+    text = render(sample, "table")
+    table = text.partition("\n  module ")[2].partition("\n\n")[0].splitlines()[1:]
+    assert [" ".join(filter(None, row)) for row in rows] == [" ".join(line.split()) for line in table]
+    page.find("#module-table button").click()
+    assert len(page.all("#module-table tbody tr")) == 1
+
+
+def test_typed_sizes_are_in_the_address(page: Browser) -> None:
+    first = tiles(page)
+    page.type("#size-1", "512")
+    typed = tiles(page)
+    assert page.run("return decodeURIComponent(location.hash)") == "#ids[1]=512"
+    link = page.run("return location.href")
+    page.driver.get("about:blank")
+    page.driver.get(link)
+    page.settled()
+    assert tiles(page) == typed
+    assert page.find("#size-1").get_attribute("value") == "512"
+    page.run("location.hash = '#ids[1]=16'")
+    page.settled()
+    page.settled()
+    assert tiles(page) == first
+    page.run("location.hash = '#ids[1]=-1&nonsense=2'")
+    page.settled()
+    assert tiles(page) == first
+    assert page.complaints() == []
+
+
+def test_the_roofline_is_one_stop_of_the_tab_key(page: Browser) -> None:
+    stops = "return document.querySelectorAll('#roofline .point[tabindex=\"0\"]').length"
+    assert page.run(stops) == 1
+    page.run("document.querySelector('#roofline .point[tabindex=\"0\"]').focus()")
+    at = "return document.activeElement.getAttribute('aria-label')"
+    first = page.run(at)
+    page.press("ARROW_RIGHT")
+    assert page.run(at) != first
+    page.press("ARROW_LEFT")
+    assert page.run(at) == first
+    assert page.run(stops) == 1

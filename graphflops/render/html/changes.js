@@ -2,14 +2,16 @@
 
 const changesTable = () => {
   const body = el("tbody");
-  const heads = ["module", "what changed", "FLOPs", "bytes", "parameters"];
+  const head = el("thead");
+  const NAMED = ["module", "what changed"];
+  const FIGURED = ["FLOPs", "bytes", "parameters"];
   const element = section(
     "changes",
     "Modules that changed",
     el(
       "div",
       { class: "wide", tabindex: 0, role: "region", "aria-label": "Modules that changed" },
-      el("table", {}, el("thead", {}, el("tr", {}, heads.map((head, index) => el("th", { scope: "col", class: index > 1 ? "figure" : "name" }, head)))), body),
+      el("table", {}, head, body),
     ),
     DATA.more_changes ? el("p", { class: "note" }, `and ${plural(DATA.more_changes, "other")}`) : null,
   );
@@ -22,17 +24,19 @@ const changesTable = () => {
     return el("td", { class: `figure ${direction}` }, moved);
   };
   const update = () => {
+    // On a phone the words stand below the deltas, which they would push out of sight.
+    const narrow = isNarrow();
+    const title = (text) => el("th", { scope: "col", class: NAMED.includes(text) ? "name" : "figure" }, text);
+    head.replaceChildren(el("tr", {}, title(NAMED[0]), narrow ? null : title(NAMED[1]), FIGURED.map(title)));
     body.replaceChildren(
-      ...DATA.changes.map(([status, path, type, facts, figures]) =>
-        el(
-          "tr",
-          {},
-          el("td", { class: "name" }, path, type ? el("div", { class: "type" }, type) : null),
-          el("td", { class: "name" }, status === "changed" && facts.length ? null : el("span", { class: `tag ${status}` }, status), facts.map((fact) => el("div", {}, fact))),
-          figures.map(cell),
-        )),
+      ...DATA.changes.flatMap(([status, path, type, facts, figures]) => {
+        const words = [status === "changed" && facts.length ? null : el("span", { class: `tag ${status}` }, status), facts.map((fact) => el("div", {}, fact))];
+        const module = el("td", { class: "name" }, path, type ? el("div", { class: "type" }, type) : null);
+        if (!narrow) return [el("tr", {}, module, el("td", { class: "name" }, words), figures.map(cell))];
+        return [el("tr", { class: "above" }, module, figures.map(cell)), el("tr", {}, el("td", { class: "name", colspan: 1 + FIGURED.length }, words))];
+      }),
     );
-    if (!DATA.changes.length) body.replaceChildren(el("tr", {}, el("td", { class: "name", colspan: heads.length }, "No module is other than it was.")));
+    if (!DATA.changes.length) body.replaceChildren(el("tr", {}, el("td", { class: "name", colspan: NAMED.length + FIGURED.length }, "No module is other than it was.")));
   };
   return { element, update };
 };

@@ -21,6 +21,9 @@ const section = (id, title, ...children) =>
 // A chart is drawn as wide as it stands, so that its text has the size of other text.
 const drawingWidth = (element) => Math.round(Math.min(Math.max(element.clientWidth || 600, 320), 760));
 
+// A phone: there the columns that matter most come first.
+const isNarrow = () => innerWidth <= 640;
+
 let choices = 0;
 
 // One of several, as buttons beside each other: radio buttons, so that the arrow keys work.

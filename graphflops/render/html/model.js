@@ -193,7 +193,7 @@ const heldAt = (side, moment) => {
 // Measures that the tree is drawn by: amounts of each node, itself and all below it.
 const MEASURES = {
   flops: { label: "FLOPs", text: number },
-  vector: { label: "other work", text: number },
+  vector: { label: "elementwise", text: number },
   bytes: { label: "bytes moved", text: memory },
   parameters: { label: "parameters", text: parameters },
   memory: { label: "memory at the peak", text: memory },

@@ -21,11 +21,13 @@ const leadLines = () => {
 const phases = () => {
   const side = SIDES[SIDES.length - 1];
   if (side.totals.length < 2) return null;
-  const heads = ["phase", "FLOPs", "MACs", "vector", "transcendental", "read", "written", "peak memory"];
+  const least = side.coverage[3] ? ">= " : "";
+  const heads = ["phase", "FLOPs", "vector", "transcendental", "read", "written", "peak memory"];
   const row = ([name]) => {
     const totals = phaseOf(SIDES.length - 1, name);
-    const figures = ["flops", "macs", "vector", "transcendentals"].map((quantity) => number(totals[quantity]));
-    const moved = [memory(totals.read), memory(totals.written), totals.peak === 0n ? "" : memory(totals.peak)];
+    const known = name === "optimizer" ? "" : least; // what an optimizer does follows from the parameters alone
+    const figures = ["flops", "vector", "transcendentals"].map((quantity) => `${known}${number(totals[quantity])}`);
+    const moved = [totals.read, totals.written, totals.peak].map((bytes, index) => (index === 2 && bytes === 0n ? "" : `${known}${memory(bytes)}`));
     return el("tr", {}, el("td", { class: "name" }, name), [...figures, ...moved].map((text) => el("td", { class: "figure" }, text)));
   };
   return el(
@@ -50,8 +52,10 @@ const footer = () =>
 
 const start = () => {
   const totals = el("div", { id: "totals" });
-  const parts = [icicle(), operatorTable(), roofline(), memoryCurve(), leadLines(), ...(IS_DIFF ? [changesTable()] : [])];
-  const [modules, operators, roof, live, lead, changes] = parts;
+  sizes = fromAddress();
+  const parts = [icicle(), operatorTable(), roofline(), memoryCurve(), leadLines(), IS_DIFF ? changesTable() : moduleTable()];
+  const [modules, operators, roof, live, lead, listed] = parts;
+  if (!IS_DIFF) modules.element.append(listed.element);
   let waiting = 0;
   const update = () => {
     recalculate();
@@ -65,7 +69,7 @@ const start = () => {
     waiting = requestAnimationFrame(update);
   };
   document.getElementById("page").append(
-    ...[heading(), lead.element, totals, document.getElementById("sweep"), sizesPanel(soon), diagnostics(), modules.element, changes ? changes.element : null, operators.element, el("div", { class: "pair" }, roof.element, live.element), footer()].filter((part) => part),
+    ...[heading(), lead.element, totals, document.getElementById("sweep"), formulas(), sizesPanel(soon), diagnostics(), modules.element, IS_DIFF ? listed.element : null, el("div", { class: "pair" }, roof.element, live.element), operators.element, footer()].filter((part) => part),
   );
   update();
   let wide = innerWidth;

@@ -24,6 +24,7 @@ SCRIPTS = (
     "summary.js",
     "changes.js",
     "icicle.js",
+    "modules.js",
     "table.js",
     "roofline.js",
     "memory.js",

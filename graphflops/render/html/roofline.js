@@ -14,6 +14,7 @@ const roofline = () => {
   const about = el("p", { class: "note" });
   const drawing = el("div", { class: "chart" });
   const detail = el("div", { class: "detail", role: "status" });
+  let focused = 0; // of the points by intensity, the one that the Tab key reaches; arrow keys move to the others
   const sentence = el("p", { class: "sentence", role: "status" });
   const select = el("select", { id: "device" }, DEVICES.map((one, index) => el("option", { value: index }, one.name)));
   select.addEventListener("change", () => {
@@ -78,7 +79,7 @@ const roofline = () => {
       device.vector ? `, ${physical(device.vector, "FLOP/s")} vector. ` : ". ",
       el("a", { href: device.source, rel: "noreferrer noopener" }, "Source"),
     );
-    detail.replaceChildren(el("span", { class: "note screen" }, "Point at an operator for its numbers, or move through them with the Tab key."));
+    detail.replaceChildren(el("span", { class: "note screen" }, "Point at an operator for its numbers, or move through them with the arrow keys."));
   };
 
   const say = (points) => {
@@ -137,18 +138,36 @@ const roofline = () => {
       picture.append(drawn("polyline", { class: "roof", points: `${x(x0)},${y(y0)} ${x(corner)},${y(level)} ${x(x1)},${y(level)}` }));
       labels.push(drawn("text", { class: "roof-name", x: wide - right - 4, y: y(level) - 6, "text-anchor": "end" }, `${names.join(", ")} ${physical(peak, "FLOP/s")}`));
     }
+    const marks = [];
+    const byIntensity = [...points].sort((a, b) => a.work / a.moved - b.work / b.moved);
+    focused = Math.min(focused, points.length - 1);
     points.forEach((point) => {
+      const place = byIntensity.indexOf(point);
       const across = log(point.work / point.moved);
       const up = Math.min(across + slope, log(point.peak));
       const size = 4 + 14 * Math.sqrt((point.work * point.entries) / most);
-      picture.append(
-        drawn("circle", {
-          cx: x(across), cy: y(up), r: size, tabindex: 0, role: "img",
+      marks[place] = drawn("circle", {
+          cx: x(across), cy: y(up), r: size, tabindex: place === focused ? 0 : -1, role: "img",
           class: `point ${point.matrix ? "matrix" : "vector"} ${IS_DIFF ? SIDE_NAMES[point.side] : ""}`,
           "aria-label": `${point.op}: ${intensity(BigInt(point.work), BigInt(point.moved))} FLOP/B, bound by ${point.bound}`,
-          on: { mouseenter: () => describe(point), focus: () => describe(point) },
-        }),
-      );
+          on: {
+            mouseenter: () => describe(point),
+            focus: () => {
+              marks[focused].setAttribute("tabindex", -1);
+              focused = place;
+              marks[place].setAttribute("tabindex", 0);
+              describe(point);
+            },
+          },
+        });
+      picture.append(marks[place]);
+    });
+    const STEPS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -points.length, End: points.length };
+    picture.addEventListener("keydown", (event) => {
+      const step = STEPS[event.key];
+      if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+      marks[Math.min(Math.max(focused + step, 0), marks.length - 1)].focus();
+      event.preventDefault();
     });
     picture.append(...labels);
     drawing.replaceChildren(picture);
@@ -159,7 +178,7 @@ const roofline = () => {
 
   const keys = IS_DIFF
     ? [["matrix before", "before"], ["matrix after", "after"]]
-    : [["matrix", "matrix work"], ["vector", "other arithmetic"]];
+    : [["matrix", "matrix work"], ["vector", "elementwise"]];
   const legend = el("div", { class: "legend" }, keys.map(([name, label]) =>
     el("span", { class: "key" }, drawn("svg", { viewBox: "0 0 14 14", class: "mark", "aria-hidden": "true" }, drawn("circle", { cx: 7, cy: 7, r: 5, class: `point ${name}` })), label)),
     el("span", { class: "note" }, "as large as their FLOPs"));

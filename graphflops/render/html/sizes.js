@@ -8,16 +8,42 @@ const spanOf = (low, high) => {
   return high !== null ? `at most ${high}` : "";
 };
 
+// Sizes that were typed stand in the address, so that a link shows what one saw: #ids[1]=4096&batch=8.
+const fromAddress = () => {
+  const typed = new URLSearchParams(location.hash.slice(1));
+  const first = initial();
+  return DATA.sizes.map((size, index) => {
+    const text = size.open ? typed.get(size.shown) : null;
+    return text !== null && /^\d{1,18}$/.test(text) ? size.names.map((name) => (name === null ? null : BigInt(text))) : first[index];
+  });
+};
+
+const toAddress = () => {
+  const first = initial();
+  const typed = new URLSearchParams();
+  DATA.sizes.forEach((size, index) => {
+    const [now, before] = [sizes[index], first[index]].map((values) => values.find((value) => value !== null) ?? null);
+    if (now !== null && now !== before) typed.set(size.shown, String(now));
+  });
+  const hash = typed.toString();
+  history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+};
+
 const sizesPanel = (changed) => {
   if (DATA.sizes.length === 0) return null;
   const rows = DATA.sizes.map((size, index) => (size.open ? sizeRow(size, index, changed) : fixedRow(size)));
   const open = DATA.sizes.some((size) => size.open);
   const reset = el("button", { type: "button", on: { click: () => reload() } }, "Reset");
-  const reload = () => {
-    sizes = initial();
+  const show = (values) => {
+    sizes = values;
     rows.forEach((row) => row.show());
     changed();
   };
+  const reload = () => {
+    show(initial());
+    toAddress();
+  };
+  addEventListener("hashchange", () => show(fromAddress()));
   return section(
     "sizes",
     "Sizes",
@@ -59,6 +85,7 @@ const sizeRow = (size, index, changed) => {
   const set = (value) => {
     sizes[index] = size.names.map((name) => (name === null ? null : value));
     const outside = value !== null && ((low !== null && value < low) || (high !== null && value > high));
+    toAddress();
     warning.textContent = outside ? `outside ${spanOf(low, high)}, for which the program was exported` : "";
     changed();
   };

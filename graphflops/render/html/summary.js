@@ -30,8 +30,6 @@ const tile = (label, values, text, ...notes) => {
   );
 };
 
-const formulaNote = (text) => (text && !IS_DIFF ? { class: "formula", text } : "");
-
 const tiles = () => {
   const last = SIDES.length - 1;
   const phases = BOTH.map((side) => phaseOf(side, "forward"));
@@ -43,12 +41,9 @@ const tiles = () => {
   const moved = phases.map((phase) => sum(phase.read, phase.written));
   const types = new Set(side.calls.dtype.map(nameAt).filter((name) => name));
   const only = types.size === 1 ? `, ${[...types][0]}` : "";
-  const visible = now.masked && now.flops !== null ? `${number(now.masked)} of these skippable by masks, ${number(now.flops - now.masked)} visible` : "";
-  const other = now.vector || now.transcendentals ? `elementwise: ${bounded(number)(now.vector, last)} vector FLOPs, ${number(now.transcendentals)} transcendentals` : "";
+  const visible = now.masked && now.flops !== null ? `${bounded(number)(now.masked, last)} skippable by masks` : "";
   const held = BOTH.map((one) => SIDES[one].held.map((formula) => valueOf(one, formula)));
   const peaks = BOTH.map((one) => (steps[one] || phases[one]).peak);
-  const line = timeline(last);
-  const at = atInitial() || !line || !line.live.length ? side.peak_at : placeOf(last, side.memory.calls[line.peak]);
   const ratio = least[last] ? "" : intensity(now.flops, moved[last]);
   const [nodes, counted, free, unknown] = side.coverage;
   return el(
@@ -58,31 +53,28 @@ const tiles = () => {
       steps[last] ? "forward FLOPs" : "FLOPs",
       phases.map((phase) => phase.flops),
       bounded(number),
-      formulaNote(now.formulas.flops),
-      `${number(now.macs)} MACs${only}`,
+      `${bounded(number)(now.macs, last)} MACs${only}`,
       visible,
-      other,
     ),
     steps[last]
-      ? tile("FLOPs of a training step", BOTH.map((one) => (steps[one] ? steps[one].flops : null)), bounded(number), formulaNote(steps[last].formulas.flops),
-          `${number(phaseOf(last, "backward").flops)} backward`, `${number(phaseOf(last, "optimizer").vector)} vector in the optimizer`)
+      ? tile("FLOPs of a training step", BOTH.map((one) => (steps[one] ? steps[one].flops : null)), bounded(number),
+          `${bounded(number)(phaseOf(last, "backward").flops, last)} backward`, `${number(phaseOf(last, "optimizer").vector)} vector in the optimizer`)
       : null,
+    tile("elementwise", phases.map((phase) => phase.vector), bounded(number), "vector FLOPs", `${bounded(number)(now.transcendentals, last)} transcendentals`),
     tile(
       "bytes moved",
       moved,
       bounded(memory),
-      `${memory(now.read)} read, ${memory(now.written)} written`,
+      `${bounded(memory)(now.read, last)} read, ${bounded(memory)(now.written, last)} written`,
       ratio ? `${ratio} FLOP/B` : "",
     ),
     OTHERS.map(([name, label, unit]) =>
-      tile(label, phases.map((phase) => phase[name]), bounded(unit === "B" ? memory : number), formulaNote(now.formulas[name]))),
+      tile(label, phases.map((phase) => phase[name]), bounded(unit === "B" ? memory : number))),
     tile(
       steps[last] ? "peak memory of a training step" : "peak memory",
       peaks,
-      memory,
-      formulaNote((steps[last] || now).formulas.peak),
+      bounded(memory),
       `activations; beside ${memory(held[last][1])} parameters${held[last][2] ? ` and ${memory(held[last][2])} buffers` : ""}`,
-      at ? `at ${at}` : "",
     ),
     tile("parameters", held.map((one) => one[0]), parameters, memory(held[last][1])),
     tile(
@@ -94,6 +86,25 @@ const tiles = () => {
         ? { class: "unknown", text: `${plural(unknown, "node")} unknown, in no total: ${side.unknown_ops.slice(0, 8).map(([op, n]) => (n > 1 ? `${op} (x${n})` : op)).join(", ")}` }
         : "none unknown",
     ),
+  );
+};
+
+// The totals as formulas, and where the peak is: folded, for who looks for them.
+const formulas = () => {
+  if (IS_DIFF) return null;
+  const [side] = SIDES;
+  const step = phaseOf(0, "step");
+  const lines = DATA.quantities.map(([name, label]) => [label, phaseOf(0, "forward").formulas[SHORT[name] || name]]);
+  if (step) lines.push(["FLOPs of a training step", step.formulas.flops]);
+  lines.push(["peak memory", (step || phaseOf(0, "forward")).formulas.peak]);
+  const known = lines.filter(([, formula]) => formula);
+  if (!known.length) return null;
+  return el(
+    "details",
+    { id: "formulas" },
+    el("summary", {}, "Totals as formulas"),
+    el("dl", {}, known.map(([label, formula]) => [el("dt", {}, label), el("dd", { class: "formula" }, formula)])),
+    side.peak_at ? el("p", { class: "note" }, `The peak of memory is at ${side.peak_at}.`) : null,
   );
 };
 

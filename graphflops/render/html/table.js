@@ -29,6 +29,7 @@ const operatorTable = () => {
   let descending = true;
   let query = "";
   let limit = PAGE;
+  let withIdle = false; // whether lines without cost are shown
   let lines = [];
   let whole = BOTH.map(() => 0n);
 
@@ -37,6 +38,7 @@ const operatorTable = () => {
   const body = el("tbody");
   const count = el("p", { class: "note", role: "status" });
   const more = el("button", { type: "button", class: "more", on: { click: () => { limit += 4 * PAGE; draw(); } } }, "Show more");
+  const idle = el("button", { type: "button", id: "without-cost", class: "more", on: { click: () => { withIdle = !withIdle; draw(); } } });
   const tools = el(
     "div",
     { class: "tools" },
@@ -74,14 +76,17 @@ const operatorTable = () => {
           ]
         : [];
     };
+    const first = (all) => (isNarrow() ? [...all.filter(({ delta }) => delta), ...all.filter(({ delta }) => !delta)] : all);
     const alone = figures.find(({ id }) => id === "vector");
     const calls = figures.find(({ id }) => id === "calls");
     return [
       ...names,
+      ...first([
       ...(calls ? [{ ...calls, head: "calls", id: "calls-change", both: true }] : []),
       ...["flops", "forward", "backward"].flatMap(beside),
       { ...alone, head: "vector change", id: "vector-change", delta: true },
       ...beside("bytes"),
+      ]),
     ];
   };
 
@@ -115,6 +120,7 @@ const operatorTable = () => {
     }
     return column.of(line.sums[column.side || 0]);
   };
+  const costsNothing = (line) => line.sums.every((sums) => !sums.unknown && FIGURES.every((figure) => sums[figure] === 0n));
   const lacking = (sums) => sums.unknown > 0;
   const nothingKnown = (sums) => sums.unknown > 0 && FIGURES.every((figure) => sums[figure] === 0n);
 
@@ -157,6 +163,9 @@ const operatorTable = () => {
   const draw = () => {
     const shown = columns();
     const by = order(shown);
+    const worth = query ? lines : lines.filter((line) => !costsNothing(line));
+    const rest = lines.length - worth.length;
+    const listed = withIdle || !worth.length ? lines : worth;
     head.replaceChildren(
       el("tr", {}, shown.map((column) =>
         el(
@@ -165,10 +174,12 @@ const operatorTable = () => {
           el("button", { type: "button", "data-column": column.id, on: { click: () => sortBy(column) } }, column.head),
         ))),
     );
-    body.replaceChildren(...lines.slice(0, limit).map((line) => row(line, shown)));
-    more.hidden = lines.length <= limit;
+    body.replaceChildren(...listed.slice(0, limit).map((line) => row(line, shown)));
+    more.hidden = listed.length <= limit;
+    idle.hidden = !rest || !worth.length;
     const what = { op: "operator", source: "source line", call: "call" }[grouping];
-    count.textContent = `${plural(lines.length, what)}${query ? ` with “${search.value.trim()}”` : ""}${lines.length > limit ? `, the first ${grouped(String(limit))} shown` : ""}`;
+    count.textContent = `${plural(lines.length, what)}${query ? ` with “${search.value.trim()}”` : ""}${listed.length > limit ? `, the first ${grouped(String(limit))} shown` : ""}`;
+    idle.textContent = withIdle ? "Hide what costs nothing" : `Show ${plural(rest, what)} without cost`;
   };
 
   const row = (line, shown) => {
@@ -204,7 +215,7 @@ const operatorTable = () => {
   };
 
   return {
-    element: section("operators", "Operators and lines", tools, count, el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of costs" }, el("table", {}, head, body)), more),
+    element: section("operators", "Operators and lines", tools, count, el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of costs" }, el("table", {}, head, body)), more, idle),
     update,
   };
 };
