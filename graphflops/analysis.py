@@ -87,9 +87,9 @@ def _device(name: str | None) -> Device | None:
     """The profile of a device; None where none is named."""
     if name is None:
         return None
-    from graphflops.devices import device
+    from graphflops.devices import complete, device
 
-    return device(name)
+    return complete(device(name))
 
 
 def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.budget.amounts import amount
+from graphflops.devices import complete, published
 from graphflops.devices import device as device_named
-from graphflops.devices import published
 from graphflops.errors import OptionError
 from graphflops.loading import analyze, saved_report
 from graphflops.memory.allocator import OutOfMemory
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphflops.remedies import Remedy
     from graphflops.report import PhaseMemory, Report
 
-_REFERENCE = "h200"  # whose context and workspaces are taken where those of a device are not known
+_REFERENCE = "h200"  # what a device that is only a number of bytes is taken to be else
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,14 @@ def fits(
 
 def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[Device]:
     """The devices in question."""
-    reference = device_named(_REFERENCE)
     if is_all:
         if name is not None or memory is not None:
             raise OptionError("--all-devices are all: leave --device and --memory out")
         run_pytorch = [one for one in published() if one.blas_workspace_bytes is not None]
-        return [_complete(one, reference) for one in sorted(run_pytorch, key=lambda one: -one.memory_bytes)]
+        return [complete(one) for one in sorted(run_pytorch, key=lambda one: -one.memory_bytes)]
     if name is None and memory is None:
         raise OptionError("name a device, or its memory: --device h200, --memory 24GB, or --all-devices")
-    profile = reference if name is None else _complete(device_named(name), reference)
+    profile = complete(device_named(name or _REFERENCE))
     if memory is None:
         return [profile]
     try:
@@ -127,15 +126,6 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
         raise OptionError(f"--memory: {error}") from None
     called = profile.name if name else "a device"
     return [replace(profile, name=called, memory_bytes=size)]
-
-
-def _complete(device: Device, reference: Device) -> Device:
-    """The device with the context and the workspaces of the reference where its own are not known."""
-    return replace(
-        device,
-        context_bytes=device.context_bytes or reference.context_bytes,
-        blas_workspace_bytes=device.blas_workspace_bytes or reference.blas_workspace_bytes,
-    )
 
 
 def verdict(size: VariedSize, device: Device) -> Verdict:

@@ -71,7 +71,9 @@ def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
             lines[line.name] = {"calls": line.group.calls, **costs}
     for path, count in measures.parameters_in().items():
         lines[path or TOP] = {"parameters": count}
-    totals = {quantity: measures.figure(measures.total(quantity)) for quantity in UNITS}
+    totals = {
+        quantity: measures.figure(measures.total(quantity)) for quantity in UNITS if measures.has(quantity)
+    }
     return Before(measures.sizes, totals, modules, lines)
 
 

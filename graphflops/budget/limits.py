@@ -31,7 +31,9 @@ UNITS: dict[str, Unit] = {
     "parameters": "",
     "parameter_bytes": "B",
     "buffer_bytes": "B",
+    "max_device_bytes": "B",
 }
+OF_DEVICES = ("max_device_bytes",)  # limits that need the budget to name a device
 OF_MODULES = (*_WORK, "parameters")
 _LARGEST_FILE = 2**20  # bytes of a budget
 _Amounts = Union[str, int, float, list[Union[str, int, float]]]
@@ -55,19 +57,21 @@ class Limit:
 class Sizes:
     """What a model is analyzed at; equal for all limits that one analysis can answer.
 
-    names: what sizes are called, the symbol or input axis by name.
+    names: what sizes are called, the symbol or input axis by name. device: where the program runs, "" for none.
     """
 
     dims: tuple[tuple[str, int], ...] = ()
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     training: bool = False
     names: tuple[tuple[str, str], ...] = ()
+    device: str = ""
 
     def __str__(self) -> str:
         """`ids[1]=4096 training`; "" for the sizes of the export. What a baseline calls it."""
         parts = [f"{name}={size}" for name, size in self.dims]
         parts += [f"{name}={','.join(map(str, shape))}" for name, shape in self.inputs]
-        return " ".join([*parts, *(["training"] if self.training else [])])
+        parts += ["training"] if self.training else []
+        return " ".join([*parts, *([f"on {self.device}"] if self.device else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,8 @@ class _Entry(_Quantities, forbid_unknown_fields=True):
     peak_bytes: _Amounts | None = None
     parameter_bytes: _Amounts | None = None
     buffer_bytes: _Amounts | None = None
+    max_device_bytes: _Amounts | None = None
+    device: str = ""
     models: str | list[str] = "**"
     dims: dict[str, int] = msgspec.field(default_factory=dict)
     inputs: dict[str, list[int]] = msgspec.field(default_factory=dict)
@@ -272,7 +278,11 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
         tuple(sorted((name, tuple(shape)) for name, shape in entry.inputs.items())),
         entry.training,
         tuple(sorted(entry.names.items())),
+        entry.device,
     )
+    for quantity in OF_DEVICES:
+        if getattr(entry, quantity) is not None and not entry.device:
+            _wrong(path, f"{inside}{quantity}", 'needs a device: add device = "h200"')
     coverage = None
     if entry.coverage is not None:
         coverage = _checked(path, f"{inside}coverage", percent, entry.coverage)

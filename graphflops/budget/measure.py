@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
+from graphflops.budget.limits import OF_DEVICES
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import named
 
@@ -74,8 +75,19 @@ class Measures:
         if quantity in ("parameters", "parameter_bytes", "buffer_bytes"):
             size: int = getattr(self.report, quantity)
             return size
+        if quantity == "max_device_bytes":
+            return self._device_bytes()
         totals = self.report.step() or self.report.totals
         return totals.peak_bytes if quantity == "peak_bytes" else _of(totals.cost, quantity)
+
+    def has(self, quantity: str) -> bool:
+        """Whether the report tells the quantity: that of a device needs one."""
+        return quantity not in OF_DEVICES or bool(self.report.memory_use)
+
+    def _device_bytes(self) -> Dim:
+        """What the last phase takes on its device; where a size is open, what is requested there."""
+        entry = self.report.memory_use[-1]
+        return entry.requested_peak if entry.device_total is None else entry.device_total
 
     def peak_node(self) -> str:
         """The call at which most memory is alive."""

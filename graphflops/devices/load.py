@@ -12,6 +12,7 @@ from graphflops.devices.device import Device
 from graphflops.errors import FileError, OptionError, shown
 
 _FOLDER = Path(__file__).parent
+_REFERENCE = "h200"
 _LARGEST = 1_000_000  # bytes of a profile
 
 
@@ -26,6 +27,16 @@ def device(name: str) -> Device:
             return _with_rates(known)
     raise OptionError(
         f"--device {shown(name)}: unknown device; known: {', '.join(names())}, or a profile's path"
+    )
+
+
+def complete(profile: Device) -> Device:
+    """The device with the driver's memory and the workspaces of an H200 where its own are not known."""
+    reference = device(_REFERENCE)
+    return replace(
+        profile,
+        context_bytes=profile.context_bytes or reference.context_bytes,
+        blas_workspace_bytes=profile.blas_workspace_bytes or reference.blas_workspace_bytes,
     )
 
 
