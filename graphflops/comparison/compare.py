@@ -212,9 +212,25 @@ def _totals(
         figures = dict(kinds.compared(joined.old.cost(before.cost), joined.new.cost(after.cost)))
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures
+    for phase, before_, after_ in _on_devices(old, new):
+        found[phase]["device_bytes"] = kinds.figure(joined.old(before_), joined.new(after_))
     for held in ("parameters", "parameter_bytes", "buffer_bytes"):
         found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
     return found
+
+
+def _on_devices(old: Report, new: Report) -> Iterator[tuple[str, Dim, Dim]]:
+    """By phase what both take on their devices: in total, or where a size is open what is requested."""
+    needed: list[dict[str, Dim]] = [
+        {
+            entry.phase: entry.requested_peak if entry.device_total is None else entry.device_total
+            for entry in report.memory_use
+        }
+        for report in (old, new)
+    ]
+    for phase, name in (("inference", "forward"), ("training", "step")):
+        if all(phase in of for of in needed):
+            yield name, needed[0][phase], needed[1][phase]
 
 
 def _unknown(old: Report, new: Report) -> Iterator[UnknownChange]:

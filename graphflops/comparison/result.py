@@ -353,8 +353,8 @@ class Comparison(Rendered):
     sizes: every size, those that differ in any way first.
     remarks: what limits the comparison, such as sizes that could not be made equal.
     unknown: operators whose number of calls of unknown cost changed. unknown never means 0.
-    totals: by phase ("forward", and "backward", "optimizer", "step" where both have them): `WORK` and "peak_bytes"; and in
-        "forward" also `HELD`.
+    totals: by phase ("forward", and "backward", "optimizer", "step" where both have them): `WORK` and "peak_bytes"; in
+        "forward" also `HELD`, and with a device in "forward" and "step" "device_bytes".
     dtypes: parameters by element type, all of them where any changed.
     inputs: inputs whose type changed.
     modules: those that are not as they were, by |delta|, the largest first.

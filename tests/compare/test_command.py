@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,13 @@ def test_depth_adds_up() -> None:
 
 def test_a_pipe_that_takes_only_ascii_gets_an_arrow() -> None:
     assert plain_ascii("8 → 2, n²") == "8 -> 2, n**2"
+
+
+def test_a_device_adds_a_line_of_memory() -> None:
+    old, new = "samples/gqa_transformer.pt2", "samples/convnet.pt2"
+    text = CliRunner().invoke(cli.main, ["diff", old, new, "--device", "h200", "--training"]).output
+    (line,) = [line for line in text.splitlines() if "on NVIDIA H200" in line]
+    assert re.search(
+        r"memory runs in \S+ MB as before \(0, 0.0 %\), trains in \S+ MB → \S+ MB \(.*%\)", line
+    ), line
+    assert "H200" not in CliRunner().invoke(cli.main, ["diff", old, new]).output

@@ -57,7 +57,7 @@ def _groups(
     return names, rows, groups
 
 
-_HELD = ("peak_bytes", "parameters", "parameter_bytes", "buffer_bytes")
+_HELD = ("peak_bytes", "device_bytes", "parameters", "parameter_bytes", "buffer_bytes")
 
 
 def _figures(figures: Mapping[str, Figure]) -> Sequence[str | int]:

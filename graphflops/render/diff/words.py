@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 NAMES = {
     **{quantity.name: quantity.label for quantity in REPORTED},
     "peak_bytes": "peak memory",
+    "device_bytes": "device memory",
     "parameters": "parameters",
     "parameter_bytes": "parameter memory",
     "buffer_bytes": "buffer memory",
@@ -84,22 +85,32 @@ def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     Of an export: whether it keeps the work, and the ledger, all of it if `verbose`.
     """
     if comparison.export:
-        return [_whole(comparison), *time_line(comparison), *ledger_lines(comparison, verbose=verbose)]
+        return [
+            _whole(comparison),
+            *device_lines(comparison),
+            *ledger_lines(comparison, verbose=verbose),
+        ]
     general = [*_sizes(comparison), *_general(comparison)]
     rest = [f"{len(general) - _GENERAL:,} more changes of sizes and inputs"]
     said = general if verbose or len(general) <= _GENERAL + 1 else [*general[:_GENERAL], *rest]
-    return [*_coverage(comparison), _whole(comparison), *time_line(comparison), *said, *_others(comparison)]
+    whole = [*_coverage(comparison), _whole(comparison), *device_lines(comparison)]
+    return [*whole, *said, *_others(comparison)]
 
 
-def time_line(comparison: Comparison) -> list[str]:
-    """`time 2.10 ms → 2.90 ms on an H200 (+38 %, 2.60 to 3.20 ms)`, where both have a time on one device."""
-    change = comparison.time
-    if change is None:
-        return []
-    percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
-    band = interval(change.low, change.high)
-    where = f"on {safe(change.device, 60)}, {change.execution}"
-    return [f"time {seconds(change.before)} → {seconds(change.after)} ({percent}{band}) {where}"]
+def device_lines(comparison: Comparison) -> Iterator[str]:
+    """Time and memory on a device, where both were analyzed for one."""
+    if (change := comparison.time) is not None:
+        percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
+        where = f"on {safe(change.device, 60)}, {change.execution}"
+        took = f"{seconds(change.before)} → {seconds(change.after)}"
+        yield f"time {took} ({percent}{interval(change.low, change.high)}) {where}"
+    figures = [
+        _changed("device_bytes", comparison.totals[phase]["device_bytes"], what)
+        for phase, what in (("forward", "runs in"), ("step", "trains in"))
+        if "device_bytes" in comparison.totals.get(phase, {})
+    ]
+    if figures:
+        yield f"memory {', '.join(figures)} on {safe(comparison.new.memory_use[0].device, 60)}"
 
 
 def compared_at(comparison: Comparison) -> list[str]:
