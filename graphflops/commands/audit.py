@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.findings import Findings, Severity
+    from graphflops.report import Execution
 
 
 def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
@@ -51,6 +52,8 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option(
     "--statistics", is_flag=True, help="One line for each code: how often, in how many models, what it costs."
 )
+@options.execution
+@options.device
 @options.output_of("Findings")
 @click.option("--explain", metavar="CODE", help="Say what a check looks for; `all` lists them.")
 @click.pass_context
@@ -66,11 +69,13 @@ def audit(
     assume: bool,
     top: int | None,
     statistics: bool,
+    execution: Execution | None,
+    device: str | None,
     form: str | None,
     output: str | None,
     explain: str | None,
 ) -> None:
-    """Findings about ONNX files that a reviewer can act on: correctness, safety, cost.
+    """Findings about models that a reviewer can act on: correctness, safety and cost of an .onnx, time of any on a device.
 
     Nothing in a file is run, no weight is loaded, data kept outside a file are never opened. Each finding has a stable
     code, a place and a fix; findings about cost say how many FLOPs and bytes.
@@ -79,6 +84,7 @@ def audit(
     graphflops audit model.onnx
     graphflops audit *.onnx --ignore GF228 --fail-on warning
     graphflops audit model.onnx --format sarif --output audit.sarif
+    graphflops audit model.pt2 --device h200
     graphflops audit --explain GF240
     """
     if explain is not None:
@@ -86,10 +92,10 @@ def audit(
         return
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
-    form = formats.chosen("Findings", form, output)
-    shown = {"top": top, "statistics": statistics or None}
+    form, shown = formats.chosen("Findings", form, output), {"top": top, "statistics": statistics or None}
     formats.refuse("Findings", form, shown)
-    sizes = {"dims": dims, "inputs": inputs, "names": names, "assume": assume}
+    sizes: dict[str, Any] = {"dims": dims, "inputs": inputs, "names": names, "assume": assume}
+    sizes["on"] = None if device is None else (device, execution)
     _exit(ctx, *_written(models, select, ignore, sizes, form, output, shown), fail_on)
 
 
@@ -104,7 +110,7 @@ def _written(
 ) -> tuple[Findings, Sequence[str]]:
     """Writes the findings; returns them with the errors of models that cannot be audited."""
     from graphflops.checkout import located
-    from graphflops.onnx_audit.catalogue import chosen
+    from graphflops.time_audit import chosen
 
     found, errors = _audited(models, chosen(select, ignore), **sizes)
     if found.models:
@@ -140,8 +146,8 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
     from graphflops.budget.ignores import read_ignores
     from graphflops.configuration import nearest
     from graphflops.limits import next_analysis
-    from graphflops.onnx_audit.audit import audit as run
     from graphflops.onnx_audit.audit import audit_findings
+    from graphflops.time_audit import audited, rules
 
     ignores = read_ignores(nearest())
     found, errors = [], []
@@ -149,18 +155,20 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
         next_analysis()
         try:
             with files.Progress() as progress:
-                result = run(model, codes=codes, progress=progress, **sizes).of_model()
+                result = audited(model, codes=codes, progress=progress, **sizes)
         except FileError as error:
             errors.append(str(error))
             continue
         found.append(replace(result, findings=tuple(ignores.kept(result.findings, model))))
-    return audit_findings(found), errors
+    findings = audit_findings(found)
+    return replace(findings, rules={**findings.rules, **rules()}), errors
 
 
 def _explain(code: str, output: str | None) -> None:
     from graphflops.onnx_audit.catalogue import checks
+    from graphflops.time_audit import SLOW_CHECKS
 
-    known = checks()
+    known: dict[str, Any] = {**checks(), **{check.code: check for check in SLOW_CHECKS}}
     if code == "all":
         lines = [f"{c.code}  {c.severity:7}  {c.name}: {c.summary}\n" for c in known.values()]
         files.write("".join(lines), output)

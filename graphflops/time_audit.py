@@ -1,0 +1,328 @@
+"""What makes a program slow for no reason on a device: findings with the time they cost and the fix.
+
+Each check is a function with a stable code; its docstring is the explanation that users read. It looks at the rows of a
+report with predicted times. Equal calls of several layers are one finding.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.devices import device
+from graphflops.errors import ModelError
+from graphflops.findings import Finding, ModelFindings, RuleInfo
+from graphflops.ops import operator
+from graphflops.time.kernel import Kernel, Product
+from graphflops.time.predict import bytes_of, predict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from graphflops.attention import AttentionUse
+    from graphflops.devices import Device
+    from graphflops.findings import Severity
+    from graphflops.report import Execution, Report, Row
+
+    Progress = Callable[[int, int], None]
+
+_ALIGNED = 8
+_LEAST_SHARE = 0.002  # of the program's time that a finding saves
+_LAUNCH_SHARE = 0.3
+_COPY_RATE = 0.7  # of the memory's bandwidth that a copy reaches
+_NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
+_HALF = ("bfloat16", "float16")
+
+
+class Waste(NamedTuple):
+    """One call that takes longer than it must. seconds: what the fix saves."""
+
+    row: Row | None
+    seconds: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCheck:
+    """One check of the time on a device."""
+
+    code: str
+    name: str
+    fix: str
+    run: Callable[[_Program], Iterator[Waste]]
+
+    @property
+    def explanation(self) -> str:
+        """What the check looks for and why that matters."""
+        return " ".join(inspect.cleandoc(self.run.__doc__ or "").split())
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the explanation."""
+        return f"{self.explanation.partition('. ')[0].rstrip('.')}."
+
+    @property
+    def severity(self) -> Severity:
+        """None of what these checks find is wrong."""
+        return "warning"
+
+    @property
+    def kind(self) -> str:
+        """What they are about."""
+        return "time"
+
+    @property
+    def info(self) -> RuleInfo:
+        """What holds for all findings of the check."""
+        text = self.explanation
+        return RuleInfo(self.name, self.summary, f"{text}\n\nFix: {self.fix}.", "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A report with times, and the device that they are predicted for."""
+
+    report: Report
+    device: Device
+
+    def size(self, quantity: object) -> int:
+        """A quantity as a number; 0 where a size has no value."""
+        return self.report.value(quantity) or 0  # type: ignore[arg-type]
+
+    def seconds(self, kernel: Kernel) -> float:
+        """The predicted time of a kernel."""
+        return predict(kernel, self.device).seconds
+
+    def moving(self, nbytes: int) -> float:
+        """How long it takes to copy so many bytes, read and written together."""
+        return nbytes / (self.device.bandwidth * _COPY_RATE)
+
+    def products(self) -> Iterator[tuple[Row, Product, float]]:
+        """Products that run as such, with their sizes and times."""
+        for row in self.report.rows:
+            if row.time is None or operator(row.op).kind != "product" or not row.outputs:
+                continue
+            shape = [self.size(size) for size in row.outputs[0].type.shape]
+            elements, flops = self.size(row.outputs[0].type.numel), self.size(row.cost.matrix_flops)
+            if shape and elements and flops:
+                k, n = flops // (2 * elements), shape[-1]
+                yield row, Product(elements // max(n, 1), n, k), row.time.seconds
+
+
+def time_findings(report: Report, profile: Device, codes: frozenset[str] | None = None) -> list[Finding]:
+    """The findings about a report with times, the most costly first. codes: of the checks to run; all by default."""
+    whole = report.totals.time
+    if whole is None or not whole.seconds:
+        return []
+    found = [
+        finding
+        for check in SLOW_CHECKS
+        if codes is None or check.code in codes
+        for finding in _folded(check, _Program(report, profile), whole.seconds)
+    ]
+    return [finding for _, finding in sorted(found, key=lambda item: -item[0])]
+
+
+def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple[float, Finding]]:
+    """One finding for what equal calls of several layers waste, with their time."""
+    seconds: Counter[tuple[str, str]] = Counter()
+    rows: dict[tuple[str, str], list[Row | None]] = {}
+    for row, wasted, message in check.run(program):
+        key = ("" if row is None else _NUMBERED.sub(r"\1*", row.module), message)
+        seconds[key] += wasted  # type: ignore[assignment]
+        rows.setdefault(key, []).append(row)
+    for key, wasted in seconds.items():
+        if wasted / whole < _LEAST_SHARE:
+            continue
+        row, count = rows[key][0], len(rows[key])
+        times = f" ({count:,} calls)" if count > 1 else ""
+        text = f"{key[1]}{times}: {_amount(wasted)} of {_amount(whole)} ({wasted / whole:.0%}) could be saved"
+        place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
+        yield wasted, Finding(check.code, check.name, "warning", text, check.fix, *place)
+
+
+def _amount(seconds: float) -> str:
+    scale, unit = (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+    return f"{seconds * scale:.3g} {unit}"
+
+
+def _unaligned(program: _Program) -> Iterator[Waste]:
+    """A matrix product in half precision whose rows, columns or inner size is no multiple of 8. Tensor cores load rows of 16
+    bytes; others run at a fraction of the peak: a vocabulary of 50,257 costs about eight times one of 50,304.
+    """
+    for row, sizes, seconds in program.products():
+        if row.matrix_dtype not in _HALF:
+            continue
+        wide = replace(sizes, n=_up(sizes.n), k=_up(sizes.k))
+        if wide != sizes:
+            padded = program.seconds(_product(row.matrix_dtype, wide))
+            yield Waste(
+                row, seconds - padded, f"a product of n = {sizes.n:,} and k = {sizes.k:,}, not multiples of 8"
+            )
+
+
+def _unfused(program: _Program) -> Iterator[Waste]:
+    """Attention that stores its scores: spelled out in several operators, or on operands that no fused kernel takes, such
+    as a mask whose last axis is not contiguous. A fused kernel keeps the scores on chip.
+    """
+    rows = {row.node: row for row in program.report.rows}
+    for use in program.report.attentions:
+        times = [rows[name].time for name in use.calls if name in rows]
+        own = sum(time.seconds for time in times if time is not None)
+        is_unfused = not use.op or any(time is not None and "softmax" in time.kernel for time in times)
+        if is_unfused and own and use.calls[0] in rows:
+            fused = _fused_seconds(program, use, rows[use.calls[0]])
+            yield Waste(rows[use.calls[0]], own - fused, "attention runs unfused, its scores in memory")
+
+
+def _fused_seconds(program: _Program, use: AttentionUse, row: Row) -> float:
+    """At least the time of the products at the rate of large ones, and of moving operands and result."""
+    peak = program.device.matrix.get(
+        "bfloat16" if row.matrix_dtype in _HALF else row.matrix_dtype or "float32"
+    )
+    flops = program.size(use.flops) - program.size(use.masked_flops)
+    moved = program.moving(2 * program.size(use.kv_bytes))
+    return max(moved, flops / (peak * 0.5) if peak else 0.0)
+
+
+def _float32_products(program: _Program) -> Iterator[Waste]:
+    """Products in float32 in a program whose other products are in half precision. Without tensor cores they run at a tenth
+    of the rate and move twice the bytes.
+    """
+    work: Counter[str] = Counter()
+    for row in program.report.rows:
+        work[row.matrix_dtype] += program.size(row.cost.matrix_flops)
+    if not any(work[name] > work["float32"] for name in _HALF):
+        return
+    for row, sizes, seconds in program.products():
+        if row.matrix_dtype == "float32":
+            saved = seconds - program.seconds(_product("bfloat16", sizes))
+            yield Waste(row, saved, "a product in float32 among others in half precision")
+
+
+def _repeated_heads(program: _Program) -> Iterator[Waste]:
+    """Keys and values that are written out once for each query head that shares them. Attention kernels read shared heads in
+    place.
+    """
+    rows = {row.node: row for row in program.report.rows}
+    for use in program.report.attentions:
+        repeated = program.size(use.repeated_bytes)
+        if repeated:
+            yield Waste(
+                rows.get(use.calls[0]), program.moving(repeated), "keys and values copied for each query head"
+            )
+
+
+def _converted_layouts(program: _Program) -> Iterator[Waste]:
+    """Convolutions in half precision on images in row-major order: each converts its operands to channels-last for tensor
+    cores and its result back.
+    """
+    for row in program.report.rows:
+        is_image = (
+            row.time is not None and row.time.kernel.startswith("copy") and "convolution" in row.time.kernel
+        )
+        if is_image and row.inputs and row.outputs:
+            nbytes = program.size(row.inputs[0].type.nbytes) + program.size(row.outputs[0].type.nbytes)
+            yield Waste(row, program.moving(2 * nbytes), "a convolution converts its layout and back")
+
+
+def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
+    """A program whose kernels finish faster than the CPU launches them, so that the GPU waits."""
+    time = program.report.totals.time
+    share = 0.0 if time is None else time.shares.get("launch", 0.0)
+    if time is not None and share >= _LAUNCH_SHARE:
+        yield Waste(None, share * time.seconds, "the GPU waits for the CPU to launch kernels")
+
+
+def _repeated_products(program: _Program) -> Iterator[Waste]:
+    """A product of the same two operands that an earlier call has computed already."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for row, _, seconds in program.products():
+        key = (row.op, tuple(named.name for named in row.inputs))
+        if key in seen:
+            yield Waste(row, seconds, "a product of operands that were multiplied before")
+        seen.add(key)
+
+
+def rules() -> dict[str, RuleInfo]:
+    """What is said of each code."""
+    return {check.code: check.info for check in SLOW_CHECKS}
+
+
+def chosen(select: Sequence[str], ignore: Sequence[str]) -> list[str]:
+    """Codes of the checks that are selected and not ignored, by code or prefix; ModelError for a prefix of no check."""
+    from graphflops.onnx_audit import catalogue
+
+    codes = [*catalogue.checks(), *rules()]
+    for prefix in (*select, *ignore):
+        if not prefix or not any(code.startswith(prefix) for code in codes):
+            raise ModelError(f"no check has the code {prefix!r}: `graphflops audit --explain all` lists them")
+    selected = [code for code in codes if not select or code.startswith(tuple(select))]
+    return [code for code in selected if not ignore or not code.startswith(tuple(ignore))]
+
+
+def audited(
+    model: str,
+    *,
+    codes: Sequence[str],
+    on: tuple[str, Execution | None] | None,
+    progress: Progress,
+    **sizes: Any,
+) -> ModelFindings:
+    """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
+    from graphflops.loading import analyze
+    from graphflops.onnx_audit.audit import audit
+
+    found = ModelFindings(model, ())
+    if on is None or not _is_program_of_torch(model):
+        found = audit(model, codes=codes, progress=progress, **sizes).of_model()
+    if on is None:
+        return found
+    report = analyze(model, device=on[0], execution=on[1], progress=progress, **sizes)
+    cost = report.total()
+    whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
+    times = time_findings(report, device(on[0]), frozenset(codes))
+    return ModelFindings(
+        model, (*found.findings, *times), report.values, report.assumed, report.names, whole=whole
+    )
+
+
+def _is_program_of_torch(path: str) -> bool:
+    """Whether a file is an archive or a saved report, which the checks of ONNX files do not read."""
+    with open(path, "rb") as file:
+        return file.read(2).lstrip()[:1] in (b"P", b"{")
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _product(dtype: str, sizes: Product) -> Kernel:
+    width, (m, n, k) = int(bytes_of(dtype)), (sizes.m, sizes.n, sizes.k)
+    return Kernel("matmul", dtype, 2 * m * n * k, 0, width * (m * k + n * k), width * m * n, sizes)
+
+
+SLOW_CHECKS = (
+    SlowCheck("GF270", "unaligned-product", "pad the size to a multiple of 8, better of 64", _unaligned),
+    SlowCheck(
+        "GF271",
+        "unfused-attention",
+        "call scaled_dot_product_attention with is_causal, or with a contiguous mask whose last size is a multiple of 8",
+        _unfused,
+    ),
+    SlowCheck(
+        "GF272", "float32-product", "run the product in half precision, or under autocast", _float32_products
+    ),
+    SlowCheck("GF273", "heads-repeated", "pass enable_gqa=True instead of repeating heads", _repeated_heads),
+    SlowCheck(
+        "GF274",
+        "layout-converted",
+        "convert model and input once: .to(memory_format=torch.channels_last)",
+        _converted_layouts,
+    ),
+    SlowCheck("GF275", "launch-bound", "use CUDA graphs or torch.compile, or a larger batch", _waits_for_cpu),
+    SlowCheck("GF276", "product-repeated", "compute it once and keep the result", _repeated_products),
+)
