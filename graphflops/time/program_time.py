@@ -44,7 +44,7 @@ def program_time(
     program: PricedProgram, device: Device, execution: Execution, values: Mapping[str, int]
 ) -> ProgramTime:
     """How long a program takes on a device at these sizes; in a training analysis also its gradients and optimizer."""
-    launcher = Launcher(program, values)
+    launcher = _launcher(program, execution, values)
     timer = _Timer(device, execution)
     forward, rows = timer.phase(launcher.forward())
     if not program.training:
@@ -52,6 +52,15 @@ def program_time(
     backward, backward_rows = timer.phase(launcher.backward())
     optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes))
     return ProgramTime(forward, rows, backward, backward_rows, optimizer, timer.whole())
+
+
+def _launcher(program: PricedProgram, execution: Execution, values: Mapping[str, int]) -> Launcher:
+    """What lowers the program to kernels under an execution."""
+    if execution == "compiled":
+        from graphflops.time.compiled import CompiledLauncher
+
+        return CompiledLauncher(program, values)
+    return Launcher(program, values)
 
 
 def with_times(report: Report, program: PricedProgram, device: Device) -> Report:
@@ -81,7 +90,7 @@ class _Timer:
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
         slowness = 1.0 if launch is None else launch.eager_seconds / _REFERENCE_LAUNCH
-        self.clock = Clock(execution == "eager", gap, slowness)
+        self.clock = Clock(execution != "graph", gap, slowness)
         self.known: dict[Kernel, Time] = {}
         self.tallies: list[_Tally] = []
 

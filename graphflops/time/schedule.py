@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Clock:
     """When the CPU has launched everything so far, and when the GPU has done it.
 
-    gap: seconds between two kernels of a graph. is_eager: whether a kernel waits for the CPU to launch it.
+    gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
     slowness: of the CPU, by the one that the times of the host were measured on.
     """
 
