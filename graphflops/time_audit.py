@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.devices import device
+from graphflops.devices import complete, device
 from graphflops.errors import ModelError
 from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
@@ -284,7 +284,7 @@ def audited(
     report = analyze(model, device=on[0], execution=on[1], progress=progress, **sizes)
     cost = report.total()
     whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
-    times = time_findings(report, device(on[0]), frozenset(codes))
+    times = time_findings(report, complete(device(on[0])), frozenset(codes))
     return ModelFindings(
         model, (*found.findings, *times), report.values, report.assumed, report.names, whole=whole
     )
