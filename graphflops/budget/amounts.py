@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-Unit = Literal["FLOP", "MAC", "B", ""]
+Unit = Literal["FLOP", "MAC", "B", "ns", ""]
 
 _SPELLINGS: dict[Unit, frozenset[str]] = {
     "FLOP": frozenset({"", "FLOP", "FLOPs"}),
     "MAC": frozenset({"", "MAC", "MACs"}),
     "B": frozenset({"", "B", "byte", "bytes"}),
     "": frozenset({""}),
+    "ns": frozenset(),
 }
+_TIMES = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DECIMAL = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _EXAMPLES: dict[Unit, str] = {
@@ -22,6 +24,14 @@ _EXAMPLES: dict[Unit, str] = {
     "MAC": '"1 GMAC" or "350 M"',
     "B": '"512 MiB" or "1.5 GB"',
     "": '"7 M" or 12500',
+    "ns": '"2.5 ms" or "800 us"',
+}
+_KINDS: dict[Unit, str] = {
+    "FLOP": "number of FLOPs",
+    "MAC": "number of MACs",
+    "B": "number of bytes",
+    "ns": "time",
+    "": "number",
 }
 _NUMBER = r"(\d[\d_]{0,30}(?:\.\d{1,30})?(?:[eE][+]?\d{1,2})?)"
 _AMOUNT = re.compile(rf"{_NUMBER}\s*([A-Za-z]*)")
@@ -46,10 +56,7 @@ def amount(text: str | float, unit: Unit) -> int:
     found = _AMOUNT.fullmatch(written)
     factor = _factor(found[2], unit) if found else None
     if found is None or factor is None:
-        kind = {"FLOP": "number of FLOPs", "MAC": "number of MACs", "B": "number of bytes", "": "number"}[
-            unit
-        ]
-        raise ValueError(f"{text!r} is no {kind}: write {_EXAMPLES[unit]}")
+        raise ValueError(f"{text!r} is no {_KINDS[unit]}: write {_EXAMPLES[unit]}")
     return int(Fraction(found[1].replace("_", "")) * factor)
 
 
@@ -71,6 +78,8 @@ def growth(text: str, unit: Unit) -> AllowedGrowth:
 
 def _factor(written: str, unit: Unit) -> int | None:
     """The factor of the prefix and unit after a number; None for unknown letters."""
+    if unit == "ns":
+        return _TIMES.get(written)
     for powers, base in ((_DECIMAL, 1000), (_BINARY, 1024)):
         for prefix, power in powers.items():
             if written.startswith(prefix) and written[len(prefix) :] in _SPELLINGS[unit]:

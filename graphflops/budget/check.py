@@ -21,6 +21,7 @@ from graphflops.render.text import (
     occurrences,
     percent,
     safe,
+    seconds,
     shortened,
 )
 
@@ -359,6 +360,8 @@ def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:
 
 
 def _amount(count: int, unit: Unit) -> str:
+    if unit == "ns":
+        return seconds(count / 1e9)
     if unit == "B":
         return memory(count)
     figure = number(count)

@@ -32,8 +32,9 @@ UNITS: dict[str, Unit] = {
     "parameter_bytes": "B",
     "buffer_bytes": "B",
     "max_device_bytes": "B",
+    "max_seconds": "ns",
 }
-OF_DEVICES = ("max_device_bytes",)  # limits that need the budget to name a device
+OF_DEVICES = ("max_device_bytes", "max_seconds")  # limits that need the budget to name a device
 OF_MODULES = (*_WORK, "parameters")
 _LARGEST_FILE = 2**20  # bytes of a budget
 _Amounts = Union[str, int, float, list[Union[str, int, float]]]
@@ -195,6 +196,7 @@ class _Entry(_Quantities, forbid_unknown_fields=True):
     parameter_bytes: _Amounts | None = None
     buffer_bytes: _Amounts | None = None
     max_device_bytes: _Amounts | None = None
+    max_seconds: _Amounts | None = None
     device: str = ""
     models: str | list[str] = "**"
     dims: dict[str, int] = msgspec.field(default_factory=dict)

@@ -77,17 +77,24 @@ class Measures:
             return size
         if quantity == "max_device_bytes":
             return self._device_bytes()
+        if quantity == "max_seconds":
+            return self._nanoseconds()
         totals = self.report.step() or self.report.totals
         return totals.peak_bytes if quantity == "peak_bytes" else _of(totals.cost, quantity)
 
     def has(self, quantity: str) -> bool:
         """Whether the report tells the quantity: that of a device needs one."""
-        return quantity not in OF_DEVICES or bool(self.report.memory_use)
+        return quantity not in OF_DEVICES or bool(self.report.device)
 
     def _device_bytes(self) -> Dim:
         """What the last phase takes on its device; where a size is open, what is requested there."""
         entry = self.report.memory_use[-1]
         return entry.requested_peak if entry.device_total is None else entry.device_total
+
+    def _nanoseconds(self) -> int:
+        """The predicted time on its device, of the whole step where training is priced."""
+        time = self.report.step_time or self.report.totals.time
+        return 0 if time is None else round(time.seconds * 1e9)
 
     def peak_node(self) -> str:
         """The call at which most memory is alive."""

@@ -43,3 +43,17 @@ def test_an_unknown_device_is_said(tmp_path: Path) -> None:
     code, text = checked(tmp_path, 'device = "h2000"\nmax_device_bytes = "80GB"')
     assert code != 0
     assert "h2000" in text
+
+
+def test_time_on_a_device(tmp_path: Path) -> None:
+    code, text = checked(tmp_path, 'device = "h200"\nmax_seconds = "1 us"')
+    assert code == 3
+    assert "max_seconds" in text
+    assert "1.00 µs" in text
+    code, _ = checked(tmp_path, 'device = "h200"\nmax_seconds = "1 s"')
+    assert code == 0
+
+
+def test_time_needs_a_unit() -> None:
+    with pytest.raises(FileError, match=r'is no time: write "2.5 ms" or "800 us"'):
+        limits.given({"device": "h200", "max_seconds": "3 GB"})
