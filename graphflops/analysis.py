@@ -68,7 +68,10 @@ def analyze(
 def _with_memory(program: PricedProgram, execution: Execution | None, device: str | None) -> Report:
     """The report of a priced program, with what it needs on a device where one or an execution is named."""
     chosen = execution or ("eager" if device and program.graph.origin.format != "onnx" else "graph")
-    memory = memory_use(program, _memory_rules(chosen))
+    rules = _memory_rules(chosen)
+    memory = memory_use(program, rules)
+    if chosen != "graph":
+        program = _with_kernels(program, rules)
     found = report(program, memory, chosen)
     if not (device or execution):
         return found
@@ -81,6 +84,17 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     from graphflops.time.program_time import with_times
 
     return with_times(found, program, profile)
+
+
+def _with_kernels(program: PricedProgram, rules: type[CallByCall]) -> PricedProgram:
+    """The program whose attentions say which kernel PyTorch chooses for them."""
+    from graphflops.memory.chosen_kernels import with_kernels
+    from graphflops.memory.on_gpu import OnGpu
+
+    execution = rules(program.main, program.training is not None, program.attentions)
+    return (
+        with_kernels(program, execution) if isinstance(execution, OnGpu) and program.attentions else program
+    )
 
 
 def _device(name: str | None) -> Device | None:

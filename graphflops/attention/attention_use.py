@@ -27,6 +27,7 @@ class AttentionUse:
     repeated_bytes: traffic of writing out keys and values once for each query head that shares them.
     kv_bytes: keys and values, each read once at their own heads.
     times: how often it runs.
+    kernel, kernel_reason: the kernel that PyTorch chooses on a GPU, and why no faster one; "" where that is not asked for.
     partial_blocks, full_blocks: blocks of the scores that run, with some or with only visible pairs; None where attention is
     not done in blocks of a mask, or their number is not known.
     """
@@ -49,6 +50,8 @@ class AttentionUse:
     repeated_bytes: Dim = 0
     kv_bytes: Dim = 0
     times: Dim = 1
+    kernel: str = ""
+    kernel_reason: str = ""
     partial_blocks: Dim | None = None
     full_blocks: Dim | None = None
     pattern: str = ""
@@ -59,11 +62,12 @@ class AttentionUse:
         return bool(self.op)
 
 
+KERNEL = ("kernel", "kernel_reason")
 BLOCKS = ("partial_blocks", "full_blocks")
 SIZES = tuple(
     f.name
     for f in fields(AttentionUse)
-    if f.name not in ("calls", "op", "module", "source", "mask", "pattern", *BLOCKS)
+    if f.name not in ("calls", "op", "module", "source", "mask", "pattern", *KERNEL, *BLOCKS)
 )
 
 

@@ -25,9 +25,15 @@ Capability = tuple[int, int]
 
 HOPPER: Capability = (9, 0)
 
+_REMEDIES = {
+    "4 axes": "give it operands of 4 axes: batch, heads, length, width",
+    "the mask is not 1": "call contiguous() on the mask",
+    "is not 1": "call contiguous() on its operands",
+    "enable_gqa": "pass enable_gqa=True",
+    "is no multiple of": "pad the heads to a multiple of 8",
+}
 _FLASH_WIDTH = 256
-_CUDNN_WIDTH = 128
-_CUDNN_WIDE = (192, 128)  # of queries and of values: the one wider pair that cuDNN knows
+_CUDNN_WIDTH = 256
 _CUDNN_DROPOUT_STEPS = 16
 _MOST_PROBLEMS = 65_535  # batch entries, and heads
 _TENSOR_CORE_BITS = 128  # the efficient kernel loads whole rows of so many bits
@@ -75,6 +81,11 @@ def attention_kernel(problem: Problem, capability: Capability = HOPPER) -> Choic
             return Choice(kernel, "; ".join(refusals))
         refusals.append(f"{kernel}: {why}")
     return Choice("math", "; ".join(refusals))
+
+
+def remedy(reason: str) -> str:
+    """What to change so that a fused kernel runs, by the reason why none does; "" where nothing simple helps."""
+    return next((text for part, text in _REMEDIES.items() if part in reason), "")
 
 
 def _order(capability: Capability) -> list[tuple[Kernel, tuple[Condition, ...]]]:
@@ -152,7 +163,7 @@ def _cudnn_shapes(problem: Problem) -> str:
     most = max(size for size in (batch, heads, 0) if isinstance(size, int))
     if most > _MOST_PROBLEMS:
         return f"more than {_MOST_PROBLEMS} batch entries or heads"
-    if (width, value_width) != _CUDNN_WIDE and (why := _too_wide((width, value_width), _CUDNN_WIDTH)):
+    if why := _too_wide((width, value_width), _CUDNN_WIDTH):
         return why
     if any(_is_not(size % 8, 0) for size in (width, value_width) if isinstance(size, int)):
         return f"head width {width} is no multiple of 8"

@@ -6,7 +6,7 @@ import csv as writer
 import io
 from typing import TYPE_CHECKING
 
-from graphflops.attention.attention_use import BLOCKS, SIZES
+from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import safe
@@ -63,10 +63,11 @@ def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[st
                 "" if blocks is None else _quantity(blocks, ledger)
                 for blocks in (getattr(use, n) for n in BLOCKS)
             ),
+            *(getattr(use, name) for name in KERNEL),
         ]
         for use in report.attentions
     ]
-    return [*texts, "calls", *names, *BLOCKS], rows
+    return [*texts, "calls", *names, *BLOCKS, *KERNEL], rows
 
 
 def listing(listing: Listing) -> str:

@@ -191,17 +191,21 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
         alike.setdefault(replace(use, calls=(), module="", source=""), []).append(use)
     groups = list(alike.items())
     in_blocks = any(use.partial_blocks is not None for use, _ in groups)
+    chosen = any(use.kernel for use, _ in groups)
     heads = ["attention", "layers", "heads", "kv heads", "q x k", "width", "mask", "FLOPs"]
     heads += ["visible", "scores moved", "KV bytes"]
     heads += [*(["partial + full blocks"] if in_blocks else []), "spelling"]
-    entries = [_attention(use, group, numbers, in_blocks) for use, group in groups[:most]]
+    heads += ["kernel"] if chosen else []
+    entries = [_attention(use, group, numbers, in_blocks, chosen) for use, group in groups[:most]]
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
         entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
     return TextTable(heads, entries)
 
 
-def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool) -> Entry:
+def _attention(
+    use: AttentionUse, group: Sequence[AttentionUse], numbers: Numbers, in_blocks: bool, chosen: bool
+) -> Entry:
     """One line for equal attentions; the figures are sums over them."""
     count = len(group)
     place = group[0].module or group[0].source or group[0].calls[0]
@@ -223,9 +227,17 @@ def _attention(use: AttentionUse, group: Sequence[AttentionUse], numbers: Number
             numbers.memory(use.kv_bytes * count),
             *([" + ".join(numbers.count(x * count) for x in blocks)] if in_blocks else []),
             operator_name(use.op) or f"{len(group[0].calls)} calls",
+            *([_kernel(use)] if chosen else []),
         ],
         path=safe(place),
     )
+
+
+def _kernel(use: AttentionUse) -> str:
+    """The kernel, and why not the first that PyTorch tries; for the unfused one, why not the last."""
+    refused = use.kernel_reason.split("; ")
+    why = refused[-1 if use.kernel == "math" else 0].partition(": ")[2]
+    return f"{use.kernel} ({why})" if why else use.kernel
 
 
 def _mask(use: AttentionUse) -> str:

@@ -28,7 +28,10 @@ def problem(width: int = 64, heads: int = 12, shared: int = 12, rows: int = 256,
 CHOSEN = [
     ("bert, gpt2, llama, vit", problem(), "cudnn"),
     ("mobilevit: 36 is no multiple of 8", problem(width=36), "flash"),
+    ("wide heads", problem(width=256), "cudnn"),
+    ("heads of 264", problem(width=264), "efficient"),
     ("single precision", problem(dtype=FLOAT32), "efficient"),
+    ("a mask in single precision", problem(mask=operand(4, 1, 256, 256, dtype=FLOAT32)), "cudnn"),
     ("gpt with padding mask", problem(mask=operand(4, 1, 256, 256, dtype=BOOL)), "cudnn"),
     (
         "beit while training: the table of positions wants a gradient",

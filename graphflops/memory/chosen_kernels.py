@@ -1,0 +1,56 @@
+"""Says of each attention which kernel runs it, and what unfused attention costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.attention.kernel import remedy
+from graphflops.dims import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.memory.attention import AttentionMemory
+    from graphflops.memory.on_gpu import OnGpu
+    from graphflops.passes.program import PricedProgram
+
+
+def with_kernels(program: PricedProgram, execution: OnGpu) -> PricedProgram:
+    """The program whose attentions say which kernel runs them; a diagnostic says what unfused ones cost.
+
+    execution: of the program's main graph.
+    """
+    chosen = {call.node.name: found for call in execution.calls if (found := execution.attention(call))}
+    unfused: dict[str, list[AttentionMemory]] = {}
+    uses = []
+    for use in program.attentions:
+        found = chosen.get(use.calls[0])
+        if found is not None:
+            use = replace(use, kernel=found.choice.kernel, kernel_reason=found.choice.reason)
+            if not found.is_fused:
+                unfused.setdefault(found.choice.reason, []).append(found)
+        uses.append(use)
+    for reason, found_here in unfused.items():
+        _warn(program, reason, found_here)
+    return replace(program, attentions=tuple(uses))
+
+
+def _warn(program: PricedProgram, reason: str, unfused: Sequence[AttentionMemory]) -> None:
+    """Say that attentions run unfused for one reason."""
+    sizes = [evaluate(attention.scores, program.binding.examples) for attention in unfused]
+    known = [size for size in sizes if size is not None]
+    cost = f", up to {_amount(max(known))} at a time" if known else ""
+    if program.training is not None and known:
+        cost = f", {_amount(sum(known))} of them kept for the gradients"
+    why = reason.rpartition("; ")[2].partition(": ")[2]
+    advice = remedy(why)
+    text = (
+        f"{len(unfused)} attentions run unfused and store their scores in float32{cost}: {why}"
+        f"{'; ' + advice if advice else ''}"
+    )
+    program.notes.say("GF122", "", text, reason)
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
