@@ -43,7 +43,7 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
     }
     changed = replace(changed, symbols=symbols, diagnostics=(*report.diagnostics, *binding.diagnostics))
     refuse_negative(tensors(changed.rows, changed.inputs), changed.values)
-    return _with_peaks(report, changed)
+    return _with_memory_use(_with_peaks(report, changed))
 
 
 def _sizes_only(report: Report) -> Graph:
@@ -124,6 +124,17 @@ def _with_peaks(old: Report, new: Report) -> Report:
         totals=replace(new.totals, peak_node=kept),
         backward=replace(new.backward, peak_node=nodes[id(new.backward)]),
     )
+
+
+def _with_memory_use(report: Report) -> Report:
+    """The report with what its phases need on a device at its sizes."""
+    if not report.memory_use:
+        return report
+    from graphflops.memory.allocator import Allocator
+    from graphflops.memory.ledger import at_sizes
+
+    entries = [at_sizes(entry, report.values, Allocator(), report.rows) for entry in report.memory_use]
+    return replace(report, memory_use=tuple(entries))
 
 
 def _peak_node(report: Report, totals: Totals) -> str:

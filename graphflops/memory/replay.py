@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def _first_use(held: Held, moments: int) -> int:
     return moments - 1 if held.kind == "optimizer" else held.first
 
 
-def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> list[tuple[int, int]]:
-    """Run a timeline until memory is as in every later run; returns the bytes allocated and reserved at each moment.
+def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> list[int]:
+    """Run a timeline until memory is as in every later run; returns the bytes reserved at each moment.
 
     sizes: bytes by entry of the timeline. The allocator's peaks of requested and allocated bytes are those of the last run.
     Raises OutOfMemory at the allocator's limit.
@@ -61,10 +62,10 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
         for held, size in zip(timeline.held, sizes, strict=True):
             if held.kind == kind and size:
                 allocator.allocate(size)
-    curve: list[tuple[int, int]] = []
+    reserved: list[int] = []
     for run in range(_RUNS):
         allocator.reset_peaks()
-        curve = [(allocator.allocated, allocator.reserved)] * len(timeline.rows)
+        reserved = [allocator.reserved] * len(timeline.rows)
         blocks: dict[int, Block] = {}
         for entry, is_free, moment in events(timeline, is_first=run == 0):
             if not sizes[entry]:
@@ -73,5 +74,5 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
                 allocator.free(blocks.pop(entry))
             else:
                 blocks[entry] = allocator.allocate(sizes[entry])
-                curve[moment] = max(curve[moment], (allocator.allocated, allocator.reserved))
-    return curve
+                reserved[moment] = allocator.reserved
+    return [*accumulate(reserved, max)]

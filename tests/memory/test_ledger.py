@@ -71,3 +71,19 @@ def test_an_open_size_leaves_the_allocator_open() -> None:
 def test_json_keeps_the_ledger() -> None:
     report, _ = phases("gqa_transformer.pt2")
     assert Report.from_json(report.to_json()).memory_use == report.memory_use
+
+
+def test_a_saved_report_at_other_sizes_is_that_of_an_analysis_there() -> None:
+    report, _ = phases("gqa_transformer.pt2")
+    _, expected = phases("gqa_transformer.pt2", dims={"ids[0]": 16, "ids[1]": 256})
+    resized = analyze(report, dims={"ids[0]": 16, "ids[1]": 256}).memory_use
+    for entry, other in zip(resized, expected, strict=True):
+        for name in (
+            *PARTS,
+            "requested_peak",
+            "allocated_peak",
+            "reserved_peak",
+            "device_total",
+            "peak_node",
+        ):
+            assert getattr(entry, name) == getattr(other, name), name

@@ -396,3 +396,14 @@ def test_the_roofline_is_one_stop_of_the_tab_key(page: Browser) -> None:
     page.press("ARROW_LEFT")
     assert page.run(at) == first
     assert page.run(stops) == 1
+
+
+def test_the_memory_of_a_device_is_stacked(browser: Browser, folder: Path) -> None:
+    report = analyze(TRANSFORMER, training=True, device="h200")
+    page = opened(browser, folder, report)
+    assert page.run("return document.querySelectorAll('#memory path.stack').length") == 6
+    assert page.run("return document.querySelectorAll('#memory path.segments').length") == 1
+    needed = report.value(report.memory_use[-1].requested_peak) or 0
+    assert page.text("#memory .detail strong") == memory(needed)
+    assert "the optimizer's step" in page.text("#memory .detail")
+    assert page.complaints() == []

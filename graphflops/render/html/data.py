@@ -14,6 +14,7 @@ import msgspec
 
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
 from graphflops.render import summary
+from graphflops.render.html.memory import memory_of
 from graphflops.render.html.tree import laid_out
 from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
@@ -245,7 +246,7 @@ def _side(
         "kinds": calls.kinds,
         "calls": calls.columns,
         "parameters": [parts.formula(count, report) for count in layout.parameters[number]],
-        "memory": _memory(report, calls.entry_of, parts),
+        "memory": memory_of(report, calls.entry_of, parts.name, parts.formula),
         "diagnostics": summary.diagnostics(report),
     }
 
@@ -354,18 +355,3 @@ class _Calls:
         ]
         self.kinds.append([state, *costs])
         return len(self.kinds) - 1
-
-
-def _memory(report: Report, entry_of: Sequence[int], parts: _Parts) -> dict[str, Any] | None:
-    memory = report.memory
-    if not memory.rows or any(not 0 <= row < len(entry_of) for row in memory.rows):
-        return None
-    columns = zip(
-        *((parts.name(h.name), h.kind, h.first, h.last, parts.formula(h.bytes, report)) for h in memory.held),
-        strict=True,
-    )
-    return {
-        "calls": [entry_of[row] for row in memory.rows],
-        "gradients_from": memory.gradients_from,
-        **dict(zip(("name", "kind", "first", "last", "bytes"), columns, strict=False)),
-    }

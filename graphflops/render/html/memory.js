@@ -3,7 +3,7 @@
 const LISTED = 6;
 const KINDS = {
   input: "input of the program", value: "", saved: "kept for a gradient", workspace: "workspace", nested: "peak of a nested graph",
-  gradient: "gradient",
+  gradient: "gradient", weight: "", buffer: "", optimizer: "", temporary: "", library: "workspace of the library",
 };
 
 const memoryCurve = () => {
@@ -29,8 +29,9 @@ const memoryCurve = () => {
     const line = timeline(last);
     const here = at();
     const memoryOf = SIDES[last].memory;
-    const call = entry(last, memoryOf.calls[here]);
-    const back = memoryOf.gradients_from !== null && here >= memoryOf.gradients_from;
+    const index = memoryOf.calls[here];
+    const call = index === null ? { node: "the optimizer's step", op: "", module: "" } : entry(last, index);
+    const back = index !== null && memoryOf.gradients_from !== null && here >= memoryOf.gradients_from;
     slider.value = here;
     slider.setAttribute("aria-valuetext", `${call.node || call.op}, ${memory(line.live[here])}`);
     cursor.setAttribute("x1", frame.x(here));
@@ -40,12 +41,12 @@ const memoryCurve = () => {
       here === line.peak ? el("span", { class: "tag" }, "peak") : "",
       el("span", {}, `${back ? "gradient of " : ""}${call.node || call.op}`),
       el("span", { class: "type" }, call.op),
-      el("span", {}, placeOf(last, memoryOf.calls[here])),
+      el("span", {}, index === null ? "" : placeOf(last, index)),
     );
     const all = heldAt(last, here);
     const rest = all.slice(LISTED);
     const rows = all.slice(0, LISTED).map((one) => {
-      const maker = one.kind === "input" ? "" : entry(last, one.call);
+      const maker = one.kind === "input" || LASTING.includes(one.kind) ? "" : entry(last, one.call);
       const origin = [KINDS[one.kind] || (maker ? maker.op : ""), maker ? maker.module : ""].filter((part) => part);
       return [one.name, origin.join(" · "), memory(one.bytes)];
     });
@@ -60,7 +61,9 @@ const memoryCurve = () => {
     const lines = BOTH.map(timeline);
     const [wide, high] = [drawingWidth(drawing), 300];
     const [left, right, above, below] = [72, 12, 18, 28];
-    const most = lines.reduce((top, line) => (line && line.live.length && line.live[line.peak] > top ? line.live[line.peak] : top), 1n);
+    const segments = BOTH.map(segmentsOf);
+    const tops = lines.map((line) => (line && line.live.length ? line.live[line.peak] : 1n));
+    const most = [...tops, ...segments.flat().map(([, size]) => BigInt(size))].reduce((top, size) => (size > top ? size : top), 1n);
     const y = (bytes) => high - below - (Number(bytes) / Number(most)) * (high - above - below);
     const across = (count) => (step) => left + ((step + 0.5) / count) * (wide - left - right);
     const picture = drawn("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": "Live activation memory along the program" });
@@ -75,6 +78,11 @@ const memoryCurve = () => {
       if (!line || !line.live.length) return;
       const x = across(line.live.length);
       const half = (wide - left - right) / line.live.length / 2;
+      if (line.stack && !IS_DIFF) {
+        picture.append(...areas(line, x, y, left, wide - right));
+        if (segments[side].length) picture.append(drawn("path", { class: "segments", d: stairs(segments[side], line.live.length, x, y) }));
+        return;
+      }
       // At most two points for each half pixel: the least and the most that is alive there.
       const bins = Math.min(line.live.length, 2 * wide);
       let path = `M${left},${y(0n)}`;
@@ -110,6 +118,40 @@ const memoryCurve = () => {
     drawing.replaceChildren(picture);
   };
 
+  // What the allocator takes from the device is known for the sizes of the analysis only.
+  const segmentsOf = (side) => {
+    const { memory: held } = SIDES[side];
+    const line = timeline(side);
+    if (!line || !held || !held.device || !line.live.length) return [];
+    return held.device.peak === String(line.live[line.peak]) ? held.device.segments : [];
+  };
+
+  const areas = (line, x, y, start, end) => {
+    const count = line.live.length;
+    const bins = Math.min(count, 2 * (end - start));
+    const tops = [];
+    for (let bin = 0; bin < bins; bin += 1) {
+      const from = Math.floor((bin * count) / bins);
+      const to = Math.floor(((bin + 1) * count) / bins);
+      let top = from;
+      for (let moment = from; moment < to; moment += 1) if (line.live[moment] > line.live[top]) top = moment;
+      tops.push([from, to - 1, top]);
+    }
+    const half = (end - start) / count / 2;
+    const edge = (sums) => tops.map(([from, to, top]) => [x(from) - half, x(to) + half, y(BigInt(Math.round(sums ? sums[top] : 0)))]);
+    return line.stack.map((sums, group) => {
+      const upper = edge(sums);
+      const lower = edge(group ? line.stack[group - 1] : null).reverse();
+      const points = upper.flatMap(([a, b, h]) => [[a, h], [b, h]]).concat(lower.flatMap(([a, b, h]) => [[b, h], [a, h]]));
+      return drawn("path", { class: `stack s${group}`, d: `M${points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L")}Z` });
+    });
+  };
+
+  const stairs = (steps, count, x, y) => steps.map(([moment, size], index) => {
+    const until = index + 1 < steps.length ? steps[index + 1][0] : count;
+    return `${index ? "L" : "M"}${x(moment - 0.5).toFixed(1)},${y(BigInt(size)).toFixed(1)}H${x(until - 0.5).toFixed(1)}`;
+  }).join("");
+
   const update = () => {
     const ready = timeline(last) && timeline(last).live.length > 0;
     for (const part of [detail, held, slider, peakButton]) part.hidden = !ready;
@@ -123,9 +165,13 @@ const memoryCurve = () => {
 
   const legend = IS_DIFF
     ? el("div", { class: "legend" }, SIDE_NAMES.map((name) => el("span", { class: "key" }, el("i", { class: `swatch line ${name}` }), name)))
-    : null;
+    : SIDES[last].memory && SIDES[last].memory.device
+      ? el("div", { class: "legend" }, GROUPS.map(([name], group) => el("span", { class: "key" }, el("i", { class: `swatch s${group}` }), name)), el("span", { class: "key" }, el("i", { class: "swatch line segments" }), "segments of the allocator"))
+      : null;
+  const device = SIDES[last].memory && SIDES[last].memory.device;
+  const note = device ? `Memory of ${device.phase === "training" ? "a training step" : "inference"}${device.name ? ` on ${device.name}` : ""}; the driver's comes on top.` : "Activations by liveness in program order; parameters and buffers come on top.";
   return {
-    element: section("memory", "Memory", drawing, el("div", { class: "tools" }, slider, peakButton), legend, detail, held, el("p", { class: "note" }, "Activations by liveness in program order; parameters and buffers come on top.")),
+    element: section("memory", "Memory", drawing, el("div", { class: "tools" }, slider, peakButton), legend, detail, held, el("p", { class: "note" }, note)),
     update,
   };
 };

@@ -116,7 +116,7 @@ const added = (total, side, index) => {
 
 // Under a module stand its operators; all as one where those of the two programs cannot be compared.
 const leafName = (op) => (DATA.operators || op === INPUTS ? op : "(its operators)");
-const INPUTS = "(inputs)";
+const INPUTS = SIDES.some((side) => side.memory && side.memory.device) ? "(inputs, parameters, optimizer)" : "(inputs)";
 
 // The program's modules and, in each, its operators: a tree of nodes that know their sums.
 const TREE = (() => {
@@ -173,7 +173,37 @@ const measured = (side, memory) => {
     live.push(now);
     if (now > live[peak]) peak = moment;
   }
-  return { live, peak, bytes };
+  return { live, peak, bytes, stack: memory.device ? stacked(memory, bytes) : null };
+};
+
+// On a device: what is held at each moment by what it is for, the lasting parts first, as sums from the bottom up.
+const GROUPS = [
+  ["parameters", ["weight", "buffer"]],
+  ["optimizer", ["optimizer"]],
+  ["workspaces", ["library"]],
+  ["gradients", ["gradient"]],
+  ["activations", ["input", "value", "saved", "nested"]],
+  ["temporaries", ["workspace", "temporary"]],
+];
+const LASTING = ["weight", "buffer", "optimizer", "temporary", "library"];
+
+const stacked = (memory, bytes) => {
+  const moments = memory.calls.length;
+  const sums = new Array(moments).fill(0);
+  return GROUPS.map(([, kinds]) => {
+    const steps = new Array(moments + 1).fill(0);
+    bytes.forEach((size, index) => {
+      if (!kinds.includes(memory.kind[index])) return;
+      steps[memory.first[index]] += Number(size);
+      steps[memory.last[index] + 1] -= Number(size);
+    });
+    let now = 0;
+    for (let moment = 0; moment < moments; moment += 1) {
+      now += steps[moment];
+      sums[moment] += now;
+    }
+    return [...sums];
+  });
 };
 
 // What is held at a moment, the largest first.
@@ -216,7 +246,8 @@ const amounts = (measure) => {
       }
       if (!line.live.length) continue;
       for (const held of heldAt(side, line.peak)) {
-        const { place, op } = held.kind === "input" ? { place: 0, op: INPUTS } : entry(side, held.call);
+        const resident = held.kind === "input" || LASTING.includes(held.kind);
+        const { place, op } = resident ? { place: 0, op: INPUTS } : entry(side, held.call);
         put(TREE.leaf(place, op), side, held.bytes);
       }
     } else {
