@@ -9,14 +9,14 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from graphflops.comparison.constants import constants, work
+from graphflops.comparison.constants import constants, plain, work
 from graphflops.comparison.result import LedgerEntry, LedgerStatus
 from graphflops.comparison.stored_uses import Matcher
 from graphflops.dims import evaluate
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.constants import Constants
     from graphflops.comparison.result import InputChange, JointSize, LedgerKind, UnknownChange
@@ -52,11 +52,11 @@ class ExportCheck:
     before: Constants
     after: Constants
 
-    def entries(self) -> Iterator[LedgerEntry]:
+    def entries(self, is_zero: Callable[[str], bool]) -> Iterator[LedgerEntry]:
         """Every entry of the ledger."""
         yield from self._work()
         yield from self._element_types()
-        yield from _parameters(Matcher(self.before, self.after).matched())
+        yield from _parameters(Matcher(self.before, self.after).matched(), is_zero)
         yield from self._attention()
         folded = [row.node for row in self.before.folded]
         yield from _entry("constants_folded", folded)
@@ -146,10 +146,14 @@ def ledger(
     joined: JointSizes,
     unknown: Iterable[UnknownChange],
     inputs: Iterable[InputChange],
+    is_zero: Callable[[str], bool],
 ) -> tuple[LedgerEntry, ...]:
-    """What differs between a program and its export, the unexplained first."""
+    """What differs between a program and its export, the unexplained first.
+
+    is_zero: whether a parameter of the program, by its name, is a vector of zeros.
+    """
     check = ExportCheck(old, new, joined, constants(old), constants(new))
-    found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries()]
+    found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(is_zero)]
     return tuple(sorted(found, key=lambda entry: _ORDER.index(entry.status)))
 
 
@@ -171,9 +175,11 @@ def _of_the_whole(
         yield from _entry("work", ["the sizes differ"])
 
 
-def _parameters(found: StoredUses) -> Iterator[LedgerEntry]:
-    """What became of the parameters."""
-    yield from _entry("parameters_lost", [name.removeprefix("p_") for name in found.lost])
+def _parameters(found: StoredUses, is_zero: Callable[[str], bool]) -> Iterator[LedgerEntry]:
+    """What became of the parameters. An exporter leaves out an addition of zeros, as of a bias that was never trained."""
+    zeros = [name for name in found.lost if is_zero(name)]
+    yield from _entry("parameters_lost", [plain(name) for name in found.lost if name not in zeros])
+    yield from _entry("zeros_left_out", [plain(name) for name in zeros])
     for name, before, after in found.shapes:
         yield from _entry("weight_shapes", [name], before, after)
     for before, after in dict.fromkeys((before, after) for _, before, after in found.dtypes):

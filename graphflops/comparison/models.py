@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.comparison.compare import compared
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.comparison.result import Comparison
+    from graphflops.graph import Stored
     from graphflops.loading import Model
     from graphflops.report import Execution, Report
     from graphflops.training import Training
@@ -53,7 +55,35 @@ def compare(
         given: dict[str, Any] = {"model_name": model_name, "training": training, "assume": assume}
         given |= {"device": device, "execution": execution, "progress": progress}
         reports = [analyze(model, **given, **size) for model, size in zip(models, sizes, strict=True)]
-    return compared(*(_titled(report, side) for report, side in zip(reports, sides, strict=True)))
+        old_report, new_report = map(_titled, reports, sides)
+        return compared(old_report, new_report, _Zeros(models[0], model_name).has)
+
+
+_LONGEST = 1_000_000  # elements of a parameter that is looked at
+
+
+@dataclass
+class _Zeros:
+    """Vectors of zeros among the parameters of a model, which is read again when the first of them is asked for."""
+
+    model: Any
+    model_name: str | None
+
+    @cached_property
+    def contents(self) -> Callable[[str], Stored | None] | None:
+        """The contents of stored tensors by name; None for a saved report, which holds none."""
+        from graphflops.analysis import as_graph
+
+        return None if is_report(self.model) else as_graph(self.model, self.model_name).contents
+
+    def has(self, name: str) -> bool:
+        """True if the parameter is a vector of zeros."""
+        stored = None if self.contents is None else self.contents(name)
+        if stored is None or len(stored.shape) != 1 or stored.shape[0] > _LONGEST:
+            return False
+        size = stored.dtype.bits // 8
+        first = stored.offset * size
+        return stored.strides == (1,) and not any(stored.memory[first : first + stored.shape[0] * size])
 
 
 def _file_or_program(model: Model | ModelFile) -> Model | ModelFile:

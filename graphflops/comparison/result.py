@@ -51,6 +51,7 @@ LedgerKind = Literal[
     "heads_expanded",
     "batch_norms_folded",
     "shifts_left_out",
+    "zeros_left_out",
     "constants_folded",
     "constants_lifted",
     "parameters_folded",

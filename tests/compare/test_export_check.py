@@ -89,6 +89,18 @@ def test_batch_norms_that_were_never_trained_fold_without_a_bias(tmp_path, monke
     assert len(names(comparison, "shifts_left_out")) == 10  # their shifts are zeros
 
 
+def test_biases_of_zeros_may_be_left_out(tmp_path, monkeypatch):
+    from tests.oracle import export_models
+
+    monkeypatch.setattr(export_models, "made", lambda name: export_models.MODELS[name].make().eval())
+    files = export_models.export("encoder", tmp_path, "dynamo")
+    comparison = compare(files["pt2"], files["dynamo"])
+    assert comparison.same, comparison.ledger
+    left = names(comparison, "zeros_left_out")  # torch makes these biases of zeros, and no others
+    assert left
+    assert all(name.endswith("self_attn_out_proj_bias") for name in left)
+
+
 def test_the_first_screen_is_a_verdict_and_at_most_six_lines(exports):
     files = exports("resnet")
     arguments = ["diff", str(files["pt2"]), str(files["quantized"]), "--exit-code"]

@@ -16,6 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.oracle.export_networks import (
+    Autoencoder,
+    DenseNet,
+    Encoder,
+    Inception,
+    Segmenter,
+    WaveNet,
+    Windows,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -554,6 +564,13 @@ MODELS = {
     "recurrent": Model(Recurrent, lambda: (_ids(),)),
     "dit": Model(Dit, lambda: (torch.rand(2, 4, 8, 8), torch.rand(2, 8), torch.tensor([1, 2]))),
     "statespace": Model(StateSpace, lambda: (torch.rand(2, 10, 16),)),
+    "densenet": Model(DenseNet, _image, {}, "static"),
+    "inception": Model(Inception, _image, {"x": {0: "batch"}}),
+    "segmenter": Model(Segmenter, _image),
+    "wavenet": Model(WaveNet, lambda: (torch.rand(2, 1, 20),), {"x": {2: "time"}}),
+    "encoder": Model(Encoder, lambda: (torch.rand(2, 10, 32),), {}, "dynamic"),
+    "autoencoder": Model(Autoencoder, _image),
+    "windows": Model(Windows, _image),
 }
 
 

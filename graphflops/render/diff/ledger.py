@@ -71,6 +71,7 @@ _WORDS: Mapping[LedgerKind, Callable[[LedgerEntry], str]] = {
     "shifts_left_out": _counted(
         "batch norm", "folded, without a bias in any product: shifts of zeros are left out"
     ),
+    "zeros_left_out": _counted("parameter", "of zeros left out"),
     "constants_folded": _counted("product", "of constants computed when the file was made"),
     "constants_lifted": _counted("constant", "stored beside the parameters"),
     "parameters_folded": _counted("parameter", "folded into constants"),
