@@ -75,6 +75,18 @@ def training_of(given: object) -> Training:
     return Training()
 
 
+def changed(given: bool | Training) -> list[str]:
+    """The options that are not the default, as `precision=bf16-mixed`."""
+    default = Training()
+    own = default if isinstance(given, bool) else given
+    found = []
+    for name in Training.__dataclass_fields__:
+        value = getattr(own, name)
+        if value != getattr(default, name):
+            found.append(f"{name}={','.join(value) if isinstance(value, tuple) else value}")
+    return found
+
+
 def matched(pattern: str, paths: Collection[str]) -> set[str]:
     """The paths that a pattern matches, else those whose end it matches: `q_proj`, `layers.*` need no `model.` before them.
 
@@ -96,7 +108,9 @@ def _number(name: str, value: object, least: int) -> None:
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
     """The names or patterns of one option; one alone is as good as a tuple of one."""
-    names = (value,) if isinstance(value, str) else tuple(value)
+    names = (
+        (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (tuple, list)) else (None,)
+    )
     if not all(isinstance(item, str) and item for item in names):
         raise OptionError(f"{name} holds names of the model, such as layers.*")
     return names

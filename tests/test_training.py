@@ -32,6 +32,11 @@ def test_one_pattern_is_as_good_as_a_tuple():
         ({"lora_rank": -1}, "lora_rank is an integer from 0 on, not -1"),
         ({"freeze": ("",)}, "freeze holds names"),
         ({"recompute": (1,)}, "recompute holds names"),
+        ({"recompute": 1}, "recompute holds names"),
+        (
+            {"optimizer": "adafactor", "implementation": "fused"},
+            "no implementation is called fused: foreach, single",
+        ),
     ],
 )
 def test_wrong_options(options, problem):

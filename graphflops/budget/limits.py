@@ -11,8 +11,9 @@ import msgspec
 
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
 from graphflops.cost import REPORTED
-from graphflops.errors import FileError, shown
+from graphflops.errors import FileError, OptionError, shown
 from graphflops.patterns import matches_file
+from graphflops.training import Training, changed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -63,7 +64,7 @@ class Sizes:
 
     dims: tuple[tuple[str, int], ...] = ()
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    training: bool = False
+    training: bool | Training = False
     names: tuple[tuple[str, str], ...] = ()
     device: str = ""
 
@@ -71,7 +72,7 @@ class Sizes:
         """`ids[1]=4096 training`; "" for the sizes of the export. What a baseline calls it."""
         parts = [f"{name}={size}" for name, size in self.dims]
         parts += [f"{name}={','.join(map(str, shape))}" for name, shape in self.inputs]
-        parts += ["training"] if self.training else []
+        parts += ["training", *changed(self.training)] if self.training else []
         return " ".join([*parts, *([f"on {self.device}"] if self.device else [])])
 
 
@@ -202,7 +203,7 @@ class _Entry(_Quantities, forbid_unknown_fields=True):
     dims: dict[str, int] = msgspec.field(default_factory=dict)
     inputs: dict[str, list[int]] = msgspec.field(default_factory=dict)
     names: dict[str, str] = msgspec.field(default_factory=dict)
-    training: bool = False
+    training: bool | dict[str, Any] = False
     coverage: str | None = None
     forbid: str | list[str] = msgspec.field(default_factory=list)
     unknown: str | list[str] = msgspec.field(default_factory=list)
@@ -273,12 +274,27 @@ def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:
     return BudgetFile("limits", folder, (_budget("limits", "", entry),))
 
 
+def _step(path: str, at: str, given: bool | dict[str, Any]) -> bool | Training:
+    """The options of a training step: true, or a table of those that are not the default."""
+    if isinstance(given, bool):
+        return given
+    fields = Training.__dataclass_fields__
+    unknown = next((key for key in given if key not in fields), None)
+    if unknown is not None:
+        _wrong(path, f"{at}.{unknown}", f"no option of a training step: {', '.join(fields)}")
+    try:
+        step = Training(**given)
+    except OptionError as error:
+        _wrong(path, at, str(error))
+    return True if step == Training() else step
+
+
 def _budget(path: str, at: str, entry: _Entry) -> Budget:
     inside = f"{at}." if at else ""
     sizes = Sizes(
         tuple(sorted(entry.dims.items())),
         tuple(sorted((name, tuple(shape)) for name, shape in entry.inputs.items())),
-        entry.training,
+        _step(path, f"{inside}training", entry.training),
         tuple(sorted(entry.names.items())),
         entry.device,
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
 from graphflops.render.text import memory, safe
+from graphflops.render.training import optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _LARGEST = 10
 _VERBS = {"inference": "runs", "training": "trains"}
-_OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adamw": "AdamW", "none": "no optimizer"}
 _KINDS = {
     "input": "input",
     "value": "result",
@@ -42,7 +42,7 @@ def need(report: Report, numbers: Numbers) -> str:
 
 def described(report: Report) -> str:
     """How the program runs and is trained: `eager, AdamW`."""
-    step = "" if report.training is None else f", {_optimizer(report.training.optimizer)}"
+    step = "" if report.training is None else f", {optimizer(report.training)}"
     return f"{report.execution}{step}"
 
 
@@ -54,10 +54,6 @@ def _total(entry: PhaseMemory, numbers: Numbers) -> str:
 
 def _article(name: str) -> str:
     return "an" if name[:1].upper() in "AEFHILMNORSX" else "a"
-
-
-def _optimizer(name: str) -> str:
-    return _OPTIMIZERS.get(name, name.capitalize())
 
 
 def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:

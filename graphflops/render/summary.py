@@ -136,6 +136,9 @@ def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
     ratio = "" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
+    if report.training is not None:
+        step: str = imported("graphflops.render.training:described")(report.training)
+        yield Fact("training", step)
     if report.memory_use:
         need: str = imported("graphflops.render.memory:need")(report, numbers)
         yield Fact("device memory", need)

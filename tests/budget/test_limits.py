@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from graphflops.budget import limits
 from graphflops.errors import FileError
+from graphflops.training import Training
 
 WHOLE = """
 models = ["models/**/*.onnx", "lm.pt2"]
@@ -115,3 +117,32 @@ def test_a_budget_for_no_model_limits_nothing(tmp_path: Path) -> None:
     file.write_text('models = "*.onnx"\n[[budget]]\nmacs = 1\n[[budget]]\nmodels = "b.onnx"\nmacs = 1')
     with pytest.raises(FileError, match=r"budget\[1\]\.models: none of the models matches b\.onnx"):
         limits.read(str(file)).files()
+
+
+STEP = 'optimizer = "sgd", recompute = ["layers.*"]'
+
+
+def test_a_training_step_with_options() -> None:
+    (entry,) = limits.parse(
+        b"[[budget]]\nmatrix_flops = '1 GFLOP'\ntraining = {%s}" % STEP.encode(), "b.toml"
+    ).budgets
+    assert entry.sizes.training == Training(optimizer="sgd", recompute="layers.*")
+    assert str(entry.sizes) == "training optimizer=sgd recompute=layers.*"
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('optimizer = "lion"', "budget[0].training: no optimizer is called lion"),
+        ("steps = 4", "budget[0].training.steps: no option of a training step: optimizer, implementation"),
+        ("freeze = 1", "budget[0].training: freeze holds names of the model"),
+    ],
+)
+def test_wrong_options_of_a_training_step(table: str, says: str) -> None:
+    with pytest.raises(FileError, match=re.escape(says)):
+        limits.parse(b"[[budget]]\nmatrix_flops = '1 GFLOP'\ntraining = {%s}" % table.encode(), "b.toml")
+
+
+def test_the_default_step_is_that_of_true() -> None:
+    (entry,) = limits.parse(b"[[budget]]\nmatrix_flops = '1 GFLOP'\ntraining = {}", "b.toml").budgets
+    assert entry.sizes.training is True
