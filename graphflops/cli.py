@@ -30,6 +30,7 @@ COMMANDS = {
     "fits": "Whether a model fits on a device, and what would make it fit.",
     "history": "What a model cost at each commit that changed it.",
     "rules": "Which operators are priced, and by which rule.",
+    "scan": "Every model of a fleet in one table.",
     "textconv": "A model's cost as text, for git diff.",
     "validate": "Run a model and prove its counts.",
 }

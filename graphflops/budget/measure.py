@@ -104,7 +104,7 @@ class Measures:
         """A quantity of one module with everything in it."""
         if quantity == "parameters":
             return sum(self.parameters_in(path).values())
-        return _of(self._of_module(path).cost, quantity)
+        return _of(self.group_in(path).cost, quantity)
 
     def unknown(self, path: str = "") -> Counter[str]:
         """How often each operator of unknown cost is called in a module."""
@@ -154,7 +154,8 @@ class Measures:
                 counts.setdefault(prefix, Counter()).update(found)
         return counts
 
-    def _of_module(self, path: str) -> Group:
+    def group_in(self, path: str) -> Group:
+        """Calls of one module with everything in it, added up."""
         return self.ledger.group(self._counts.get(path, {}))
 
 

@@ -74,14 +74,34 @@ def check(
     graphflops check decoder.onnx --budget limits/edge.toml
     graphflops check --baseline origin/main
     graphflops check --update
+    graphflops check results.parquet --budget policy.toml       a table of graphflops scan
     """
     from graphflops.budget import limits
-    from graphflops.budget.run import before_of, checked
 
     if init:
         _write_starter(budget_file or NAME, models)
         return
     budget = limits.read(budget_file or nearest() or NAME)
+    if len(models) == 1 and models[0].rstrip("/").endswith(".parquet"):
+        _check_table(ctx, models[0], budget, form, output)
+        return
+    _check(ctx, budget, models, baseline, form, output, update=update, **given)
+
+
+def _check(
+    ctx: click.Context,
+    budget: BudgetFile,
+    models: tuple[str, ...],
+    baseline: str | None,
+    form: str | None,
+    output: str | None,
+    *,
+    update: bool,
+    **given: Any,
+) -> None:
+    """Checks the models, prints what was found, and with `update` writes the baseline."""
+    from graphflops.budget.run import before_of, checked
+
     paths = _models(budget, models, update)
     before, revision = (None, "") if update else before_of(budget, paths, baseline)
     result = checked(budget, paths, before, revision=revision, update=update, **given)
@@ -90,6 +110,20 @@ def check(
         _update(budget.baseline_path, result, whole=not models)
     if result.failed or result.broken:
         ctx.exit(1 if result.failed else 3)
+
+
+def _check_table(
+    ctx: click.Context, table: str, budget: BudgetFile, form: str | None, output: str | None
+) -> None:
+    """Checks every row of a table that graphflops scan wrote."""
+    from graphflops.scan.policy import checked
+
+    findings, rows = checked(table, budget)
+    click.echo(f"{shown(table)}: {len(findings.models):,} of {rows:,} rows break the policy", err=True)
+    if findings.models or form or output:
+        _write(findings, form, output)
+    if findings.models:
+        ctx.exit(3)
 
 
 def _write(findings: Findings, form: str | None, output: str | None) -> None:

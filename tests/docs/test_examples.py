@@ -69,6 +69,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     (limits,) = (found.text for found in BLOCKS if found.language == "toml" and "[[budget]]" in found.text)
     (tmp_path / "graphflops.toml").write_text(limits)
     (tmp_path / "edge.toml").write_text("[[budget]]\ncoverage = '100 %'\n")
+    if "results.parquet" in block.text:
+        pytest.importorskip("pyarrow")
+        CliRunner().invoke(cli.main, ["scan", "models", "--output", "results.parquet"])
     if "graphflops check" in block.text:
         CliRunner().invoke(cli.main, ["check", "--update"])
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -104,6 +107,8 @@ def names(text: str) -> dict[str, Any]:
     """What the text of an example takes for granted."""
     if "to_dataframe" in text:
         pytest.importorskip("pandas")
+    if "duckdb" in text:
+        pytest.importorskip("duckdb")
     if not any(name in text for name in ("torch.", "exported_program", "(module")):
         return {"pytest": pytest, "graphflops": graphflops}
     torch = pytest.importorskip("torch")

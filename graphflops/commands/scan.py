@@ -1,0 +1,176 @@
+"""`graphflops scan`: every model of a fleet in one table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphflops.commands import files, options
+from graphflops.errors import shown
+
+if TYPE_CHECKING:
+    from graphflops.scan.run import Summary
+
+_FURTHER = ("calls", "modules", "findings")
+
+
+class Amount(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes: `1GB`."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse one."""
+        from graphflops.budget.amounts import amount
+
+        try:
+            return amount(value, "B")
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command(cls=options.Command)
+@click.argument("sources", nargs=-1, metavar="SOURCE...")
+@click.option(
+    "-o", "--output", metavar="FOLDER", help="The table: a folder of Parquet files, which is added to."
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes. Default: one a processor.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster: tcp://host:8786.")
+@options.dims
+@click.option(
+    "--bindings", type=click.Path(), metavar="FILE.toml", help="Several choices of sizes: a row for each."
+)
+@click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
+@click.option("--device", metavar="NAME", default="", help="Predict time and memory on this device.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True, max=1e6), default=60.0, metavar="SECONDS",
+              help="That one file may take. Default: 60.")  # fmt: skip
+@click.option(
+    "--memory", type=Amount(), metavar="BYTES", help="Address space that one file may take, such as 1GB."
+)
+@click.option(
+    "--rows", type=click.Choice(_FURTHER), multiple=True, help="Write this table too, beside the output."
+)
+@click.option("--no-cache", "cache", is_flag=True, flag_value=False, default=True,
+              help="Analyze files again whose rows the table has.")  # fmt: skip
+@click.option("--report", type=click.Path(dir_okay=False), metavar="FILE.html", help="The table as a page.")
+@click.option(
+    "--diff", "old", type=click.Path(), metavar="OLD", help="Compare a table with the one named SOURCE."
+)
+@click.pass_context
+def scan(
+    ctx: click.Context,
+    /,
+    sources: tuple[str, ...],
+    output: str | None,
+    report: str | None,
+    old: str | None,
+    dims: dict[str, int],
+    **given: Any,
+) -> None:
+    """Price every model of SOURCE into a table: a row for each file and binding.
+
+    SOURCE is a folder, a file, a pattern, a list of paths (.txt, or - for stdin), or a URL that fsspec opens.
+    A scan that was stopped goes on where it was; a file that the table has is not analyzed again.
+
+    \b
+    graphflops scan models/ --output results.parquet
+    graphflops scan 'registry/**/*.onnx' --output results.parquet --scheduler tcp://head:8786
+    graphflops scan --output results.parquet --report results.html
+    graphflops scan --diff old.parquet new.parquet
+    """
+    if old is not None:
+        if len(sources) != 1:
+            raise click.UsageError("--diff takes two tables: --diff OLD NEW")
+        from graphflops.scan.changes import changes, text
+
+        files.write(text(changes(old, sources[0]), **files.screen(None)), None)
+        return
+    if output is None:
+        raise click.UsageError("name the table with --output")
+    if sources:
+        _scanned(ctx, sources, output, dims, **given)
+    elif report is None:
+        raise click.UsageError("name SOURCE, or what to make of the table: --report, --diff")
+    if report is not None:
+        from graphflops.scan.page import page
+
+        files.write(page(output), report)
+
+
+def _scanned(
+    ctx: click.Context,
+    sources: tuple[str, ...],
+    output: str,
+    dims: dict[str, int],
+    *,
+    jobs: int | None,
+    scheduler: str | None,
+    bindings: str | None,
+    rows: tuple[str, ...],
+    cache: bool,
+    **given: Any,
+) -> None:
+    from graphflops.scan.jobs import Binding, Options, bindings_of
+    from graphflops.scan.jobs import jobs as planned
+    from graphflops.scan.run import scan as run
+
+    if bindings is not None and dims:
+        raise click.UsageError("--dim and --bindings both say the sizes: name one of them")
+    chosen = [Binding(dims=dims)] if bindings is None else bindings_of(bindings)
+    todo = planned(sources, chosen, Options(rows=tuple(sorted(rows)), **given))
+    workers = min(jobs or _processors(), len(todo))
+    with _Bar() as bar:
+        summary = run(
+            todo, output, workers=workers, scheduler=scheduler or "", cache=cache, progress=bar.update
+        )
+    click.echo(_words(summary, output), err=True)
+    if summary.interrupted:
+        ctx.exit(130)
+
+
+def _words(summary: Summary, output: str) -> str:
+    states = ", ".join(f"{count:,} {status}" for status, count in sorted(summary.by_status.items()))
+    skipped = [f"{summary.skipped:,} were there already"] if summary.skipped else []
+    return f"{shown(output)}: {summary.done:,} rows ({'; '.join([*([states] if states else []), *skipped])})"
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Bar:
+    """A bar with rate, errors and time left, on a terminal only."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+
+    def __enter__(self) -> _Bar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                *(BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")),
+                *(TextColumn("{task.fields[failed]:,} failed"), TimeRemainingColumn()),
+            )
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task("scan", total=None, rate="", failed=0)
+        return self
+
+    def update(self, summary: Summary, total: int) -> None:
+        """Show what is done."""
+        if self.bar is None:
+            return
+        fine = summary.by_status.get("ok", 0) + summary.by_status.get("unknown-operators", 0)
+        failed = sum(summary.by_status.values()) - fine
+        speed = self.bar.tasks[0].speed
+        rate = f"{speed:.1f} files/s" if speed else ""
+        self.bar.update(self.task, completed=summary.done, total=total, rate=rate, failed=failed)
+
+    def __exit__(self, *exc: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()

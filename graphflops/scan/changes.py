@@ -1,0 +1,113 @@
+"""What changed in a fleet: two tables of a scan, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphflops.render.table import Page
+from graphflops.render.tables import Entry, TextTable
+from graphflops.render.text import count_of, number, safe
+from graphflops.scan import store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
+_LINES = 40
+_NAME = 120
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A file at a binding; a side is None where its table does not have it."""
+
+    name: str
+    before: Row | None
+    after: Row | None
+
+    @property
+    def rank(self) -> int:
+        """By how much the FLOPs changed."""
+        sides = [(side or {}).get("matrix_flops") or 0 for side in (self.before, self.after)]
+        return abs(int(sides[1] - sides[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChange:
+    """The rows that differ, those with the largest change of FLOPs first; same: how many do not. flops: of all rows."""
+
+    rows: tuple[RowChange, ...]
+    same: int
+    flops: tuple[int, int]
+
+
+def changes(old: str, new: str) -> FleetChange:
+    """Compares two tables by path and binding; FileError where one is none."""
+    before, after = _rows(old), _rows(new)
+    found, same = [], 0
+    for key in {**before, **after}:
+        ours, theirs = before.get(key), after.get(key)
+        if ours is not None and theirs is not None and all(ours[c] == theirs[c] for c in _COMPARED):
+            same += 1
+        else:
+            name = " ".join(part for part in key if part)
+            found.append(RowChange(name, ours, theirs))
+    found.sort(key=lambda change: (-change.rank, change.name))
+    return FleetChange(tuple(found), same, (_sum(before), _sum(after)))
+
+
+def _rows(folder: str) -> Mapping[tuple[str, str], Row]:
+    table = store.read(folder, columns=("path", "binding", *_COMPARED))
+    return {(row["path"], row["binding"]): row for row in store.rows_of(table)}
+
+
+def _sum(rows: Mapping[tuple[str, str], Row]) -> int:
+    return sum(row["matrix_flops"] or 0 for row in rows.values())
+
+
+def text(found: FleetChange, *, width: int = 120, color: bool = False) -> str:
+    """One line for the fleet, then a line for each row that changed."""
+    page = Page(width, color)
+    states = [_state(change) for change in found.rows]
+    counts = [f"{states.count(name):,} {name}" for name in ("changed", "new", "gone") if name in states]
+    total = f"FLOPs of all {number(found.flops[0])} → {number(found.flops[1])}{_percent(*found.flops)}"
+    what = ", ".join(counts) or "identical"
+    page.line((f"{count_of(found.same + len(found.rows), 'row')}: {what}; {total}", "bold"))
+    if not found.rows:
+        return page.text()
+    entries = [Entry(_cells(change)) for change in found.rows[:_LINES]]
+    if len(found.rows) > _LINES:
+        entries.append(Entry([f"… {len(found.rows) - _LINES:,} more", *[""] * 7]))
+    heads = ("model", "change", "FLOPs before", "after", "%", "peak %", "params", "status")
+    page.table(TextTable(heads, entries, names=2))
+    return page.text()
+
+
+def _state(change: RowChange) -> str:
+    return "new" if change.before is None else "gone" if change.after is None else "changed"
+
+
+def _cells(change: RowChange) -> list[str]:
+    ours, theirs = change.before or {}, change.after or {}
+    flops = ours.get("matrix_flops"), theirs.get("matrix_flops")
+    held = (theirs.get("parameters") or 0) - (ours.get("parameters") or 0)
+    status = dict.fromkeys(side["status"] for side in (ours, theirs) if side)
+    share = _percent(*flops).strip(" ()%") if None not in flops else ""
+    peaks = ours.get("peak_bytes"), theirs.get("peak_bytes")
+    return [
+        safe(change.name, _NAME),
+        _state(change),
+        *("" if value is None else number(value) for value in flops),
+        share,
+        _percent(*peaks).strip(" ()%") if None not in peaks else "",
+        f"+{number(held)}" if held > 0 else number(held) if held else "",
+        " → ".join(status),
+    ]
+
+
+def _percent(before: int | None, after: int | None) -> str:
+    if not before or after is None:
+        return ""
+    return f" ({100 * (after - before) / before:+.1f} %)" if after != before else " (0.0 %)"

@@ -1,0 +1,180 @@
+"""What a scan is asked to do: files, sizes, options, limits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.errors import FileError, OptionError, shown
+from graphflops.exporters import MODEL_SUFFIXES
+from graphflops.patterns import matches_file
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_LISTS = (".txt", ".lst")  # files that hold a path a line
+_LARGEST_LIST = 2**28  # bytes
+
+
+class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sizes to analyze models at. models: patterns of the paths that it is for; name: what the column `binding` says."""
+
+    name: str = ""
+    dims: dict[str, int] = {}
+    inputs: dict[str, list[int]] = {}
+    models: tuple[str, ...] = ("**",)
+
+    @property
+    def text(self) -> str:
+        """Its name, else its sizes: `batch=8 ids=1,512`."""
+        parts = [f"{name}={size}" for name, size in self.dims.items()]
+        parts += [f"{name}={','.join(map(str, shape))}" for name, shape in self.inputs.items()]
+        return self.name or " ".join(parts)
+
+
+class _Bindings(msgspec.Struct, forbid_unknown_fields=True):
+    binding: list[Binding]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What is computed of each file. rows: further tables. timeout: seconds, memory: bytes, that one file may take."""
+
+    training: bool = False
+    device: str = ""
+    rows: tuple[str, ...] = ()
+    timeout: float = 60.0
+    memory: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What results depend on, as the column `options` has it."""
+        parts = [
+            *(["training"] if self.training else []),
+            *([f"device={self.device}"] if self.device else []),
+        ]
+        return " ".join([*parts, *(f"rows={name}" for name in self.rows)])
+
+    @property
+    def limits(self) -> str:
+        """What files that exceed the limits depend on beside."""
+        return f"timeout={self.timeout:g} memory={self.memory}"
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One file at one binding. path: as the table has it, a path or a URL."""
+
+    path: str
+    binding: Binding
+    options: Options
+
+
+def is_url(path: str) -> bool:
+    """True for what fsspec opens: `s3://bucket/model.onnx`."""
+    scheme, found, _ = path.partition("://")
+    return bool(found) and scheme.isalnum()
+
+
+def bindings_of(path: str) -> list[Binding]:
+    """The bindings of a TOML file: `[[binding]]` with `dims`, `inputs`, and optionally `name` and `models`."""
+    try:
+        with open(path, "rb") as file:
+            found = msgspec.convert(tomllib.load(file), _Bindings).binding
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise FileError(f"{shown(path)}: no bindings: {shown(str(error))}") from None
+    texts = [one.text for one in found]
+    if len({*texts}) < len(texts):
+        raise FileError(f"{shown(path)}: two bindings are alike: give them names")
+    return found
+
+
+def jobs(sources: Iterable[str], bindings: Sequence[Binding], options: Options) -> list[Job]:
+    """A job for each file and binding, by path; FileError for a source that names no model."""
+    paths = dict.fromkeys(path for source in sources for path in _paths(source))
+    every = [
+        Job(path, binding, options)
+        for path in sorted(paths)
+        for binding in bindings
+        if any(matches_file(pattern, path.replace(os.sep, "/")) for pattern in binding.models)
+    ]
+    if not every:
+        raise FileError("no binding is for any of the files")
+    return every
+
+
+def _paths(source: str) -> Iterator[str]:
+    if is_url(source):
+        yield from _urls(source)
+        return
+    if os.path.isdir(source):
+        found = sorted(
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(source)
+            for name in names
+            if name.endswith(MODEL_SUFFIXES)
+        )
+    elif source == "-" or (source.endswith(_LISTS) and os.path.isfile(source)):
+        found = [path for line in _lines(source) for path in _paths(line)]
+    elif os.path.isfile(source):
+        found = [source]
+    else:
+        import glob
+
+        found = sorted(path for path in glob.glob(source, recursive=True) if os.path.isfile(path))
+    if not found:
+        raise FileError(
+            f"{shown(source)}: no model: name a file, a folder, a pattern, a list (.txt) or a URL"
+        )
+    yield from found
+
+
+def _lines(source: str) -> list[str]:
+    if source == "-":
+        return [line.strip() for line in sys.stdin if line.strip()]
+    with open(source, encoding="utf-8", errors="surrogateescape") as file:
+        text = file.read(_LARGEST_LIST)
+    return [line.strip() for line in text.splitlines() if line.strip() and line.strip() != source]
+
+
+def _urls(source: str) -> list[str]:
+    system, path = opened(source)
+    try:
+        if any(mark in path for mark in "*?["):
+            found = system.glob(path)
+        else:
+            found = system.find(path) if system.isdir(path) else [path]
+    except (OSError, ValueError) as error:
+        raise FileError(f"{shown(source)}: {shown(str(error))}") from None
+    wanted = [name for name in found if name.endswith(MODEL_SUFFIXES) or name == path]
+    if not wanted:
+        raise FileError(f"{shown(source)}: no model there")
+    return [system.unstrip_protocol(name) for name in sorted(wanted)]
+
+
+def opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    try:
+        import fsspec
+    except ImportError:
+        raise OptionError('URLs need fsspec: pip install "graphflops[scan]"') from None
+    try:
+        system, path = fsspec.url_to_fs(url)
+    except (ImportError, OSError, ValueError) as error:
+        raise FileError(f"{shown(url)}: {shown(str(error))}") from None
+    return system, path
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one job: its row, and rows of further tables by name."""
+
+    row: Mapping[str, Any]
+    more: Mapping[str, list[dict[str, Any]]]

@@ -1,0 +1,192 @@
+"""Analyzes one file in a worker process: the row of the table, and the rows of further tables."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import FileError, GraphflopsError, LimitError, shown
+from graphflops.limits import Limits, limited
+from graphflops.loading import analyze
+from graphflops.scan.columns import COSTS, HELD, PHASES, SEVERITIES, TIMES
+from graphflops.scan.jobs import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphflops.dims import Dim
+    from graphflops.findings import Finding
+    from graphflops.report import Report, Totals
+    from graphflops.scan.jobs import Binding, Options
+
+_LARGEST = 2**63  # beyond what a column of integers holds; such a number stands in the column of formulas
+_MESSAGE = 500
+_TEXT = 10_000
+Row = dict[str, Any]
+
+
+def measured(file: str, shown_as: str, binding: Binding, options: Options) -> Result:
+    """The row of one file; one that cannot be analyzed, or takes too long or too much, has its error.
+
+    shown_as: what errors call the file.
+    """
+    begun = time.perf_counter()
+    more: dict[str, list[Row]] = {name: [] for name in options.rows}
+    try:
+        with limited(Limits(options.timeout, options.memory)):
+            report, findings = _analyzed(file, binding, options)
+            row = _row(report, findings)
+            for name in options.rows:
+                more[name] = [*_TABLES[name](report, findings or ())]
+    except LimitError as error:
+        late = "--time-limit" in str(error)
+        said = str(error).replace("--time-limit", "--timeout").replace("--memory-limit", "--memory")
+        row = failed("timeout" if late else "error", "LimitError", said)
+    except (GraphflopsError, OSError, RecursionError, MemoryError) as error:
+        text = str(error) or "it does not fit in memory"
+        row = failed(
+            "error",
+            type(error).__name__,
+            text.replace(shown(file), shown(shown_as)).removeprefix(f"{shown(shown_as)}: "),
+        )
+    except Exception as error:  # noqa: BLE001 - whatever a file makes fail costs that file only
+        row = failed("error", type(error).__name__, f"{error}: a defect of graphflops, please report it")
+    row["seconds"] = round(time.perf_counter() - begun, 4)
+    return Result(row, more)
+
+
+def failed(status: str, code: str, message: str) -> Row:
+    """The row of a file without figures."""
+    return {"status": status, "code": code, "message": shown(message, _MESSAGE)}
+
+
+def _analyzed(file: str, binding: Binding, options: Options) -> tuple[Report, tuple[Finding, ...] | None]:
+    """The report, and of an ONNX file the findings of its audit; None of any other file."""
+    sizes: Any = {"dims": binding.dims or None, "inputs": binding.inputs or None}
+    findings = report = None
+    if file.endswith(".onnx"):
+        from graphflops.onnx_audit.audit import audit
+
+        found = audit(file, **sizes)
+        findings, report = found.findings, found.report
+    if report is None or options.training or options.device:
+        report = analyze(file, training=options.training, device=options.device or None, **sizes)
+    return report, findings
+
+
+def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
+    cover = report.coverage
+    impossible = [one for one in report.diagnostics if one.code == "GF118"]
+    status = "error" if impossible else "unknown-operators" if cover.unknown else "ok"
+    row: Row = {
+        "status": status,
+        "code": "",
+        "message": "",
+        "format": report.origin.format,
+        "producer": shown(report.origin.producer, _TEXT),
+        **{name: getattr(report, name) for name in HELD},
+        "counted": cover.counted,
+        "free": cover.free,
+        "unknown": cover.unknown,
+        "unknown_ops": [shown(op, 200) for op in sorted(cover.unknown_ops)],
+        "attentions": len(report.attentions),
+        "attention_flops": _number(report, sum((use.flops for use in report.attentions), 0)),
+        "attention_kv_bytes": _number(report, sum((use.kv_bytes for use in report.attentions), 0)),
+        "assumed": [f"{shown(name, 200)}={value}" for name, value in report.assumed.items()],
+        **_totals(report, report.totals, ""),
+    }
+    if impossible:
+        row |= failed("error", "GF118", f"{impossible[0].node} cannot run: {impossible[0].message}")
+    for phase in PHASES:
+        totals = report.step() if phase == "step" else getattr(report, phase)
+        if totals is not None:
+            row |= _totals(report, totals, f"{phase}_")
+    if findings is not None:
+        counts = {f"audit_{severity}s": 0 for severity in SEVERITIES}
+        for finding in findings:
+            counts[f"audit_{finding.severity}s"] += 1
+        row |= counts
+    return {**row, **_on_device(report)}
+
+
+def _totals(report: Report, totals: Totals, prefix: str) -> Row:
+    row: Row = {}
+    for name in COSTS:
+        dim = totals.peak_bytes if name == "peak_bytes" else getattr(totals.cost, name)
+        row[f"{prefix}{name}"] = _number(report, dim)
+        row[f"{prefix}{name}_formula"] = shown(str(dim), _TEXT)
+    return row
+
+
+def _number(report: Report, dim: Dim | None) -> int | None:
+    value = None if dim is None else report.value(dim)
+    return None if value is None or abs(value) >= _LARGEST else value
+
+
+def _on_device(report: Report) -> Row:
+    """Time and memory on the device; the memory of the phase that needs most."""
+    if not report.device:
+        return {}
+    row: Row = {"device": report.device}
+    time_ = report.step_time or report.totals.time
+    if time_ is not None:
+        row |= {"time_bound": time_.bound, **{f"time_{name}": getattr(time_, name) for name in TIMES}}
+    for name in ("allocated_peak", "reserved_peak"):
+        known = [peak for use in report.memory_use if (peak := getattr(use, name)) is not None]
+        row[name] = max(known, default=None)
+    return row
+
+
+def _calls(report: Report, _: tuple[Finding, ...]) -> Iterator[Row]:
+    for row in report.rows:
+        names = {name: shown(getattr(row, name), _TEXT) for name in ("node", "op", "module", "source")}
+        yield {**names, "state": row.state, **_work(report, row.cost)}
+
+
+def _modules(report: Report, _: tuple[Finding, ...]) -> Iterator[Row]:
+    """Each module with all that is in it; "" is the whole model."""
+    from collections import Counter
+
+    from graphflops.budget.measure import Measures
+
+    measures = Measures(report)
+    paths = {"": None, **dict.fromkeys(report.modules), **dict.fromkeys(row.module for row in report.rows)}
+    held = measures.parameters_in
+    for path in paths:
+        group = measures.group_in(path) if path else measures.ledger.group(Counter(measures.ledger.of))
+        yield {
+            "module": shown(path, _TEXT),
+            "type": shown(report.modules.get(path, ""), _TEXT),
+            "calls": group.calls,
+            "parameters": sum(held(path).values()),
+            **_work(report, group.cost),
+        }
+
+
+def _findings(report: Report, findings: tuple[Finding, ...]) -> Iterator[Row]:
+    for found in findings:
+        named = {name: getattr(found, name) for name in ("code", "name", "severity")}
+        texts = {name: shown(getattr(found, name), _TEXT) for name in ("message", "module", "source")}
+        yield {
+            **named,
+            **texts,
+            "flops": _number(report, found.flops),
+            "moved_bytes": _number(report, found.bytes),
+        }
+
+
+def _work(report: Report, cost: object) -> Row:
+    return {name: _number(report, getattr(cost, name)) for name in COSTS if name != "peak_bytes"}
+
+
+_TABLES = {"calls": _calls, "modules": _modules, "findings": _findings}
+
+
+def state_of(path: str) -> Mapping[str, int]:
+    """Size and time of change of a file: what tells that it was replaced. FileError where it cannot be read."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise FileError(f"{shown(path)}: {error.strerror or error}") from None
+    return {"bytes": found.st_size, "modified": found.st_mtime_ns}

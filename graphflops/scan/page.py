@@ -1,0 +1,106 @@
+"""The table of a scan as one HTML file: sortable and filterable, opened from disk, without network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from graphflops.render.html.data import inert
+from graphflops.render.html.fragment import escaped
+from graphflops.render.text import count_of, memory, number, percent, safe
+from graphflops.scan import store
+from graphflops.version import __version__
+
+# Head, column, and how its numbers are written: n count, b bytes, s seconds, "" text.
+_SHOWN = (
+    ("model", "path", ""),
+    ("binding", "binding", ""),
+    ("status", "status", ""),
+    ("FLOPs", "matrix_flops", "n"),
+    ("params", "parameters", "n"),
+    ("read", "read_bytes", "b"),
+    ("written", "written_bytes", "b"),
+    ("peak memory", "peak_bytes", "b"),
+    ("time", "time_seconds", "s"),
+    ("attentions", "attentions", "n"),
+    ("errors", "audit_errors", "n"),
+    ("warnings", "audit_warnings", "n"),
+    ("unknown calls", "unknown", "n"),
+    ("producer", "producer", ""),
+    ("message", "message", ""),
+)
+_TEXT = 300
+_HERE = Path(__file__).parent
+_STYLE = """
+:root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;margin:1.5em;color:light-dark(#222,#ddd);
+background:light-dark(#fff,#181818)}h1{font-size:1.3em}input{font:inherit;padding:.3em .5em;width:min(30em,90vw)}
+.room{overflow-x:auto}table{border-collapse:collapse;margin-top:.8em}
+th,td{padding:.2em .7em;text-align:left;white-space:nowrap}
+td.figure,th.figure{text-align:right;font-variant-numeric:tabular-nums}th button{all:unset;cursor:pointer;font-weight:600}
+th button:focus-visible{outline:2px solid}tr:nth-child(even) td{background:light-dark(#f5f5f5,#222)}
+.bad{color:light-dark(#b00020,#ff7a85)}td.long{white-space:normal;max-width:36em}
+"""
+
+
+def page(folder: str) -> str:
+    """The table in a folder as a page; FileError where there is none."""
+    columns = [column for _, column, _ in _SHOWN]
+    rows = list(store.rows_of(store.read(folder, columns=columns)))
+    rows.sort(key=lambda row: (-(row["matrix_flops"] or -1), row["path"], row["binding"]))
+    kept = [index for index, name in enumerate(columns) if any(row[name] not in (None, "") for row in rows)]
+    data = {
+        "heads": [[_SHOWN[index][0], _SHOWN[index][2]] for index in kept],
+        "rows": [[_cell(row[columns[index]]) for index in kept] for row in rows],
+    }
+    script, style = (_HERE / "page.js").read_text("utf-8"), _STYLE
+    policy = f"default-src 'none'; script-src {_hashed(script)}; style-src {_hashed(style)}"
+    name = escaped(folder)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="generator" content="graphflops {__version__}">
+<title>{name}: fleet</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{name}</h1>
+<p>{escaped(_summary(rows))}</p>
+<p><label>Filter: <input id="filter" type="search" placeholder="onnx error flops&gt;1e12"></label>
+<span id="count"></span></p>
+<noscript>The table needs the script of this page.</noscript>
+<div class="room"><table id="table"><thead></thead><tbody></tbody></table></div>
+<script type="application/json" id="data">{inert(json.dumps(data).encode())}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _cell(value: Any) -> Any:
+    return safe(value, _TEXT) if isinstance(value, str) else value
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    """How many rows of each status, and what they cost together."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    states = ", ".join(
+        f"{count:,} {safe(name, 40)} ({percent(count, len(rows))} %)"
+        for name, count in sorted(counts.items())
+    )
+    flops = sum(row["matrix_flops"] or 0 for row in rows)
+    held = sum(row["parameters"] or 0 for row in rows)
+    moved = sum((row["read_bytes"] or 0) + (row["written_bytes"] or 0) for row in rows)
+    together = f"{number(flops)} FLOPs, {number(held)} parameters, {memory(moved)} moved in all"
+    return f"{count_of(len(rows), 'row')}: {states}. {together}."
+
+
+def _hashed(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,96 @@
+"""Checks a table of a scan against a policy: the limits of a budget, for every row at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.budget.check import RULES, finding
+from graphflops.errors import FileError, shown
+from graphflops.findings import Findings, ModelFindings
+from graphflops.render.text import count_of, memory, number, percent
+from graphflops.scan import store
+from graphflops.scan.columns import COSTS, HELD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphflops.budget.limits import Budget, BudgetFile, Limit
+    from graphflops.findings import Finding
+
+_COLUMNS = (
+    "path",
+    "binding",
+    "status",
+    "message",
+    *COSTS,
+    *HELD,
+    "counted",
+    "free",
+    "unknown",
+    "unknown_ops",
+)
+
+
+def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
+    """The findings of the rows that break the policy, and the number of rows that it is for.
+
+    Raises FileError for a limit that a table cannot answer: of modules, of operators, or relative to a baseline.
+    """
+    for budget in policy.budgets:
+        if budget.modules or budget.forbid or budget.relative:
+            what = "modules, forbid and relative limits need the models: check these, or leave the limits out"
+            raise FileError(f"{shown(policy.path)}: {what}")
+    found, count = [], 0
+    for row in store.rows_of(store.read(path, columns=_COLUMNS)):
+        budgets = [
+            one for one in policy.budgets if one.applies(policy.name_of(row["path"])) and _at(one, row)
+        ]
+        count += bool(budgets)
+        broken = [finding_ for budget in budgets for finding_ in _broken(row, budget)]
+        if broken:
+            name = " ".join(part for part in (row["path"], row["binding"]) if part)
+            found.append(ModelFindings(name, tuple(dict.fromkeys(broken))))
+    return Findings(tuple(found), "check", RULES), count
+
+
+def _at(budget: Budget, row: Mapping[str, Any]) -> bool:
+    """True if the budget is for the sizes of the row; one that states none is for all of them."""
+    return not str(budget.sizes) or str(budget.sizes) == row["binding"]
+
+
+def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
+    if row["counted"] is None:
+        yield finding("GF310", f"{row['status']}: {row['message']}")
+        return
+    for limit in budget.limits:
+        yield from _compared(row, limit, budget)
+    calls = row["counted"] + row["free"] + row["unknown"]
+    known = calls - row["unknown"]
+    if budget.coverage is not None and known < budget.coverage * calls:
+        asked = f"{float(100 * budget.coverage):g} %"
+        yield finding("GF305", f"coverage is {percent(known, calls)} %, less than {asked}")
+
+
+def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[Finding]:
+    value, most = row[limit.quantity], limit.most
+    assert isinstance(most, int)
+    if value is None:
+        yield finding(
+            "GF304", f"{limit.quantity} depends on a size without a value, or is past the table's integers"
+        )
+    elif value > most:
+        spelled = memory if limit.quantity.endswith("bytes") else number
+        over = f"{spelled(value - most)} more than {shown(limit.text)}"
+        yield finding("GF301", f"{limit.quantity} is {spelled(value)}: {over}")
+    elif limit.quantity in COSTS and _unexcused(row, budget):
+        names = ", ".join(_unexcused(row, budget)[:3])
+        yield finding(
+            "GF303", f"{limit.quantity} lacks {count_of(row['unknown'], 'call')} of unknown cost ({names})"
+        )
+
+
+def _unexcused(row: Mapping[str, Any], budget: Budget) -> list[str]:
+    from graphflops.patterns import matches_op
+
+    ops = row["unknown_ops"] or []
+    return [op for op in ops if not any(matches_op(pattern, op) for pattern in budget.unknown)]

@@ -1,0 +1,311 @@
+"""Runs the jobs of a scan, in processes of this machine or on a Dask cluster, and writes what comes of them in parts."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any
+
+from graphflops.errors import GraphflopsError, OptionError, shown
+from graphflops.scan import store
+from graphflops.scan.isolated import ended_at_exit
+from graphflops.scan.jobs import Result, is_url
+from graphflops.scan.measure import state_of
+from graphflops.scan.scanned import KNOWN, scanned
+from graphflops.version import tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from graphflops.scan.columns import TableName
+    from graphflops.scan.jobs import Job
+
+_ROWS = 500  # rows of a part
+_SECONDS = 5.0  # after which what there is is written as a part
+CONNECT, _CLOSE = 30, 2  # seconds to reach a scheduler, and to leave it
+_POLL = 1.0  # seconds without a result after which it is looked whether there will be one
+_LOST = 3  # times that a cluster may lose the worker of one job
+Key = tuple[str, str]  # path and binding
+Source = tuple[str, str, str]  # digest, binding, options
+_COLUMNS = ("path", "binding", "sha256", "bytes", "modified", "status", "options", "limits", "version")
+
+
+class ScanError(GraphflopsError):
+    """The scan cannot go on; what was done is written."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a scan did: rows by status, and how many were there already."""
+
+    by_status: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    reused: int = 0
+    interrupted: bool = False
+
+    @property
+    def done(self) -> int:
+        """All rows that are in the table now."""
+        return self.skipped + sum(self.by_status.values())
+
+
+@dataclass(slots=True)
+class _Table:
+    """The output as it was when the scan began, and the rows that wait to be written.
+
+    done: size and time of change of the file of each row that is still right. known: where the row of a digest is.
+    """
+
+    folder: str
+    options: str
+    limits: str
+    done: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    known: dict[Source, int] = field(default_factory=dict)
+    table: Any = None
+    waiting: list[Result] = field(default_factory=list)
+    written: float = field(default_factory=time.monotonic)
+
+    def tables(self, job: Job) -> Iterator[tuple[TableName, str]]:
+        """The further tables of a job, each with its folder."""
+        for name in job.options.rows:
+            yield name, further(self.folder, name)  # type: ignore[misc]
+
+
+def further(folder: str, name: str) -> str:
+    """The folder of a further table: `results-calls.parquet` beside `results.parquet`."""
+    return f"{folder.removesuffix('.parquet')}-{name}.parquet"
+
+
+def scan(
+    jobs: Sequence[Job],
+    folder: str,
+    *,
+    workers: int = 1,
+    scheduler: str = "",
+    cache: bool = True,
+    progress: Callable[[Summary, int], None] = lambda summary, total: None,
+) -> Summary:
+    """Analyzes every job whose row is not in the table yet, and adds the rows to it.
+
+    workers: processes on this machine. scheduler: address of a Dask cluster to run on instead. cache: take rows of the same
+    file, version and options from the table. progress: called with what is done, and the number of jobs.
+
+    Raises ScanError where the cluster is lost, FileError where the table cannot be read or written.
+    """
+    options = jobs[0].options
+    table = _opened(folder, options.text, options.limits, jobs, cache=cache)
+    todo = [job for job in jobs if not _is_done(job, table)]
+    summary = Summary(skipped=len(jobs) - len(todo))
+    progress(summary, len(jobs))
+    known = frozenset(digest for digest, _, _ in table.known) if not options.rows else frozenset()
+    run = _on_cluster(scheduler, known) if scheduler else _here(workers, known)
+    with _finishing(summary), run as results:
+        try:
+            for result in results(todo, summary):
+                _add(table, result, summary)
+                progress(summary, len(jobs))
+        finally:
+            _write(table)
+    _settle(table, jobs)
+    return summary
+
+
+def _opened(folder: str, options: str, limits: str, jobs: Sequence[Job], *, cache: bool) -> _Table:
+    found = _Table(folder, options, limits)
+    for path in (folder, *(path for _, path in found.tables(jobs[0]))):
+        store.prepare(path)
+    if not cache:
+        return found
+    found.table = store.read(folder)
+    columns = [found.table.column(name).to_pylist() for name in _COLUMNS]
+    for index, values in enumerate(zip(*columns, strict=True)):
+        path, binding, digest, size, modified, status, with_options, with_limits, version = values
+        same_limits = status not in ("timeout", "killed") or with_limits == limits
+        if version == tool() and with_options == options and same_limits and digest:
+            found.done[(path, binding)] = (size, modified)
+            found.known[(digest, binding, options)] = index
+    return found
+
+
+def _is_done(job: Job, table: _Table) -> bool:
+    """True if the table has the row of the file as it is now; a URL is always looked at again."""
+    seen = table.done.get((job.path, job.binding.text))
+    if seen is None or is_url(job.path):
+        return False
+    try:
+        state = state_of(job.path)
+    except GraphflopsError:
+        return False
+    return (state["bytes"], state["modified"]) == seen
+
+
+def _add(table: _Table, result: Result, summary: Summary) -> None:
+    row = dict(result.row)
+    if row["status"] == KNOWN:
+        index = table.known.get((row["sha256"], row["binding"], table.options))
+        if index is not None:
+            row = {**table.table.slice(index, 1).to_pylist()[0], **row}
+            row["status"] = table.table.column("status")[index].as_py()
+            summary.reused += 1
+    row |= {"options": table.options, "limits": table.limits, "version": tool()}
+    summary.by_status[row["status"]] = summary.by_status.get(row["status"], 0) + 1
+    table.waiting.append(Result(row, result.more))
+    if len(table.waiting) >= _ROWS or time.monotonic() - table.written > _SECONDS:
+        _write(table)
+
+
+def _write(table: _Table) -> None:
+    """Adds what waits as a part; further tables first, since a row in the results says that all of it is done."""
+    names: dict[str, list[dict[str, Any]]] = {}
+    for result in table.waiting:
+        for name, rows in result.more.items():
+            names.setdefault(name, []).extend(rows)
+    for name, rows in names.items():
+        store.write(further(table.folder, name), rows, name)  # type: ignore[arg-type]
+    store.write(table.folder, [dict(result.row) for result in table.waiting])
+    table.waiting.clear()
+    table.written = time.monotonic()
+
+
+def _settle(table: _Table, jobs: Sequence[Job]) -> None:
+    """Takes out rows of these jobs that are not of the last analysis, and rows that stand twice."""
+    wanted = {(job.path, job.binding.text) for job in jobs}
+    last: dict[Key, tuple[Any, ...]] = {}
+    found = store.read(table.folder, columns=_COLUMNS)
+    for row in store.rows_of(found):
+        key, order = (row["path"], row["binding"]), _order(table, row)
+        if key in wanted:
+            last[key] = max(last.get(key, order), order)
+    seen: set[Key] = set()
+
+    def keep(row: Mapping[str, Any]) -> bool:
+        key = (row["path"], row["binding"])
+        if key not in wanted:
+            return True
+        if _order(table, row) != last[key] or key in seen:
+            return False
+        seen.add(key)
+        return True
+
+    store.keep(table.folder, keep, "results")
+    for name, folder in table.tables(jobs[0]):
+        store.keep(folder, _current(last), name)
+
+
+def _order(table: _Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells the last analysis of a file: of this code and these options, of its last change, within these limits."""
+    same = row["options"] == table.options and row["version"] == tool()
+    limited = row["status"] not in ("timeout", "killed") or row["limits"] == table.limits
+    return same, row["modified"] or 0, limited, row["sha256"]
+
+
+def _current(last: Mapping[Key, tuple[Any, ...]]) -> Callable[[Mapping[str, Any]], bool]:
+    def keep(row: Mapping[str, Any]) -> bool:
+        found = last.get((row["path"], row["binding"]))
+        return found is None or found[-1] == row["sha256"]
+
+    return keep
+
+
+@contextmanager
+def _here(workers: int, known: frozenset[str]) -> Iterator[Any]:
+    """Threads of this process, each with a worker process beside it."""
+    with ThreadPoolExecutor(workers) as pool, ended_at_exit():
+        try:
+            yield lambda jobs, summary: _windowed(
+                jobs, lambda job: pool.submit(scanned, job, known), 4 * workers, summary
+            )
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _windowed(
+    jobs: Sequence[Job],
+    submit: Callable[[Job], Any],
+    most: int,
+    summary: Summary,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Result]:
+    """Results as they come, `most` jobs in flight; after Ctrl-C those in flight are finished and no more are begun.
+
+    submit: returns a future. check: called each second in which nothing comes; raises where nothing will come any more.
+    """
+    waiting = iter(jobs)
+    flying: set[Any] = set()
+    done: Queue[Any] = Queue()
+    while True:
+        while not summary.interrupted and len(flying) < most and (job := next(waiting, None)) is not None:
+            future = submit(job)
+            flying.add(future)
+            future.add_done_callback(done.put)
+        if not flying:
+            return
+        try:
+            future = done.get(timeout=_POLL)
+        except Empty:
+            check()
+            continue
+        flying.discard(future)
+        yield future.result()
+
+
+@contextmanager
+def _finishing(summary: Summary) -> Iterator[None]:
+    """Ctrl-C ends the scan after what is in flight; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if summary.interrupted:
+            raise KeyboardInterrupt
+        summary.interrupted = True
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _on_cluster(address: str, known: frozenset[str]) -> Iterator[Any]:
+    """The workers of a Dask cluster; each of their threads has a worker process of ours beside it."""
+    try:
+        from distributed import Client
+        from distributed.scheduler import KilledWorker
+    except ImportError:
+        raise OptionError('--scheduler needs Dask: pip install "graphflops[scan]"') from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is said in one line
+    try:
+        client = Client(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise ScanError(f"{shown(address)}: no scheduler there: {shown(str(error), 200)}") from None
+    try:
+        yield lambda jobs, summary: _clustered(client, jobs, summary, known)
+    except (OSError, TimeoutError, CancelledError, KilledWorker) as error:
+        what = type(error).__name__
+        raise ScanError(f"{shown(address)}: the cluster is lost ({what}): start the scan again") from None
+    finally:
+        client.close(timeout=_CLOSE)
+
+
+def _clustered(client: Any, jobs: Sequence[Job], summary: Summary, known: frozenset[str]) -> Iterator[Result]:
+    shared = client.scatter(known, broadcast=True) if known else known
+    window = max(4 * sum(client.nthreads().values()), 8)
+
+    def submit(job: Job) -> Any:
+        return client.submit(scanned, job, shared, pure=False, retries=_LOST)
+
+    def check() -> None:
+        if client.status != "running":
+            raise ConnectionError("the scheduler is gone")
+
+    return _windowed(jobs, submit, window, summary, check)
