@@ -29,6 +29,7 @@ COMMANDS = {
     "diff": "What changed between two models, reports or revisions.",
     "fits": "Whether a model fits on a device, and what would make it fit.",
     "history": "What a model cost at each commit that changed it.",
+    "profile": "Measure this machine, for predictions of time on it.",
     "rules": "Which operators are priced, and by which rule.",
     "scan": "Every model of a fleet in one table.",
     "textconv": "A model's cost as text, for git diff.",

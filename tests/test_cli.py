@@ -32,7 +32,7 @@ STATIC = str(ROOT / "samples" / "convnet.pt2")
         (["analyse", MODEL], "did you mean analyze?"),
         (["Diff", MODEL], "did you mean diff?"),
         ([MODEL], f"did you mean analyze {MODEL}?"),
-        (["price"], "there are analyze, audit, capture"),
+        (["multiply"], "there are analyze, audit, capture"),
     ],
 )
 def test_a_command_that_does_not_exist_names_those_that_do(words: list[str], advice: str) -> None:

@@ -99,9 +99,10 @@ def _is_file(stream: IO[str]) -> bool:
 class Progress:
     """A bar on stderr for work that takes longer than a second, on a terminal only."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "analyzing") -> None:
         from time import monotonic
 
+        self.doing = doing
         self.clock = monotonic
         self.start = monotonic()
         self.shown = sys.stderr.isatty()
@@ -116,7 +117,7 @@ class Progress:
 
             self.bar = Bar(console=Console(stderr=True), transient=True)
             self.bar.start()
-            self.task = self.bar.add_task("analyzing", total=total)
+            self.task = self.bar.add_task(self.doing, total=total)
         self.bar.update(self.task, completed=done, total=total)
 
     def __enter__(self) -> Progress:

@@ -18,11 +18,34 @@ if TYPE_CHECKING:
     from graphflops.devices import Calibration, Device
     from graphflops.time.kernel import Kernel
 
-_NEAREST = 16  # points that take part
-_LENGTH = 3.0  # octaves over which a ratio keeps about half of its likeness
-_SIGNAL = 0.10  # standard deviation of the logarithm of ratios around their mean
-_NOISE = 0.06  # of repeated measurements, and of what no size tells
-_MOST = 2.0  # largest correction, as a factor
+_NEAREST = 24  # points that take part
+_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
+_MOST = 4.0  # largest correction, as a factor
+
+
+class Columns(NamedTuple):
+    """The sizes that tell kernels of a family apart, and how the ratio changes with them.
+
+    lengths: octaves of each size over which ratios are alike. signal: standard deviation of the logarithm of the ratio.
+    noise: of repeated measurements, and of what the sizes do not tell.
+    """
+
+    names: tuple[str, ...]
+    lengths: tuple[float, ...]
+    signal: float
+    noise: float
+
+
+_COLUMNS = {
+    "matmul": Columns(("m", "n", "k", "batch"), (3.0, 3.5, 3.0, 3.0), 0.10, 0.06),
+    "convolution": Columns(("pixels", "filters", "taps", "groups"), (3.0, 3.0, 3.0, 3.0), 0.3, 0.1),
+    "attention": Columns(
+        ("batch", "heads", "queries", "keys", "width", "group", "visible"),
+        (7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0),
+        *(0.23, 0.05),
+    ),
+}
+_TRAFFIC = Columns(("bytes", "rows", "columns"), (3.0, 3.0, 3.0), 0.2, 0.08)
 
 
 class Correction(NamedTuple):
@@ -33,32 +56,39 @@ class Correction(NamedTuple):
 
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
-    """The correction by the points of the kernel's family, variant and element type; None without points."""
-    for one in device.calibration:
-        if (one.family, one.variant, one.dtype) == (kernel.family, variant_of(kernel), kernel.dtype):
-            return interpolated(one, columns_of(kernel))
+    """The correction by the points of the kernel's family, variant and element type, or of those most like it."""
+    known = {(one.family, one.variant, one.dtype): one for one in device.calibration}
+    variant = variant_of(kernel)
+    variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
+    for name in variants:
+        for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
+            if (kernel.family, name, dtype) in known:
+                return interpolated(known[kernel.family, name, dtype], columns_of(kernel))
     return None
 
 
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
     """The ratio at these sizes, from the nearest points."""
-    place = [log2(max(size, 1)) for size in sizes]
-    near = sorted(
-        (sqrt(sum((log2(max(a, 1)) - b) ** 2 for a, b in zip(point, place, strict=False))), point[-1], point)
-        for point in calibration.points
-    )[:_NEAREST]
-    ratios = [log(min(max(ratio, 1 / _MOST), _MOST)) for _, ratio, _ in near]
+    columns = _COLUMNS.get(calibration.family, _TRAFFIC)
+    place = _scaled(sizes, columns)
+    known = [(_scaled(point[: len(place)], columns), point[-1]) for point in calibration.points]
+    near = sorted((_distance(place, other), other, ratio) for other, ratio in known)[:_NEAREST]
+    ratios = [log(min(max(ratio, 1 / _MOST), _MOST)) for _, _, ratio in near]
     mean = sum(ratios) / len(ratios)
-    points = [[log2(max(size, 1)) for size in point[: len(place)]] for _, _, point in near]
-    matrix = [
-        [_likeness(_distance(a, b)) + (_NOISE**2 if i == j else 0.0) for j, b in enumerate(points)]
-        for i, a in enumerate(points)
-    ]
+    matrix = [[_likeness(_distance(one, other)) for _, other, _ in near] for _, one, _ in near]
+    noise = (columns.noise / columns.signal) ** 2
+    for index, row in enumerate(matrix):
+        row[index] += noise
     likeness = [_likeness(distance) for distance, _, _ in near]
     weights = _solved(matrix, likeness)
     found = mean + sum(weight * (ratio - mean) for weight, ratio in zip(weights, ratios, strict=True))
-    left = _SIGNAL**2 - sum(weight * like for weight, like in zip(weights, likeness, strict=True))
-    return Correction(exp(found), sqrt(max(left, 0.0) + _NOISE**2))
+    left = 1 - sum(weight * like for weight, like in zip(weights, likeness, strict=True))
+    return Correction(exp(found), columns.signal * sqrt(max(left, 0.0) + noise))
+
+
+def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
+    """The logarithms of sizes, in the lengths over which ratios are alike."""
+    return [log2(max(size, 1)) / length for size, length in zip(sizes, columns.lengths, strict=False)]
 
 
 def columns_of(kernel: Kernel) -> tuple[float, ...]:
@@ -85,30 +115,27 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
             return (moved,)
 
 
-COLUMNS = {
-    "matmul": ("m", "n", "k", "batch"),
-    "convolution": ("pixels", "filters_per_group", "taps", "groups"),
-    "attention": ("batch", "heads", "queries", "keys", "width", "queries_per_key", "visible_keys"),
-}
+def names_of(family: str, count: int) -> tuple[str, ...]:
+    """Names of the columns of a family's points: sizes, the measured time, and its ratio to the modelled one."""
+    return (*_COLUMNS.get(family, _TRAFFIC).names[: count - 2], "microseconds", "ratio")
 
 
 def variant_of(kernel: Kernel) -> str:
     """What tells kernels of a family apart beside their sizes."""
     match kernel.sizes:
         case Product(layout=layout):
-            return layout
+            return f"{layout}.alone" if kernel.is_alone else layout
         case Convolution() as sizes:
             return f"{convolution_kind(sizes)}.{sizes.phase}"
         case Attention() as sizes:
-            return f"{sizes.kernel}.{sizes.phase}"
+            return f"{sizes.kernel}.{'decoding' if sizes.queries == 1 else sizes.phase}"
         case _:
             return kernel.variant
 
 
 def _likeness(distance: float) -> float:
-    """Covariance of two ratios whose sizes are so many octaves apart (Matern 3/2)."""
-    scaled = sqrt(3) * distance / _LENGTH
-    return _SIGNAL**2 * (1 + scaled) * exp(-scaled)
+    """Correlation of two ratios at a distance in such lengths (Matern 3/2)."""
+    return (1 + sqrt(3) * distance) * exp(-sqrt(3) * distance)
 
 
 def _distance(one: Sequence[float], other: Sequence[float]) -> float:

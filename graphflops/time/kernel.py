@@ -26,7 +26,8 @@ Family = Literal[
     "fft",
     "other",
 ]
-AttentionKernel = Literal["flash", "efficient", "cudnn", "math"]
+# flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
+AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
 
 
@@ -112,7 +113,8 @@ class Kernel:
     cached_bytes: part of `read_bytes` that the kernel before has just written, and which may still be in the L2 cache.
     dtype: element type of the matrix product, or of the largest operand. variant: what tells kernels of a family apart:
     "strided" where an elementwise kernel computes an address for each element, "outer" where rows are not contiguous, else
-    the name of the operator.
+    the name of the operator. is_alone: the same kernel runs again and again, as in a benchmark: each starts while the one
+    before ends. Among other kernels a product takes about a tenth longer.
     """
 
     family: Family
@@ -124,3 +126,4 @@ class Kernel:
     sizes: Sizes | None = None
     cached_bytes: int = 0
     variant: str = ""
+    is_alone: bool = False

@@ -98,11 +98,15 @@ def _modelled(
 ) -> tuple[float, float, float]:
     """Seconds, and of these arithmetic and traffic."""
     moved = kernel.read_bytes + kernel.written_bytes
-    peak = matrix_peak("tfloat32" if _is_tf32(kernel) else kernel.dtype, device)
+    peak = matrix_peak(kernel.dtype, device)
+    if _is_tf32(kernel):
+        peak = matrix_peak("tfloat32", device) or peak
     match kernel.sizes:
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved)
-        case Convolution() as sizes if peak and predict_products.convolution_kind(sizes) != "depthwise":
+        case Convolution() as sizes if peak and not predict_products.convolution_kind(sizes).startswith(
+            "depthwise"
+        ):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
             return predict_attention.seconds(sizes, moved, peak, rates, device)
@@ -129,7 +133,10 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
                 return ((kind, sizes.phase), (kind,), ("depthwise", sizes.phase), ("depthwise",))
             return ((kind, sizes.phase), (kind,), ("dense", sizes.phase), ("dense",))
         case Attention() as sizes:
-            return ((sizes.kernel, sizes.phase), (sizes.kernel,), ())
+            phase = "decoding" if sizes.queries == 1 else sizes.phase
+            return ((sizes.kernel, phase), (sizes.kernel,), ())
+        case Product() if kernel.is_alone:
+            return (("alone",), ())
         case _:
             return ((kernel.variant,), ())
 

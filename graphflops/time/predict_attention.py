@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 128  # queries of a thread block, and keys that it multiplies at a time
 _SPLITS = (1, 2, 4, 8, 16, 32, 64)
-_FEW = 16  # queries; fewer are decoding, which splits the keys
 
 
 def seconds(
@@ -22,29 +21,38 @@ def seconds(
     """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth."""
     cores = device.multiprocessors or 1
     width = -(-sizes.width // 32) * 32
-    pairs = _tiled(sizes.queries) * _tiled(sizes.keys) * sizes.computed
     products = (
         10 if sizes.phase == "backward" else 4
     )  # FLOPs per pair and element of the width: 5 products, or 2
-    ideal = products * sizes.batch * sizes.heads * pairs * width / peak
-    rate = rates["matrix"] * (width / (width + rates["width"]))
+    pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
+    ideal = products * pairs * width / peak
     traffic = moved / (device.bandwidth * rates["memory"])
-    if sizes.queries <= _FEW:
+    if sizes.queries == 1:
         arithmetic = _decoding(sizes, width, rates, cores)
     else:
-        arithmetic = _prefill(sizes, ideal / rate, width, rates, cores)
+        arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
     mix = rates["mix"]
     longest = (arithmetic**mix + traffic**mix) ** (1 / mix)
     return rates["floor"] * 1e-6 + longest, ideal, moved / device.bandwidth
 
 
-def _prefill(sizes: Attention, work: float, width: int, rates: Mapping[str, float], cores: int) -> float:
-    """All blocks of queries; no faster than the block with the most keys."""
-    blocks = sizes.batch * sizes.heads * ceil(sizes.queries / _BLOCK)
-    each = rates["block"] * 1e-6 * width / _BLOCK
-    longest = work * cores / blocks * (2 - sizes.computed if sizes.queries > _BLOCK else 1)
-    wait = ceil(sizes.keys / _BLOCK) * sizes.computed * rates["latency"] * 1e-9
-    return max(work, longest) + ceil(blocks / cores) * each + wait
+def _prefill(sizes: Attention, each: float, width: int, rates: Mapping[str, float], cores: int) -> float:
+    """All blocks of queries, those of heads with the same keys together where that makes fewer; no faster than the longest.
+
+    each: seconds of one pair at the peak of the whole device.
+    """
+    group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
+    apart = sizes.heads * ceil(sizes.queries / _BLOCK)
+    together = sizes.kv_heads * ceil(group * sizes.queries / _BLOCK)
+    blocks = sizes.batch * min(apart, together)
+    tiles = ceil(sizes.keys / _BLOCK)
+    pair = each / (rates["matrix"] * (width / (width + rates["width"])))
+    tile = _BLOCK * _BLOCK * pair
+    work = blocks * tiles * sizes.computed * tile
+    most = tiles * min(1.0, 2 * sizes.computed)  # tiles of the longest block, as under a causal mask
+    longest = most * (tile * cores + rates["latency"] * 1e-9)
+    start = ceil(blocks / cores) * rates["block"] * 1e-6 * width / _BLOCK
+    return max(work, longest) + start
 
 
 def _decoding(sizes: Attention, width: int, rates: Mapping[str, float], cores: int) -> float:
@@ -60,8 +68,3 @@ def _decoding(sizes: Attention, width: int, rates: Mapping[str, float], cores: i
         joined = rates["join"] * 1e-6 if parts > 1 else 0.0
         found = min(found, ceil(blocks * parts / cores) * (each + serial) + joined)
     return found
-
-
-def _tiled(size: int) -> int:
-    """A size rounded up to whole tiles, as far as a tile is not masked off cheaply."""
-    return -(-size // 16) * 16

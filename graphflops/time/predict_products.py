@@ -122,7 +122,9 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
 def convolution_kind(sizes: Convolution) -> str:
     """What tells convolutions apart: few or uneven channels, one channel a group and several groups have slower kernels."""
     if sizes.groups > 1:
-        return "depthwise" if sizes.channels == sizes.groups else "grouped"
+        if sizes.channels != sizes.groups:
+            return "grouped"
+        return "depthwise_last" if sizes.channels_last else "depthwise"
     if sizes.channels % 8:
         return "stem"
     return "pointwise" if set(sizes.filter) == {1} else "dense"

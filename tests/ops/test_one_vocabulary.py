@@ -32,6 +32,7 @@ LITERALS = {
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
     "runtime/onnx_run.py": "reads ONNX: onnxruntime returns no Constant",
+    "runtime/profile/onnx_trials.py": "writes models of one operator each, to measure them",
     "runtime/operators.py": "refuses some operators of torch, and replaces some by functions that run on any machine",
 }
 MASKS = "says what masks become in each operator, by canonical name"

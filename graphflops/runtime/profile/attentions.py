@@ -95,7 +95,7 @@ def _forward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool) -> parti
 
 
 def _backward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool, saved: Any) -> partial[Any]:
-    ops, inputs = torch.ops.aten, (torch.randn_like(saved[0]), q, k, v)
+    ops, inputs = torch.ops.aten, (random(saved[0].shape, saved[0].dtype, "cuda"), q, k, v)
     if sizes.kernel == "efficient":
         wanted = [True, True, True, False]
         backward = ops._scaled_dot_product_efficient_attention_backward

@@ -52,19 +52,19 @@ def _with(make: Callable[..., object], *others: Callable[[torch.Tensor], Any]) -
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:
-    return torch.randn_like(x)
+    return random(x.shape, x.dtype, x.device.type)
 
 
 def _row(x: torch.Tensor) -> torch.Tensor:
-    return torch.randn_like(x[0])
+    return random(x.shape[1:], x.dtype, x.device.type)
 
 
 def _column(x: torch.Tensor) -> torch.Tensor:
-    return torch.randn_like(x[:, :1])
+    return random((len(x), 1), x.dtype, x.device.type)
 
 
 def _places(x: torch.Tensor) -> torch.Tensor:
-    return torch.randint(len(x), (len(x),), device=x.device)
+    return torch.arange(len(x), device=x.device).flip(0)
 
 
 def _halves(x: torch.Tensor) -> list[torch.Tensor]:
@@ -108,12 +108,12 @@ def _batch_norm(is_training: bool) -> Callable[[torch.Tensor], Callable[[], obje
 
 def _group_norm(x: torch.Tensor) -> Callable[[], object]:
     image = x[: len(x) // 32 * 32].view(-1, 32 * 8, x.shape[1] // 8)
-    weight = torch.randn(256, device=x.device, dtype=x.dtype)
+    weight = random((256,), x.dtype, x.device.type)
     return partial(torch.group_norm, image, 32, weight, weight)
 
 
 def _adam(x: torch.Tensor) -> Callable[[], object]:
-    p, g, m, v = (list(torch.randn_like(x).chunk(8)) for _ in range(4))
+    p, g, m, v = (list(random(x.shape, x.dtype, x.device.type).chunk(8)) for _ in range(4))
     v = [one.abs() for one in v]
     steps = [torch.ones((), device=x.device) for _ in p]
     options = {
@@ -153,8 +153,15 @@ def _plans() -> tuple[Plan, ...]:
         Plan("normalization", _layer_norm_backward, reads=2, work=14, columns=(64, 8192)),
         Plan("normalization", _batch_norm(False), work=4, columns=(49, 12544), is_inner=False),
         Plan("normalization", _batch_norm(True), reads=2, work=8, columns=(49, 12544), is_inner=False),
-        Plan("normalization", _group_norm, work=8, columns=(256, 16384)),
-        Plan("softmax", lambda x: partial(torch.softmax, x, 1), work=5, count=14, columns=(32, 65536)),
+        Plan("normalization", _group_norm, variant="group_norm", work=8, columns=(4096, 4096)),
+        Plan(
+            "softmax",
+            lambda x: partial(torch.softmax, x, 1),
+            work=5,
+            variant="softmax",
+            count=14,
+            columns=(32, 65536),
+        ),
         Plan(
             "softmax",
             lambda x: partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype),
@@ -187,10 +194,14 @@ def _further_plans() -> tuple[Plan, ...]:
             lambda x: partial(ATEN.embedding_dense_backward, x, _places(x), len(x), -1, False),
             most=2**24,
         ),
-        image(_image(lambda x: torch.max_pool2d(x, 3, 2, 1)), writes=0.25, work=9),
-        image(_image(lambda x: torch.nn.functional.avg_pool2d(x, 2)), writes=0.25, work=4),
-        image(_image(lambda x: resize(x, scale_factor=2, mode="bilinear")), writes=4, work=32),
-        image(_image(lambda x: resize(x, scale_factor=2)), writes=4, work=0),
+        image(_image(lambda x: torch.max_pool2d(x, 3, 2, 1)), writes=0.25, work=9, variant="max_pool"),
+        image(
+            _image(lambda x: torch.nn.functional.avg_pool2d(x, 2)), writes=0.25, work=4, variant="avg_pool"
+        ),
+        image(
+            _image(lambda x: resize(x, scale_factor=2, mode="bilinear")), writes=4, work=32, variant="resize"
+        ),
+        image(_image(lambda x: resize(x, scale_factor=2)), writes=4, work=0, variant="resize"),
     )
 
 
@@ -207,7 +218,7 @@ def _rare_plans() -> tuple[Plan, ...]:
             dtypes=("bfloat16", "float32"),
         ),
         Plan("optimizer", _add_lists, reads=2, columns=(1024, 1024)),
-        Plan("scan", lambda x: partial(torch.cumsum, x, 1), dtypes=("float32",)),
+        Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=("float32",)),
         Plan(
             "scan",
             lambda x: partial(torch.cumsum, x, 0),
@@ -216,8 +227,22 @@ def _rare_plans() -> tuple[Plan, ...]:
             count=5,
             most=2**24,
         ),
-        Plan("sort", lambda x: partial(torch.sort, x, 1), writes=3, dtypes=("float32",), most=2**24),
-        Plan("sort", lambda x: partial(torch.topk, x, 8, 1), writes=0, dtypes=("float32",), most=2**24),
+        Plan(
+            "sort",
+            lambda x: partial(torch.sort, x, 1),
+            variant="sort",
+            writes=3,
+            dtypes=("float32",),
+            most=2**24,
+        ),
+        Plan(
+            "sort",
+            lambda x: partial(torch.topk, x, 8, 1),
+            variant="topk",
+            writes=0,
+            dtypes=("float32",),
+            most=2**24,
+        ),
         Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=("float32",), most=2**26),
     )
 
@@ -240,10 +265,9 @@ def _trial(plan: Plan, dtype: str, rows: int, columns: int, clock: Clock) -> Tri
     span = rows * columns
     read, written = int(plan.reads * span * width), int(plan.writes * span * width)
     cached = 0 if plan.is_cold else read
+    variant = plan.variant if plan.is_inner else "outer"
     sizes = Rows(rows, columns, plan.is_inner) if plan.is_inner else Rows(columns, rows, False)
-    kernel = Kernel(
-        plan.family, dtype, 0, plan.work * span, read, written, sizes, cached, variant=plan.variant
-    )
+    kernel = Kernel(plan.family, dtype, 0, plan.work * span, read, written, sizes, cached, variant=variant)
     return Trial(kernel, partial(_prepare, plan, getattr(torch, dtype), (rows, columns), clock))
 
 

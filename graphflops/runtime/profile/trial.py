@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,11 +33,10 @@ class Trial:
 class CudaClock:
     """Times kernels on a GPU in a CUDA graph, without the CPU's launches."""
 
-    device = "cuda"
+    device, runtime = "cuda", "torch"
 
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()
-        self.pool = torch.cuda.graph_pool_handle()
         self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
 
     def sets(self, cold_bytes: int) -> int:
@@ -53,7 +53,7 @@ class CudaClock:
             if once > _MEASURED * 4:
                 return once  # longer than all launches: no graph is needed
             graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(self.pool)
+            graph.capture_begin(capture_error_mode="thread_local")
             try:
                 for index in range(count):
                     calls[index % len(calls)]()
@@ -86,7 +86,7 @@ class CudaClock:
 class CpuClock:
     """Times calls on the CPU."""
 
-    device = "cpu"
+    device, runtime = "cpu", "torch"
     l2_bytes = 0
 
     def sets(self, cold_bytes: int) -> int:
@@ -130,10 +130,16 @@ def spread(count: int, *ranges: tuple[float, float]) -> list[tuple[int, ...]]:
     return found
 
 
+@cache
+def _generator(device: str) -> torch.Generator:
+    """A generator of our own: that of torch stays unusable when a graph that is captured fails."""
+    return torch.Generator(device).manual_seed(0)
+
+
 def random(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
     """Normally distributed numbers: a GPU multiplies zeros faster."""
-    if dtype.is_floating_point and dtype.itemsize > 1:
-        return torch.randn(*shape, dtype=dtype, device=device)
-    if dtype.is_floating_point:
-        return torch.randn(*shape, dtype=torch.bfloat16, device=device).to(dtype)
-    return torch.randint(-8, 8, tuple(shape), dtype=dtype, device=device)
+    given = {"device": device, "generator": _generator(device)}
+    if not dtype.is_floating_point:
+        return torch.randint(-8, 8, tuple(shape), dtype=dtype, **given)
+    made = dtype if dtype.itemsize > 1 else torch.bfloat16
+    return torch.randn(*shape, dtype=made, **given).to(dtype)

@@ -44,6 +44,8 @@ def _sizes(call: ConcreteCall) -> Recurrence:
     if x.rank < _SEQUENCE_RANK:
         steps, batch = (x.shape[0], 1) if state is not None else (1, x.shape[0] if x.rank else 1)
     else:
-        is_batch_first = call.arguments.get("batch_first") is True
+        is_batch_first = (
+            bool(call.call.node.args) and call.call.node.args[-1] is True
+        )  # the last argument of all of them
         steps, batch = (x.shape[1], x.shape[0]) if is_batch_first else x.shape[:2]
     return Recurrence(steps, batch, x.shape[-1] if x.rank else 1, hidden, gates, layers, directions)

@@ -1,0 +1,186 @@
+"""Makes the profile of this machine's device from measured kernels."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from graphflops.devices import Calibration, Device, Launch, published
+from graphflops.errors import RunError
+from graphflops.runtime.machine import machine_bytes
+from graphflops.runtime.profile.measure import clock_of, graph_gap, launch_times, measure
+from graphflops.time.correction import columns_of, interpolated, names_of, variant_of
+from graphflops.time.predict import modelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from graphflops.time.kernel import Kernel
+
+    Measured = list[tuple[Kernel, float]]
+
+_LIMIT = 100.0  # seconds of measurements
+_HELD_OUT = 5  # one of so many measured kernels checks the others
+_MOST = 300  # points of one family, variant and element type
+_DIGITS = 4
+_LARGE = 2e7  # bytes; copies of more show the bandwidth
+_SIMILAR = "h200"  # whose constants a GPU gets that has none
+_PRODUCT = {
+    "floor": 3,
+    "memory": 0.8,
+    "latency": 1e-3,
+    "matrix": 0.9,
+    "half": 1e-3,
+    "epilogue": 1e-3,
+    "mix": 3,
+    "split": 1e3,
+}
+_UNALIGNED = {"unaligned_8": 1.0, "unaligned_4": 1.0, "unaligned_2": 1.0}
+_TRAFFIC = {"floor": 2, "memory": 0.8, "cache": 1.0, "elements": 50, "work": 100, "row": 1e-3, "column": 1e-3}
+_CPU_SPREAD = {"spread": 2.0}
+
+
+def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None = None) -> Device:
+    """Measure the device of this machine. kind: "cuda" or "cpu". runtime: "torch" or "onnxruntime"."""
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RunError("--device cuda: torch finds no GPU on this machine; measure its CPU with --device cpu")
+    clock = clock_of(kind, runtime)
+    found = list(measure(clock, _LIMIT, progress))
+    if not found:
+        raise RunError(f"--device {kind}: no kernel ran on this device")
+    known = _gpu(found) if kind == "cuda" else _cpu(found)
+    sources = {"launch": "measured", **known.sources} if runtime == "torch" else known.sources
+    if runtime == "torch":
+        launches = launch_times(clock)
+        launch = Launch(launches.pop("elementwise"), graph_gap(clock), launches)
+        known = replace(known, launch=launch, sources=sources)
+    version = torch.__version__ if runtime == "torch" else clock.version
+    return replace(known, calibration=tuple(_calibrations(found, known, f"{runtime} {version}")))
+
+
+def encoded(device: Device) -> bytes:
+    """The profile as JSON, a line for each figure."""
+    plain = msgspec.to_builtins(device)
+    kept = {key: value for key, value in plain.items() if value not in (None, "", [], {})}
+    return msgspec.json.format(msgspec.json.encode(kept), indent=0)
+
+
+def _gpu(found: Measured) -> Device:
+    """The GPU: published figures if it is a known one, else what torch tells and the rates that were reached."""
+    about = torch.cuda.get_device_properties(0)
+    names = {alias: one for one in published() for alias in (one.name, *one.aliases)}
+    if about.name in names:
+        known = names[about.name]
+        return known if known.rates or known.rates_of else replace(known, rates_of=_SIMILAR)
+    clock = getattr(about, "clock_rate", None)
+    return Device(
+        name=about.name,
+        aliases=(),
+        memory_bytes=about.total_memory,
+        bandwidth=_bandwidth(found),
+        matrix=_peaks(found, "cuda"),
+        multiprocessors=about.multi_processor_count,
+        clock_hz=clock * 1e3 if clock else None,
+        l2_bytes=about.L2_cache_size or None,
+        rates_of=_SIMILAR,
+        sources={
+            "bandwidth": "measured",
+            "matrix": "measured",
+            "rates_of": f"not measured: those of {_SIMILAR}",
+        },
+    )
+
+
+def _cpu(found: Measured) -> Device:
+    """The CPU, one core in the models: its libraries use all cores for each kernel."""
+    rates = {
+        "matmul": {**_PRODUCT, **_UNALIGNED, **_CPU_SPREAD},
+        "convolution.dense": {**_PRODUCT, **_UNALIGNED, **_CPU_SPREAD},
+    }
+    families = {kernel.family for kernel, _ in found} - {"matmul", "convolution", "attention"}
+    rates |= {family: {**_TRAFFIC, **_CPU_SPREAD} for family in sorted(families)}
+    rates["convolution.depthwise"] = {**_TRAFFIC, **_CPU_SPREAD}
+    return Device(
+        name=_cpu_name(),
+        aliases=(),
+        memory_bytes=machine_bytes(),
+        bandwidth=_bandwidth(found),
+        matrix=_peaks(found, "cpu"),
+        rates=rates,
+        sources={
+            "bandwidth": "measured",
+            "matrix": "measured",
+            "rates": "ceilings, corrected by the calibration points",
+        },
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            model = next(
+                (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+            )
+    except OSError:
+        model = ""
+    return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def _bandwidth(found: Measured) -> float:
+    """The highest rate at which a large kernel moved bytes."""
+    rates = [
+        (kernel.read_bytes + kernel.written_bytes) / seconds for kernel, seconds in found if not kernel.flops
+    ]
+    large = [
+        (kernel.read_bytes + kernel.written_bytes) / seconds
+        for kernel, seconds in found
+        if not kernel.flops and kernel.read_bytes + kernel.written_bytes > _LARGE
+    ]
+    return _rounded(max(large or rates or [1e9]))
+
+
+def _peaks(found: Measured, kind: str) -> dict[str, float]:
+    """The highest rate of products in each element type."""
+    peaks: dict[str, float] = defaultdict(float)
+    for kernel, seconds in found:
+        if kernel.flops and kernel.family in ("matmul", "convolution"):
+            name = "float8" if kernel.dtype.startswith("float8") else kernel.dtype
+            if kind == "cuda" and kernel.family == "convolution" and name == "float32":
+                name = "tfloat32"
+            peaks[name] = max(peaks[name], _rounded(kernel.flops / seconds))
+    return dict(peaks)
+
+
+def _calibrations(found: Measured, known: Device, software: str) -> Iterable[Calibration]:
+    groups: dict[tuple[str, str, str], list[tuple[float, ...]]] = defaultdict(list)
+    for kernel, seconds in found:
+        model = modelled(kernel, known)
+        if model:
+            point = (*columns_of(kernel), seconds * 1e6, seconds / model)
+            groups[kernel.family, variant_of(kernel), kernel.dtype].append(tuple(map(_rounded, point)))
+    for (family, variant, dtype), points in sorted(groups.items()):
+        kept = [point for index, point in enumerate(points) if index % _HELD_OUT or len(points) < _HELD_OUT]
+        one = Calibration(
+            *(family, variant, dtype, names_of(family, len(points[0])), tuple(kept[:_MOST]), software),
+            data="random normal numbers; weights not in the cache",
+            source="measured by graphflops profile",
+        )
+        yield replace(one, error=_error(one, points[::_HELD_OUT])) if len(points) >= 2 * _HELD_OUT else one
+
+
+def _error(one: Calibration, held_out: list[tuple[float, ...]]) -> tuple[float, float, float]:
+    """Median, mean and 90th percentile of the relative error of kernels that are not among the points."""
+    errors = sorted(abs(interpolated(one, point[:-2]).factor / point[-1] - 1) for point in held_out)
+    last = len(errors) - 1
+    found = errors[last // 2], sum(errors) / len(errors), errors[round(0.9 * last)]
+    return tuple(map(_rounded, found))  # type: ignore[return-value]
+
+
+def _rounded(number: Any) -> float:
+    return float(f"{number:.{_DIGITS}g}")

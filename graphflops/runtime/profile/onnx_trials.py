@@ -1,0 +1,122 @@
+"""Kernels of onnxruntime on the CPU to be measured: models of one operator each."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
+from onnx import TensorProto, helper
+
+from graphflops.runtime.profile.trial import CpuClock, Trial, spread
+from graphflops.time.kernel import Convolution, Kernel, Product, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.runtime.profile.trial import Calls
+    from graphflops.time.kernel import Family
+
+_WIDTH = 4  # bytes of a float32
+_OPSET = 17
+_MOST_FLOPS = 2e10
+_IMAGES = ((7, 512), (14, 256), (28, 128), (56, 64), (112, 32), (224, 16))
+
+
+class OnnxClock(CpuClock):
+    """Times models of onnxruntime on the CPU."""
+
+    version = onnxruntime.__version__
+    runtime = "onnxruntime"
+
+
+# Operator, family, variant, inputs of the tensor's size, further inputs of a row's size, arithmetic per element, attributes.
+_ROWWISE: tuple[tuple[str, Family, str, int, int, int, dict[str, Any]], ...] = (
+    ("Relu", "elementwise", "", 1, 0, 1, {}),
+    ("Add", "elementwise", "", 2, 0, 1, {}),
+    ("Mul", "elementwise", "strided", 1, 1, 1, {}),
+    ("Sigmoid", "elementwise", "", 1, 0, 4, {}),
+    ("Erf", "elementwise", "", 1, 0, 8, {}),
+    ("Softmax", "softmax", "", 1, 0, 5, {"axis": -1}),
+    ("LayerNormalization", "normalization", "", 1, 2, 8, {"axis": -1}),
+    ("ReduceMean", "reduction", "", 1, 0, 1, {"axes": [-1]}),
+    ("Transpose", "copy", "strided", 1, 0, 0, {"perm": [1, 0]}),
+)
+
+
+def onnx_trials(clock: OnnxClock) -> Iterator[Trial]:
+    """Products, convolutions and operators on rows, from small to as large as a few milliseconds allow."""
+    for m, n, k in spread(60, (1, 4000), (4, 400), (4, 400)):
+        yield from _product(Product(m, 16 * n, 16 * k, layout="nn"))
+    for batch, m, n in spread(20, (2, 64), (16, 512), (16, 512)):
+        yield from _product(Product(m, n, 64, batch, layout="nn"))
+    for side, channels in _IMAGES:
+        for width, groups, batch in (
+            (1, 1, 1),
+            (3, 1, 1),
+            (3, channels, 1),
+            (3, 1, 4),
+            (1, 1, 8),
+            (5, channels, 4),
+        ):
+            yield from _convolution(batch, channels, side, width, groups)
+    for row in _ROWWISE:
+        for elements, columns in spread(12, (4096, 2**23), (32, 4096)):
+            yield _rowwise(row, max(1, elements // columns), columns)
+
+
+def _product(sizes: Product) -> Iterator[Trial]:
+    lead = (sizes.batch,) if sizes.batch > 1 else ()
+    shapes = ((*lead, sizes.m, sizes.k), (*lead, sizes.k, sizes.n))
+    flops = 2 * sizes.batch * sizes.m * sizes.n * sizes.k
+    if flops <= _MOST_FLOPS:
+        read, written = sum(map(prod, shapes)), sizes.batch * sizes.m * sizes.n
+        kernel = Kernel("matmul", "float32", flops, 0, _WIDTH * read, _WIDTH * written, sizes)
+        yield Trial(kernel, partial(_prepare, "MatMul", shapes, {}, sizes.batch == 1))
+
+
+def _convolution(batch: int, channels: int, side: int, width: int, groups: int) -> Iterator[Trial]:
+    shapes = ((batch, channels, side, side), (channels, channels // groups, width, width))
+    flops = 2 * prod(shapes[0]) * channels // groups * width * width
+    if flops <= _MOST_FLOPS:
+        axes = (side, side), (side, side), (width, width)
+        sizes = Convolution(batch, channels, channels, *axes, groups)
+        read = prod(shapes[0]) + prod(shapes[1])
+        kernel = Kernel("convolution", "float32", flops, 0, _WIDTH * read, _WIDTH * prod(shapes[0]), sizes)
+        attributes = {"group": groups, "pads": [width // 2] * 4}
+        yield Trial(kernel, partial(_prepare, "Conv", shapes, attributes, True))
+
+
+def _rowwise(row: tuple[str, Family, str, int, int, int, dict[str, Any]], rows: int, columns: int) -> Trial:
+    name, family, variant, whole, of_rows, work, attributes = row
+    shapes = ((rows, columns),) * whole + ((columns,),) * of_rows
+    read, written = sum(map(prod, shapes)), rows if name == "ReduceMean" else rows * columns
+    sizes = None if family == "elementwise" else Rows(rows, columns)
+    moved = _WIDTH * read, _WIDTH * written
+    kernel = Kernel(family, "float32", 0, work * rows * columns, *moved, sizes, variant=variant)
+    return Trial(kernel, partial(_prepare, name, shapes, attributes, False))
+
+
+def _prepare(
+    name: str, shapes: tuple[tuple[int, ...], ...], attributes: dict[str, Any], is_weight: bool
+) -> Calls:
+    """A session that runs one operator; the last input of a product or convolution is a constant, as weights are."""
+    names = [f"x{index}" for index in range(len(shapes))]
+    chance = np.random.default_rng(0)
+    values = dict(zip(names, (chance.standard_normal(shape, np.float32) for shape in shapes), strict=True))
+    node = helper.make_node(name, names, ["y"], **attributes)
+    inputs = [helper.make_tensor_value_info(key, TensorProto.FLOAT, values[key].shape) for key in names]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    constants = []
+    if is_weight:
+        weight = values.pop(names[-1])
+        constants = [
+            helper.make_tensor(names[-1], TensorProto.FLOAT, weight.shape, weight.tobytes(), raw=True)
+        ]
+        inputs.pop()
+    graph = helper.make_graph([node], "trial", inputs, [output], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return [partial(session.run, None, values)]

@@ -1,0 +1,80 @@
+"""Measuring this machine: the command, the file that it writes, and errors that say what to do."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from graphflops.cli import main
+from graphflops.commands.profile import profile as command
+from graphflops.devices import device
+from graphflops.runtime.profile import make
+from graphflops.runtime.profile.trial import CpuClock, spread
+from graphflops.time.kernel import Kernel, Product
+from graphflops.time.predict import predict
+
+
+@pytest.fixture(params=["torch", "onnxruntime"])
+def written(request, tmp_path, monkeypatch):
+    if request.param == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(make, "_LIMIT", 3.0)
+    path = tmp_path / "mine.json"
+    done = CliRunner().invoke(
+        command,
+        ["--device", "cpu", "--runtime", request.param, "--output", str(path)],
+        catch_exceptions=False,
+    )
+    return path, done
+
+
+def test_a_profile_of_this_cpu_can_be_used(written):
+    path, done = written
+    assert done.exit_code == 0
+    assert "FLOP/s" in done.output
+    assert path.stat().st_size < 100_000
+    known = device(str(path))
+    assert known.bandwidth > 1e7
+    assert known.matrix["float32"] > 1e6
+    sizes = Product(64, 64, 64)
+    kernel = Kernel("matmul", "float32", 2 * 64**3, 0, 2 * 4 * 64**2, 4 * 64**2, sizes)
+    assert 1e-8 < predict(kernel, known).seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cuda", "--runtime", "onnxruntime", "--output", "x.json"], "measures the CPU"),
+        (["--device", "cpu", "--output", "x.txt"], "a profile is a .json file"),
+        (["--device", "cpu"], "Missing option '--output'"),
+    ],
+)
+def test_wrong_usage_is_said(arguments, message):
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_a_machine_without_a_gpu_is_one_line(capsys, tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "--output", str(tmp_path / "x.json")])
+    assert ended.value.code == 1
+    assert "torch finds no GPU on this machine" in capsys.readouterr().err
+
+
+def test_points_are_spread_over_the_whole_box():
+    points = spread(256, (1, 2**16), (4, 2**10))
+    assert {min(7, int(m).bit_length() // 2) for m, _ in points} >= {1, 4, 7}
+    assert all(1 <= m <= 2**16 and 4 <= n <= 2**10 for m, n in points)
+
+
+def test_a_clock_counts_seconds():
+    import time
+
+    assert CpuClock().seconds([lambda: time.sleep(0.01)]) == pytest.approx(0.01, rel=0.5)
