@@ -9,11 +9,13 @@ from graphflops.budget.amounts import amount
 from graphflops.devices import complete, published
 from graphflops.devices import device as device_named
 from graphflops.errors import OptionError
+from graphflops.kv_cache import KvCache, kv_cache, requests_within
 from graphflops.loading import analyze, saved_report
 from graphflops.memory.allocator import OutOfMemory
+from graphflops.memory.ledger import on_device
 from graphflops.rendered import Rendered
 from graphflops.training import Training, training_of
-from graphflops.varied_size import VariedSize
+from graphflops.varied_size import SPARE, VariedSize
 
 if TYPE_CHECKING:
     from graphflops.devices import Device
@@ -50,7 +52,8 @@ class Fits(Rendered):
     """Whether a program fits.
 
     report: of the model, with its phases on the first device. varied: the size that is varied, as it was named; "" for none.
-    at_largest: the phase at the largest size that fits on the first device, and one step further.
+    at_largest: the phase at the largest size that fits on the first device, and one step further. cache: of a decoder,
+    with its requests: by length of the cache the most that fit on the first device.
     """
 
     report: Report
@@ -59,6 +62,8 @@ class Fits(Rendered):
     varied: str = ""
     at_largest: tuple[PhaseMemory, PhaseMemory] | None = None
     remedies: tuple[Remedy, ...] = ()
+    cache: KvCache | None = None
+    requests: tuple[tuple[int, int], ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -96,6 +101,10 @@ def fits(
     verdicts = tuple([verdict(size, one) for one in devices])
     first = devices[0]
     found = Fits(report, size.at(None, first), verdicts, vary or "")
+    if (cache := kv_cache(report)) is not None:
+        room = _limit(first) - int(SPARE * _limit(first))
+        requests = requests_within(report, on_device(report.memory_use[-1], first), cache, room)
+        found = replace(found, cache=cache, requests=tuple(requests))
     if vary:
         largest = verdicts[0].largest
         limit = _limit(first) if largest else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Share of the memory beside parameters and optimizer that is kept free, for what is not predicted: where the allocator's
 # segments end up, which decides how much of them no request fits into (docs/memory.md).
-_SPARE = 0.05
+SPARE = 0.05
 _MOST = 2**40
 
 
@@ -77,7 +77,7 @@ class VariedSize:
             fixed = evaluate(
                 total(held.bytes for held in entry.timeline.held if held.kind in LASTING), values
             )
-            limit -= int(_SPARE * max(limit - (fixed or 0), 0))
+            limit -= int(SPARE * max(limit - (fixed or 0), 0))
             if needed > limit:
                 raise OutOfMemory
         found = at_sizes(entry, values, Allocator(limit), report.rows)

@@ -149,3 +149,26 @@ def test_one_program_tells_prefill_and_decode() -> None:
     assert (decode.sizes["x[1]"], decode.sizes["keys[2]"]) == (1, 512)
     # One token reads all weights and the cache of 512; 512 tokens read the weights once too.
     assert prefill.intensity > 50 * decode.intensity  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("into", ["joined", "index_copy_", "index_put"])
+def test_requests_that_fit_beside_their_caches(into: str) -> None:
+    from graphflops.fits import fits
+
+    batch, length = torch.export.Dim("b", min=1, max=100_000), torch.export.Dim("s", min=2, max=8192)
+    cache = torch.zeros(BATCH, SHARED, 24, EACH)
+    program = torch.export.export(
+        Step(into).eval(),
+        (torch.zeros(BATCH, 1, WIDTH), cache, cache.clone(), torch.arange(1)),
+        dynamic_shapes=({0: batch}, {0: batch, 2: length}, {0: batch, 2: length}, None),
+    )
+    found = fits(program, memory="2GB")
+    assert found.cache is not None
+    assert (found.cache.inputs, found.cache.token_bytes) == (2, 2 * SHARED * EACH * 4)
+    requests = dict(found.requests)
+    assert [*requests] == [1024, 2048, 4096, 8192]
+    copies = 2 if into == "joined" else 1  # joining makes a new cache beside each old one
+    room = (2_000_000_000 - (found.entry.context or 0)) * 0.95
+    assert requests[8192] <= room / (found.cache.token_bytes * 8192) / 1
+    assert requests[8192] >= 0.8 * room / (found.cache.token_bytes * 8192 * (1 + copies / 2))
+    assert requests[1024] >= 7 * requests[8192]

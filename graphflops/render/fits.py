@@ -51,6 +51,13 @@ def json(found: Fits) -> str:
         "varied": found.varied or None,
         "devices": [_device(verdict) for verdict in found.verdicts],
         "memory": parts,
+        "cache": None
+        if found.cache is None
+        else {
+            "inputs": found.cache.inputs,
+            "token_bytes": found.cache.token_bytes,
+            "requests": [{"length": length, "requests": most} for length, most in found.requests],
+        },
         "remedies": [
             {"change": one.change, "option": one.option, "needed": one.needed, "fits": one.fits}
             for one in found.remedies
@@ -102,6 +109,19 @@ def _notes(found: Fits) -> Iterator[str]:
     sizes = [f"{safe(name, 40)} = {value}" for name, value in _values(found).items()]
     if sizes:
         yield f"at {', '.join(sizes[:8])}"
+    if found.cache is not None:
+        each = f"{memory(found.cache.token_bytes)} for each token of a request"
+        yield f"cache of keys and values: {found.cache.inputs} inputs, {each}"
+
+
+def _requests(found: Fits) -> TextTable:
+    """How many requests fit beside one another, by the length of their caches."""
+    assert found.cache is not None
+    lines = [
+        Entry([f"{length:,}", memory(found.cache.token_bytes * length), f"{most:,}"])
+        for length, most in found.requests
+    ]
+    return TextTable(("length of the cache", "bytes of one", "requests that fit"), lines)
 
 
 def _values(found: Fits) -> dict[str, int]:
@@ -121,6 +141,8 @@ def _tables(found: Fits) -> Iterator[TextTable]:
         )
     if not found.fits and found.at_largest is None and len(found.verdicts) == 1:
         yield _largest(found, numbers)
+    if found.requests:
+        yield _requests(found)
     if found.remedies:
         lines = [
             Entry([one.change, one.option, memory(one.needed), "yes" if one.fits else "no"])
