@@ -49,6 +49,7 @@ def remedies(
             continue
         yield from _less(_remedy(change, option, found, device), now)
     yield from _less(_accumulated(report, report_of, step, device), now)
+    yield from _less(_together(report, report_of, step, device), now)
 
 
 def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]]:
@@ -100,6 +101,22 @@ def _accumulated(
         return None
     option = f"--accumulate {2 * step.accumulate} --dim '{name}={half}'"
     return _remedy("half the batch, twice", option, found, device)
+
+
+def _together(
+    report: Report, report_of: Callable[..., Report], step: Training, device: Device
+) -> Remedy | None:
+    """Recomputed activations under autocast with a fused optimizer; None where the program does not take that."""
+    blocks = step.recompute or tuple(repeated_modules(report.modules))
+    if not blocks or step.precision is not None or "float32" not in report.parameter_dtypes:
+        return None
+    how = "fused" if step.optimizer in _ADAM else step.implementation
+    changed = replace(step, recompute=blocks, precision="bf16-mixed", implementation=how)
+    try:
+        found = report_of(changed)
+    except GraphflopsError:
+        return None
+    return _remedy("recompute, bfloat16, fused", "three of these options together", found, device)
 
 
 def _with_allocator(report: Report, device: Device) -> Remedy:
