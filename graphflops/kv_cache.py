@@ -1,7 +1,7 @@
 """The cache of keys and values that a decoder takes as inputs, and how many requests of a length fit beside it.
 
-An input is a cache where a call joins it with new entries along one axis (`cat`), or writes new entries into it along one
-axis (`index_copy`, `index_put`, `slice_scatter`, `scatter`). Its first axis counts requests.
+An input is a cache where a call joins it with new entries along one axis, or writes new entries into it along one axis. Its
+first axis counts requests.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Expr, evaluate, prod, symbol, total
+from graphflops.ops import operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from graphflops.report import Named, PhaseMemory, Report, Row
     from graphflops.tensor import TensorType
 
-_JOINS = ("aten.cat", "aten.concat", "onnx.Concat", "Concat")
-_WRITES = ("aten.index_copy", "aten.index_put", "aten.slice_scatter", "aten.scatter", "aten.copy_")
 _LENGTHS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 _FEWEST_AXES = 3
 _MOST_REQUESTS = 2**20
@@ -92,10 +91,13 @@ def _most(report: Report, entry: PhaseMemory, cache: KvCache, length: int, limit
 def _written(row: Row, given: dict[str, TensorType]) -> Iterator[tuple[str, int]]:
     """Inputs of the program that a call extends or writes into, and the axis along which it does."""
     operands = [named for named in row.inputs if named.name in given]
-    if row.op.startswith(_JOINS) and len(row.inputs) > 1 and row.outputs:
+    if not operands:
+        return
+    called = operator(row.op)
+    if called.name == "cat" and len(row.inputs) > 1 and row.outputs:
         for named in operands:
             yield from ((named.name, axis) for axis in _differing(named, row.outputs[0]))
-    elif row.op.startswith(_WRITES) and operands and row.inputs[0].name in given:
+    elif (called.kind == "scatter" or called.name == "slice_scatter") and row.inputs[0].name in given:
         parts = [named for named in row.inputs[1:] if named.type.rank == row.inputs[0].type.rank]
         for part in parts[:1]:
             yield from ((row.inputs[0].name, axis) for axis in _differing(row.inputs[0], part))
