@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -279,6 +280,21 @@ def test_new_gone_moved_and_unreadable_models(runner: Runner, repository: Reposi
     assert "205.4 k parameters" in run.summary
     assert "### bad.pt2: not analyzed" in run.summary
     assert run.outputs["changed"] == "3"
+
+
+def test_a_pointer_is_resolved_from_the_local_store_or_named(runner: Runner, repository: Repository) -> None:
+    content = (SAMPLES / "convnet.pt2").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(content)}\n"
+    base = repository.commit(net_pt2=SAMPLES / "lstm.pt2")
+    repository.commit(net_pt2=pointer)
+    run = fine(runner.run("push", {"before": base}))
+    assert "not analyzed" in run.summary
+    assert "that the local store does not have" in run.summary
+    place = repository.path / ".git" / "lfs" / "objects" / digest[:2] / digest[2:4] / digest
+    place.parent.mkdir(parents=True)
+    place.write_bytes(content)
+    assert "2.261 M" in fine(runner.run("push", {"before": base})).summary  # what the sample costs
 
 
 def test_models_are_those_of_the_patterns(runner: Runner, repository: Repository, changed: str) -> None:

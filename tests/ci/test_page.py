@@ -7,7 +7,9 @@ import pytest
 from graphflops.ci.changes import ModelChange
 from graphflops.ci.page import COMMENT, SUMMARY, comment, summary
 from graphflops.comparison.compare import compared
+from graphflops.errors import inert_in_logs
 from graphflops.findings import Finding, ModelFindings
+from graphflops.render.markdown import escaped
 from tests.render.reports import decoder
 
 OVER = Finding("GF301", "over-limit", "error", "é" * 900, "make it cheaper")
@@ -48,3 +50,28 @@ def test_names_of_files_are_shown_as_text() -> None:
     text = summary([ModelChange("<b>@x](y)\n.pt2", "gone")], None, [])
     assert "<b>" not in text
     assert "@x" not in text
+
+
+@pytest.mark.parametrize(
+    "text, inert",
+    [
+        ("::error::x", ":\u200b:error::x"),
+        ("a\n  ::set-output name=x::y\n", "a\n  :\u200b:set-output name=x::y\n"),
+        ("a ##[error]b", "a ##\u200b[error]b"),
+        ("std::vector and C++::x", "std::vector and C++::x"),
+    ],
+)
+def test_no_line_is_a_workflow_command(text: str, inert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    assert inert_in_logs(text) == text
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert inert_in_logs(text) == inert
+
+
+@pytest.mark.parametrize(
+    "name", ["@team", "me@x.org", "a #12", "GH-12", "http://evil.example", "www.evil.example", "o/r#1"]
+)
+def test_markdown_mentions_nobody(name: str) -> None:
+    text = escaped(name)
+    assert "\u200b" in text
+    assert text.replace("\u200b", "").replace("\\", "") == name

@@ -49,30 +49,47 @@ def causes(comparison: Comparison, lines: int, room: int | None = None) -> Itera
 
 
 def cause_words(cause: Cause, room: int | None = None) -> str:
-    """`blocks.0-15 (x16): 192 → 256 wide in gate, up, down`; without the modules where there is no room for them."""
-    if len(cause.folds) == 1:
-        return _fold_words(cause.folds[0])
-    if not cause.sizes[0].noun:
-        return _followed(cause)
+    """`blocks.0-15 (x16): 192 → 256 wide in gate, up, down`; shorter where there is less room."""
+    forms = _forms(cause) if len(cause.folds) > 1 else _fold_forms(cause)
+    return next((form for form in forms if room is None or len(form) <= room), forms[-1])
+
+
+def _forms(cause: Cause) -> list[str]:
+    """What several entries with one cause are called, the longest form first."""
     inside = _inside(cause)
     where = safe(cause.place, 120) or (listed(inside) if len(inside) <= _PARTS else "the whole model")
     times = f" (x{cause.times:,})" if cause.times > 1 else ""
     sizes = listed(map(_size, cause.sizes), _SIZES)
     forms = [f"{where}{times}: {sizes}", f"{where}: {sizes}", f"{where}: {_size(cause.sizes[0])}"]
+    if not cause.sizes[0].noun:
+        return [*_followed(cause), *forms]
     if cause.place and inside:
         forms.insert(0, f"{forms[0]} in {listed(inside, _PARTS)}")
-    return next((form for form in forms if room is None or len(form) <= room), forms[-1])
+    return forms
 
 
-def _followed(cause: Cause) -> str:
+def _followed(cause: Cause) -> list[str]:
     """Sizes of no weight: what happened where the operands are as before, and how many entries follow from it."""
     first = next((fold for fold in cause.folds if _begins(fold)), cause.folds[0])
     others = [path_of(fold) for fold in cause.folds if fold is not first]
-    return f"{_fold_words(first)}; then in {listed(others, 2)}"
+    begun = f"{path_of(first)}: {_size(cause.sizes[0])}"
+    return [
+        f"{_fold_words(first)}; then in {listed(others, 2)}",
+        f"{begun}; then in {count_of(len(others), 'more place')}",
+    ]
 
 
 def _begins(fold: Fold) -> bool:
     return all(fact.what == "result" for fact in fold.first.facts if fact.kind == "shape")
+
+
+def _fold_forms(cause: Cause) -> list[str]:
+    """What one entry is called, and the sizes alone where they say it."""
+    (fold,) = cause.folds
+    forms = [_fold_words(fold)]
+    if cause.sizes and cause.sizes[0].noun:
+        forms.append(f"{path_of(fold)}: {listed(map(_size, cause.sizes), _SIZES)}")
+    return forms
 
 
 def _fold_words(fold: Fold) -> str:
@@ -104,7 +121,7 @@ def _holds(figures: Mapping[str, Figure]) -> bool:
 
 def _size(size: Resized) -> str:
     sides = f"{size.before:,} → {size.after:,}"
-    if size.noun.endswith("heads"):
+    if size.noun == "kernel" or size.noun.endswith("heads"):
         return f"{size.noun} {sides}"
     return f"{sides} {size.noun}".strip()
 
