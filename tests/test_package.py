@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "sympy", "networkx", "onnx", "rich", "msgspec")
+HEAVY = ("torch", "numpy", "sympy", "networkx", "onnx", "tqdm", "msgspec")
 
 
 def imported(code: str) -> set[str]:

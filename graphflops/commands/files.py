@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,8 @@ from graphflops.errors import inert_in_logs
 from graphflops.writing import whole
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from graphflops.graph import Graph
     from graphflops.report import Report
 
@@ -97,32 +100,27 @@ def _is_file(stream: IO[str]) -> bool:
 
 
 class Progress:
-    """A bar on stderr for work that takes longer than a second, on a terminal only."""
+    """A bar on stderr for work that takes longer than a second, on a terminal only. It is wiped when the work is done."""
 
     def __init__(self, doing: str = "analyzing") -> None:
-        from time import monotonic
-
         self.doing = doing
-        self.clock = monotonic
+        self.bar: tqdm[Any] | None = None
         self.start = monotonic()
         self.shown = sys.stderr.isatty()
-        self.bar: Any = None
 
     def __call__(self, done: int, total: int) -> None:
-        if not self.shown or (self.bar is None and self.clock() - self.start < 1):
+        if not self.shown or (self.bar is None and monotonic() - self.start < 1):
             return
         if self.bar is None:
-            from rich.console import Console
-            from rich.progress import Progress as Bar
+            from tqdm import tqdm
 
-            self.bar = Bar(console=Console(stderr=True), transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task(self.doing, total=total)
-        self.bar.update(self.task, completed=done, total=total)
+            self.bar = tqdm(desc=self.doing, total=total, leave=False, dynamic_ncols=True)
+        self.bar.total = total
+        self.bar.update(done - self.bar.n)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:
         if self.bar is not None:
-            self.bar.stop()
+            self.bar.close()
