@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import click
 from graphflops.cli import COMMANDS, main
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.rules import known
+from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,18 +32,24 @@ FOLDER = ROOT / "docs" / "reference"
 
 
 def write_pages(_app: Sphinx) -> None:
-    """Writes every generated page anew."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    (FOLDER / "rules").mkdir(parents=True)
+    """Writes the generated pages that are not as they should be: two builds at a time do not disturb each other."""
+    rules = dict(rule_pages())
     pages = {
         "command-line.md": command_line(),
         "codes.md": codes(),
         "schemas.md": schemas(),
-        **{f"rules/{name}.md": text for name, text in rule_pages()},
+        "rules/index.md": rule_index([*rules]),
+        **{f"rules/{name}.md": text for name, text in rules.items()},
     }
-    pages["rules/index.md"] = rule_index([name for name in pages if name.startswith("rules/")])
+    for path in FOLDER.rglob("*.md"):
+        if path.relative_to(FOLDER).as_posix() not in pages:
+            path.unlink()
     for name, text in pages.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+        path = FOLDER / name
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole(str(path)) as part:
+                Path(part).write_text(text, encoding="utf-8")
 
 
 def command_line() -> str:
@@ -139,12 +145,11 @@ def _code(function: Callable[..., Any]) -> str:
     return f"```python\n{inspect.cleandoc(inspect.getsource(function))}\n```\n"
 
 
-def rule_index(pages: list[str]) -> str:
+def rule_index(names: list[str]) -> str:
     """The families, with how many operators each prices."""
     counts: dict[str, int] = defaultdict(int)
     for rule in known():
         counts[rule.home.removeprefix("graphflops.rules.")] += 1
-    names = [Path(page).stem if page.count(".") == 1 else Path(page).name[:-3] for page in pages]
     rows = [f"| [{name}]({name}.md) | {counts[name]} |" for name in names]
     tree = "\n".join([":::{toctree}", ":hidden:", "", *names, ":::"])
     head = "# Rules\n\nOne page for each file of rules: what an operator costs, in words and as the code that computes it.\n"
