@@ -62,9 +62,10 @@ def escaped(text: str) -> str:
 
 def drawn(grid: TextTable) -> str:
     """A table."""
+    title = f"{escaped(grid.title)}:\n\n" if grid.title else ""
     rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
     lines = [grid.heads, rules]
     lines += [
         [escaped(cell) for cell in (entry.path or entry.cells[0], *entry.cells[1:])] for entry in grid.entries
     ]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return title + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

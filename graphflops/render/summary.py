@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SIZES = 8  # sizes listed
 _PER_CODE = 8  # diagnostics listed of one code
 _BRANCHES = 8  # calls listed that choose between graphs
-_FORMULA = 60  # characters of a formula in the middle of a line
+_FORMULA = 60  # characters
 _NAMED = frozenset(  # quantities that a line of their own names
     ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
 )
@@ -119,9 +119,9 @@ def _about(name: str, report: Report) -> str:
     return ", ".join(part for part in (where, given) if part) + (f" ({span})" if span else "")
 
 
-def facts(report: Report, ledger: Ledger) -> Iterator[Fact]:
-    """The totals, line by line."""
-    numbers, cost = Numbers(report.value, _FORMULA, report.names), report.totals.cost
+def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iterator[Fact]:
+    """The totals, line by line. formula_width: of a formula in the middle of a line."""
+    numbers, cost = Numbers(report.value, formula_width, report.names), report.totals.cost
     least = ">= " if report.coverage.unknown else ""
     yield from _matrix_facts(report, ledger, numbers)
     if cost.masked_flops != 0:

@@ -37,7 +37,7 @@ _WORD = re.compile(
 )  # a number and its unit are one word
 
 Styled = tuple[str, str]  # a text and the name of its style, "" for plain
-_NARROWEST = 12  # characters of a formula in a table
+_NARROWEST, _LONGEST = 12, 1_000  # characters of a formula in a table
 _BESIDE = 24  # characters of a formula beside its total; below that it stands on a line of its own
 
 
@@ -56,13 +56,14 @@ def table(
     depth: levels of the tree; None shows as many as fit a screen.
     top: lines of a table, or lines under one module; what does not fit is one line together.
     """
-    ledger = Ledger(report, formula_width=min(max((width - 60) // 2, _NARROWEST), 40))
+    room = min(max((width - 60) // 2, _NARROWEST), _LONGEST)
+    ledger = Ledger(report, formula_width=room)
     page = Page(width, color)
     page.line((summary.title(report), "bold"), f"  {summary.headline(report)}")
     for size, about in _padded(summary.sizes(report)):
         page.line(f"  {size}", (f"  {about}", "dim"))
     page.line()
-    listed = list(summary.facts(report, ledger))
+    listed = list(summary.facts(report, ledger, max(room, 60)))
     room = max(len(fact.label) for fact in listed) + 2
     for fact in listed:
         _fact_line(page, fact, room)
@@ -131,6 +132,8 @@ class Page:
             room = max(columns(row[0]) for row in (heads, *rows))
             for row in (heads, *rows):
                 row[0] = _aligned(row[0], room, at_right=True)
+        if grid.title:
+            self.line((" " * _MARGIN + grid.title, "bold"))
         for number, block in enumerate(_blocks(grid, rows, self.width - _MARGIN)):
             if number:
                 self.line()

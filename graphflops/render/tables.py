@@ -38,11 +38,12 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table. The first `names` columns hold names, the others figures."""
+    """A table. The first `names` columns hold names, the others figures. title: a line above it."""
 
     heads: Sequence[str]
     entries: Sequence[Entry]
     names: int = 1
+    title: str = ""
 
 
 def listing(listing: Listing) -> TextTable:
@@ -121,7 +122,7 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
     yield TextTable(("device memory", *(entry.phase for entry in phases)), lines)
     peak = f"at the peak of {phases[-1].phase}: {memory.peak_line(report, phases[-1])}"
     held = [Entry([*line]) for line in memory.largest(report, phases[-1], numbers)]
-    yield TextTable((peak, "", "", "bytes"), held, names=3)
+    yield TextTable(("held", "what", "where", "bytes"), held, 3, peak)
 
 
 def _phase(totals: Totals, numbers: Numbers, least: str) -> list[str]:
@@ -200,7 +201,16 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
         entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
-    return TextTable(heads, entries)
+    return _without_empty(TextTable(heads, entries))
+
+
+def _without_empty(grid: TextTable) -> TextTable:
+    """The table without columns in which no line has anything."""
+    if not grid.entries:
+        return grid
+    kept = [i for i in range(len(grid.heads)) if any(entry.cells[i] for entry in grid.entries)]
+    entries = [entry._replace(cells=[entry.cells[i] for i in kept]) for entry in grid.entries]
+    return TextTable([grid.heads[i] for i in kept], entries)
 
 
 def _attention(

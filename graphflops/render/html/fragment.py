@@ -42,7 +42,8 @@ def table(grid: TextTable) -> str:
     sides = ["left" if index < grid.names else "right" for index in range(len(grid.heads))]
     heads = _cells("th", sides, grid.heads)
     rows = "".join(f"<tr>{_cells('td', sides, entry.cells, entry.level)}</tr>" for entry in grid.entries)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    title = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
+    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def escaped(text: str) -> str:
