@@ -2,7 +2,7 @@
 
 `python -m benchmarks.time --device h200` builds each model of `memory_models.py` with random weights, in bfloat16 and some
 in float32, measures it eagerly, as a CUDA graph and under `torch.compile`, and an AdamW step, and prints measured and
-predicted milliseconds. Constants were fitted to models of the first table (`READ_FROM`); those of the second were never used for them.
+predicted milliseconds. Constants were fitted to models of the first table; those of the second were never used for them.
 `--only WORD` runs the models whose name holds the word; `--compiled` adds torch.compile, which takes minutes.
 """
 

@@ -152,8 +152,15 @@ def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
             reads = out.full_bytes * (1 + min(len(call.operands), 2))
             kernels += [elementwise(out, reads, out.full_bytes, 2 * out.numel)] * (1 + extra)
         if operand.numel < out.numel:
-            kernels.append(reduction(out, operand.numel, is_inner=operand.shape[-1:] != out.shape[-1:]))
+            kernels.append(_summed(out, operand))
     return kernels
+
+
+def _summed(out: Tensor, operand: Tensor) -> Kernel:
+    """The sum of a gradient over the axes that were broadcast; over a few repeats it runs like a pointwise kernel."""
+    if out.numel < _FEW_REPEATS * operand.numel:
+        return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
+    return reduction(out, operand.numel, is_inner=operand.shape[-1:] != out.shape[-1:])
 
 
 def _cast_backward(call: ConcreteCall) -> list[Kernel]:
@@ -176,7 +183,7 @@ def _view_backward(call: ConcreteCall) -> list[Kernel]:
     if name in ("split", "chunk", "unbind"):
         return [Kernel("copy", x.dtype, read_bytes=x.full_bytes, written_bytes=x.full_bytes)]
     if name == "expand" and x.numel < out.numel:
-        return [reduction(out, x.numel, is_inner=False)]
+        return [_summed(out, x)]
     return [copy(x)] if call.is_copy else []
 
 
@@ -201,8 +208,10 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
     table = call.operand("weight", "x")
     if out is None or table is None or not table.requires_grad:
         return []
-    kind = Kernel("scatter", table.dtype, 0, out.numel, out.full_bytes, out.full_bytes)
-    return [fill(table), kind]
+    added = Kernel(
+        "scatter", table.dtype, 0, out.numel, out.full_bytes, out.full_bytes, variant=call.operator.name
+    )
+    return [fill(table), added]
 
 
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
@@ -222,12 +231,21 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
     work = (cost.vector_flops + cost.transcendentals) // count
     moved = cost.read_bytes // count, cost.written_bytes // count
     family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
-    return [Kernel(family, like.dtype, cost.matrix_flops // count, work, *moved)] * count  # type: ignore[arg-type]
+    variant = f"{call.operator.name}_backward"
+    kernel = Kernel(family, like.dtype, cost.matrix_flops // count, work, *moved, variant=variant)  # type: ignore[arg-type]
+    return [kernel] * count
 
 
 # Kernels of a gradient beside the one that every elementwise operator has (derivatives.yaml of PyTorch).
 _FURTHER_KERNELS = {"pow": 2, "rsqrt": 2, "sqrt": 1, "abs": 1, "sin": 1, "cos": 1, "div": 1, "where": 1}
-_FAMILY_OF_BACKWARD = {"softmax": "softmax", "pooling": "pool", "dropout": "elementwise", "scan": "scan"}
+_FEW_REPEATS = 32
+_FAMILY_OF_BACKWARD = {
+    "softmax": "softmax",
+    "pooling": "pool",
+    "resampling": "pool",
+    "dropout": "elementwise",
+    "scan": "scan",
+}
 _BY_NAME: Mapping[str, Lowering] = {"pad": _pad}
 _FORWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise,

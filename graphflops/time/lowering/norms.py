@@ -49,14 +49,13 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
     x = call.operand("x")
     if x is None:
         return []
-    kernels = []
-    if x.requires_grad:
-        kernels.append(_kernel(call, x, 2 * x.full_bytes, x.full_bytes))
-    if call.wants("weight", "bias"):
-        kernels.append(Kernel("reduction", x.dtype, 0, 4 * x.numel, 2 * x.full_bytes, 0, _columns(call, x)))
-    if call.operator.name == "batch_norm":
-        return kernels[:1]
-    return kernels
+    name = call.operator.name
+    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
+    if name == "batch_norm":  # one kernel for all gradients
+        return [of_x]
+    moved = (4 * x.numel, 2 * x.full_bytes, 0)
+    of_weight = Kernel("reduction", x.dtype, 0, *moved, _columns(call, x), variant=f"{name}_weight")
+    return [of_x] * x.requires_grad + [of_weight] * call.wants("weight", "bias")
 
 
 def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
