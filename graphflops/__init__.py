@@ -17,6 +17,7 @@ __all__ = [
     "compare",
     "load",
     "mfu",
+    "mfu_callback",
     "rule",
     "validate",
 ]
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from graphflops.onnx_audit.audit import audit
     from graphflops.per_item import mfu
     from graphflops.rules import rule
+    from graphflops.runtime.mfu_callback import mfu_callback
     from graphflops.runtime.validate import validate
     from graphflops.training import Training
     from graphflops.version import __version__
@@ -44,6 +46,7 @@ _HOME = {
     "compare": "graphflops.comparison.models",
     "load": "graphflops.exporters",
     "mfu": "graphflops.per_item",
+    "mfu_callback": "graphflops.runtime.mfu_callback",
     "rule": "graphflops.rules",
     "validate": "graphflops.runtime.validate",
 }
