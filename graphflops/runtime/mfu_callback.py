@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:
     many share that batch. Raises OptionError where transformers is not installed.
     """
     try:
-        from transformers import TrainerCallback
+        callbacks = import_module("transformers.trainer_callback")
     except ImportError:
         raise OptionError("mfu_callback needs transformers: pip install transformers") from None
     steps = _Steps(report, device, devices)
@@ -27,7 +28,7 @@ def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:
         "on_step_end": lambda self, args, state, control, **_: steps.end(),
         "on_log": lambda self, args, state, control, logs=None, **_: steps.log(logs),
     }
-    return type("MfuCallback", (TrainerCallback,), events)()
+    return type("MfuCallback", (callbacks.TrainerCallback,), events)()
 
 
 class _Steps:

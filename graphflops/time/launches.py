@@ -39,10 +39,15 @@ class Launches:
 
 
 class Launcher:
-    """Lowers the calls of a program at given sizes; equal calls are lowered once."""
+    """Lowers the calls of a program at given sizes; equal calls are lowered once.
 
-    def __init__(self, program: PricedProgram, values: Mapping[str, int]) -> None:
+    is_eager: the program runs eagerly, without the masks that transformers builds where it cannot look at data: while it is
+    exported, compiled, or captured in a CUDA graph.
+    """
+
+    def __init__(self, program: PricedProgram, values: Mapping[str, int], *, is_eager: bool = True) -> None:
         self.program = program
+        self.is_eager = is_eager
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
@@ -92,7 +97,7 @@ class Launcher:
         """The calls that are made when the program runs, and how their values lie."""
         found = self.graphs.get(graph)
         if found is None:
-            calls = as_run(graph.calls, self.program.attentions)
+            calls = as_run(graph.calls, self.program.attentions) if self.is_eager else graph.calls
             found = self.graphs[graph] = calls, Layouts(calls, graph.values)
         return found
 

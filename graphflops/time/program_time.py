@@ -59,8 +59,8 @@ def _launcher(program: PricedProgram, execution: Execution, values: Mapping[str,
     if execution == "compiled":
         from graphflops.time.compiled import CompiledLauncher
 
-        return CompiledLauncher(program, values)
-    return Launcher(program, values)
+        return CompiledLauncher(program, values, is_eager=False)
+    return Launcher(program, values, is_eager=execution == "eager")
 
 
 def with_times(report: Report, program: PricedProgram, device: Device) -> Report:
