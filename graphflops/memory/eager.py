@@ -9,6 +9,7 @@ from graphflops.memory.export_only import as_run
 from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
+from graphflops.memory.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ class Eager(OnGpu):
 
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """Also the workspace of the CUDA kernel."""
+        layers = Recurrent.of(call, self.values)
+        if layers is not None:
+            return layers.workspace + (0 if saved != 0 else layers.reserve)
         own = super().forward_bytes(call, saved)
         return own + kernels.forward_bytes(call, self.values) + self.reordered(call)
 
@@ -44,8 +48,14 @@ class Eager(OnGpu):
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of the CUDA kernels."""
+        layers = Recurrent.of(call, self.values)
+        if layers is not None:
+            return layers.workspace
         return super().backward_bytes(call) + kernels.backward_bytes(call, self.values)
 
     def saved_bytes(self, call: PricedCall) -> Dim:
         """Also the copy of an operand that an in-place activation overwrites."""
+        layers = Recurrent.of(call, self.values)
+        if layers is not None and call.gradient is not None:
+            return layers.reserve
         return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)

@@ -112,11 +112,11 @@ class _Convolution:
 
     @staticmethod
     def of(call: PricedCall, values: Mapping[str, Value]) -> _Convolution | None:
-        """The convolution that a call is; None in other element types, which cuDNN computes in row-major order."""
+        """The convolution that a call is; None in element types that have no tensor cores."""
         arguments = call.node.arguments()
         x, weight = (_tensor(arguments.get(name), values) for name in ("x", "weight"))
         out = _tensor(call.node.outputs[0], values)
-        if x is None or weight is None or out is None or x.dtype.bits != 16 or x.rank < 3:
+        if x is None or weight is None or out is None or x.dtype.bits not in (16, 32) or x.rank < 3:
             return None
         return _Convolution(x, weight, out, arguments, call.node.operator.name == "conv_transpose")
 
@@ -141,7 +141,7 @@ class _Convolution:
     def is_plain_product(self) -> bool:
         """A pointwise convolution that cuDNN computes as a matrix product on tensors in row-major order."""
         positions = prod(self.x.shape[2:])
-        aligned = positions % _ALIGNED == 0 if isinstance(positions, int) else True
+        aligned = positions % _ALIGNED == 0 if isinstance(positions, int) and self.is_half else True
         return self.is_pointwise and all(step == 1 for step in self.stride) and bool(aligned)
 
     @property
@@ -150,10 +150,16 @@ class _Convolution:
         return self.stride == self.kernel and not any(self.padding) and not self.transposed
 
     @property
+    def is_half(self) -> bool:
+        return self.x.dtype.bits == 16
+
+    @property
     def is_image_stem(self) -> bool:
         """A first layer on a few channels with a small kernel, few patches' channels or a small batch: no tensor cores."""
-        if self.groups > 1 or self.transposed or self.channels == self.padded:
+        if self.groups > 1 or self.transposed or self.channels not in range(_ALIGNED):
             return False
+        if not self.is_half:
+            return self.is_patch
         positions, results, batch = prod(self.kernel), self.weight.shape[0], self.x.shape[0]
         is_small = (isinstance(positions, int) and positions <= _SMALL_KERNEL) or len(self.kernel) > 2
         is_narrow = self.is_patch and isinstance(results, int) and results < _WIDE_PATCH
@@ -192,7 +198,9 @@ class _Convolution:
 
     @property
     def padded(self) -> Dim:
-        """The channels with those that are added: up to a multiple of 8, in a group up to a power of two."""
+        """The channels; in half precision filled up to a multiple of 8, in a group to a power of two."""
+        if not self.is_half:
+            return self.channels
         if self.groups == 1:
             return ceil_div(self.channels, _ALIGNED) * _ALIGNED
         return 1 << (self.channels - 1).bit_length() if isinstance(self.channels, int) else self.channels

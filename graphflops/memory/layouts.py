@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 
+_BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
 _SOME_SIZE = 97  # used for any open size when strides are compared
 
 
@@ -102,6 +103,12 @@ class Layouts:
         if operator.kind == "attention":
             query = self.operand(arguments, "query")
             return self.as_operand([query], out) if query else None
+        if (
+            operator.kind == "recurrent"
+            and arguments.get(_BATCH_FIRST) is True
+            and out.rank == len(_STEPS_FIRST)
+        ):
+            return row_major(out.shape, _STEPS_FIRST)
         is_elementwise = operator.kind in ("elementwise", "comparison", "logic", "cast")
         return self.elementwise(call.uses, out) if is_elementwise else None
 

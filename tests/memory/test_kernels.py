@@ -45,8 +45,11 @@ def test_buffers_of_convolutions_are_those_measured(
     assert measured - HEADER <= eager - graph <= measured
 
 
-def test_convolutions_in_single_precision_need_no_copies() -> None:
-    program = graphflops.capture(nn.Conv2d(64, 64, 3).to("meta"), (torch.empty(2, 64, 9, 9, device="meta"),))
+def test_convolutions_in_double_precision_need_no_copies() -> None:
+    program = graphflops.capture(
+        nn.Conv2d(64, 64, 3).to("meta", torch.float64),
+        (torch.empty(2, 64, 9, 9, dtype=torch.float64, device="meta"),),
+    )
     graph, eager = (
         graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
     )

@@ -1,0 +1,36 @@
+"""Memory of cuDNN's LSTM: requested bytes that an H200 measured with PyTorch 2.11, less results and states."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+
+UNIT = 16 * 128 * 512  # steps of all sequences, hidden states
+
+MEASURED = [  # layers, both directions, element type; units of the reserve and of the workspace with the weights
+    (1, False, torch.bfloat16, 7.00, 12.08),
+    (2, False, torch.bfloat16, 15.07, 19.16),
+    (3, False, torch.bfloat16, 23.14, 25.23),
+    (2, True, torch.bfloat16, 32.27, 41.38),
+    (2, False, torch.float32, 11.03, 15.16),
+    (2, True, torch.float32, 22.13, 33.38),
+]
+
+
+@pytest.mark.parametrize(("layers", "both", "dtype", "reserve", "workspace"), MEASURED)
+def test_reserve_and_workspace(
+    layers: int, both: bool, dtype: torch.dtype, reserve: float, workspace: float
+) -> None:
+    module = nn.LSTM(512, 512, layers, bidirectional=both).to("meta", dtype)
+    x = torch.empty(128, 16, 512, dtype=dtype, device="meta")
+    report = graphflops.analyze(graphflops.capture(module, (x,)), training=True, execution="eager")
+    unit = UNIT * dtype.itemsize
+    kinds = {
+        kind: max(held.bytes for held in report.memory.held if held.kind == kind and "lstm" in held.name)
+        for kind in ("saved", "workspace")
+    }
+    assert kinds["saved"] / unit == pytest.approx(reserve, abs=0.3)
+    assert kinds["workspace"] / unit == pytest.approx(workspace, abs=0.6)
