@@ -99,7 +99,6 @@ def cluster(workers: int):
     port = random.randrange(20_000, 60_000)
     address = f"tcp://127.0.0.1:{port}"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    dask = [sys.executable, "-m", "distributed.cli"]
     programs = {
         "scheduler": [
             sys.executable,
@@ -122,18 +121,16 @@ def cluster(workers: int):
             for number in range(workers)
         },
     }
-    del dask
     found = {name: subprocess.Popen(command, **quiet) for name, command in programs.items()}
     try:
         yield address, found
     finally:
         for process in found.values():
-            process.terminate()
-        for process in found.values():
+            process.kill()
             process.wait()
 
 
-def peak_of_workers(output: subprocess.Popen[bytes]) -> int:
+def peak_of_workers() -> int:
     """The most memory that a worker process has had so far, from /proc."""
     most = 0
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -153,7 +150,7 @@ def measured(folder: Path, output: Path, *options: str) -> tuple[float, float, i
     most = 0
     while process.poll() is None:
         time.sleep(0.2)
-        most = max(most, peak_of_workers(process))
+        most = max(most, peak_of_workers())
     assert process.returncode == 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

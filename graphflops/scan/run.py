@@ -194,9 +194,9 @@ def _settle(table: _Table, jobs: Sequence[Job]) -> None:
         seen.add(key)
         return True
 
-    store.keep(table.folder, keep, "results")
+    store.keep(table.folder, keep, "results", _COLUMNS)
     for name, folder in table.tables(jobs[0]):
-        store.keep(folder, _current(last), name)
+        store.keep(folder, _current(last), name, ("path", "binding", "sha256"))
 
 
 def _order(table: _Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -283,7 +283,8 @@ def _on_cluster(address: str, known: frozenset[str]) -> Iterator[Any]:
         from distributed.scheduler import KilledWorker
     except ImportError:
         raise OptionError('--scheduler needs Dask: pip install "graphflops[scan]"') from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is lost is said in one line
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what is lost is said in one line
     try:
         client = Client(address, timeout=CONNECT, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:

@@ -76,8 +76,11 @@ def _part(path: str, wanted: Any) -> Any:
 
 def write(folder: str, rows: Iterable[Row], name: TableName = "results") -> None:
     """Adds a part, whole or not at all; the same rows twice are one part."""
+    _write(folder, pyarrow().Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
+
+
+def _write(folder: str, table: Any) -> None:
     arrow = pyarrow()
-    table = arrow.Table.from_pylist([dict(row) for row in rows], schema=schema(name))
     if not table.num_rows:
         return
     sink = arrow.BufferOutputStream()
@@ -111,13 +114,19 @@ def prepare(folder: str) -> None:
         raise FileError(f"{shown(folder)}: cannot be written: {error.strerror or error}") from None
 
 
-def keep(folder: str, wanted: Callable[[Mapping[str, Any]], bool], name: TableName) -> None:
-    """Takes out rows: a part that has some is written anew without them, and then removed."""
+def keep(
+    folder: str, wanted: Callable[[Mapping[str, Any]], bool], name: TableName, columns: Sequence[str]
+) -> None:
+    """Takes out rows: a part that has some is written anew without them, and then removed.
+
+    columns: those that `wanted` looks at.
+    """
+    every = schema(name)
+    seen = pyarrow().schema([every.field(column) for column in columns])
     for path in parts(folder):
-        rows = _part(path, schema(name)).to_pylist()
-        kept = [row for row in rows if wanted(row)]
-        if len(kept) < len(rows):
-            write(folder, kept, name)
+        mask = [wanted(row) for row in rows_of(_part(path, seen))]
+        if not all(mask):
+            _write(folder, _part(path, every).filter(pyarrow().array(mask)))
             os.unlink(path)
 
 
