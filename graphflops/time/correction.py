@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Calibration, Device
     from graphflops.time.kernel import Kernel
 
+NINE_OF_TEN = 1.645  # standard deviations
 _NEAREST = 24  # points that take part
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
 _MOST = 4.0  # largest correction, as a factor
@@ -83,7 +84,9 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     weights = _solved(matrix, likeness)
     found = mean + sum(weight * (ratio - mean) for weight, ratio in zip(weights, ratios, strict=True))
     left = 1 - sum(weight * like for weight, like in zip(weights, likeness, strict=True))
-    return Correction(exp(found), columns.signal * sqrt(max(left, 0.0) + noise))
+    deviation = columns.signal * sqrt(max(left, 0.0) + noise)
+    ninth = log(1 + calibration.error[2]) if calibration.error else 0.0
+    return Correction(exp(found), max(deviation, ninth / NINE_OF_TEN))
 
 
 def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:

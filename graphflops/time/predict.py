@@ -7,7 +7,7 @@ from math import exp
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.time import predict_attention, predict_products, predict_traffic
-from graphflops.time.correction import correction
+from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.kernel import Attention, Convolution, Kernel, Product, Recurrence
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ _MATRIX_SHARE = 0.75
 _MEMORY_SHARE = 0.8
 _SHORTEST = 2e-6
 _UNMEASURED = 2.0
-_NINE_OF_TEN = 1.645  # standard deviations
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
 _CELL = 1.5e-6  # seconds of the elementwise part of a recurrent step
 _RECURRENCE = 1.6  # the library may fuse all steps into one kernel
@@ -61,7 +60,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     corrected = correction(kernel, device)
     if corrected is not None:
         seconds *= corrected.factor
-        spread = exp(_NINE_OF_TEN * corrected.deviation)
+        spread = exp(NINE_OF_TEN * corrected.deviation)
     bound: Bound = "memory"
     if max(arithmetic, traffic) < seconds / 3:
         bound = "latency"
@@ -118,10 +117,11 @@ def _modelled(
 def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] | None:
     """The constants for a kernel: of its variant and width of elements if these were measured apart, else of its family."""
     bits = str(int(8 * width))
-    variants = [".".join(filter(None, (kernel.family, *parts))) for parts in _variants(kernel)]
-    for name in (*(f"{variant}.{bits}" for variant in variants), *variants):
-        if name in device.rates:
-            return device.rates[name]
+    for parts in _variants(kernel):
+        variant = ".".join(filter(None, (kernel.family, *parts)))
+        for name in (f"{variant}.{bits}", variant):
+            if name in device.rates:
+                return device.rates[name]
     return None
 
 

@@ -7,6 +7,7 @@ tile sizes and splits.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -101,33 +102,43 @@ def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem
 
 def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
     """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored)."""
-    pixels, image = sizes.batch, sizes.batch
-    for size in sizes.result:
-        pixels *= size
-    for size in sizes.image:
-        image *= size
-    taps = 1
-    for size in sizes.filter:
-        taps *= size
+    pixels, image, taps = prod(sizes.result), prod(sizes.image), prod(sizes.filter)
     filters, channels = sizes.filters // sizes.groups, sizes.channels // sizes.groups
+    if _is_planar(sizes):  # one product an image, pixels innermost
+        alignment = _alignment((pixels,), width)
+        return Problem(pixels, max(filters, 1), max(channels, 1), sizes.batch, width, alignment, moved, peak)
+    pixels, image = sizes.batch * pixels, sizes.batch * image
     m, n, k = {
         "input_gradient": (image, channels, max(1, filters * taps * pixels // max(image, 1))),
         "weight_gradient": (filters, channels * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
-    return Problem(
-        m, max(n, 1), max(k, 1), sizes.groups, width, _alignment((channels, filters), width), moved, peak
-    )
+    alignment = _alignment((channels, filters), width)
+    return Problem(m, max(n, 1), max(k, 1), sizes.groups, width, alignment, moved, peak)
 
 
 def convolution_kind(sizes: Convolution) -> str:
     """What tells convolutions apart: few or uneven channels, one channel a group and several groups have slower kernels."""
+    last = "_last" if sizes.channels_last else ""
     if sizes.groups > 1:
-        if sizes.channels != sizes.groups:
-            return "grouped"
-        return "depthwise_last" if sizes.channels_last else "depthwise"
+        if sizes.channels == sizes.groups:
+            return f"depthwise{last}"
+        return "grouped" if len(sizes.filter) > 1 else "grouped_sequence"
     if sizes.channels % 8:
-        return "stem"
-    return "pointwise" if set(sizes.filter) == {1} else "dense"
+        return f"stem{last}"
+    if not _is_pointwise(sizes):
+        return "dense"
+    is_uneven = _is_planar(sizes) and prod(sizes.result) % 8 and sizes.channels % 64
+    return "pointwise_uneven" if is_uneven else "pointwise"
+
+
+def _is_pointwise(sizes: Convolution) -> bool:
+    return set(sizes.filter) == {1} and sizes.groups == 1
+
+
+def _is_planar(sizes: Convolution) -> bool:
+    """Whether it runs as a product for each image: one tap, stride 1, the channels not innermost."""
+    is_plain = sizes.image == sizes.result and not sizes.channels_last and sizes.phase == "forward"
+    return is_plain and _is_pointwise(sizes)
 
 
 def _alignment(sizes: tuple[int, ...], width: float) -> int:

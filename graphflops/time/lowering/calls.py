@@ -104,7 +104,8 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None:
         return []
-    return [Kernel("copy", out.dtype, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)]
+    variant = "" if all(x.is_contiguous for x in call.operands) else "strided"
+    return [Kernel("copy", out.dtype, 0, 0, call.cost.read_bytes, call.cost.written_bytes, variant=variant)]
 
 
 def _other(call: ConcreteCall) -> list[Kernel]:
