@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from graphflops.devices import Device
-    from graphflops.report import PhaseMemory, Report
+    from graphflops.report import MemoryPhase, PhaseMemory, Report
 
-# Share of the memory beside parameters and optimizer that is kept free, for what is not predicted: where the allocator's
-# segments end up, which decides how much of them no request fits into (docs/memory.md).
-SPARE = 0.05
+# Share of the memory beside parameters and optimizer that is kept free: which gaps stay between blocks is not predicted
+# exactly (docs/memory.md).
+SPARE: Mapping[MemoryPhase, float] = {"inference": 0.05, "training": 0.025}
 _MOST = 2**40
 
 
@@ -77,10 +77,14 @@ class VariedSize:
             fixed = evaluate(
                 total(held.bytes for held in entry.timeline.held if held.kind in LASTING), values
             )
-            limit -= int(SPARE * max(limit - (fixed or 0), 0))
+            limit -= int(SPARE[entry.phase] * max(limit - (fixed or 0), 0))
             if needed > limit:
                 raise OutOfMemory
-        found = at_sizes(entry, values, Allocator(limit), report.rows)
+        # In inference few large blocks come and go: what returning segments gains there is not to be relied on.
+        returns = entry.phase == "training"
+        found = at_sizes(entry, values, Allocator(limit if returns else None), report.rows)
+        if limit is not None and (found.reserved_peak or 0) > limit:
+            raise OutOfMemory
         names = (*dict.fromkeys(ENTRIES.values()), "requested_peak")
         quantities: dict[str, Any] = {name: evaluate(getattr(found, name), values) for name in names}
         return replace(found, **quantities)

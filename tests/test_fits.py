@@ -28,6 +28,7 @@ def test_a_small_model_fits_with_a_margin() -> None:
     assert found.fits
     assert verdict.needed == found.entry.device_total
     assert verdict.margin == verdict.memory - verdict.needed > 0
+    assert repr(found).startswith("<Fits yes: gqa_transformer.pt2 runs on NVIDIA H200")
 
 
 def test_the_exit_code_says_no() -> None:

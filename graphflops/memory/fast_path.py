@@ -43,7 +43,9 @@ def with_fast_paths(
             name
             for call in inside
             for name in call.node.outputs
-            if name is not None and (name in returned or readers.get(name, -1) > places[-1])
+            if name is not None
+            and isinstance(values.get(name), TensorType)  # sizes are computed beside the operator
+            and (name in returned or readers.get(name, -1) > places[-1])
         ]
         found += [module.call(results)] if kind and module.is_fast and results else inside
     return found
@@ -84,7 +86,9 @@ class _Module:
         sequences = [
             name
             for name in self.operands
-            if self.typed(name).dtype.is_floating and self.typed(name).rank == 3
+            if isinstance(value := self.values.get(name), TensorType)
+            and value.dtype.is_floating
+            and value.rank == 3
         ]
         return not drops and len(sequences) == 1 and self.score_bytes is not None
 

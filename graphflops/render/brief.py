@@ -41,6 +41,12 @@ def _comparison(found: Any) -> str:
     return next(iter(words.headlines(found)), " → ".join(titles(found)))
 
 
+def _fits(found: Any) -> str:
+    from graphflops.render.fits import verdict
+
+    return verdict(found)
+
+
 def _overview(found: Any) -> str:
     failed = sum(line.cost is None for line in found.lines)
     return count_of(len(found.lines), "model") + (f", {failed:,} failed" if failed else "")
@@ -75,6 +81,7 @@ _ABOUT = {
     "History": lambda found: f"{safe(found.path, 80)}: {count_of(len(found.points), 'commit')}",
     "Comparison": _comparison,
     "Findings": _findings,
+    "Fits": _fits,
     "Checked": _checked,
     "Audit": _audit,
     "Validation": _validation,

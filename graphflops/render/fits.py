@@ -27,7 +27,7 @@ def table(found: Fits, *, width: int = 120, color: bool = False) -> str:
     from graphflops.render.table import Page
 
     page = Page(width, color)
-    page.line((_verdict(found), "bold" if found.fits else "red"))
+    page.line((verdict(found), "bold" if found.fits else "red"))
     for note in _notes(found):
         page.line((f"  {note}", "dim"))
     for grid in _tables(found):
@@ -81,7 +81,7 @@ def _exact(quantity: Any, values: Any) -> int | None:
     return None if quantity is None else values(quantity)
 
 
-def _verdict(found: Fits) -> str:
+def verdict(found: Fits) -> str:
     """The first line: yes or no, with the margin or the largest size."""
     first, verb = found.verdicts[0], "run" if found.entry.phase == "inference" else "train"
     model = summary.title(found.report)
