@@ -36,7 +36,7 @@ class Eager(OnGpu):
         if layers is not None:
             return layers.workspace + (0 if saved != 0 else layers.reserve)
         own = super().forward_bytes(call, saved)
-        return own + kernels.forward_bytes(call, self.values) + self.reordered(call)
+        return own + kernels.forward_bytes(call, self.layouts) + self.reordered(call)
 
     def reordered(self, call: PricedCall) -> Dim:
         """Bytes of the copy that a softmax makes of an operand which does not lie in row-major order."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.cost import Value
+    from graphflops.memory.layouts import Layouts
     from graphflops.passes.program import PricedCall
 
 _ALIGNED = 8  # channels; fewer, or a number between multiples, are padded with zeros
@@ -35,12 +36,18 @@ _FEWEST_VALUES, _MOST_VALUES, _MULTIPROCESSORS, _BLOCKS_EACH = 16, 256, 132, 16
 _TEMPORARIES = {"pow": 2, "rsqrt": 2, "sqrt": 1, "abs": 1, "sin": 1, "cos": 1, "softmax": 1}
 
 
-def forward_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
+def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     """Bytes that the kernels of a call need beside its operands and results."""
-    kind, name = call.node.operator.kind, call.node.operator.name
+    kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     if kind == "convolution":
         found = _Convolution.of(call, values)
-        return 0 if found is None else found.forward
+        if found is None:
+            return 0
+        return (
+            found.forward_channels_last
+            if layouts.has_channels_last(call.tensors(values)[0])
+            else found.forward
+        )
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
         out = _tensor(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
@@ -171,11 +178,16 @@ class _Convolution:
             return 0
         if self.is_pointwise:
             return self.x.nbytes + self.out.nbytes
-        return (
-            self.weight.nbytes
-            if self.groups == 1 and self.is_patch and self.padded == self.channels
-            else self.copies
-        )
+        return self.copies
+
+    @property
+    def forward_channels_last(self) -> Dim:
+        """Where the operand has its channels last: the weight in that order, and an image padded to 8 channels."""
+        if self.is_depthwise or self.is_pointwise or self.is_image_stem:
+            return 0
+        is_padded = self.groups == 1 and self.padded != self.channels
+        weight = self.weight.nbytes
+        return (self.x.nbytes + weight) * self.padded // self.channels if is_padded else weight
 
     @property
     def backward(self) -> Dim:

@@ -103,6 +103,8 @@ class Layouts:
         if operator.kind == "attention":
             query = self.operand(arguments, "query")
             return self.as_operand([query], out) if query else None
+        if operator.kind == "convolution" and x and self.has_channels_last(x):
+            return row_major(out.shape, (0, *range(2, out.rank), 1))
         if (
             operator.kind == "recurrent"
             and arguments.get(_BATCH_FIRST) is True
@@ -111,6 +113,11 @@ class Layouts:
             return row_major(out.shape, _STEPS_FIRST)
         is_elementwise = operator.kind in ("elementwise", "comparison", "logic", "cast")
         return self.elementwise(call.uses, out) if is_elementwise else None
+
+    def has_channels_last(self, name: str) -> bool:
+        """Whether the channels of images are their innermost axis in memory."""
+        shape, strides = self.typed(name).shape, self.of(name)
+        return len(shape) > 2 and strides[1] == 1 and shape[1] != 1 and strides[-1] != 1
 
     def elementwise(self, names: Sequence[str], out: TensorType) -> Strides:
         """How the result of an elementwise call lies: its axes in the order of its operands' strides.

@@ -42,8 +42,10 @@ class Recurrent:
         """The layers of a call on padded sequences; None for other calls."""
         name = call.node.operator.name
         reserved = _RESERVED.get(name) if call.node.operator.kind == "recurrent" else None
+        if reserved is None:
+            return None
         out = values.get(call.node.outputs[0] or "")
-        if reserved is None or not isinstance(out, TensorType) or out.rank != _STEPS:
+        if not isinstance(out, TensorType) or out.rank != _STEPS:
             return None
         arguments = call.node.arguments()
         layers, directions = arguments.get("#4"), 2 if arguments.get(_BIDIRECTIONAL) is True else 1

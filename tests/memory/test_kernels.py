@@ -23,7 +23,7 @@ MEASURED = [
     (nn.Conv2d(3, 64, 7, stride=2, padding=3), (32, 3, 224, 224), 77_120_528),  # 3 channels padded to 8
     (nn.Conv2d(3, 768, 32, stride=32), (16, 3, 224, 224), 26_632_208),
     (nn.Conv2d(3, 64, 3, padding=1), (16, 3, 224, 224), 0),  # a small kernel on an image: no tensor cores
-    (nn.Conv2d(96, 192, 2, stride=2), (16, 96, 56, 56), 147_456),  # patches: the weight alone
+    (nn.Conv2d(96, 192, 2, stride=2), (8, 96, 56, 56), 7_372_816),
     (nn.Conv2d(320, 1280, 1), (32, 320, 7, 7), 5_017_616),  # 49 positions are no multiple of 8
     (nn.Conv2d(512, 1024, 1, stride=2), (32, 512, 28, 28), 38_535_315),
     (nn.Conv2d(64, 256, 1), (32, 64, 56, 56), 0),  # a matrix product
@@ -43,6 +43,25 @@ def test_buffers_of_convolutions_are_those_measured(
         graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
     )
     assert measured - HEADER <= eager - graph <= measured
+
+
+class ChannelsLast(nn.Module):
+    """A convolution of an operand whose channels are the innermost axis in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(96, 192, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
+
+
+def test_operands_with_channels_last_are_not_copied() -> None:
+    """The weight alone is; the result has its channels last too, so that `contiguous` copies nothing."""
+    x = torch.empty(16, 56, 56, 96, dtype=torch.bfloat16, device="meta")
+    program = graphflops.capture(ChannelsLast().to("meta", torch.bfloat16), (x,))
+    peak = graphflops.analyze(program, execution="eager").totals.peak_bytes
+    assert peak - x.nbytes == 2 * (16 * 28 * 28 * 192) + 2 * (192 * 96 * 2 * 2)
 
 
 def test_convolutions_in_double_precision_need_no_copies() -> None:
