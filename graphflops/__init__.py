@@ -15,6 +15,7 @@ __all__ = [
     "capture",
     "check",
     "compare",
+    "fits",
     "load",
     "mfu",
     "mfu_callback",
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from graphflops.comparison.models import compare
     from graphflops.exporters import load
     from graphflops.exporters.live import capture
+    from graphflops.fitting import fits
     from graphflops.loading import analyze
     from graphflops.onnx_audit.audit import audit
     from graphflops.per_item import mfu
@@ -44,6 +46,7 @@ _HOME = {
     "capture": "graphflops.exporters.live",
     "check": "graphflops.budget.run",
     "compare": "graphflops.comparison.models",
+    "fits": "graphflops.fitting",
     "load": "graphflops.exporters",
     "mfu": "graphflops.per_item",
     "mfu_callback": "graphflops.runtime.mfu_callback",

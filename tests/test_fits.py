@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from graphflops import analyze
 from graphflops.cli import main
-from graphflops.fits import fits
+from graphflops.fitting import fits
 from graphflops.remedies import repeated_modules
 
 SAMPLES = Path(__file__).parents[1] / "samples"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops import analyze, audit, check, compare, load
+from graphflops import analyze, audit, check, compare, fits, load
 from graphflops.errors import OptionError
 from graphflops.render import render
 from graphflops.sweep import Sweep
@@ -28,6 +28,7 @@ def results() -> list[object]:
         audit(SAMPLES / "gqa_transformer.onnx"),
         check([CONVNET, TRANSFORMER], {"matrix_flops": "1 kFLOP"}),
         Sweep.of(report, {"ids[1]": (16, 32)}),
+        fits(TRANSFORMER, memory="1GB", training=True),
     ]
 
 
@@ -56,7 +57,7 @@ def test_a_notebook_shows_what_its_conversion_keeps() -> None:
 
 
 def test_what_is_found_stands_in_the_notebook() -> None:
-    _, comparison, audited, checked, _ = results()
+    _, comparison, audited, checked, *_ = results()
     assert "convnet.pt2 → gqa_transformer.pt2" in comparison._repr_html_()  # type: ignore[attr-defined]
     assert "GF221 external-data-missing" in audited._repr_html_()  # type: ignore[attr-defined]
     assert "GF301 over-limit" in checked._repr_html_()  # type: ignore[attr-defined]
@@ -132,6 +133,8 @@ def test_a_module_needs_inputs_and_nothing_else_takes_them() -> None:
 
 
 def test_every_result_has_a_notebook_page_and_a_repr() -> None:
+    import graphflops.fitting
+    import graphflops.history
     import graphflops.overview
     import graphflops.runtime.validation
     from graphflops.render import brief

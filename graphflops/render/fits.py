@@ -9,6 +9,7 @@ import msgspec
 from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.json import inert
+from graphflops.render.markdown import drawn, escaped
 from graphflops.render.memory import described, label, largest, peak_line
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, memory, percent, safe
@@ -16,7 +17,7 @@ from graphflops.render.text import Numbers, memory, percent, safe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.fits import Fits, Verdict
+    from graphflops.fitting import Fits, Verdict
     from graphflops.report import PhaseMemory
 
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
@@ -30,10 +31,15 @@ def table(found: Fits, *, width: int = 120, color: bool = False) -> str:
     page.line((verdict(found), "bold" if found.fits else "red"))
     for note in _notes(found):
         page.line((f"  {note}", "dim"))
-    for grid in _tables(found):
+    for grid in tables(found):
         page.line()
         page.table(grid)
     return page.text()
+
+
+def markdown(found: Fits) -> str:
+    """The verdict, and the same tables."""
+    return f"**{escaped(verdict(found))}**\n" + "".join(f"\n{drawn(grid)}" for grid in tables(found))
 
 
 def json(found: Fits) -> str:
@@ -129,7 +135,8 @@ def _values(found: Fits) -> dict[str, int]:
     return {names[name]: value for name, value in values.items() if name in found.report.symbols}
 
 
-def _tables(found: Fits) -> Iterator[TextTable]:
+def tables(found: Fits) -> Iterator[TextTable]:
+    """The devices, what the memory holds, requests of a decoder, and what would take less."""
     numbers = Numbers(found.report.value, 40, found.report.names)
     if len(found.verdicts) > 1:
         yield _devices(found)

@@ -120,6 +120,7 @@ FORMATS = (
             "History": Renderer("graphflops.render.history:markdown"),
             "Comparison": Renderer("graphflops.render.diff.markdown:markdown", (*_CUTS, "verbose", "limit")),
             "Findings": Renderer("graphflops.render.findings:markdown", ("top", "limit")),
+            "Fits": Renderer("graphflops.render.fits:markdown"),
             "Validation": Renderer("graphflops.render.validation:markdown", ("top",)),
             "Listing": Renderer("graphflops.render.markdown:listing"),
         },

@@ -23,7 +23,7 @@ HOMES = {
     "History": "graphflops.history",
     "Comparison": "graphflops.comparison.result",
     "Findings": "graphflops.findings",
-    "Fits": "graphflops.fits",
+    "Fits": "graphflops.fitting",
     "Validation": "graphflops.runtime.validation",
     "Listing": "graphflops.render.listing",
 }

@@ -10,6 +10,7 @@ from graphflops.render.tables import Entry, TextTable
 
 if TYPE_CHECKING:
     from graphflops.findings import Findings, ModelFindings
+    from graphflops.fitting import Fits
     from graphflops.history import History
     from graphflops.overview import Overview
     from graphflops.sweep import Sweep
@@ -22,6 +23,7 @@ _OF = {
     "Sweep": f"{__name__}:sweep",
     "Overview": f"{__name__}:overview",
     "History": f"{__name__}:history",
+    "Fits": f"{__name__}:fits",
     "Validation": f"{__name__}:validation",
 }
 
@@ -36,6 +38,13 @@ def findings(found: Findings) -> str:
     from graphflops.render.conclusion import conclusion
 
     return f"<div><p><b>{escaped(conclusion(found.models))}</b></p>{''.join(map(_model, found.models))}</div>"
+
+
+def fits(found: Fits) -> str:
+    """The verdict and its tables."""
+    from graphflops.render.fits import tables, verdict
+
+    return f"<div><p><b>{escaped(verdict(found))}</b></p>{''.join(map(table, tables(found)))}</div>"
 
 
 def _model(model: ModelFindings) -> str:
