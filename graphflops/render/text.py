@@ -21,7 +21,7 @@ _HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
 _LEAST_SHARE = 0.05  # percent that print as 0.1
-_PRODUCT = re.compile(r"Symbol\('[^'\\]*'\)|\*\*(\d+)|\*")
+_PRODUCT = re.compile(r"\*\*(\d+)|\*")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
@@ -146,13 +146,11 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
 
 def named(text: str, names: Mapping[str, str] = _OWN) -> str:
     """The text of a formula in the notation for people: `·` and powers, sizes by their names."""
-    return called(_PRODUCT.sub(_symbol, text), names)
+    return _PRODUCT.sub(_symbol, called(text, names))
 
 
 def _symbol(found: re.Match[str]) -> str:
-    if found[1] is not None:
-        return found[1].translate(_SUPERSCRIPT)
-    return "·" if found[0] == "*" else found[0]
+    return "·" if found[1] is None else found[1].translate(_SUPERSCRIPT)
 
 
 def shortened(text: str, width: int) -> str:

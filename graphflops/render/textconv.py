@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from graphflops.budget.measure import TOP, Measures
 from graphflops.contradictions import contradictions
 from graphflops.cost import QUANTITIES, REPORTED
-from graphflops.render.text import count_of, safe, spans
+from graphflops.render.text import count_of, named, safe, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +52,10 @@ def _lines(measures: Measures) -> Iterator[str]:
     report = measures.report
     yield f"exported by {safe(report.origin.producer or report.origin.format)}"
     for name, info in report.symbols.items():
-        where = f" ({', '.join(safe(axis) for axis in info.where)})" if info.where else ""
-        yield f"size {safe(name)}{where} = {'?' if info.value is None else info.value}"
+        called = report.names[name]
+        axes = [safe(axis) for axis in info.where if axis != called]
+        where = f" ({', '.join(axes)})" if axes else ""
+        yield f"size {safe(called)}{where} = {'?' if info.value is None else info.value}"
     totals = report.step() or report.totals
     for name in QUANTITIES:
         quantity = getattr(totals.cost, name)
@@ -140,4 +142,4 @@ def _both(measures: Measures, quantity: Dim) -> str:
     """The number, and the formula that it comes from."""
     exact = _exact(measures, quantity)
     known = isinstance(quantity, int) or isinstance(measures.figure(quantity), str)
-    return exact if known else f"{exact} = {safe(str(quantity), _FORMULA)}"
+    return exact if known else f"{exact} = {safe(named(str(quantity), measures.report.names), _FORMULA)}"

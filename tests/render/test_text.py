@@ -145,3 +145,31 @@ def test_shares_of_formulas() -> None:
 def test_plain_ascii() -> None:
     assert plain_ascii("209.4 M·s·t¹² …") == "209.4 M*s*t**12 ..."
     assert plain_ascii("größe") == "gr\\xf6\\xdfe"
+
+
+def test_a_formula_for_people_has_one_notation() -> None:
+    from graphflops.dims import dim_max, floor_div, symbol
+    from graphflops.render.text import formula, named, shortened
+
+    s, t = symbol("s27"), symbol("s70")
+    names = {"s27": "ids[1]", "s70": "x[2]"}
+    assert named("4*s27**2 + s70", names) == "4·ids[1]² + x[2]"
+    text = formula(2 * s * dim_max(0, t * t - 4 * s) + floor_div(s, 2), names)
+    assert "*" not in text
+    assert "max(0, -4·ids[1] + x[2]²)" in text or "max(0, x[2]² - 4·ids[1])" in text
+    for width in range(1, len(text) + 1):
+        short = shortened(text, width)
+        assert len(short) <= width
+        assert short.count("(") == short.count(")")
+        assert short.count("[") == short.count("]")
+
+
+def test_shares_and_parameters() -> None:
+    from graphflops.render.text import parameters, percent
+
+    assert percent(1, 3) == "33.3"
+    assert percent(1, 100_000) == "<0.1"
+    assert percent(-1, 100_000) == ">-0.1"  # never -0.0
+    assert percent(0, 7) == "0.0"
+    assert parameters(32_763_876_352) == "32.76 B"
+    assert parameters(205_376) == "205.4 k"
