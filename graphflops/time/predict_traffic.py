@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import Kernel
 
 _IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written
+_WARP = 32  # threads
 _MIX = 3  # how sharply the longest of several limits decides
 
 
@@ -30,7 +31,14 @@ def seconds(
     work = (kernel.vector_flops + kernel.flops) / (rates["work"] * cycles)
     rows = wait = 0.0
     if isinstance(kernel.sizes, Rows):
-        rows = kernel.sizes.rows * rates["row"] * 1e-9 / (device.multiprocessors or 1)
+        rows = kernel.sizes.rows * _warps(kernel) * rates["row"] * 1e-9 / (device.multiprocessors or 1)
         wait = kernel.sizes.columns * rates["column"] * 1e-9
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic
+
+
+def _warps(kernel: Kernel) -> float:
+    """Warps that work on a row. In a reduction short rows share one, and along an outer axis each thread has a result."""
+    if kernel.family != "reduction" or not isinstance(kernel.sizes, Rows):
+        return 1.0
+    return min(1.0, kernel.sizes.columns / _WARP) if kernel.sizes.is_inner else 1 / _WARP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops.devices import device, names
-from graphflops.time.kernel import Kernel, Product
+from graphflops.time.kernel import Kernel, Product, Rows
 from graphflops.time.predict import matrix_peak, predict
 
 H200 = device("h200")
@@ -69,3 +69,51 @@ def test_more_work_takes_longer(smaller, larger):
 )
 def test_products_of_models(m, n, k, microseconds):
     assert predict(product(m, n, k), H200).seconds == pytest.approx(microseconds * 1e-6, rel=0.2)
+
+
+def reduction(rows: int, columns: int, *, is_inner: bool) -> Kernel:
+    read, written = 4 * rows * columns, 4 * rows
+    variant = "" if is_inner else "outer"
+    return Kernel(
+        "reduction",
+        "float32",
+        0,
+        rows * columns,
+        read,
+        written,
+        Rows(rows, columns, is_inner),
+        variant=variant,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "microseconds"),
+    [
+        # sums in a forward of Mamba-2 and Mixtral, as the profiler timed them on an H200
+        (reduction(2 * 2 * 256 * 256 * 16, 64, is_inner=True), 988),
+        (reduction(1024 * 512, 2, is_inner=False), 6.7),
+        (reduction(2 * 2 * 256 * 16 * 64, 256, is_inner=False), 250),
+    ],
+)
+def test_reductions_take_about_as_long_as_measured(kernel, microseconds):
+    assert predict(kernel, H200).seconds * 1e6 == pytest.approx(microseconds, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("images", "positions", "microseconds"),
+    # bilinear interpolation in DeepLab and FCN, as the profiler timed it: each thread loops over the images of a position
+    [(4 * 256, 32 * 32, 152.1), (4 * 21, 256 * 256, 21.2), (2 * 21, 256 * 256, 11.6)],
+)
+def test_interpolation_is_a_loop_over_images(images, positions, microseconds):
+    written = 2 * images * positions
+    kernel = Kernel(
+        "pool",
+        "bfloat16",
+        0,
+        9 * images * positions,
+        written,
+        written,
+        Rows(positions, images, False),
+        variant="interpolation",
+    )
+    assert predict(kernel, H200).seconds * 1e6 == pytest.approx(microseconds, rel=0.4)

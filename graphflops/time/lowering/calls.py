@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Kernel
+from graphflops.time.kernel import Kernel, Rows
 from graphflops.time.lowering.attentions import attention, attention_backward
 from graphflops.time.lowering.convolutions import convolution, convolution_backward
 from graphflops.time.lowering.moved import (
@@ -91,6 +91,17 @@ def _reduced(call: ConcreteCall) -> list[Kernel]:
     x = call.operands[0]
     is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
     return [reduction(x, out.numel, is_inner=is_inner, bits=out.bits)]
+
+
+def _resampled(call: ConcreteCall) -> list[Kernel]:
+    """Interpolation has a thread for each position, which loops over batch and channels (UpSampleBilinear2d.cu of ATen)."""
+    out, work = call.out, call.cost.vector_flops
+    if out is None or out.rank < 3 or not work:
+        return of_rows("pool")(call)
+    images = out.shape[0] * out.shape[1]
+    sizes = Rows(out.numel // max(images, 1), images, is_inner=False)
+    moved = (call.cost.read_bytes, call.cost.written_bytes)
+    return [Kernel("pool", out.dtype, 0, work, *moved, sizes, variant="interpolation")]
 
 
 def _sorted(call: ConcreteCall) -> list[Kernel]:
@@ -266,7 +277,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "product": product,
     "convolution": convolution,
     "pooling": of_rows("pool"),
-    "resampling": of_rows("pool"),
+    "resampling": _resampled,
     "normalisation": norm,
     "softmax": of_rows("softmax"),
     "attention": attention,
