@@ -14,6 +14,7 @@ from graphflops.errors import shown
 if TYPE_CHECKING:
     from graphflops.scan.run import Summary
 
+_MEMORY = None if os.name == "nt" else "4GB"
 _FURTHER = ("calls", "modules", "findings")
 
 
@@ -48,7 +49,11 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True, max=1e6), default=60.0, metavar="SECONDS",
               help="That one file may take. Default: 60.")  # fmt: skip
 @click.option(
-    "--memory", type=Amount(), metavar="BYTES", help="Address space that one file may take, such as 1GB."
+    "--memory",
+    type=Amount(),
+    default=_MEMORY,
+    metavar="BYTES",
+    help="Address space that one file may take. Default: 4GB, where the system can limit it.",
 )
 @click.option(
     "--rows", type=click.Choice(_FURTHER), multiple=True, help="Write this table too, beside the output."
