@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
 _AXES = re.compile(r"[^,]+")
+_LOOKED_AT = 100  # groups with sizes of one ratio
 _TELLING = (
     "rows",
     "channels",
@@ -30,39 +31,48 @@ def causes(folds: Iterable[Fold]) -> list[Cause]:
     A module without weights whose sizes changed in the same ratio as those around it or in it belongs to that cause too:
     twice as many heads of half as many channels each.
     """
-    groups: list[list[Fold]] = []
-    sizes: list[dict[Resized, int]] = []
-    for fold in folds:
+    groups: dict[int, list[Fold]] = {}
+    sizes: dict[int, dict[Resized, int]] = {}
+    group_of: dict[tuple[int, int], int] = {}
+    for number, fold in enumerate(folds):
         mine = _resized(fold)
-        numbers = {size[:2] for size in mine}
-        joined = [index for index, those in enumerate(sizes) if numbers & {size[:2] for size in those}]
-        into = joined[0] if joined else len(groups)
-        if not joined:
-            groups.append([])
-            sizes.append({})
-        for index in joined[:0:-1]:  # this entry connects groups that had no size in common
-            groups[into] += groups.pop(index)
-            _count(sizes[into], sizes.pop(index))
-        groups[into].append(fold)
-        _count(sizes[into], mine)
+        joined = sorted({group_of[size[:2]] for size in mine if size[:2] in group_of})
+        into, *others = joined or [number]
+        for other in others:  # this entry connects groups that had no size in common
+            groups[into] += groups.pop(other)
+            _count(sizes[into], sizes.pop(other))
+        groups.setdefault(into, []).append(fold)
+        _count(sizes.setdefault(into, {}), mine)
+        group_of.update({size[:2]: into for size in (sizes[into] if others else mine)})
     _attach(groups, sizes)
-    return [_cause(group, counts) for group, counts in zip(groups, sizes, strict=True)]
+    return [_cause(group, sizes[number]) for number, group in groups.items()]
 
 
-def _attach(groups: list[list[Fold]], sizes: list[dict[Resized, int]]) -> None:
+def _attach(groups: dict[int, list[Fold]], sizes: dict[int, dict[Resized, int]]) -> None:
     """Moves groups without changed weights into one with sizes of the same ratio, in a module around it or in it."""
-    ratios = [{Fraction(size.after, size.before) for size in counts if size.before} for counts in sizes]
-    places = [_place(group) for group in groups]
-    for index in reversed(range(len(groups))):
-        if not sizes[index] or any(size.noun in _TELLING[:-1] for size in sizes[index]):
+    ratios = {
+        number: {Fraction(size.after, size.before) for size in counts if size.before}
+        for number, counts in sizes.items()
+    }
+    by_ratio: dict[Fraction, list[int]] = {}
+    for number, found in ratios.items():
+        for ratio in found:
+            by_ratio.setdefault(ratio, []).append(number)
+    for number in reversed([*groups]):
+        if any(size.noun in _TELLING[:-1] for size in sizes[number]):
             continue
-        for other, place in enumerate(places):
-            depth = min(len(place), len(places[index]))
-            if other != index and ratios[other] & ratios[index] and place[:depth] == places[index][:depth]:
-                groups[other] += groups.pop(index)
-                _count(sizes[other], sizes.pop(index))
-                del ratios[index], places[index]
+        place = _place(groups[number])
+        alike = dict.fromkeys(other for ratio in ratios[number] for other in by_ratio[ratio][:_LOOKED_AT])
+        for other in alike:
+            if other != number and other in groups and _nested(place, _place(groups[other])):
+                groups[other] += groups.pop(number)
+                _count(sizes[other], sizes.pop(number))
                 break
+
+
+def _nested(one: Sequence[str], other: Sequence[str]) -> bool:
+    depth = min(len(one), len(other))
+    return one[:depth] == other[:depth]
 
 
 def _count(counts: dict[Resized, int], more: Mapping[Resized, int]) -> None:
