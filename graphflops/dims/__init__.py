@@ -18,7 +18,7 @@ reading text `ratios`, `parser` and `reading`.
 """
 
 from graphflops.dims.division import ceil_div, floor_div, mod
-from graphflops.dims.evaluation import evaluate, evaluate_all
+from graphflops.dims.evaluation import Sums, evaluate, evaluate_all
 from graphflops.dims.expr import Dim, Expr, arguments, at_least, parse_dim, prod, symbol, total
 from graphflops.dims.relations import (
     broadcast,
@@ -38,6 +38,7 @@ __all__ = [
     "Dim",
     "DimError",
     "Expr",
+    "Sums",
     "arguments",
     "at_least",
     "broadcast",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping  # noqa: TC003
+from collections.abc import Iterable, Mapping, Sequence  # noqa: TC003
 from typing import Any, TypeAlias
 
 from graphflops.dims.atoms import Atom, Interval, Operand, Polynomial, Terms, is_real
@@ -33,30 +33,49 @@ def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:
 
 def evaluate_all(dims: Iterable[Operand], values: Mapping[str, int]) -> list[int | None]:
     """`evaluate` of many dims at the same values: what they are sums of is evaluated once."""
-    factors: dict[tuple[Atom, ...], Any] = {}
-    found: list[int | None] = []
-    for dim in dims:
-        if isinstance(dim, int):
-            found.append(dim)
-            continue
-        try:
-            value: Any = 0
-            for monomial, coefficient in dim.terms.items():
-                factor = factors.get(monomial)
-                if factor is None:
-                    factor = factors[monomial] = _product(monomial, values)
-                value += coefficient * factor
+    return Sums(dims).at(values)
+
+
+class Sums:
+    """Many dims to be evaluated at the same values: each a row of coefficients of what all of them are sums of."""
+
+    def __init__(self, dims: Iterable[Operand]) -> None:
+        places: dict[tuple[Atom, ...], int] = {(): 0}
+        sparse = []
+        for dim in dims:
+            terms = {(): dim} if isinstance(dim, int) else dim.terms
+            sparse.append(
+                [(places.setdefault(monomial, len(places)), factor) for monomial, factor in terms.items()]
+            )
+        self.monomials = list(places)
+        self.rows = sparse
+
+    def at(self, values: Mapping[str, int]) -> list[int | None]:
+        """The value of each dim; None as in `evaluate`."""
+        factors = [_product(monomial, values) for monomial in self.monomials]
+        return [_sum(row, factors) for row in self.rows]
+
+
+def _sum(row: Sequence[tuple[int, Any]], factors: Sequence[Any]) -> int | None:
+    try:
+        value: Any = 0
+        for place, coefficient in row:
+            value += coefficient * factors[place]
+        if type(value) is not int:
             value = math.floor(value)
-            found.append(value if value.bit_length() <= _LONGEST else None)
-        except (KeyError, ArithmeticError, ValueError, TypeError):
-            found.append(None)
-    return found
+        return value if value.bit_length() <= _LONGEST else None
+    except (ArithmeticError, ValueError, TypeError):  # TypeError: a factor is None
+        return None
 
 
 def _product(monomial: tuple[Atom, ...], values: Mapping[str, int]) -> Any:
+    """The value of a monomial; None where it has none."""
     product: Any = 1
-    for atom in monomial:
-        product *= values[atom.name] if atom.kind == "symbol" else _atom_value(atom, values, {})
+    try:
+        for atom in monomial:
+            product *= values[atom.name] if atom.kind == "symbol" else _atom_value(atom, values, {})
+    except (KeyError, ArithmeticError, ValueError, TypeError):
+        return None
     return product
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, at_least, dim_max, evaluate_all, symbol
+from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, symbol
 from graphflops.passes.program import Peak
 from graphflops.report import Held, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from graphflops.passes.program import SizesKnown
     from graphflops.report import HeldKind
@@ -100,7 +100,8 @@ class Meter:
             return Peak(self.live)
         ranked = self._ranked()
         if len(ranked) > _MOST_COMPARED:
-            largest = {_largest(ranked, sizes) for sizes in self._spread()}
+            sums = Sums(ranked)
+            largest = {ranked[_place_of_most(sums.at(sizes))] for sizes in self._spread()}
             ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
         best: dict[Dim, Dim] = {}
         shifts = sum(map(_terms_shifted, ranked)) <= _MOST_SHIFTED
@@ -146,10 +147,10 @@ class Meter:
         return [marks[place] for place in order]
 
 
-def _largest(marks: Sequence[Dim], sizes: Mapping[str, int]) -> Dim:
-    """The first of the largest sums at these sizes."""
-    found = [value or 0 for value in evaluate_all(marks, sizes)]
-    return marks[found.index(max(found))]
+def _place_of_most(values: Sequence[int | None]) -> int:
+    """The place of the first of the largest; what has no value counts as 0."""
+    known = [value or 0 for value in values]
+    return known.index(max(known))
 
 
 def _terms(mark: Dim) -> int:
