@@ -88,6 +88,9 @@ def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
 
 
 def _product(dtype: str, m: int, n: int, k: int) -> Kernel:
+    """A product of a recurrence; float32 is multiplied as TF32, as fast as twice as many elements of half the width."""
+    if dtype == "float32":
+        dtype, k = "bfloat16", 2 * k
     width = int(bytes_of(dtype))
     return Kernel("matmul", dtype, 2 * m * n * k, 0, width * k * (m + n), width * m * n, Product(m, n, k))
 

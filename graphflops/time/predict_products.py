@@ -126,7 +126,7 @@ def convolution_kind(sizes: Convolution) -> str:
     if sizes.channels % 8:
         return f"stem{last}"
     if not _is_pointwise(sizes):
-        return "dense"
+        return "volume" if len(sizes.filter) > 2 else "dense"
     is_uneven = _is_planar(sizes) and prod(sizes.result) % 8 and sizes.channels % 64
     return "pointwise_uneven" if is_uneven else "pointwise"
 

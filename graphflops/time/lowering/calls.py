@@ -115,7 +115,7 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None:
         return []
-    variant = "" if all(x.is_contiguous for x in call.operands) else "strided"
+    variant = "" if all(x.is_contiguous for x in call.operands) else "joined"
     return [Kernel("copy", out.dtype, 0, 0, call.cost.read_bytes, call.cost.written_bytes, variant=variant)]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.time.kernel import Convolution, Kernel
+from graphflops.time.kernel import Convolution, Kernel, Rows
 from graphflops.time.lowering.moved import copy, elementwise, reduction
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
     from graphflops.time.kernel import Pass
 
+_TILE = 32  # channels and pixels of a tile of the conversion
 _ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
 _SMALL_WINDOW = 9  # positions
 _SMALL_BATCH = 2
@@ -118,7 +119,9 @@ class Problem(NamedTuple):
         padded = -(-channels // _ALIGNED) * _ALIGNED if is_padded else channels
         written = tensor.full_bytes * padded // max(channels, 1)
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
-        moved = Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, variant="channels_last")
+        pixels = prod(tensor.shape[2:])
+        tiles = Rows(tensor.shape[0] * -(-channels // _TILE) * -(-pixels // _TILE), 1)
+        moved = Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, tiles, variant="channels_last")
         return [*zeros, moved]
 
 

@@ -34,14 +34,13 @@ def norm(call: ConcreteCall) -> list[Kernel]:
 def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
     channels = x.shape[1] if x.rank > 1 else 1
+    read, written = call.cost.read_bytes, call.cost.written_bytes
+    factors = [elementwise(x, 2 * channels, 4 * channels)] * (2 if x.bits == _HALF else 0)
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
-        read, written = call.cost.read_bytes, call.cost.written_bytes
-        return [elementwise(x, read, written, call.cost.vector_flops, variant="strided")]
+        return [*factors, elementwise(x, read, written, call.cost.vector_flops, variant="strided")]
     images = x.numel // max(prod(x.shape[2:]) * channels, 1)
-    applied = _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)
     rows = Rows(images * channels, x.numel // max(images * channels, 1))
-    factors = elementwise(x, 2 * channels, 4 * channels)
-    return [*[factors] * (2 if x.bits == _HALF else 0), replace(applied, sizes=rows, variant="batch_norm")]
+    return [*factors, replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm")]
 
 
 def norm_backward(call: ConcreteCall) -> list[Kernel]:
