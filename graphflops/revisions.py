@@ -227,7 +227,7 @@ def _version(commit: str, parts: Iterator[str]) -> Version:
 
 def _at_beginning(old: str, oldest: Sequence[Version], path: str) -> Version | None:
     """The file as it was where the range begins; None where it was not there yet."""
-    how, place = "--full-name", path
+    how, place = "--full-name", os.path.relpath(path) if os.path.isabs(path) else path
     if oldest:
         how, place = "--full-tree", oldest[0].renamed_from or oldest[0].path
     listed = git("ls-tree", "-z", how, old, "--", place)

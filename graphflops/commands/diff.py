@@ -40,7 +40,9 @@ Pair = tuple[
     help="Where: by operator, module or line. Default: module.",
 )
 @click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Add up below N levels of modules.")
-@click.option("--verbose", "-v", is_flag=True, help="Of an export: every difference, totals, modules.")
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Every total, and the modules too; of an export, every difference."
+)
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table.")
 @options.output_of("Comparison")
 @training
