@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import GraphflopsError
 from graphflops.memory.allocator import Allocator, ExpandableAllocator, OutOfMemory
@@ -40,16 +40,21 @@ def remedies(
     """
     now = _needed(report, device, Allocator())
     yield from _less(_with_allocator(report, device), now)
-    if step is None:
-        return
-    for change, option, changed in _steps(report, step):
+
+    def tried(change: str, option: str, changed: Training | None, **more: Any) -> list[Remedy]:
         try:
-            found = report_of(changed)
+            found = report_of(changed, **more)
         except GraphflopsError:  # a change that this program does not take
-            continue
-        yield from _less(_remedy(change, option, found, device), now)
-    yield from _less(_accumulated(report, report_of, step, device), now)
-    yield from _less(_together(report, report_of, step, device), now)
+            return []
+        return _less(_remedy(change, option, found, device), now)
+
+    if report.execution == "eager":
+        yield from tried("torch.compile", "--execution compiled", step, execution="compiled")
+    yield from _less(_half(report, report_of, step, device), now)
+    for change, option, changed in () if step is None else _steps(report, step):
+        yield from tried(change, option, changed)
+    if step is not None:
+        yield from _less(_together(report, report_of, step, device), now)
 
 
 def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]]:
@@ -84,23 +89,25 @@ def repeated_modules(modules: Mapping[str, str]) -> list[str]:
     return [f"{path}.*".removeprefix(".") for path in alike if not path.startswith(inside)]
 
 
-def _accumulated(
-    report: Report, report_of: Callable[..., Report], step: Training, device: Device
+def _half(
+    report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
 ) -> Remedy | None:
-    """Half the batch in each of two micro-steps; None where the first axis of the inputs is not open, or 1."""
+    """Half the batch, in training in each of two micro-steps; None where the first axis of the inputs is not open, or 1."""
     symbols = [name for name, info in report.symbols.items() if info.where and info.where[0].endswith("[0]")]
     batch = report.values.get(symbols[0], 0) if symbols else 0
     if batch < 2:
         return None
     name, half = report.names[symbols[0]], -(-batch // 2)
     given = {size: info.value for size, info in report.symbols.items() if info.given_by == "user"}
+    changed = None if step is None else replace(step, accumulate=2 * step.accumulate)
     try:
-        changed = replace(step, accumulate=2 * step.accumulate)
         found = report_of(changed, dims={**given, symbols[0]: half}, inputs=None)
     except GraphflopsError:
         return None
-    option = f"--accumulate {2 * step.accumulate} --dim '{name}={half}'"
-    return _remedy("half the batch, twice", option, found, device)
+    option = f"--dim '{name}={half}'"
+    if changed is None:
+        return _remedy("half the batch", option, found, device)
+    return _remedy("half the batch, twice", f"--accumulate {changed.accumulate} {option}", found, device)
 
 
 def _together(

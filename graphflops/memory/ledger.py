@@ -92,7 +92,7 @@ def at_sizes(
         del sums["workspaces"]
     peak = replace(entry, **sums, peak_node=rows[row].node if row != OPTIMIZER else "")
     sizes = _sizes(timeline, values)
-    known = [size for size in sizes if size is not None]
+    known = [size for size in sizes if size is not None and size >= 0]
     if len(known) < len(sizes):
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
     replay(timeline, known, allocator)
