@@ -46,6 +46,10 @@ class Eager(OnGpu):
         operand = self.layouts.typed(name)
         return 0 if is_contiguous(operand.shape, self.layouts.of(name)) else operand.like().nbytes
 
+    def transposes_gradient(self, call: PricedCall) -> bool:
+        """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""
+        return call.node.operator.name == "linear"
+
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of the CUDA kernels."""
         layers = Recurrent.of(call, self.values)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
+    from graphflops.graph import Graph
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.passes.recompute import Checkpoint
 
@@ -100,6 +101,7 @@ class _Liveness:
         self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], sizes: SizesKnown, execution: CallByCall
     ) -> None:
         self.calls, self.values, self.peaks = execution.calls, graph.values, peaks
+        self.graph = graph.graph
         self.execution = execution
         self.root = execution.owners()
         self.bytes = _sizes(self.root, graph.values, execution.unstored())
@@ -122,9 +124,7 @@ class _Liveness:
         for name, index in self.saved.items():
             if name not in self.kept and name in self.bytes:
                 released.setdefault(index, []).append(name)
-        reverse = _Reverse(self.values, self.meter, self.execution)
-        for name in earlier:
-            reverse.give(name)
+        reverse = _Reverse(self.graph, self.meter, self.execution, earlier)
         self.forward(released)
         turn = None
         if seeds is not None:
@@ -258,15 +258,25 @@ def _saved(
 
 
 class _Reverse:
-    """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder."""
+    """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder.
 
-    def __init__(self, values: Mapping[str, Value], meter: Meter, execution: CallByCall) -> None:
-        self.values = values
+    parameters: by name of a parameter, that of the first one that it is tied to. views: buffers that nothing is added to.
+    earlier: parameters with a gradient from the start.
+    """
+
+    def __init__(self, graph: Graph, meter: Meter, execution: CallByCall, earlier: Iterable[str]) -> None:
+        self.values = execution.values
         self.meter = meter
         self.execution = execution
+        stored = [entry for entry in graph.inputs if entry.role == "parameter"]
+        first = {entry.target: entry.name for entry in reversed(stored)}
+        self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
         self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
         self.buffers: list[Dim] = []
         self.holders: list[int] = []
+        self.views: set[int] = set()
+        for name in earlier:
+            self.give(self.parameters.get(name, name))
 
     def give(self, name: str) -> None:
         """Allocate a gradient that comes from outside: of a result, or of a parameter from an earlier micro-step."""
@@ -288,22 +298,28 @@ class _Reverse:
             shared = shares and incoming is not None and self.buffers[incoming] == size
             if incoming is None or (fresh and not shared):
                 buffer = self.allocate(operands[place], size)
+                if operands[place] in self.parameters and self.execution.transposes_gradient(call):
+                    self.views.add(buffer)
             else:
                 buffer, shares = incoming, False
                 self.holders[buffer] += 1
-            if operands[place] in self.gradients:
-                again.append((operands[place], buffer))
+            name = self.parameters.get(operands[place], operands[place])
+            if name in self.gradients:
+                again.append((name, buffer))
             else:
-                self.gradients[operands[place]] = buffer
+                self.gradients[name] = buffer
         self.meter.mark(call.node.name, workspace=self.execution.backward_bytes(call))
         return again
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
-        """Add a second gradient of a value to its first: in place, unless that is repeated or others hold it too."""
+        """Add a second gradient of a value to its first.
+
+        In place, unless the first is a view or repeated, or others hold it too.
+        """
         first, value = self.gradients[name], self.values[name]
         assert isinstance(value, TensorType)
         size = value.like().nbytes
-        if self.holders[first] > 1 or self.buffers[first] != size:
+        if first in self.views or self.holders[first] > 1 or self.buffers[first] != size:
             self.gradients[name] = self.allocate(name, size)
             self.meter.mark(node)
             self.drop(first)

@@ -271,6 +271,10 @@ class CallByCall:
         """Whether the first gradient of a call takes the memory of its result's gradient."""
         return False
 
+    def transposes_gradient(self, call: PricedCall) -> bool:
+        """Whether the gradient of a parameter that a call reads is a transposed view, to which nothing is added in place."""
+        return False
+
     def saved_bytes(self, call: PricedCall) -> Dim:
         """Memory kept for the gradients of a call beside its operands and results."""
         return 0 if call.gradient is None else call.gradient.beside_bytes
