@@ -139,7 +139,7 @@ def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple
             continue
         row, count = rows[key][0], len(rows[key])
         times = f" ({count:,} calls)" if count > 1 else ""
-        text = f"{key[1]}{times}: {_amount(wasted)} of {_amount(whole)} ({wasted / whole:.0%}) could be saved"
+        text = f"{key[1]}{times}: {_amount(wasted)} of {_amount(whole)} ({100 * wasted / whole:.0f} %) could be saved"
         place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
         yield wasted, Finding(check.code, check.name, "warning", text, check.fix, *place)
 

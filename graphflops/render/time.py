@@ -32,7 +32,7 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "step time", _with_interval(step)
     yield (
         "limited by",
-        ", ".join(f"{name} {part:.0%}" for name, part in whole.shares.items() if part >= 0.005),
+        ", ".join(f"{name} {100 * part:.0f} %" for name, part in whole.shares.items() if part >= 0.005),
     )
     if reached := _reached(whole):
         yield "reaches", reached
@@ -57,7 +57,7 @@ def _reached(time: PhaseTime) -> str:
         (time.matrix_utilization, "of the matrix peak"),
         (time.bandwidth_utilization, "of the memory bandwidth"),
     ]
-    return ", ".join(f"{part:.0%} {of}" for part, of in parts if part is not None)
+    return ", ".join(f"{100 * part:.0f} % {of}" for part, of in parts if part is not None)
 
 
 @dataclass(slots=True)

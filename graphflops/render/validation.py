@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graphflops.render.json import inert
-from graphflops.render.listing import Listing
 from graphflops.render.markdown import escaped
-from graphflops.render.text import count_of, memory, number, safe
+from graphflops.render.text import count_of, memory, number, operator_name, safe
 from graphflops.version import __version__
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def table(
     top: calls of each table. show_kernel: show what was generated for our attention kernel.
     """
     from graphflops.render.table import Page
-    from graphflops.render.tables import listing
+    from graphflops.render.tables import Entry, TextTable
 
     page = Page(width, color)
     page.line((safe(found.path or "program in memory"), "bold"), f"  on {safe(found.device)}")
@@ -44,7 +43,7 @@ def table(
     timed = sorted((n for n in found.nodes if n.seconds), key=lambda n: -(n.seconds or 0))[: top or _TOP]
     if timed:
         page.line()
-        page.table(listing(Listing(_TIMED, [_timed(node, found) for node in timed])))
+        page.table(TextTable(_TIMED, [Entry(_timed(node, found)) for node in timed], names=3))
     for node in list(unusual(found))[: top or _TOP]:
         page.line()
         page.line((f"  {node.verdict}", _STYLES[node.verdict]), f"  {safe(node.node)}  {safe(node.op)}")
@@ -81,7 +80,7 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
         share = found.peak_bytes / found.predicted_peak_bytes
         yield (
             "peak memory",
-            f"{memory(found.peak_bytes)} asked for, {memory(found.predicted_peak_bytes)} predicted ({share:.3f} x)",
+            f"{memory(found.peak_bytes)} requested, {memory(found.predicted_peak_bytes)} predicted ({share:.3f} x)",
         )
     moved = [
         (node.bytes, node.counted_bytes)
@@ -90,7 +89,7 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
     ]
     if moved:
         ours, counted = sum(a for a, _ in moved), sum(b for _, b in moved)
-        yield "bytes", f"{memory(ours)} ours, {memory(counted)} counted in memory, the rest in the cache"
+        yield "bytes", f"{memory(ours)} computed, {memory(counted)} measured in memory, the rest in the cache"
     if found.seconds is not None:
         yield "time", f"{_seconds(found.seconds)} a run"
     if found.ceilings is not None:
@@ -137,14 +136,14 @@ def _timed(node: NodeResult, found: Validation) -> list[str]:
     copied = found.ceilings.bandwidth if found.ceilings is not None else 0.0
     return [
         safe(node.node, 60),
-        safe(node.op, 60),
+        operator_name(node.op),
         node.verdict,
         _seconds(seconds),
         number(node.flops) if node.flops else "",
         f"{number(int(rate))}" if rate else "",
-        f"{rate / peak:.0%}" if rate and peak else "",
+        f"{100 * rate / peak:.0f} %" if rate and peak else "",
         f"{memory(int(moved))}/s" if moved else "",
-        f"{moved / copied:.0%}" if moved and copied else "",
+        f"{100 * moved / copied:.0f} %" if moved and copied else "",
     ]
 
 
