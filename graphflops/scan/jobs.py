@@ -70,11 +70,16 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One file at one binding. path: as the table has it, a path or a URL."""
+    """One file at one binding. path: a path or a URL."""
 
     path: str
     binding: Binding
     options: Options
+
+    @property
+    def name(self) -> str:
+        """The path as the table has it: bytes that are no UTF-8 are spelled out."""
+        return self.path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def is_url(path: str) -> bool:

@@ -136,7 +136,7 @@ def _opened(folder: str, options: str, limits: str, jobs: Sequence[Job], *, cach
 
 def _is_done(job: Job, table: _Table) -> bool:
     """True if the table has the row of the file as it is now; a URL is always looked at again."""
-    seen = table.done.get((job.path, job.binding.text))
+    seen = table.done.get((job.name, job.binding.text))
     if seen is None or is_url(job.path):
         return False
     try:
@@ -176,7 +176,7 @@ def _write(table: _Table) -> None:
 
 def _settle(table: _Table, jobs: Sequence[Job]) -> None:
     """Takes out rows of these jobs that are not of the last analysis, and rows that stand twice."""
-    wanted = {(job.path, job.binding.text) for job in jobs}
+    wanted = {(job.name, job.binding.text) for job in jobs}
     last: dict[Key, tuple[Any, ...]] = {}
     found = store.read(table.folder, columns=_COLUMNS)
     for row in store.rows_of(found):

@@ -31,7 +31,7 @@ def scanned(job: Job, known: Collection[str] = ()) -> Result:
         with _local(job.path) as file:
             state = state_of(file)
             digest = _digest(file)
-            about = {"sha256": digest, **state, "path": job.path, "binding": job.binding.text}
+            about = {"sha256": digest, **state, "path": job.name, "binding": job.binding.text}
             if digest in known:
                 return Result({**about, "status": KNOWN}, {})
             result = _analyzed(file, job)
@@ -41,7 +41,7 @@ def scanned(job: Job, known: Collection[str] = ()) -> Result:
                 )
                 return Result({**about, **changed, "sha256": ""}, {})
     except (GraphflopsError, OSError) as error:
-        about = {"sha256": "", "path": job.path, "binding": job.binding.text}
+        about = {"sha256": "", "path": job.name, "binding": job.binding.text}
         return Result({**about, **failed("error", type(error).__name__, str(error))}, {})
     key = {name: about[name] for name in ("sha256", "path", "binding")}
     return Result(
@@ -55,7 +55,7 @@ def _analyzed(file: str, job: Job) -> Result:
     ended: Ended | None = None
     for _ in range(_ATTEMPTS):
         try:
-            reply = isolated()(Task(file, job.path, job.binding, job.options))
+            reply = isolated()(Task(os.fsencode(file), job.name, job.binding, job.options))
         except Ended as error:
             ended = error
             if error.late:

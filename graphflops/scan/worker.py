@@ -20,9 +20,9 @@ _COLLECTED = 50  # files after which unreachable objects are collected
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One file as the worker gets it. file: where it is; path: what errors call it."""
+    """One file as the worker gets it. file: where it is, as bytes; path: what errors call it."""
 
-    file: str
+    file: bytes
     path: str
     binding: Binding
     options: Options
@@ -45,7 +45,7 @@ def main() -> None:
     decoder = msgspec.json.Decoder(Task)
     for number, line in enumerate(sys.stdin.buffer):
         task = decoder.decode(line)
-        found = measured(task.file, task.path, task.binding, task.options)
+        found = measured(os.fsdecode(task.file), task.path, task.binding, task.options)
         if number % _COLLECTED == 0:
             gc.collect()
         reply = Reply(dict(found.row), dict(found.more), _memory())

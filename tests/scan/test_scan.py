@@ -183,6 +183,14 @@ def test_lists_patterns_and_urls(fleet: Path) -> None:
     assert rows("c.parquet")[0]["matrix_flops"] == rows("a.parquet")[1]["matrix_flops"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_a_name_that_is_no_text_is_spelled_out(fleet: Path) -> None:
+    shutil.copy(fleet / "lstm.pt2", os.path.join(os.fsencode(fleet), b"\xff\n.pt2"))
+    ok("fleet", "-o", "r.parquet")
+    assert [row["path"] for row in rows("r.parquet") if "xff" in str(row["path"])] == ["fleet/\\xff\n.pt2"]
+    assert "6 were there already" in ok("fleet", "-o", "r.parquet")
+
+
 @pytest.mark.parametrize(
     "args, code, says",
     [
