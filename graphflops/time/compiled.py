@@ -33,11 +33,11 @@ _PART_OF = (
 class CompiledLauncher(Launcher):
     """Lowers the calls of a program as torch.compile runs them."""
 
-    def forward(self) -> list[Launches]:
-        """The forward after the checks of guards."""
-        return [Launches(-1, (), _GUARDS), *super().forward()]
+    def forward(self, *, records: bool) -> list[Launches]:
+        """The forward after the checks of guards. Keeping it for the backward takes the same CPU time: it is one node."""
+        return [Launches(-1, (), _GUARDS), *super().forward(records=records)]
 
-    def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
+    def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
         calls, _ = self._as_run(graph)
         groups = _Groups(calls, graph)
         for place, call in enumerate(calls):
@@ -49,7 +49,7 @@ class CompiledLauncher(Launcher):
             if kernels is None or kernels:
                 yield Launches(row, kernels, len(kernels or ()) * _LAUNCH, times)
             for inner, start, turns in self._nested(call, row, times):
-                yield from self._forward(inner, start, turns)
+                yield from self._forward(inner, start, turns, records)
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         calls, _ = self._as_run(graph)

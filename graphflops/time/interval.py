@@ -1,4 +1,4 @@
-"""Intervals of sums: errors of single predictions cancel in part."""
+"""Intervals of sums: errors of kernels cancel in part; the CPU is slow or fast as a whole."""
 
 from __future__ import annotations
 
@@ -20,14 +20,22 @@ class Interval(NamedTuple):
     high: float
 
 
-def combined(parts: Sequence[Interval]) -> Interval:
-    """The sum. Relative errors of its parts are partly shared and partly independent; the rest is the program's own."""
-    seconds = sum(part.seconds for part in parts)
+def combined(kernels: Sequence[Interval], launches: Sequence[Interval] = ()) -> Interval:
+    """The sum of times that the GPU decides and of times that the CPU decides.
+
+    Relative errors of kernels are partly shared and partly independent, those of launches are one and the same; a part is
+    the program's own.
+    """
+    seconds = sum(part.seconds for part in (*kernels, *launches))
     if not seconds:
         return Interval(0.0, 0.0, 0.0)
-    deviations = [part.seconds * (log(part.high / part.low) / 2 if part.low > 0 else 1.0) for part in parts]
+    deviations = [*map(_deviation, kernels)]
     independent = sum(deviation * deviation for deviation in deviations)
     shared = sum(deviations) ** 2
-    variance = _CORRELATION * shared + (1 - _CORRELATION) * independent
+    variance = _CORRELATION * shared + (1 - _CORRELATION) * independent + sum(map(_deviation, launches)) ** 2
     error = sqrt(variance / seconds**2 + _LEAST_ERROR**2)
     return Interval(seconds, seconds * exp(-error), seconds * exp(error))
+
+
+def _deviation(part: Interval) -> float:
+    return part.seconds * (log(part.high / part.low) / 2 if part.low > 0 else 1.0)

@@ -53,15 +53,15 @@ class Launcher:
         self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
         self.graphs: dict[PricedGraph, tuple[Sequence[PricedCall], Layouts]] = {}
 
-    def forward(self) -> list[Launches]:
-        """The forward, calls of nested graphs in place of the call that runs them."""
-        return list(self._forward(self.program.main, 0, 1))
+    def forward(self, *, records: bool) -> list[Launches]:
+        """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
+        return list(self._forward(self.program.main, 0, 1, records))
 
     def backward(self) -> list[Launches]:
         """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
         return list(self._backward(self.program.main, 0, 1))
 
-    def _forward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
+    def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
         calls, layouts = self._as_run(graph)
         entered = ""
         for call in calls:
@@ -73,11 +73,11 @@ class Launcher:
                 yield Launches(row, None, 0.0, times)
                 continue
             kernels = self._lowered(call, graph, layouts, is_backward=False)
-            records = call.gradient is not None
-            host = forward_seconds(call.node.operator, kernels or (), records=records, modules=modules)
+            kept = records and call.gradient is not None
+            host = forward_seconds(call.node.operator, kernels or (), records=kept, modules=modules)
             yield Launches(row, kernels, host, times)
             for inner, place, turns in self._nested(call, row, times):
-                yield from self._forward(inner, place, turns)
+                yield from self._forward(inner, place, turns, records)
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         calls, layouts = self._as_run(graph)

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
 _REFERENCE_LAUNCH = 4.5e-6  # CPU seconds of the least call on the host whose times host.py has
-_HOST_ERROR = 1.35  # the CPU's time is within this factor in nine of ten calls
+_HOST_ERROR = 1.5  # hosts with the same GPU, and runs on one host, differ by this factor in the CPU's time
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTime:
-    """Times by row, in the forward and in the gradients, and of the phases. None: not known, not run, or not computed."""
+    """Times by row and of the phases. None: not known, not run, or not computed.
+
+    forward: of an inference. In a step the CPU also records the calls for the backward, which `rows` and `step` hold.
+    """
 
     forward: PhaseTime
     rows: Mapping[int, CallTime]
@@ -45,10 +48,11 @@ def program_time(
 ) -> ProgramTime:
     """How long a program takes on a device at these sizes; in a training analysis also its gradients and optimizer."""
     launcher = _launcher(program, execution, values)
-    timer = _Timer(device, execution)
-    forward, rows = timer.phase(launcher.forward())
+    forward, rows = _Timer(device, execution).phase(launcher.forward(records=False))
     if not program.training:
         return ProgramTime(forward, rows)
+    timer = _Timer(device, execution)
+    _, rows = timer.phase(launcher.forward(records=True))
     backward, backward_rows = timer.phase(launcher.backward())
     optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes))
     return ProgramTime(forward, rows, backward, backward_rows, optimizer, timer.whole())
@@ -171,7 +175,10 @@ class _Tally:
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
-        whole = combined([Interval(part.seconds, part.low, part.high) for part in self.parts])
+        ends: dict[bool, list[Interval]] = {False: [], True: []}
+        for part in self.parts:
+            ends[part.bound == "launch"].append(Interval(part.seconds, part.low, part.high))
+        whole = combined(ends[False], ends[True])
         seconds, shares = whole.seconds, Counter[str]()
         for part in self.parts:
             shares[part.bound] += part.seconds / seconds  # type: ignore[assignment]
