@@ -131,6 +131,14 @@ def _same_heads(problem: Problem) -> str:
     return "numbers of heads differ without enable_gqa" if _differ(query, key, value) else ""
 
 
+def _own_heads(problem: Problem) -> str:
+    """Keys and values have as many heads as queries."""
+    heads = [operand.type.shape[1] for operand in problem.operands]
+    if problem.is_grouped and _differ(*heads):
+        return "query heads share keys"
+    return _same_heads(problem)
+
+
 def _no_mask(problem: Problem) -> str:
     return "" if problem.mask is None else "a mask is given"
 
@@ -231,4 +239,4 @@ _FLASH = (
     _same_heads,
     _rows_in_order,
 )
-_EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _same_heads)
+_EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _own_heads)

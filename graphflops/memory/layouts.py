@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
+_SINGLE, _HEADS_INSIDE = (
+    32,
+    (0, 2, 1, 3),
+)  # efficient attention, which runs in float32, puts heads inside of rows
 _SOME_SIZE = 97  # used for any open size when strides are compared
 
 
@@ -102,6 +106,8 @@ class Layouts:
             return self.identity(operator.word, x, name, out)
         if operator.kind == "attention":
             query = self.operand(arguments, "query")
+            if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
+                return row_major(out.shape, _HEADS_INSIDE)
             return self.as_operand([query], out) if query else None
         if operator.kind == "convolution" and x and self.has_channels_last(x):
             return row_major(out.shape, (0, *range(2, out.rank), 1))

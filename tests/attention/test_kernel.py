@@ -31,6 +31,7 @@ CHOSEN = [
     ("wide heads", problem(width=256), "cudnn"),
     ("heads of 264", problem(width=264), "efficient"),
     ("single precision", problem(dtype=FLOAT32), "efficient"),
+    ("grouped queries in single precision", problem(shared=4, is_grouped=True, dtype=FLOAT32), "math"),
     ("a mask in single precision", problem(mask=operand(4, 1, 256, 256, dtype=FLOAT32)), "cudnn"),
     ("gpt with padding mask", problem(mask=operand(4, 1, 256, 256, dtype=BOOL)), "cudnn"),
     (

@@ -92,7 +92,15 @@ class AttentionTail(torch.nn.Module):
 
 @pytest.mark.parametrize(("packed", "copies"), [(True, 0), (False, 1)])
 def test_the_result_of_an_attention_lies_as_its_query(packed: bool, copies: int) -> None:
-    q = torch.randn(2, 16, 32)
+    q = torch.randn(2, 16, 32, dtype=torch.bfloat16)
     program = torch.export.export(AttentionTail(packed), (q,))
     peaks = [analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")]
     assert peaks[1] - peaks[0] == copies * q.nbytes
+
+
+def test_in_single_precision_the_result_has_its_heads_inside_of_rows() -> None:
+    """Float32 runs as efficient attention, whose result does not lie as its query."""
+    q = torch.randn(2, 16, 32)
+    program = torch.export.export(AttentionTail(packed=False), (q,))
+    peaks = [analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")]
+    assert peaks[1] == peaks[0]
