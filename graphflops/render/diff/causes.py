@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.comparison.causes import summed
 from graphflops.render.diff.tables import BRIEF, both, figure_of
-from graphflops.render.diff.words import NAMES, delta, fact_words, path_of, tag, type_of
+from graphflops.render.diff.words import NAMES, delta, fact_words, path_of, signed, tag, type_of
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, elided, listed, safe
 
@@ -141,7 +141,7 @@ def _cells(comparison: Comparison, figures: Mapping[str, Figure], beside: str) -
     whole = (comparison.totals.get("step") or comparison.totals["forward"])["matrix_flops"].before_value
     part = "0.0" if not flops.differs else ""
     if flops.delta is not None and whole:
-        part = f"{100 * flops.delta / whole:+.1f}" if flops.delta else "0.0"
+        part = signed(100 * flops.delta / whole) if flops.delta else "0.0"
     cells = [delta("matrix_flops", flops), part]
     if beside:
         text = delta("read_bytes" if beside == "traffic" else beside, figure_of(beside, figures))

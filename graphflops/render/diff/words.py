@@ -44,6 +44,7 @@ _OTHERS = tuple(
 _GENERAL = 3  # changes of sizes, inputs and element types in the first lines
 _DEGREES = ("independent", "linear", "quadratic", "cubic")
 _FORMULA = 80  # characters of a formula in a sentence
+_LARGE = 10_000  # percent
 _FACTS = 3  # facts of one module in a line
 
 
@@ -76,7 +77,12 @@ def share(figure: Figure) -> str:
     if figure.before == 0:
         return "" if figure.after == 0 else "new"
     ratio = figure.percent
-    return "" if ratio is None else f"{ratio:+.1f}" if figure.delta else "0.0"
+    return "" if ratio is None else signed(ratio) if figure.delta else "0.0"
+
+
+def signed(ratio: float) -> str:
+    """A percentage with its sign; a large one without decimals."""
+    return f"{ratio:+.1f}" if abs(ratio) < _LARGE else f"{ratio:+,.0f}"
 
 
 def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
