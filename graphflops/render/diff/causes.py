@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.comparison.causes import summed
+from graphflops.render.diff.figures import NAMES, delta, signed
 from graphflops.render.diff.tables import BRIEF, both, figure_of
-from graphflops.render.diff.words import NAMES, delta, fact_words, path_of, signed, tag, type_of
+from graphflops.render.diff.words import fact_words, path_of, tag, type_of
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, elided, listed, safe
 

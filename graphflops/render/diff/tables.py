@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING
 from graphflops.comparison.causes import added, summed
 from graphflops.comparison.result import WORK
 from graphflops.cost import REPORTED
-from graphflops.render.diff.words import (
-    NAMES,
-    amount,
-    before_after,
-    delta,
-    fact_words,
-    path_of,
-    share,
-    tag,
-    type_of,
-)
+from graphflops.render.diff.figures import NAMES, amount, before_after, delta, share
+from graphflops.render.diff.words import fact_words, path_of, tag, type_of
 from graphflops.render.formats import UNLIMITED
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import formula, safe, shortened

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import REPORTED
 from graphflops.ops import operator
+from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
 from graphflops.render.diff.titles import titles
 from graphflops.render.text import (
-    formula,
     interval,
     listed,
-    memory,
-    number,
     safe,
     seconds,
     short_type,
-    shortened,
 )
 
 if TYPE_CHECKING:
@@ -26,15 +23,6 @@ if TYPE_CHECKING:
 
     from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleChange
 
-NAMES = {
-    **{quantity.name: quantity.label for quantity in REPORTED},
-    "peak_bytes": "peak memory",
-    "device_bytes": "device memory",
-    "parameters": "parameters",
-    "parameter_bytes": "parameter memory",
-    "buffer_bytes": "buffer memory",
-}
-_IN_BYTES = frozenset(name for name in NAMES if name.endswith("_bytes"))
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _LEADING = tuple(q.name for q in REPORTED if not q.part_of and q.name != "macs")
 _SAID = ("matrix_flops", "parameters", "parameter_bytes", *_PARTS, *_LEADING[1:], "peak_bytes")
@@ -43,46 +31,7 @@ _OTHERS = tuple(
 )
 _GENERAL = 3  # changes of sizes, inputs and element types in the first lines
 _DEGREES = ("independent", "linear", "quadratic", "cubic")
-_FORMULA = 80  # characters of a formula in a sentence
-_LARGE = 10_000  # percent
 _FACTS = 3  # facts of one module in a line
-
-
-def amount(name: str, count: int) -> str:
-    """The count in the unit of the quantity."""
-    return memory(count) if name in _IN_BYTES else number(count)
-
-
-def before_after(name: str, figure: Figure) -> tuple[str, str]:
-    """Both sides as numbers, else as formulas."""
-    sides = ((figure.before, figure.before_value), (figure.after, figure.after_value))
-    first, second = (
-        amount(name, value) if value is not None else shortened(formula(dim), _FORMULA)
-        for dim, value in sides
-    )
-    return first, second
-
-
-def delta(name: str, figure: Figure) -> str:
-    """After less before, with its sign: `+1.049 M`; `0` where nothing changed."""
-    change = figure.delta
-    if change is None:
-        text = shortened(formula(figure.formula), _FORMULA)
-        return text if text.startswith("-") else f"+{text}"
-    return f"+{amount(name, change)}" if change > 0 else amount(name, change)
-
-
-def share(figure: Figure) -> str:
-    """The delta in percent of before; `new` where there was nothing, "" where that has no value."""
-    if figure.before == 0:
-        return "" if figure.after == 0 else "new"
-    ratio = figure.percent
-    return "" if ratio is None else signed(ratio) if figure.delta else "0.0"
-
-
-def signed(ratio: float) -> str:
-    """A percentage with its sign; a large one without decimals."""
-    return f"{ratio:+.1f}" if abs(ratio) < _LARGE else f"{ratio:+,.0f}"
 
 
 def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
