@@ -52,8 +52,8 @@ def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
     for pattern in patterns:
         hits = matched(pattern, paths)
         if not hits:
-            some = ", ".join(map(shown, sorted(paths)[:3])) or "no modules"
-            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}, ...")
+            some = ", ".join([*map(shown, sorted(paths)[:3]), "..."]) if paths else "none"
+            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}")
         found |= hits
     return found
 

@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.errors import ModelError
 from graphflops.graph import Graph, Ref
 from graphflops.passes.autocast import Autocast
 from graphflops.passes.bind import bind
@@ -38,10 +37,8 @@ _SAYS_FLOAT32 = re.compile(r"float32|\.float\(|torch\.float\b")
 def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> Graph:
     """The program with parameters, values and products of that precision.
 
-    leaves: names of the parameters that want a gradient. Raises ModelError for a program that is not torch's.
+    leaves: names of the parameters that want a gradient.
     """
-    if graph.declared is not None:
-        raise ModelError("--precision takes a program of torch.export, whose calls are those of PyTorch")
     own = _main_type(graph)
     wanted = _PARAMETERS[precision]
     pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, None, lambda _: None)

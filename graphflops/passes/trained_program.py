@@ -27,6 +27,7 @@ _LABELS = "labels"  # what the loss compares the first result with
 
 def trained_program(graph: Graph, training: Training) -> Graph:
     """The program as it is trained; ModelError where an option names nothing in it, or does not go with it."""
+    _refuse_onnx(graph, training)
     if training.lora_rank:
         graph = with_adapters(graph, training.lora_rank, training.lora_modules)
     graph = with_checkpoints(_with_gradients(graph, training), training.recompute)
@@ -36,6 +37,18 @@ def trained_program(graph: Graph, training: Training) -> Graph:
         leaves = {entry.name for entry in graph.inputs if _wants(graph.types.get(entry.name))}
         graph = at_precision(graph, training.precision, leaves)
     return with_cross_entropy(graph) if training.loss == "cross-entropy" else graph
+
+
+def _refuse_onnx(graph: Graph, training: Training) -> None:
+    """ModelError for the options that add calls of PyTorch's operators to the program."""
+    options = {
+        "--lora": training.lora_rank > 0,
+        "--precision": training.precision is not None,
+        "--loss cross-entropy": training.loss == "cross-entropy",
+    }
+    given = next((option for option, is_given in options.items() if is_given), None)
+    if given and graph.declared is not None:
+        raise ModelError(f"{given} takes a program of torch.export, whose calls are those of PyTorch")
 
 
 def _with_gradients(graph: Graph, training: Training) -> Graph:
@@ -76,21 +89,26 @@ def _frozen(parameters: Sequence[Input], training: Training) -> set[str]:
     Tied parameters are one: freezing it under one of its names freezes it.
     """
     paths = [entry.target for entry in parameters]
-    found = chosen("--freeze", training.freeze, paths)
+    found = chosen("--freeze", training.freeze, paths, "no parameters")
     if training.lora_rank:
         found |= {path for path in paths if not path.endswith(_LORA)}
     return found | {entry.alias_of for entry in parameters if entry.target in found}
 
 
-def chosen(option: str, patterns: Sequence[str], paths: Sequence[str]) -> set[str]:
-    """The paths that a pattern matches, and those below a module that one matches; ModelError for one without a match."""
+def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: str) -> set[str]:
+    """The paths that a pattern matches, and those below a module that one matches; ModelError for one without a match.
+
+    nothing: what the model has where there are no paths.
+    """
     around = {path: _modules_around(path) for path in paths}
     candidates = {*paths, *(module for modules in around.values() for module in modules)}
     found: set[str] = set()
     for pattern in patterns:
         hits = matched(pattern, candidates)
         if not hits:
-            raise ModelError(f"{option} {shown(pattern)} matches nothing; the model has {_some(paths)}")
+            raise ModelError(
+                f"{option} {shown(pattern)} matches nothing; the model has {_some(paths) or nothing}"
+            )
         found.update(path for path in paths if path in hits or not hits.isdisjoint(around[path]))
     return found
 
@@ -101,7 +119,7 @@ def _modules_around(path: str) -> list[str]:
 
 
 def _some(paths: Sequence[str]) -> str:
-    return ", ".join(map(shown, paths[:3])) + (", ..." if len(paths) > 3 else "") if paths else "none"
+    return ", ".join(map(shown, paths[:3])) + (", ..." if len(paths) > 3 else "")
 
 
 def _wants(value: Any) -> bool:
@@ -117,7 +135,7 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
         entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
     }
     layers = {node.name: targets[weight] for node in graph.nodes if (weight := _weight(node)) in targets}
-    wanted = chosen("--lora", modules, list(layers.values()))
+    wanted = chosen("--lora", modules, list(layers.values()), "no linear layers")
     inputs, nodes, types = list(graph.inputs), [], dict(graph.types)
     made: set[str] = set()
     for node in graph.nodes:

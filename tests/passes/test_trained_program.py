@@ -144,11 +144,6 @@ def test_an_integer_input_has_no_gradient():
         step(Tied(), (torch.arange(4),), grad_inputs="ids")
 
 
-def test_precision_needs_a_program_of_torch():
-    with pytest.raises(ModelError, match=r"takes a program of torch\.export"):
-        analyze("samples/gqa_transformer.onnx", training=Training(precision="bf16-mixed"))
-
-
 def test_micro_steps_add_up_and_keep_the_gradients_of_earlier_ones():
     module, inputs = torch.nn.Linear(D, C, bias=False), (torch.randn(B, D),)
     one, three = step(module, inputs), step(module, inputs, accumulate=3)
@@ -185,3 +180,21 @@ def test_gradients_of_a_tied_weight_are_added_up():
     assert copies((ids,), "eager") == 3.1  # with the result, 2 x 5000
     assert copies((ids,), "graph") == 2.1
     assert copies((ids, ids), "eager") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"lora_rank": 4}, "--lora"),
+        ({"precision": "bf16"}, "--precision"),
+        ({"loss": "cross-entropy"}, "--loss"),
+    ],
+)
+def test_options_that_add_calls_need_a_program_of_torch(options, option):
+    with pytest.raises(ModelError, match=rf"{option}.* takes a program of torch\.export"):
+        analyze("samples/gqa_transformer.onnx", training=Training(**options))
+
+
+def test_a_model_without_linear_layers():
+    with pytest.raises(ModelError, match=r"--lora \*\* matches nothing; the model has no linear layers"):
+        step(torch.nn.Conv2d(3, 4, 3), (torch.randn(1, 3, 8, 8),), lora_rank=4)
