@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from graphflops.findings import SEVERITIES
 from graphflops.render.conclusion import conclusion, counted
 from graphflops.render.markdown import escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import assumptions, count_of, memory, number, percent, safe, spans
+from graphflops.render.text import assumptions, count_of, memory, number, numbered, percent, safe, unnumbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from graphflops.render.table import Page
 
 _SENTENCE = 1_000  # characters of a message shown
-_NUMBERS = re.compile(r"\d+")
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
@@ -36,7 +34,7 @@ class FindingFold:
         """`layers.0-35.self_attn (x36)`; the source line of one that stands alone."""
         first = self.findings[0]
         names = [finding.module or finding.node for finding in self.findings]
-        label = safe(_ranges(names), 120)
+        label = safe(numbered(names), 120)
         source = safe(first.source, 80)
         where = f"{label} ({source})" if label and source else label or source
         return f"{where} (x{len(self.findings):,})".strip() if len(self.findings) > 1 else where
@@ -47,16 +45,9 @@ def folded(findings: Iterable[Finding]) -> list[FindingFold]:
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         place = finding.module or finding.node
-        key = (finding.code, finding.severity, finding.op, _NUMBERS.sub("*", place), finding.source)
+        key = (finding.code, finding.severity, finding.op, unnumbered(place), finding.source)
         groups.setdefault(key, []).append(finding)
     return [FindingFold(tuple(members)) for members in groups.values()]
-
-
-def _ranges(names: Sequence[str]) -> str:
-    """`layers.0-35.self_attn` for the names of 36 layers: each number that differs becomes its range."""
-    numbers = [_NUMBERS.findall(name) for name in names]
-    columns = iter([spans(sorted({int(n) for n in column})) for column in zip(*numbers, strict=True)])
-    return _NUMBERS.sub(lambda _: next(columns), names[0])
 
 
 class Shares:

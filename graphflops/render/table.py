@@ -209,7 +209,7 @@ def _continued(
     keys: Sequence[int], figures: Sequence[int], needs: Sequence[int], width: int, figures_from: int
 ) -> Iterator[_Block]:
     """Blocks that each begin with the first column; the other columns of names are figures of the first block."""
-    room = min(needs[0], max(_NAMES, width // 3))
+    room = min(needs[0], max(_NAMES, 2 * width // 5))
     waiting = [*keys[1:], *figures]
     while waiting:
         chosen, left = [waiting.pop(0)], width - room

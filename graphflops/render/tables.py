@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
-from graphflops.render.text import operator_name, parameters, safe, seconds, short_type
+from graphflops.render.text import numbered, operator_name, parameters, safe, seconds, short_type
 from graphflops.render.tree import Tree
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _attention(
 ) -> Entry:
     """One line for equal attentions; the figures are sums over them."""
     count = len(group)
-    place = group[0].module or group[0].source or group[0].calls[0]
+    place = numbered([each.module or each.source or each.calls[0] for each in group])
     heads = [numbers.count(size) for size in (use.heads, use.kv_heads)]
     widths = dict.fromkeys(numbers.count(size) for size in (use.width, use.value_width))
     visible = use.flops - use.masked_flops

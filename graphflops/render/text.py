@@ -11,7 +11,7 @@ from graphflops.errors import shown
 from graphflops.size_names import called
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.cost import Unit
 
@@ -21,6 +21,7 @@ _HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
 _LEAST_SHARE = 0.05  # percent that print as 0.1
+_NUMBERS = re.compile(r"\d+")
 _PRODUCT = re.compile(r"\*\*(\d+)|\*")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
@@ -213,6 +214,20 @@ def spans(indices: Iterable[int]) -> str:
             runs.append([index])
     texts = ["-".join(map(str, run)) for run in runs]
     return ", ".join(texts) if len(texts) <= 3 else f"{texts[0]}, {texts[1]}, … {texts[-1]}"
+
+
+def unnumbered(name: str) -> str:
+    """`layers.*.self_attn` for `layers.3.self_attn`: equal for names that differ only in their numbers."""
+    return _NUMBERS.sub("*", name)
+
+
+def numbered(names: Sequence[str]) -> str:
+    """`layers.0-35.self_attn` for the names of 36 layers; the first of names that differ in more than their numbers."""
+    if len({*map(unnumbered, names)}) > 1:
+        return names[0]
+    numbers = [_NUMBERS.findall(name) for name in names]
+    ranges = iter([spans(sorted({int(n) for n in column})) for column in zip(*numbers, strict=True)])
+    return _NUMBERS.sub(lambda _: next(ranges), names[0])
 
 
 def short_type(name: str) -> str:

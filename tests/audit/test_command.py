@@ -12,6 +12,7 @@ from onnx import parser
 
 from graphflops.cli import main
 from graphflops.onnx_audit.catalogue import checks
+from graphflops.time_audit import rules
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -76,7 +77,7 @@ def test_sarif_lists_every_check(wasteful: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.sarif"
     assert run(wasteful, "--output", target).exit_code == 0
     (log,) = json.loads(target.read_text())["runs"]
-    assert [rule["id"] for rule in log["tool"]["driver"]["rules"]] == [*checks()]
+    assert [rule["id"] for rule in log["tool"]["driver"]["rules"]] == [*checks(), *rules()]
     assert [result["ruleId"] for result in log["results"]] == ["GF243", "GF216"]
 
 
