@@ -102,7 +102,7 @@ def fits(
     first = devices[0]
     found = Fits(report, size.at(None, first), verdicts, vary or "")
     if (cache := kv_cache(report)) is not None:
-        room = _limit(first) - int(SPARE[report.memory_use[-1].phase] * _limit(first))
+        room = _limit(first) - int(SPARE * _limit(first))
         requests = requests_within(report, on_device(report.memory_use[-1], first), cache, room)
         found = replace(found, cache=cache, requests=tuple(requests))
     if vary:

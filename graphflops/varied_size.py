@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from graphflops.devices import Device
-    from graphflops.report import MemoryPhase, PhaseMemory, Report
+    from graphflops.report import PhaseMemory, Report
 
 # Share of the memory beside parameters and optimizer that is kept free: which gaps stay between blocks is not predicted
 # exactly (docs/memory.md).
-SPARE: Mapping[MemoryPhase, float] = {"inference": 0.05, "training": 0.025}
+SPARE = 0.05
 _MOST = 2**40
 
 
@@ -77,7 +77,7 @@ class VariedSize:
             fixed = evaluate(
                 total(held.bytes for held in entry.timeline.held if held.kind in LASTING), values
             )
-            limit -= int(SPARE[entry.phase] * max(limit - (fixed or 0), 0))
+            limit -= int(SPARE * max(limit - (fixed or 0), 0))
             if needed > limit:
                 raise OutOfMemory
         # In inference few large blocks come and go: what returning segments gains there is not to be relied on.
