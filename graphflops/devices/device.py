@@ -69,7 +69,9 @@ class Device:
     their own matrix units (NVIDIA: SMs, AMD: compute units). clock_hz: the highest they run at. power_watts: board limit.
     rates: constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
     cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
-    whose constants are used, because this one was not measured. sources: where each figure is from, by field.
+    whose constants are used, because this one was not measured. program_ratio: median of
+    measured over predicted time of whole programs, by which all times are multiplied.
+    sources: where each figure is from, by field.
     """
 
     name: str
@@ -89,5 +91,6 @@ class Device:
     links: tuple[Link, ...] = ()
     launch: Launch | None = None
     rates_of: str = ""
+    program_ratio: Positive = 1.0
     rates: Mapping[str, Mapping[str, Positive]] = field(default_factory=dict)
     calibration: tuple[Calibration, ...] = ()

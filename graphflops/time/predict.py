@@ -56,6 +56,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if rates is None:
         return _by_ceilings(kernel, device)
     seconds, arithmetic, traffic = _modelled(kernel, width, rates, device)
+    seconds = max(seconds * device.program_ratio, kernel.flops / (_peak(kernel, device) or 1e30))
     spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
     corrected = correction(kernel, device)
     if corrected is not None:
@@ -100,9 +101,7 @@ def _modelled(
 ) -> tuple[float, float, float]:
     """Seconds, and of these arithmetic and traffic."""
     moved = kernel.read_bytes + kernel.written_bytes
-    peak = matrix_peak(kernel.dtype, device)
-    if _is_tf32(kernel):
-        peak = matrix_peak("tfloat32", device) or peak
+    peak = _peak(kernel, device)
     match kernel.sizes:
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved)
@@ -142,6 +141,12 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             return (("alone",), ())
         case _:
             return ((kernel.variant,), ())
+
+
+def _peak(kernel: Kernel, device: Device) -> float | None:
+    """Peak rate of a kernel's matrix work; None if it is not published."""
+    peak = matrix_peak(kernel.dtype, device)
+    return matrix_peak("tfloat32", device) or peak if _is_tf32(kernel) else peak
 
 
 def _is_tf32(kernel: Kernel) -> bool:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 _IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written
 _WARP = 32  # threads
+_REACHED = 0.95  # of the published bandwidth
+_BYTES_PER_CYCLE = (
+    18.4  # published bandwidth of the H200 per multiprocessor and cycle, of which the constants are shares
+)
 _MIX = 3  # how sharply the longest of several limits decides
 
 
@@ -23,10 +27,11 @@ def seconds(
     """Seconds of a kernel, and of these its arithmetic and its traffic at their rates."""
     moved = kernel.read_bytes + kernel.written_bytes
     cached = min(moved, _IN_CACHE * (device.l2_bytes or 0))
-    traffic = cached / (device.bandwidth * rates["cache"]) + (moved - cached) / (
-        device.bandwidth * rates["memory"]
-    )
     cycles = (device.multiprocessors or 1) * (device.clock_hz or 1e9)
+    # What limits a kernel below the bandwidth are its multiprocessors: shares move to other devices with these.
+    through = _BYTES_PER_CYCLE * cycles if device.clock_hz else device.bandwidth
+    from_memory = min(device.bandwidth * _REACHED, through * rates["memory"])
+    traffic = cached / (through * rates["cache"]) + (moved - cached) / from_memory
     elements = max(kernel.read_bytes, kernel.written_bytes) / width / (rates["elements"] * cycles)
     work = (kernel.vector_flops + kernel.flops) / (rates["work"] * cycles)
     rows = wait = 0.0

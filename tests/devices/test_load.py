@@ -33,7 +33,9 @@ def test_no_two_devices_share_a_name():
 def test_every_figure_has_a_source(name):
     known = device(name)
     plain = {"name", "aliases", "sources", "calibration", "rates"}
-    figures = {field for field in Device.__slots__ if getattr(known, field)} - plain
+    figures = {
+        field for field in Device.__slots__ if getattr(known, field) not in (None, (), {}, "", 1.0)
+    } - plain
     assert figures <= set(known.sources)
     assert all(source for source in known.sources.values())
 
