@@ -48,6 +48,13 @@ class OneLine(click.ClickException):
 class Commands(click.Group):
     """The group of commands, each imported when it is run."""
 
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        if self.help is None and self.callback is not None:  # as `python -OO` leaves it
+            from graphflops.docstrings import docstring
+
+            self.help = docstring(self.callback)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -262,7 +262,11 @@ class Report(Rendered):
 
     def value(self, quantity: Dim) -> int | None:
         """A quantity at the known sizes; None where a size is not known, or where it would be negative."""
-        value = evaluate(quantity, self.values)
+        if isinstance(quantity, int):
+            return quantity if quantity >= 0 else None
+        infos = self.symbols
+        known = {name: infos[name].value for name in quantity.symbols if name in infos}
+        value = evaluate(quantity, {name: size for name, size in known.items() if size is not None})
         return None if value is not None and value < 0 else value
 
     def total(self) -> Cost:

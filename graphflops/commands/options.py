@@ -19,7 +19,14 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 class Command(click.Command):
-    """A command that reports OptionError as wrong usage."""
+    """A command that reports OptionError as wrong usage; its help is the docstring of its function."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        if self.help is None and self.callback is not None:  # as `python -OO` leaves it
+            from graphflops.docstrings import docstring
+
+            self.help = docstring(self.callback)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

@@ -178,7 +178,7 @@ def _rank(joined: JointSizes) -> Rank:
         if isinstance(dim, int):
             return dim
         if dim not in known:
-            values = {**dict.fromkeys(dim.symbols, _RANKED_AT), **joined.values}
+            values = {name: joined.values.get(name, _RANKED_AT) for name in dim.symbols}
             known[dim] = evaluate(dim, values) or 0
         return known[dim]
 

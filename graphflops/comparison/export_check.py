@@ -95,7 +95,7 @@ class ExportCheck:
         difference = after - before
         if isinstance(difference, int):
             return False
-        values = {**dict.fromkeys(difference.symbols, _SIZE), **self.joined.values}
+        values = {name: self.joined.values.get(name, _SIZE) for name in difference.symbols}
         probes = [{name: value * times for name, value in values.items()} for times in _PROBES]
         return all(evaluate(difference, probe) == 0 for probe in probes)
 
@@ -103,7 +103,9 @@ class ExportCheck:
         """A quantity at the sizes compared at, others at a size of our own."""
         if isinstance(quantity, int):
             return quantity
-        return evaluate(quantity, {**dict.fromkeys(quantity.symbols, _SIZE), **self.joined.values}) or 0
+        return (
+            evaluate(quantity, {name: self.joined.values.get(name, _SIZE) for name in quantity.symbols}) or 0
+        )
 
     def text(self, quantity: Dim) -> str:
         """A quantity at the sizes compared at, else its formula."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _NUMBERED = re.compile(r"[su]\d+")  # as torch names sizes: a name of the user's own reads better
 
 _Place = tuple[int, str]  # 0 for the old program or 1 for the new one, and the size's name there
-Axes = dict[tuple[str, int], Dim]
+Axis = tuple[str, int]
 
 
 class Renamed:
@@ -83,7 +84,7 @@ def join(old: Report, new: Report) -> JointSizes:
     """
     reports = (old, new)
     renamed_inputs = {theirs: ours for ours, theirs in _same_inputs(old.inputs, new.inputs).items()}
-    axes = (_axes(old, {}), _axes(new, renamed_inputs))
+    axes = (_Axes(old, {}), _Axes(new, renamed_inputs))
     classes = _classes(old, new, axes)
     names = _joint_names(classes, (old.names, new.names))
     renamed: tuple[dict[str, Dim], dict[str, Dim]] = ({}, {})
@@ -133,7 +134,7 @@ class _Known(NamedTuple):
 
     @staticmethod
     def of(
-        report: Report, own: Sequence[str], others: Sequence[str], axes: tuple[Axes, Axes], side: int
+        report: Report, own: Sequence[str], others: Sequence[str], axes: tuple[_Axes, _Axes], side: int
     ) -> _Known:
         infos = [report.symbols[name] for name in own]
 
@@ -146,8 +147,8 @@ class _Known(NamedTuple):
 
 def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
     """Pairs the inputs of both programs: by name, or by position if no name is common."""
-    names = [entry.name for entry in old]
-    common = {name: name for name in names if any(entry.name == name for entry in new)}
+    theirs = {entry.name for entry in new}
+    common = {entry.name: entry.name for entry in old if entry.name in theirs}
     if common or len(old) != len(new):
         return common
     if any(a.type.rank != b.type.rank for a, b in zip(old, new, strict=True)):
@@ -155,19 +156,28 @@ def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
     return {a.name: b.name for a, b in zip(old, new, strict=True)}
 
 
-def _axes(report: Report, others: Mapping[str, str]) -> Axes:
-    """The size of each axis of each input. `others`: the name that the other program has for an input."""
-    axes: Axes = {}
-    for name, info in report.symbols.items():  # a size that the user bound is a number in the inputs' types
-        for place in info.where:
-            if (axis := AXIS.fullmatch(place)) is not None:
-                axes[others.get(axis[1], axis[1]), int(axis[2])] = symbol(name)
-    for entry in report.inputs:
-        for index, size in enumerate(entry.type.shape):
-            place_ = (others.get(entry.name, entry.name), index)
-            if not (isinstance(size, int) and place_ in axes):
-                axes[place_] = size
-    return axes
+class _Axes:
+    """The size of each axis of each input, and the axes whose size is one symbol, by its name."""
+
+    def __init__(self, report: Report, others: Mapping[str, str]) -> None:
+        """others: the name that the other program has for an input."""
+        self.sizes: dict[Axis, Dim] = {}
+        for (
+            name,
+            info,
+        ) in report.symbols.items():  # a size that the user bound is a number in the inputs' types
+            for place in info.where:
+                if (axis := AXIS.fullmatch(place)) is not None:
+                    self.sizes[others.get(axis[1], axis[1]), int(axis[2])] = symbol(name)
+        for entry in report.inputs:
+            for index, size in enumerate(entry.type.shape):
+                place_ = (others.get(entry.name, entry.name), index)
+                if not (isinstance(size, int) and place_ in self.sizes):
+                    self.sizes[place_] = size
+        self.of: dict[str, list[Axis]] = {}
+        for axis_, size in self.sizes.items():
+            if (alone := _alone(size)) is not None:
+                self.of.setdefault(alone, []).append(axis_)
 
 
 def _alone(size: Dim | None) -> str | None:
@@ -176,7 +186,7 @@ def _alone(size: Dim | None) -> str | None:
     return atom.name if atom is not None and atom.kind == "symbol" else None
 
 
-def _classes(old: Report, new: Report, axes: tuple[Axes, Axes]) -> list[tuple[list[str], list[str]]]:
+def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[tuple[list[str], list[str]]]:
     """Classes of equal symbols, as names in the old and in the new program, in order of appearance."""
     group: dict[_Place, list[_Place]] = {}
     for side, report in enumerate((old, new)):
@@ -190,29 +200,25 @@ def _classes(old: Report, new: Report, axes: tuple[Axes, Axes]) -> list[tuple[li
         for place in other:
             group[place] = one
 
-    for axis, size in axes[0].items():
-        ours, theirs = _alone(size), _alone(axes[1].get(axis))
+    for axis, size in axes[0].sizes.items():
+        ours, theirs = _alone(size), _alone(axes[1].sizes.get(axis))
         if ours is not None and theirs is not None:
             unite((0, ours), (1, theirs))
     for name in old.symbols:
-        if (1, name) in group and len(group[0, name]) == len(group[1, name]) == 1:
-            elsewhere = [_stands(axes[side], name) for side in (0, 1)]
-            if not all(elsewhere):  # one of the same name at another axis is another size
-                unite((0, name), (1, name))
+        alone = (1, name) in group and len(group[0, name]) == len(group[1, name]) == 1
+        if alone and not all(
+            name in side.of for side in axes
+        ):  # one of the name at another axis is another size
+            unite((0, name), (1, name))
     distinct = {id(members): members for members in group.values()}.values()
     return [
         ([name for side, name in m if side == 0], [name for side, name in m if side == 1]) for m in distinct
     ]
 
 
-def _stands(axes: Axes, name: str) -> bool:
-    return any(_alone(size) == name for size in axes.values())
-
-
-def _fixed(names: Iterable[str], theirs: Axes, ours: Axes) -> int | None:
+def _fixed(names: Iterable[str], theirs: _Axes, ours: _Axes) -> int | None:
     """The one number that a program has at the axes of these symbols of the other program; None if there are several."""
-    chosen = set(names)
-    numbers: set[Dim | None] = {ours.get(axis) for axis, size in theirs.items() if _alone(size) in chosen}
+    numbers = {ours.sizes.get(axis) for name in names for axis in theirs.of.get(name, ())}
     numbers.discard(None)
     (only,) = numbers if len(numbers) == 1 else (None,)
     return only if isinstance(only, int) else None
@@ -226,14 +232,16 @@ def _joint_names(
     called: what people read for the sizes of either program.
     """
     chosen: dict[str, None] = {}
+    tries: Counter[str] = Counter()
     old = {called[0][name] for ours, _ in classes for name in ours}
     for ours, theirs in classes:
         own = [called[0][name] for name in ours]
         both = [*own, *(called[1][name] for name in theirs)]
         words = (name for name in both if not _NUMBERED.fullmatch(name) and not AXIS.fullmatch(name))
-        name = next(words, both[0])
+        name = word = next(words, both[0])
         while name in chosen or (name in old and name not in own):
-            name += "_new"
+            tries[word] += 1
+            name = f"{word}_new{tries[word] if tries[word] > 1 else ''}"
         chosen[name] = None
     return [*chosen]
 
@@ -267,7 +275,7 @@ def different_inputs(
     pairs = _same_inputs(old.inputs, new.inputs)
     theirs = {entry.name: entry.type for entry in new.inputs}
     for name, type_ in old.inputs:
-        other = theirs.pop(pairs[name]) if name in pairs else None
+        other = theirs.pop(pairs[name], None) if name in pairs else None
         if other is None:
             yield name, joined.old.text(type_), None
         elif type_.dtype != other.dtype or [*map(joined.old, type_.shape)] != [*map(joined.new, other.shape)]:

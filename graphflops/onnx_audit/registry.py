@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from graphflops.docstrings import docstring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,7 +51,7 @@ class Check:
     @property
     def explanation(self) -> str:
         """What the check looks for and why that matters, one line for each paragraph."""
-        paragraphs = inspect.cleandoc(self.run.__doc__ or "").split("\n\n")
+        paragraphs = docstring(self.run).split("\n\n")
         return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
     @property

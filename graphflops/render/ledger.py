@@ -61,6 +61,7 @@ class Ledger:
 
     def __init__(self, report: Report, formula_width: int = 40) -> None:
         self.report = report
+        self.sizes = report.values
         self.numbers = Numbers(report.value, formula_width, report.names)
         self.kinds: list[RowKind] = []
         self.of: list[int] = []  # the kind of each row
@@ -122,7 +123,7 @@ class Ledger:
         value = self.numbers.value(quantity)
         if value is not None or isinstance(quantity, int):
             return value or 0
-        return evaluate(quantity, {**dict.fromkeys(quantity.symbols, _RANKED_AT), **self.report.values}) or 0
+        return evaluate(quantity, {name: self.sizes.get(name, _RANKED_AT) for name in quantity.symbols}) or 0
 
     def _value(self, cost: Cost) -> tuple[int | None, ...]:
         return tuple(self.numbers.value(getattr(cost, quantity)) for quantity in QUANTITIES)

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphflops.docstrings import docstring
 from graphflops.render.listing import Listing
 from graphflops.rules import find, known
 
@@ -44,4 +45,4 @@ def _home(rule: Rule) -> list[str]:
 
 
 def _sentence(rule: Rule) -> str:
-    return (rule.function.__doc__ or "").strip().partition("\n")[0]
+    return docstring(rule.function).partition("\n")[0]

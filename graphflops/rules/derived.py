@@ -24,5 +24,10 @@ class Derived:
         """Where the table of rules finds the parameters' names."""
         return self.base.__code__
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Where its description is found."""
+        return self.base
+
     def __call__(self, *args: object, **kwargs: object) -> Estimate:
         return self.change(self.base(*args, **kwargs))

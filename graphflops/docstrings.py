@@ -1,0 +1,42 @@
+"""Docstrings that are output: descriptions of rules, checks and commands.
+
+`python -OO` leaves them out of the compiled code; then they are read from the source.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def docstring(function: Callable[..., Any]) -> str:
+    """The docstring of the innermost function that is wrapped, without indentation; "" if it has none."""
+    from inspect import cleandoc, unwrap
+
+    own = unwrap(function)
+    text = own.__doc__
+    if text is None and sys.flags.optimize > 1:
+        code = getattr(own, "__code__", None)
+        text = None if code is None else _of_source(code.co_filename).get((code.co_name, code.co_firstlineno))
+    return cleandoc(text or "")
+
+
+@cache
+def _of_source(path: str) -> Mapping[tuple[str, int], str]:
+    """The docstrings of the functions in a source file, by name and first line, decorators included."""
+    import ast
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    return {
+        (node.name, min(part.lineno for part in (node, *node.decorator_list))): ast.get_docstring(node) or ""
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
