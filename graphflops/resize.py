@@ -10,7 +10,7 @@ from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Symbol
 from graphflops.passes.bind import bind
-from graphflops.passes.report import refuse_negative, tensors
+from graphflops.passes.report import refuse_impossible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
         for name, info in report.symbols.items()
     }
     changed = replace(changed, symbols=symbols, diagnostics=(*report.diagnostics, *binding.diagnostics))
-    refuse_negative(tensors(changed.rows, changed.inputs), changed.values)
+    refuse_impossible(changed.rows, changed.inputs, changed.values)
     return _with_memory_use(_with_peaks(report, changed))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.passes.report import refuse_negative, tensors
+from graphflops.passes.report import refuse_impossible
 from graphflops.rendered import Rendered
 
 if TYPE_CHECKING:
@@ -140,6 +140,6 @@ def _point(
     report: Report, chosen: Mapping[str, int], names: Mapping[str, Sequence[str]], cost: Cost, peak: Dim
 ) -> Point:
     values = {**report.values, **{symbol: value for name, value in chosen.items() for symbol in names[name]}}
-    refuse_negative(tensors(report.rows, report.inputs), values)
+    refuse_impossible(report.rows, report.inputs, values)
     at = {name: evaluate(getattr(cost, name), values) for name in QUANTITIES}
     return Point(chosen, at, evaluate(peak, values))

@@ -14,7 +14,7 @@ from graphflops.passes.report import without_impossible
 from graphflops.report import Named, SymbolInfo
 from graphflops.sweep import sweep
 from graphflops.tensor import FLOAT32, TensorType
-from tests.exporters.build import meta, program, save, size
+from tests.exporters.build import call, meta, program, save, size, tensor
 from tests.exporters.onnx_files import model, node, value
 
 
@@ -55,6 +55,20 @@ def test_sizes_of_inputs_follow_too(tmp_path):
     assert (report.symbols["s0"].minimum, report.symbols["s0"].value) == (4, 68)  # 64 elements are assumed
     with pytest.raises(ModelError, match=r"at s0 = 1 a size of x would be s0 - 4 = -3"):
         sweep(report, {"s0": [1]})
+
+
+def test_costs_that_a_forged_shape_makes_negative(tmp_path):
+    """arange from 9 to s0, recorded with s0 elements: s0 - 9 of them are written, s0 being 4."""
+    nine, symbolic = {"as_int": 9}, {"as_sym_int": {"as_name": "s0"}}
+    calls = [
+        call("torch.ops.aten.sym_size.int", tensor("x"), {"as_int": 0}, out=[symbolic]),
+        call("torch.ops.aten.arange.start", nine, symbolic),
+    ]
+    values = {"x": meta(size("s0", 4)), "y": meta(size("s0", 4), dtype=5)}
+    sizes = {"sym_int_values": {"s0": size("s0", 4)}}
+    path = save(tmp_path / "m.pt2", program(calls, values, graph=sizes))
+    with pytest.raises(ModelError, match="written_bytes of y would be negative"):
+        analyze(path)
 
 
 def test_assumed_sizes_that_make_another_negative_stay_open():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Union
@@ -38,6 +39,11 @@ UNITS: dict[str, Unit] = {
 OF_DEVICES = ("max_device_bytes", "max_seconds")  # limits that need the budget to name a device
 OF_MODULES = (*_WORK, "parameters")
 _LARGEST_FILE = 2**20  # bytes of a budget
+_MOST_PARTS = 64  # of a dotted key
+_STRINGS = re.compile(  # and comments; each matches to the end of the text where it is not closed
+    r'''"""[\s\S]*?(?:"""|\Z)|'{3}[\s\S]*?(?:'{3}|\Z)|"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|#.*'''
+)
+_BETWEEN_KEYS = re.compile(r"[=,\[\]{}\n]")
 _Amounts = Union[str, int, float, list[Union[str, int, float]]]
 
 
@@ -259,10 +265,18 @@ def parse(data: bytes, path: str) -> BudgetFile:
 
 def _toml(data: bytes, path: str) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FileError(f"{shown(path)}: no TOML: {error}") from None
+        text = data.decode()
+        if _deepest_key(text) > _MOST_PARTS:
+            raise FileError(f"{shown(path)}: no TOML: a key of more than {_MOST_PARTS} parts")
+        table: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{shown(path)}: no TOML: {shown(str(error), 300)}") from None
     return table
+
+
+def _deepest_key(text: str) -> int:
+    """At least as many parts as the longest dotted key has, which Python's reader of TOML takes quadratic memory for."""
+    return max(part.count(".") for part in _BETWEEN_KEYS.split(_STRINGS.sub("", text))) + 1
 
 
 def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from graphflops.cost import QUANTITIES
 from graphflops.diagnostics import diagnostic
 from graphflops.dims import Expr, at_least, evaluate
 from graphflops.errors import ModelError, shown
@@ -77,6 +78,19 @@ def refuse_negative(named: Iterable[Named], values: Mapping[str, int]) -> None:
         at = f"at {', '.join(f'{shown(symbol)} = {values[symbol]}' for symbol in used)} " if used else ""
         formula = f"{size} = " if isinstance(size, Expr) else ""
         raise ModelError(f"{at}a size of {shown(name)} would be {formula}{value}: give larger sizes")
+
+
+def refuse_impossible(rows: Iterable[Row], inputs: Iterable[Named], values: Mapping[str, int]) -> None:
+    """Raise ModelError where a size or a cost is negative at these values of the sizes by name."""
+    rows = list(rows)
+    refuse_negative(tensors(rows, inputs), values)
+    for row in {id(row.cost): row for row in rows}.values():
+        for quantity in QUANTITIES:
+            cost = getattr(row.cost, quantity)
+            if isinstance(cost, Expr) and not at_least(cost, 0) and (evaluate(cost, values) or 0) < 0:
+                raise ModelError(
+                    f"{quantity} of {shown(row.node)} would be negative, {cost}: give larger sizes"
+                )
 
 
 def _negative(named: Iterable[Named], values: Mapping[str, int]) -> tuple[str, Dim, int] | None:
@@ -174,7 +188,7 @@ def _symbols(program: PricedProgram) -> dict[str, SymbolInfo]:
     named = tensors(main.rows, _passed(program))
     described = program.binding.describe(program.graph, (main.cost, main.backward))
     symbols = without_impossible(with_lower_bounds(described, named), named)
-    refuse_negative(named, _values(symbols))
+    refuse_impossible(main.rows, _passed(program), _values(symbols))
     return symbols
 
 

@@ -36,6 +36,7 @@ _REASONS = {
             "_resize_output",
             "_resize_output_",
         ),
+        *("_reshape_alias", "_reshape_alias_copy"),
         *("sparse_resize_", "sparse_resize_and_clear_", "_copy_from_and_resize", "as_strided_"),
     ),
     _UNCHECKED: (
@@ -51,7 +52,8 @@ _REASONS = {
             "_embedding_bag_dense_backward",
             "_embedding_bag_per_sample_weights_backward",
         ),
-        "multilabel_margin_loss_backward",
+        *("multilabel_margin_loss_backward", "_slow_conv2d_backward"),
+        *("_nnpack_spatial_convolution", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
     ),
     "its packed operands hold addresses of memory": (
         *("fbgemm_linear_int8_weight", "fbgemm_linear_int8_weight_fp32_activation", "quantized_lstm_cell"),
@@ -107,19 +109,54 @@ _POOLINGS = {
     "fractional_max_pool2d_backward": (4, 2),
     "fractional_max_pool3d_backward": (4, 3),
 }  # by operator: the place of its indices, and the axes of the image that they index
+_NOT_EMPTY = (
+    "_stack",
+    "_foreach_copy",
+    "_foreach_copy_",
+)  # operators whose first list torch takes not to be empty
+_OPTIONS = ("dtype", "layout", "memory_format")
 _LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
 
 
 def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or for a gradient that indexes by a saved tensor a function that checks the indices first."""
-    if op.dialect != "aten":
+    """The function of an operator of torch, with what torch takes on trust from compiled code checked first."""
+    return (
+        _with_checked_indices(op, _with_checked_arguments(op, function)) if op.dialect == "aten" else function
+    )
+
+
+def _with_checked_arguments(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose lists are as long as its schema says, and whose options are no numbers."""
+    schema = getattr(function, "_schema", None)
+    arguments = () if schema is None else schema.arguments
+    lengths = {arg.name: arg.N for arg in arguments if (arg.N or 0) > 1 and arg.default_value != []}
+    options = {arg.name for arg in arguments if arg.name in _OPTIONS}
+    if not lengths and not options and op.word not in _NOT_EMPTY:
         return function
+
+    def run(*args: Any, **named: Any) -> Any:
+        given = dict(zip((arg.name for arg in arguments), args, strict=False)) | named
+        for name, value in given.items():
+            wrong = isinstance(value, (list, tuple)) and len(value) not in (1, lengths.get(name, len(value)))
+            if wrong or (name in options and isinstance(value, int)):
+                raise RunError(f"{shown(op.spelling)}: {shown(name)} is not what its schema says")
+        if op.word in _NOT_EMPTY and not next(iter(given.values()), None):
+            raise RunError(f"{shown(op.spelling)}: a list is empty")
+        return function(*args, **named)
+
+    return run
+
+
+def _with_checked_indices(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or for a gradient that indexes by a saved tensor a function that checks the indices first."""
     if op.word in _POOLINGS:
         place, axes = _POOLINGS[op.word]
 
         def pooled(*args: Any, **named: Any) -> Any:
             indices = named["indices"] if "indices" in named else args[place]
             image = named["self"] if "self" in named else args[1]
+            if image.dim() not in (axes + 1, axes + 2):
+                raise RunError(f"{shown(op.spelling)}: an image of {image.dim()} axes")
             _within(op, indices, prod(image.shape[-axes:]))
             return function(*args, **named)
 

@@ -147,6 +147,7 @@ def test_an_operator_that_moves_memory_is_refused(tmp_path: Path) -> None:
             "segment_reduce.default",
         ),
         *("_sparse_coo_tensor_unsafe.default", "_sparse_csr_tensor_unsafe.default"),
+        *("_reshape_alias.default", "_reshape_alias_copy.default", "_nnpack_spatial_convolution.default"),
     ],
 )
 def test_operators_that_are_not_run_from_a_file(op: str) -> None:
@@ -194,6 +195,34 @@ def test_indices_of_sparse_tensors_are_checked() -> None:
     execution = execute.Execution(graph, running.Weights(graph, torch.device("cpu")))
     with pytest.raises(RunError, match="index"):
         execution.run({"places": torch.full((2, 1), 2**38), "values": torch.ones(1)})
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("aten._stack.default", ([], -1)),
+        ("aten._foreach_copy.default", ([], [torch.ones(2)])),
+        ("aten.reflection_pad1d_backward.default", (torch.ones(5), torch.ones(3), [])),
+        ("aten.reflection_pad2d_backward.default", (torch.ones(()), torch.ones(2), [])),
+        (
+            "aten.fractional_max_pool3d_backward.default",
+            (torch.ones(4, 4), torch.ones(4), [4, 2, 4], [], torch.zeros(2, 4, 4, 3, dtype=torch.int64)),
+        ),
+    ],
+)
+def test_lists_that_torch_takes_on_trust(op: str, arguments: tuple[Any, ...]) -> None:
+    """Each of these calls ends torch 2.13 with signal 11."""
+    with pytest.raises(RunError, match=op):
+        resolve(op)(*arguments)
+
+
+def test_options_that_are_numbers() -> None:
+    """torch takes any number for a memory format; -1 ends it with signal 11."""
+    with pytest.raises(RunError, match="memory_format"):
+        resolve("aten.empty_like.default")(torch.ones(2), memory_format=-1)
+    assert resolve("aten.empty_like.default")(torch.ones(2), memory_format=torch.preserve_format).shape == (
+        2,
+    )
 
 
 def test_loops_of_a_file_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
