@@ -6,13 +6,13 @@ report with predicted times. Equal calls of several layers are one finding.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.devices import complete, device
+from graphflops.docstrings import docstring
 from graphflops.errors import ModelError
 from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
@@ -57,7 +57,7 @@ class SlowCheck:
     @property
     def explanation(self) -> str:
         """What the check looks for and why that matters."""
-        return " ".join(inspect.cleandoc(self.run.__doc__ or "").split())
+        return " ".join(docstring(self.run).split())
 
     @property
     def summary(self) -> str:

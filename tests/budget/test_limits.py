@@ -68,7 +68,10 @@ def test_without_what_is_relative() -> None:
     "text, says",
     [
         ("[[budget]", "no TOML: "),
-        ("a." * 100_000 + "b = 1", "no TOML: a key of more than 64 parts"),  # each prefix of it would be stored
+        (
+            "a." * 100_000 + "b = 1",
+            "no TOML: a key of more than 64 parts",
+        ),  # each prefix of it would be stored
         ("[" + "a." * 100_000 + "b]", "no TOML: a key of more than 64 parts"),
         (f"[[budget]]\nmatrix_flops = {'9' * 5_000}", "no TOML: "),
         ("", "budget: holds no limits"),
