@@ -15,7 +15,7 @@ def listing(found: PerItem) -> Listing:
     """FLOPs by convention, and the parameters behind them."""
     heads = (f"per entry of {found.axis}", "forward", "training", "what is counted")
     counted = {
-        "dense": "matrix work that runs, pairs hidden by masks included",
+        "dense": "matrix work that runs, also what masks make skippable",
         "visible": "the same without hidden pairs",
         "active": "2N or 6N of the parameters that an item is multiplied by, and attention",
         "total": "2N or 6N of all multiplied parameters, all experts included, and attention",
