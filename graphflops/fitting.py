@@ -11,11 +11,10 @@ from graphflops.devices import device as device_named
 from graphflops.errors import OptionError
 from graphflops.kv_cache import KvCache, kv_cache, requests_within
 from graphflops.loading import analyze, saved_report
-from graphflops.memory.allocator import OutOfMemory
 from graphflops.memory.ledger import on_device
 from graphflops.rendered import Rendered
 from graphflops.training import Training, training_of
-from graphflops.varied_size import SPARE, VariedSize
+from graphflops.varied_size import SPARE, VariedSize, room
 
 if TYPE_CHECKING:
     from graphflops.devices import Device
@@ -102,12 +101,12 @@ def fits(
     first = devices[0]
     found = Fits(report, size.at(None, first), verdicts, vary or "")
     if (cache := kv_cache(report)) is not None:
-        room = _limit(first) - int(SPARE * _limit(first))
-        requests = requests_within(report, on_device(report.memory_use[-1], first), cache, room)
+        free = int((1 - SPARE) * room(first))
+        requests = requests_within(report, on_device(report.memory_use[-1], first), cache, free)
         found = replace(found, cache=cache, requests=tuple(requests))
     if vary:
         largest = verdicts[0].largest
-        limit = _limit(first) if largest else None
+        limit = room(first) if largest else None
         at = size.at(largest or size.least, first, limit)
         return replace(found, at_largest=(at, size.at((largest or size.least) + 1, first)))
     if found.fits or saved or len(devices) > 1:
@@ -139,36 +138,20 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
 
 def verdict(size: VariedSize, device: Device) -> Verdict:
     """Whether the last phase fits on a device, and the largest value of the size at which it does."""
-    is_enough = _is_within(size, None, device)
-    needed = size.at(None, device, _limit(device) if is_enough else None).device_total
-    assert needed is not None
-    found = Verdict(device.name, device.memory_bytes, needed, is_enough)
+    found = Verdict(device.name, device.memory_bytes, *size.needed(device))
     if not size.is_named:
         return found
     largest = _largest(size, device)
     return replace(found, largest=largest, is_bounded=largest == size.most)
 
 
-def _limit(device: Device) -> int:
-    """What the driver leaves to the allocator."""
-    return device.memory_bytes - (device.context_bytes or 0)
-
-
-def _is_within(size: VariedSize, value: int | None, device: Device) -> bool:
-    try:
-        size.at(value, device, _limit(device))
-    except OutOfMemory:
-        return False
-    return True
-
-
 def _largest(size: VariedSize, device: Device) -> int:
     """The largest value of the size at which the phase fits; 0 where none does."""
     low, high = 0, size.least
-    while high <= size.most and _is_within(size, high, device):
+    while high <= size.most and size.is_within(high, device):
         low, high = high, 2 * high
     high = min(high, size.most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _is_within(size, middle, device) else (low, middle)
+        low, high = (middle, high) if size.is_within(middle, device) else (low, middle)
     return low

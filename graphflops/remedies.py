@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import GraphflopsError
-from graphflops.memory.allocator import Allocator, ExpandableAllocator, OutOfMemory
+from graphflops.memory.allocator import ExpandableAllocator
 from graphflops.memory.ledger import at_sizes, on_device
+from graphflops.varied_size import VariedSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,7 @@ def remedies(
 
     report_of: analyzes the model with another training step, or with other sizes.
     """
-    now = _needed(report, device, Allocator())
+    now, _ = VariedSize(report).needed(device)
     yield from _less(_with_allocator(report, device), now)
 
     def tried(change: str, option: str, changed: Training | None, **more: Any) -> list[Remedy]:
@@ -127,29 +128,14 @@ def _together(
 
 
 def _with_allocator(report: Report, device: Device) -> Remedy:
-    needed = _needed(report, device, ExpandableAllocator())
-    limit = device.memory_bytes - (device.context_bytes or 0)
-    return Remedy(
-        "segments that grow", _EXPANDABLE, needed, _is_within(report, device, ExpandableAllocator(limit))
-    )
+    """The same with segments that grow, in which fewer gaps stay."""
+    entry = on_device(report.memory_use[-1], device)
+    needed = at_sizes(entry, report.values, ExpandableAllocator(), report.rows).device_total or 0
+    return Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes)
 
 
 def _remedy(change: str, option: str, report: Report, device: Device) -> Remedy:
-    limit = device.memory_bytes - (device.context_bytes or 0)
-    needed = _needed(report, device, Allocator())
-    return Remedy(change, option, needed, _is_within(report, device, Allocator(limit)))
-
-
-def _needed(report: Report, device: Device, allocator: Allocator) -> int:
-    entry = on_device(report.memory_use[-1], device)
-    return at_sizes(entry, report.values, allocator, report.rows).device_total or 0
-
-
-def _is_within(report: Report, device: Device, allocator: Allocator) -> bool:
-    try:
-        return _needed(report, device, allocator) > 0
-    except OutOfMemory:
-        return False
+    return Remedy(change, option, *VariedSize(report).needed(device))
 
 
 def _less(remedy: Remedy | None, now: int) -> list[Remedy]:

@@ -24,6 +24,11 @@ SPARE = 0.05
 _MOST = 2**40
 
 
+def room(device: Device) -> int:
+    """What the driver leaves to the allocator."""
+    return device.memory_bytes - (device.context_bytes or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class VariedSize:
     """A size whose values are tried; without symbols and axes none is.
@@ -88,6 +93,21 @@ class VariedSize:
         names = (*dict.fromkeys(ENTRIES.values()), "requested_peak")
         quantities: dict[str, Any] = {name: evaluate(getattr(found, name), values) for name in names}
         return replace(found, **quantities)
+
+    def is_within(self, value: int | None, device: Device) -> bool:
+        """Whether the last phase fits on a device at a value."""
+        try:
+            self.at(value, device, room(device))
+        except OutOfMemory:
+            return False
+        return True
+
+    def needed(self, device: Device) -> tuple[int, bool]:
+        """Bytes of the last phase on a device with the driver's, and whether they are there."""
+        is_enough = self.is_within(None, device)
+        total = self.at(None, device, room(device) if is_enough else None).device_total
+        assert total is not None
+        return total, is_enough
 
     def _at(self, value: int | None) -> tuple[Report, Mapping[str, int]]:
         """A report, and the sizes at which its formulas hold."""
