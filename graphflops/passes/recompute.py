@@ -64,10 +64,15 @@ def _together(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> Iterator
     yield from groups.values()
 
 
+def gradient_checkpoints(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> list[Checkpoint]:
+    """The checkpoints of a graph, by what the gradients of its calls read, wherever in memory that lies."""
+    return checkpoints(calls, marks, _kept) if marks else []
+
+
 def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mapping[str, int]) -> None:
     """Add the work that checkpoints do again to the gradients of the calls that do it."""
     ends = [call.row for call in calls[1:]] + [len(rows)]
-    for checkpoint in checkpoints(calls, marks, _kept):
+    for checkpoint in gradient_checkpoints(calls, marks):
         for place in range(checkpoint.first, checkpoint.end):
             for row in range(calls[place].row, ends[place]):
                 own = rows[row]

@@ -11,6 +11,7 @@ from graphflops.memory.attention import attention_problem
 from graphflops.memory.export_only import as_run
 from graphflops.memory.layouts import Layouts
 from graphflops.passes.program import PricedGraph
+from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
 from graphflops.time.host import backward_seconds, forward_seconds
@@ -62,7 +63,12 @@ class Launcher:
         return list(self._backward(self.program.main, 0, 1))
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
-        calls, layouts = self._as_run(graph)
+        yield from self._run(graph, self._as_run(graph)[0], first, times, records)
+
+    def _run(
+        self, graph: PricedGraph, calls: Sequence[PricedCall], first: int, times: int, records: bool
+    ) -> Iterator[Launches]:
+        layouts = self._as_run(graph)[1]
         entered = ""
         for call in calls:
             stack = call.node.module_stack
@@ -82,8 +88,12 @@ class Launcher:
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         calls, layouts = self._as_run(graph)
         contributions = Counter(graph.graph.seeds)
-        for call in reversed(calls):
+        again = {found.last: found for found in gradient_checkpoints(calls, graph.graph.recomputed)}
+        for index in range(len(calls) - 1, -1, -1):
+            call = calls[index]
             row = first + call.row
+            if index in again:
+                yield from self._run(graph, calls[again[index].first : again[index].end], first, times, True)
             for inner, place, turns in reversed(list(self._nested(call, row, times))):
                 yield from self._backward(inner, place, turns)
             if call.gradient is None:

@@ -4,33 +4,66 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.passes.optimizer import trained
 from graphflops.time.kernel import Kernel
 from graphflops.time.launches import Launches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from graphflops.passes.program import PricedProgram
-    from graphflops.tensor import TensorType
     from graphflops.time.concrete import Sizes
 
 _MOST_IN_ONE = 48  # tensors of one multi-tensor kernel, about: its arguments must fit in 4 kB
 _HOST_EACH = 1.2e-6  # CPU seconds of a parameter in one foreach call
 _HOST_CALL = 12e-6
-# Reads and writes of each pass of AdamW over all parameters, in tensors (torch/optim/adamw.py, _multi_tensor_adamw).
-_ADAMW_PASSES = ((1, 1), (2, 1), (1, 1), (3, 1), (1, 1), (1, 1), (1, 1), (1, 1), (3, 1))
+_HOST_SINGLE = 5e-6  # CPU seconds of one call of the update of one parameter
+# Reads and writes of each pass over all parameters, in tensors of their size (torch/optim: adam.py, sgd.py, _adafactor.py).
+_ADAM = ((2, 1), (1, 1), (3, 1), (1, 1), (1, 1), (1, 1), (1, 1), (3, 1))
+_PASSES = {
+    "sgd": ((2, 1),),
+    "momentum": ((1, 1), (2, 1), (2, 1)),
+    "adam": _ADAM,
+    "adamw": ((1, 1), *_ADAM),
+    "adafactor": ((1, 0), (1, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 1), (2, 1), (1, 0), (1, 1), (2, 1)),
+}
+_FUSED = {"sgd": (2, 1), "momentum": (3, 2), "adam": (4, 3), "adamw": (4, 3)}
 
 
 def optimizer_launches(program: PricedProgram, sizes: Sizes) -> list[Launches]:
-    """One AdamW step over all trained parameters as PyTorch's foreach implementation runs it."""
-    trained = [value for _, value in program.typed_inputs("parameter") if value.requires_grad]
-    by_dtype: dict[str, list[TensorType]] = {}
-    for value in trained:
-        by_dtype.setdefault(value.dtype.name, []).append(value)
-    launches = []
-    for dtype, group in by_dtype.items():
-        nbytes = sum(sizes(value.nbytes) for value in group)
-        kernels = max(1, -(-len(group) // _MOST_IN_ONE))
-        for read, written in _ADAMW_PASSES:
-            each = Kernel(*("optimizer", dtype), 0, 0, read * nbytes // kernels, written * nbytes // kernels)
-            host = _HOST_CALL + len(group) * _HOST_EACH
-            launches.append(Launches(-1, (each,) * kernels, host))
-    return launches
+    """One step over all trained parameters as PyTorch runs it. That of Muon is not known: its products are in no profile."""
+    training = program.training
+    if training is None or training.optimizer == "none":
+        return []
+    if training.optimizer == "muon":
+        return [Launches(-1, None, 0.0)]
+    by_dtype: dict[str, list[int]] = {}
+    for parameter in trained(program):
+        by_dtype.setdefault(parameter.type.dtype.name, []).append(sizes(parameter.type.nbytes))
+    passes = _PASSES[training.optimizer]
+    if training.implementation == "fused":
+        passes = (_FUSED[training.optimizer],)
+    one_by_one = training.implementation == "single"
+    return [
+        launch
+        for dtype, group in by_dtype.items()
+        for each in passes
+        for launch in (_singly(dtype, group, each) if one_by_one else _together(dtype, group, each))
+    ]
+
+
+def _together(dtype: str, group: Sequence[int], passed: tuple[int, int]) -> list[Launches]:
+    """One pass over all parameters. group: their bytes. passed: tensors read and written."""
+    kernels = max(1, -(-len(group) // _MOST_IN_ONE))
+    read, written = (tensors * sum(group) // kernels for tensors in passed)
+    each = Kernel("optimizer", dtype, 0, 0, read, written)
+    return [Launches(-1, (each,) * kernels, _HOST_CALL + len(group) * _HOST_EACH)]
+
+
+def _singly(dtype: str, group: Sequence[int], passed: tuple[int, int]) -> list[Launches]:
+    """The same pass, one call for each parameter."""
+    read, written = passed
+    return [
+        Launches(-1, (Kernel("optimizer", dtype, 0, 0, read * size, written * size),), _HOST_SINGLE)
+        for size in group
+    ]

@@ -54,6 +54,7 @@ def program_time(
     timer = _Timer(device, execution)
     _, rows = timer.phase(launcher.forward(records=True))
     backward, backward_rows = timer.phase(launcher.backward())
+    timer.repeat(program.training.accumulate)
     optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes))
     return ProgramTime(forward, rows, backward, backward_rows, optimizer, timer.whole())
 
@@ -114,6 +115,11 @@ class _Timer:
         self.tallies.append(tally)
         return tally.phase(self.device), rows
 
+    def repeat(self, times: int) -> None:
+        """Count the phases so far that often, as micro-steps."""
+        for tally in self.tallies:
+            tally.repeat(times)
+
     def whole(self) -> PhaseTime:
         """All phases so far together."""
         return _Tally.of(self.tallies).phase(self.device)
@@ -172,6 +178,14 @@ class _Tally:
             self.work[""] += (kernel.read_bytes + kernel.written_bytes) * launch.times
             if kernel.flops:
                 self.work[kernel.dtype] += kernel.flops * launch.times
+
+    def repeat(self, times: int) -> None:
+        """Count every call that often."""
+        self.parts = [
+            replace(part, seconds=part.seconds * times, low=part.low * times, high=part.high * times)
+            for part in self.parts
+        ]
+        self.work = Counter({dtype: work * times for dtype, work in self.work.items()})
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""

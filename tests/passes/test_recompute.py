@@ -128,3 +128,31 @@ def test_a_checkpointed_graph_is_put_in_place():
     assert (
         report.backward.cost.matrix_flops == 3 * mm
     )  # x wants none; each product is the last of its checkpoint
+
+
+def test_time_has_what_runs_again_and_every_micro_step():
+    program = exported(Normed)
+
+    def times(**options):
+        report = analyze(program, training=Training(optimizer="none", **options), device="h200")
+        return report.totals.time.seconds, report.backward.time.seconds, report.step().time.seconds
+
+    forward, backward, step = times()
+    again = times(recompute="blocks.*")
+    assert again[0] == forward
+    assert again[1] > backward + forward / 4
+    assert times(accumulate=3)[2] == pytest.approx(3 * step)
+
+
+def test_the_time_of_an_update_is_that_of_its_optimizer():
+    program = exported(Normed)
+
+    def seconds(optimizer: str, implementation: str | None = None):
+        training = Training(optimizer=optimizer, implementation=implementation)
+        return analyze(program, training=training, device="h200").optimizer.time
+
+    assert seconds("none").seconds == 0
+    fused, together, singly = (seconds("adamw", how).seconds for how in ("fused", "foreach", "single"))
+    assert fused < together < singly
+    assert seconds("sgd").seconds < together
+    assert seconds("muon").is_lower_bound
