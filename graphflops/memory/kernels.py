@@ -162,15 +162,15 @@ class _Convolution:
 
     @property
     def is_image_stem(self) -> bool:
-        """A first layer on a few channels with a small kernel, few patches' channels or a small batch: no tensor cores."""
+        """A first layer on a few channels with a small kernel, patches of few channels or a small batch: no tensor cores."""
         if self.groups > 1 or self.transposed or self.channels not in range(_ALIGNED):
             return False
-        if not self.is_half:
-            return self.is_patch
-        positions, results, batch = prod(self.kernel), self.weight.shape[0], self.x.shape[0]
-        is_small = (isinstance(positions, int) and positions <= _SMALL_KERNEL) or len(self.kernel) > 2
-        is_narrow = self.is_patch and isinstance(results, int) and results < _WIDE_PATCH
-        return is_small or is_narrow or batch in (1, 2)
+        if self.is_patch:
+            results = self.weight.shape[0]
+            return not self.is_half or (isinstance(results, int) and results < _WIDE_PATCH)
+        positions = prod(self.kernel)
+        is_small = isinstance(positions, int) and positions <= _SMALL_KERNEL
+        return is_small or (self.is_half and len(self.kernel) > 2) or self.x.shape[0] == 1
 
     @property
     def forward(self) -> Dim:

@@ -22,6 +22,9 @@ MEASURED = [
     (nn.Conv3d(64, 128, 3, stride=2, padding=1), (2, 64, 16, 56, 56), 16_498_704),
     (nn.Conv2d(3, 64, 7, stride=2, padding=3), (32, 3, 224, 224), 77_120_528),  # 3 channels padded to 8
     (nn.Conv2d(3, 768, 32, stride=32), (16, 3, 224, 224), 26_632_208),
+    (nn.Conv2d(3, 64, 7, stride=2, padding=3), (1, 3, 224, 224), 0),
+    (nn.Conv2d(3, 768, 16, stride=16), (8, 3, 224, 224), 11_976_720),
+    (nn.Conv2d(3, 384, 16, stride=16), (8, 3, 224, 224), 0),
     (nn.Conv2d(3, 64, 3, padding=1), (16, 3, 224, 224), 0),  # a small kernel on an image: no tensor cores
     (nn.Conv2d(96, 192, 2, stride=2), (8, 96, 56, 56), 7_372_816),
     (nn.Conv2d(320, 1280, 1), (32, 320, 7, 7), 5_017_616),  # 49 positions are no multiple of 8
