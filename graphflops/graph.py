@@ -179,6 +179,7 @@ class Graph:
         is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
     lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
     recomputed: by name of a call, the number of the checkpoint that runs it again for the gradients.
+    orders: by name of an input that does not lie in row-major order: its axes, the outermost in memory first.
     """
 
     nodes: tuple[Node, ...]
@@ -196,6 +197,7 @@ class Graph:
     contents: Callable[[str], Stored | None] | None = None
     lasting: frozenset[str] = frozenset()
     recomputed: Mapping[str, int] = field(default_factory=dict)
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

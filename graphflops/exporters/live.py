@@ -140,6 +140,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
         modules=program.sources.modules,
         origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
         contents=program.contents({**_held(exported), **scope.tensors}),
+        orders=scope.orders,
     )
 
 

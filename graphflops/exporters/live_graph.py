@@ -10,7 +10,7 @@ from torch import fx
 
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.live_values import attribute_of, described, dtype_of, operator_name
-from graphflops.exporters.types import sparse, storage
+from graphflops.exporters.types import memory_order, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Output, Ref
 from graphflops.tensor import TensorType
 
@@ -27,6 +27,7 @@ class Scope:
         self.program = program
         self.module = module
         self.types: dict[str, Any] = {}
+        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
         self.constants: list[Input] = []
         self.tensors: dict[str, Any] = {}  # what the constants hold
         self._refs: dict[str, Ref] = {}
@@ -59,6 +60,8 @@ class Scope:
             strides = value.stride() if value.layout is torch.strided else ()
             plain = [stride if isinstance(stride, int) else None for stride in strides]
             stored = storage(known.shape, plain) if 0 in plain else None
+            if (order := memory_order(known.shape, plain)) is not None:
+                self.orders[entry.name] = order
             known = self.program.types.variant(
                 known, value.requires_grad and entry.role == "parameter", stored
             )

@@ -19,7 +19,7 @@ from graphflops.exporters.pt2_values import (
     results,
 )
 from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.types import collect, sparse, storage
+from graphflops.exporters.types import collect, memory_order, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Origin, Output, Ref
 from graphflops.ops import operator
 from graphflops.tensor import TensorType
@@ -64,6 +64,7 @@ def graph_of(
         modules=program.sources.modules,
         origin=origin,
         contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
+        orders=scope.orders,
     )
 
 
@@ -74,6 +75,7 @@ class Scope:
         self.program = program
         self.graph = graph
         self.depth = depth
+        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
         self._numbers: dict[str, int] = {}  # by name: the last number put behind it
@@ -137,6 +139,8 @@ class Scope:
         strides = [stride.as_int for stride in meta.strides]
         trained = meta.requires_grad and entry.role == "parameter"
         stored = storage(known.shape, strides) if 0 in strides else None
+        if (order := memory_order(known.shape, strides)) is not None:
+            self.orders[entry.name] = order
         if trained or stored is not None:
             known = self.types[entry.name] = self.program.types.variant(known, trained, stored)
         if named(LAYOUTS, meta.layout).startswith("sparse"):

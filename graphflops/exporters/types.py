@@ -64,6 +64,19 @@ def storage(shape: Sequence[Dim], strides: Sequence[int | None]) -> Dim | None:
     return None if len(kept) == len(shape) else prod(kept)
 
 
+def memory_order(shape: Sequence[Dim], strides: Sequence[int | None]) -> tuple[int, ...] | None:
+    """The axes of a tensor without gaps, the outermost in memory first; None in row-major order, or for open strides."""
+    if len(shape) < 2 or len(strides) != len(shape) or None in strides:
+        return None
+    order = tuple(sorted(range(len(shape)), key=lambda axis: -(strides[axis] or 0)))
+    step: Dim = 1
+    for axis in reversed(order):
+        if strides[axis] != step and shape[axis] != 1:
+            return None
+        step = step * shape[axis]
+    return None if order == tuple(range(len(shape))) else order
+
+
 def sparse(tensor: TensorType, name: str) -> TensorType:
     """The type of a sparse input; the number of stored elements is a symbol named after the input."""
     return replace(tensor, nonzeros=symbol(f"{name}_nnz" if name.isidentifier() else "nnz"))

@@ -43,11 +43,10 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         found = _Convolution.of(call, values)
         if found is None:
             return 0
-        return (
-            found.forward_channels_last
-            if layouts.has_channels_last(call.tensors(values)[0])
-            else found.forward
-        )
+        x, weight, *_ = call.tensors(values)
+        if not layouts.has_channels_last(x):
+            return found.forward
+        return found.forward_channels_last - found.weight.nbytes * layouts.has_channels_last(weight)
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
         out = _tensor(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES

@@ -29,6 +29,8 @@ _SINGLE, _HEADS_INSIDE = (
     32,
     (0, 2, 1, 3),
 )  # efficient attention, which runs in float32, puts heads inside of rows
+# Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
+_KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})
 _SOME_SIZE = 97  # used for any open size when strides are compared
 
 
@@ -54,9 +56,18 @@ class Layouts:
     copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
     """
 
-    def __init__(self, calls: Sequence[PricedCall], values: Mapping[str, Value]) -> None:
+    def __init__(
+        self,
+        calls: Sequence[PricedCall],
+        values: Mapping[str, Value],
+        orders: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         self.values = values
-        self.known: dict[str, Strides] = {}
+        self.known: dict[str, Strides] = {
+            name: row_major(value.shape, order)
+            for name, order in (orders or {}).items()
+            if isinstance(value := values.get(name), TensorType) and value.rank == len(order)
+        }
         self.copies: set[str] = set()
         self.views: set[str] = set()
         for call in calls:
@@ -109,7 +120,8 @@ class Layouts:
             if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
                 return row_major(out.shape, _HEADS_INSIDE)
             return self.as_operand([query], out) if query else None
-        if operator.kind == "convolution" and x and self.has_channels_last(x):
+        keeps = operator.kind in _KEEPING_CHANNELS_LAST or operator.name == "batch_norm"
+        if keeps and x and self.has_channels_last(x) and out.rank == self.typed(x).rank:
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if (
             operator.kind == "recurrent"

@@ -26,7 +26,7 @@ class OnGpu(CallByCall):
     def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
         super().__init__(graph, training, attentions)
         self.calls = self.made(graph, attentions)
-        self.layouts = Layouts(self.calls, self.values)
+        self.layouts = Layouts(self.calls, self.values, graph.graph.orders)
 
     def made(self, graph: PricedGraph, attentions: Sequence[AttentionUse]) -> Sequence[PricedCall]:
         """The calls that run, in order: modules with a fast path are one call outside of training."""

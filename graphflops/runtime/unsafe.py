@@ -138,6 +138,8 @@ def _with_checked_arguments(op: Op, function: Callable[..., Any]) -> Callable[..
         given = dict(zip((arg.name for arg in arguments), args, strict=False)) | named
         for name, value in given.items():
             wrong = isinstance(value, (list, tuple)) and len(value) not in (1, lengths.get(name, len(value)))
+            if wrong and not value and name == "stride" and op.word in _POOLINGS:
+                continue  # a pooling then steps by its kernel
             if wrong or (name in options and isinstance(value, int)):
                 raise RunError(f"{shown(op.spelling)}: {shown(name)} is not what its schema says")
         if op.word in _NOT_EMPTY and not next(iter(given.values()), None):

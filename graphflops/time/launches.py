@@ -108,7 +108,7 @@ class Launcher:
         found = self.graphs.get(graph)
         if found is None:
             calls = as_run(graph.calls, self.program.attentions) if self.is_eager else graph.calls
-            found = self.graphs[graph] = calls, Layouts(calls, graph.values)
+            found = self.graphs[graph] = calls, Layouts(calls, graph.values, graph.graph.orders)
         return found
 
     def _parameters(self, call: PricedCall, graph: PricedGraph) -> int:

@@ -41,6 +41,7 @@ CANNOT_RUN = {
     ".venv/bin/ruff": "is what CI runs beside the tests",
     ".ci/run": "runs these tests",
     "tests.oracle.": "takes minutes; the tests run a sample",
+    "tests.fuzz": "takes as long as it is told; the tests run a minute",
     "tests/oracle/": "takes minutes; the tests run a sample",
     "python -m benchmarks.": "takes minutes, and times depend on the machine; benchmarks/results has what it printed",
     "--device cuda": "needs a GPU",

@@ -60,7 +60,7 @@ def test_an_axis_that_is_an_expression_is_said_to_be_one():
     inputs = (Named("x", TensorType((1, 3, 4 * size), FLOAT32)),)
     assert size_names(infos, inputs) == {"s4": "s4"}
     page = render(replace(analyze(ONNX), symbols=infos, inputs=inputs), "table")
-    assert "s4 = 56 (assumed)  x[2] = 4*s4" in page
+    assert "s4 = 56 (assumed)  x[2] = 4·s4" in page
     with pytest.raises(ModelError, match=r"this axis is 4\*h4; name h4 instead"):
         labels_of(program((1, 3, 4 * symbol("h4"))), {"height": "x0[2]"})
 

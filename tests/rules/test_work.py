@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from graphflops.errors import RuleError
-from graphflops.passes.gradients import adamw
+from graphflops.passes.optimizer import Parameter, update
 from graphflops.rules.registry import ForwardCall, find_backward
 from graphflops.rules.work import WORK, activation, power
+from graphflops.training import Training
 from tests.support import price, t
 
 
@@ -42,7 +43,7 @@ def test_adamw_by_its_arithmetic() -> None:
     mean_square = 4  # beta2 * v + (1 - beta2) * g * g
     denominator = 2  # sqrt(v) / correction + eps
     step = 3  # p - rate * m / denominator
-    cost = adamw([t(7)])
+    cost = update(Training(), [Parameter("p", t(7))]).cost
     assert cost.vector_flops == (decay + mean + mean_square + denominator + step) * 7 == 13 * 7
     assert cost.transcendentals == 1 * 7  # the root
 
