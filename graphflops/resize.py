@@ -43,7 +43,8 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
     }
     changed = replace(changed, symbols=symbols, diagnostics=(*report.diagnostics, *binding.diagnostics))
     refuse_impossible(changed.rows, changed.inputs, changed.values)
-    return _with_memory_use(_with_peaks(report, changed))
+    resized_report = _with_memory_use(_with_peaks(report, changed))
+    return _without_times(resized_report) if given else resized_report
 
 
 def _sizes_only(report: Report) -> Graph:
@@ -135,6 +136,24 @@ def _with_memory_use(report: Report) -> Report:
 
     entries = [at_sizes(entry, report.values, Allocator(), report.rows) for entry in report.memory_use]
     return replace(report, memory_use=tuple(entries))
+
+
+def _without_times(report: Report) -> Report:
+    """The report without predicted times: they are no formulas, and hold at the sizes that they were predicted for alone."""
+    if not report.device:
+        return report
+    backward, optimizer = (
+        None if part is None else replace(part, time=None) for part in (report.backward, report.optimizer)
+    )
+    return replace(
+        report,
+        device="",
+        rows=tuple([replace(row, time=None, backward_time=None) for row in report.rows]),
+        totals=replace(report.totals, time=None),
+        backward=backward,
+        optimizer=optimizer,
+        step_time=None,
+    )
 
 
 def _peak_node(report: Report, totals: Totals) -> str:

@@ -101,3 +101,14 @@ def test_comparisons_and_budgets_take_reports_at_sizes(tmp_path: Path) -> None:
     assert compare(path, TRANSFORMER, dims=dims).same
     report = analyze(path, dims=dims)
     assert not check(report, {"matrix_flops": report.value(report.total().matrix_flops)}).broken
+
+
+def test_predicted_times_hold_at_their_sizes_alone(tmp_path: Path) -> None:
+    path = saved(tmp_path, "gqa_transformer.pt2", device="h200", training=True)
+    same = analyze(path)
+    assert same.totals.time is not None
+    assert same.step_time is not None
+    other = analyze(path, dims={"ids[1]": 128})
+    assert (other.device, other.totals.time, other.step_time) == ("", None, None)
+    assert all(row.time is None and row.backward_time is None for row in other.rows)
+    assert other.memory_use
