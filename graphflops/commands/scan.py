@@ -12,6 +12,8 @@ from graphflops.commands import files, options
 from graphflops.errors import shown
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from graphflops.scan.run import Summary
 
 _MEMORY = None if os.name == "nt" else "4GB"
@@ -150,20 +152,13 @@ class _Bar:
     """A bar with rate, errors and time left, on a terminal only."""
 
     def __init__(self) -> None:
-        self.bar: Any = None
+        self.bar: tqdm[Any] | None = None
 
     def __enter__(self) -> _Bar:
         if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from tqdm import tqdm
 
-            columns = (
-                *(BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")),
-                *(TextColumn("{task.fields[failed]:,} failed"), TimeRemainingColumn()),
-            )
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task("scan", total=None, rate="", failed=0)
+            self.bar = tqdm(desc="scan", unit=" files", leave=False, dynamic_ncols=True)
         return self
 
     def update(self, summary: Summary, total: int) -> None:
@@ -171,11 +166,10 @@ class _Bar:
         if self.bar is None:
             return
         fine = summary.by_status.get("ok", 0) + summary.by_status.get("unknown-operators", 0)
-        failed = sum(summary.by_status.values()) - fine
-        speed = self.bar.tasks[0].speed
-        rate = f"{speed:.1f} files/s" if speed else ""
-        self.bar.update(self.task, completed=summary.done, total=total, rate=rate, failed=failed)
+        self.bar.total = total
+        self.bar.set_postfix_str(f"{sum(summary.by_status.values()) - fine:,} failed", refresh=False)
+        self.bar.update(summary.done - self.bar.n)
 
     def __exit__(self, *exc: object) -> None:
         if self.bar is not None:
-            self.bar.stop()
+            self.bar.close()
