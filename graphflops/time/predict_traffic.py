@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Rows
+from graphflops.time.kernel import Convolution, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,11 @@ def seconds(
     if isinstance(kernel.sizes, Rows):
         rows = kernel.sizes.rows * _warps(kernel) * rates["row"] * 1e-9 / (device.multiprocessors or 1)
         wait = kernel.sizes.columns * rates["column"] * 1e-9
+    elif isinstance(kernel.sizes, Convolution) and kernel.sizes.phase == "weight_gradient":
+        taps = kernel.sizes.filters * prod(
+            kernel.sizes.filter
+        )  # each by a block of its own (DepthwiseConv2d.cu of ATen)
+        rows = taps * rates["row"] * 1e-9 / (device.multiprocessors or 1)
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic
 

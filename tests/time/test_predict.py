@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops.devices import device, names
-from graphflops.time.kernel import Kernel, Product, Rows
+from graphflops.time.kernel import Convolution, Kernel, Product, Rows
 from graphflops.time.predict import matrix_peak, predict
 
 H200 = device("h200")
@@ -117,3 +117,26 @@ def test_interpolation_is_a_loop_over_images(images, positions, microseconds):
         variant="interpolation",
     )
     assert predict(kernel, H200).seconds * 1e6 == pytest.approx(microseconds, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "size", "filter_", "last", "phase", "microseconds"),
+    [
+        # gradients in a step of EfficientNet-B0, MobileNet-V2 and ConvNeXt-T, as the profiler timed them on an H200
+        (32, 1152, 7, 3, False, "weight_gradient", 77.4),
+        (32, 1152, 7, 5, False, "weight_gradient", 209.2),
+        (32, 144, 28, 5, False, "weight_gradient", 144.8),
+        (16, 96, 56, 3, False, "weight_gradient", 79.3),
+        (16, 96, 56, 7, True, "weight_gradient", 36.2 + 3.9),
+        (16, 768, 7, 7, True, "weight_gradient", 7.2 + 2.6),
+        (16, 96, 56, 7, True, "input_gradient", 81.2),
+        (16, 384, 14, 7, True, "input_gradient", 23.6),
+    ],
+)
+def test_gradients_of_depthwise_convolutions(batch, channels, size, filter_, last, phase, microseconds):
+    image, taps = (size, size), (filter_, filter_)
+    sizes = Convolution(batch, channels, channels, image, image, taps, channels, last, False, phase)
+    moved = 2 * batch * channels * size * size
+    flops = 2 * batch * channels * size * size * filter_ * filter_
+    kernel = Kernel("convolution", "bfloat16", flops, 0, 2 * moved, moved, sizes)
+    assert predict(kernel, H200).seconds * 1e6 == pytest.approx(microseconds, rel=0.5)
