@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from graphflops import analyze
 from graphflops.cli import main
 from graphflops.fitting import fits
 from graphflops.remedies import repeated_modules
+from graphflops.render.fits import table
+from tests.render.reports import with_unknown
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 DECODER = SAMPLES / "gqa_transformer.pt2"
@@ -112,3 +115,15 @@ def test_lists_of_equal_modules_are_what_is_recomputed() -> None:
         "layers.0.f.1": "L",
     }
     assert repeated_modules(modules) == ["layers.*"]
+
+
+def test_what_an_unknown_call_needs_is_not_taken_for_nothing() -> None:
+    found = fits(DECODER, device="h200")
+    found = replace(found, report=with_unknown(found.report))
+    text = table(found)
+    assert text.startswith("yes: gqa_transformer.pt2 runs on NVIDIA H200 SXM (150.1 GB) in >= ")
+    assert "what these need beside their operands is not known: my.fused.default, my.other.default" in text
+    amounts = {line[2:21].strip(): line[21:].strip() for line in text.splitlines() if line.startswith("  ")}
+    for entry in ("activations", "requested peak", "total on the device"):
+        assert amounts[entry].startswith(">= ")
+    assert not amounts["weights"].startswith(">= ")

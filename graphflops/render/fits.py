@@ -10,7 +10,7 @@ from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
-from graphflops.render.memory import described, label, largest, peak_line
+from graphflops.render.memory import amount, at_least, described, label, largest, peak_line
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, memory, percent, safe
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from graphflops.fitting import Fits, Verdict
-    from graphflops.report import PhaseMemory
 
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
 
@@ -102,7 +101,9 @@ def verdict(found: Fits) -> str:
         end = ", where the model's own range ends" if first.is_bounded else ""
         return f"{model} {verb}s on {place} up to {name} = {first.largest:,}{end}"
     if first.fits:
-        return f"yes: {model} {verb}s on {place} in {memory(first.needed)}: {memory(first.margin)} are left"
+        least = at_least(found.report)
+        left = f"at most {memory(first.margin)}" if least else memory(first.margin)
+        return f"yes: {model} {verb}s on {place} in {least}{memory(first.needed)}: {left} are left"
     if first.margin < 0:
         return (
             f"no: {model} needs {memory(first.needed)} to {verb} on {place}: {memory(-first.margin)} too much"
@@ -112,6 +113,9 @@ def verdict(found: Fits) -> str:
 
 def _notes(found: Fits) -> Iterator[str]:
     yield described(found.report)
+    unknown = found.report.coverage.unknown_ops
+    if unknown:
+        yield f"what these need beside their operands is not known: {safe(', '.join(unknown), 200)}"
     sizes = [f"{safe(name, 40)} = {value}" for name, value in _values(found).items()]
     if sizes:
         yield f"at {', '.join(sizes[:8])}"
@@ -143,9 +147,7 @@ def tables(found: Fits) -> Iterator[TextTable]:
     elif found.at_largest is not None:
         yield _bounds(found, numbers)
     else:
-        yield TextTable(
-            ("memory", "bytes"), [Entry([name, size]) for name, size in _parts(found.entry, numbers)]
-        )
+        yield TextTable(("memory", "bytes"), [Entry([name, size]) for name, size in _parts(found, numbers)])
     if not found.fits and found.at_largest is None and len(found.verdicts) == 1:
         yield _largest(found, numbers)
     if found.requests:
@@ -158,11 +160,11 @@ def tables(found: Fits) -> Iterator[TextTable]:
         yield TextTable(("what would take less", "how", "needed", "fits"), lines, names=2)
 
 
-def _parts(entry: PhaseMemory, numbers: Numbers) -> Iterator[tuple[str, str]]:
+def _parts(found: Fits, numbers: Numbers) -> Iterator[tuple[str, str]]:
     for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
-        size = getattr(entry, name)
+        size = getattr(found.entry, name)
         if size not in (0, None):
-            yield label(name), numbers.memory(size)
+            yield label(name), amount(found.report, name, size, numbers)
 
 
 def _devices(found: Fits) -> TextTable:

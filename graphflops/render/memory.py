@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphflops.report import Held, PhaseMemory, Report
 
 _LARGEST = 10
+_EXACT = ("weights", "buffers", "inputs", "optimizer", "context")  # calls of unknown cost add nothing to them
 _VERBS = {"inference": "runs", "training": "trains"}
 _KINDS = {
     "input": "input",
@@ -34,10 +35,16 @@ _KINDS = {
 
 def need(report: Report, numbers: Numbers) -> str:
     """`runs in 1.52 GB, trains in 20.1 GB on an H200 (eager, AdamW)`."""
-    phases = [f"{_VERBS[entry.phase]} in {_total(entry, numbers)}" for entry in report.memory_use]
+    least = at_least(report)
+    phases = [f"{_VERBS[entry.phase]} in {least}{_total(entry, numbers)}" for entry in report.memory_use]
     device = report.memory_use[0].device.removeprefix("NVIDIA ").removeprefix("AMD ")
     place = f" on {_article(device)} {safe(device, 60)}" if device else ""
     return f"{', '.join(phases)}{place} ({described(report)})"
+
+
+def at_least(report: Report) -> str:
+    """What stands before an amount of memory that calls of unknown cost may add to."""
+    return ">= " if report.coverage.unknown else ""
 
 
 def described(report: Report) -> str:
@@ -62,7 +69,15 @@ def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:
     for name in (*names, "context", "device_total"):
         sizes: list[Dim | None] = [getattr(entry, name) for entry in report.memory_use]
         if any(size != 0 for size in sizes):
-            yield label(name), *("?" if size is None else numbers.memory(size) for size in sizes)
+            yield (
+                label(name),
+                *("?" if size is None else amount(report, name, size, numbers) for size in sizes),
+            )
+
+
+def amount(report: Report, name: str, size: Dim, numbers: Numbers) -> str:
+    """An entry of the ledger as a figure; a lower bound where calls of unknown cost may add to it."""
+    return ("" if name in _EXACT else at_least(report)) + numbers.memory(size)
 
 
 def label(name: str) -> str:

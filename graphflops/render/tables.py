@@ -128,7 +128,7 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
 def _phase(totals: Totals, numbers: Numbers, least: str) -> list[str]:
     held = f"{least}{numbers.memory(totals.peak_bytes)}" if totals.peak_bytes != 0 else ""
     amounts = (numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in _WHOLE)
-    time = [] if totals.time is None else [seconds(totals.time.seconds)]
+    time = [] if totals.time is None else [f"{least}{seconds(totals.time.seconds)}"]
     return [*(f"{least}{amount}" for amount in amounts), held, *time]
 
 

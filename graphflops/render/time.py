@@ -36,15 +36,19 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     )
     if reached := _reached(whole):
         yield "reaches", reached
+    most, least = ("at most ", ">= ") if whole.is_lower_bound else ("", "")
     if rates := throughput(report):
-        yield (
-            "throughput",
-            ", ".join(f"{number(round(rate))} {safe(name, 40)}/s" for name, rate in rates.items()),
-        )
+        each = (f"{most}{number(round(rate))} {safe(name, 40)}/s" for name, rate in rates.items())
+        yield "throughput", ", ".join(each)
     if report.price_per_hour is not None:
         prices = cost_per_million(report, report.price_per_hour)
-        yield "price", ", ".join(f"{price:,.4g} for a million {name}" for name, price in prices.items())
-    if whole.energy_joules is not None:
+        yield (
+            "price",
+            ", ".join(f"{least}{price:,.4g} for a million {name}" for name, price in prices.items()),
+        )
+    if (
+        whole.energy_joules is not None and not whole.is_lower_bound
+    ):  # no bound where calls are not in the time
         yield "energy", f"at most {whole.energy_joules:.3g} J, at the power limit of the device"
 
 
