@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import Expr
-from graphflops.errors import ModelError, shown
+from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType
 
@@ -136,3 +137,18 @@ def _stated(view: View, call: Call) -> tuple[int, int] | None:
         return None
     low = max(symbol.minimum or 0, 1)
     return low, min(symbol.maximum or _WIDEST, low + 8) + 1
+
+
+@contextmanager
+def opened(path: str) -> Iterator[None]:
+    """Around the reading of a file of inputs: raises FileError in one line for whatever is wrong with it."""
+    where = shown(path)
+    try:
+        yield
+    except ImportError as missing:
+        raise ModelError(f"{where}: reading it needs the package {missing.name}: install it") from None
+    except FileNotFoundError:
+        raise FileError(f"{where}: no such file") from None
+    except Exception as error:  # noqa: BLE001 reading an untrusted file may raise anything
+        reason = shown(str(error).partition("\n")[0], 160)
+        raise FileError(f"{where}: not a .npz or .safetensors file of plain tensors ({reason})") from None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphflops.errors import FileError, ModelError, shown
-from graphflops.runtime.input_plans import checked_names, input_plans
+from graphflops.errors import ModelError, shown
+from graphflops.runtime.input_plans import checked_names, input_plans, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,21 +39,13 @@ def arrays_from(path: str) -> dict[str, Any]:
     """Arrays by name from a `.npz` or `.safetensors` file; nothing in it is unpickled. Raises FileError."""
     import numpy
 
-    where = shown(path)
-    try:
+    with opened(path):
         if Path(path).suffix == ".safetensors":
             from safetensors.numpy import load_file
 
             return dict(load_file(path))
         with numpy.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except ImportError as missing:
-        raise ModelError(f"{where}: reading it needs the package {missing.name}: install it") from None
-    except FileNotFoundError:
-        raise FileError(f"{where}: no such file") from None
-    except Exception as error:  # noqa: BLE001 reading an untrusted file may raise anything
-        reason = shown(str(error).partition("\n")[0], 160)
-        raise FileError(f"{where}: not a .npz or .safetensors file of plain tensors ({reason})") from None
 
 
 def checked_arrays(given: Mapping[str, Any], report: Report) -> dict[str, Any]:
