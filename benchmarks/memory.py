@@ -85,7 +85,7 @@ def compared(built: Built) -> tuple[Pair, Pair, int, int]:
             part.train()
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to("cuda"), (args, kwargs))
     inference, training = measured(model, args, kwargs)
-    program = graphflops.capture(model.to("meta"), args, kwargs)
+    program = graphflops.capture(model, args, kwargs)  # moved to meta, tied weights would be two
     graph, eager = predicted(program, "graph"), predicted(program, "eager")
     pairs = [(real / graph[i], real / eager[i]) for i, real in enumerate((inference, training))]
     return pairs[0], pairs[1], inference, training
