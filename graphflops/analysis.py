@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.devices import Device
+    from graphflops.memory.on_gpu import OnGpu
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution, Report
     from graphflops.training import Training
@@ -68,33 +70,26 @@ def analyze(
 def _with_memory(program: PricedProgram, execution: Execution | None, device: str | None) -> Report:
     """The report of a priced program, with what it needs on a device where one or an execution is named."""
     chosen = execution or ("eager" if device and program.graph.origin.format != "onnx" else "graph")
-    rules = _memory_rules(chosen)
-    memory = memory_use(program, rules)
-    if chosen != "graph":
-        program = _with_kernels(program, rules)
-    found = report(program, memory, chosen)
     if not (device or execution):
-        return found
+        return report(program, memory_use(program), chosen)
     from graphflops.memory.ledger import ledger
+    from graphflops.memory.runs import Runs
 
+    runs = Runs(program.attentions, is_eager=chosen == "eager")
+    rules = _memory_rules(chosen)
+    memory = memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
+    if rules is not None and program.attentions:
+        from graphflops.memory.chosen_kernels import with_kernels
+
+        program = with_kernels(program, rules(program.main, program.training is not None, runs))
+    found = report(program, memory, chosen)
     profile = _device(device)
     found = replace(found, memory_use=ledger(found, program, memory, profile))
     if profile is None:
         return found
     from graphflops.time.program_time import with_times
 
-    return with_times(found, program, profile)
-
-
-def _with_kernels(program: PricedProgram, rules: type[CallByCall]) -> PricedProgram:
-    """The program whose attentions say which kernel PyTorch chooses for them."""
-    from graphflops.memory.chosen_kernels import with_kernels
-    from graphflops.memory.on_gpu import OnGpu
-
-    execution = rules(program.main, program.training is not None, program.attentions)
-    return (
-        with_kernels(program, execution) if isinstance(execution, OnGpu) and program.attentions else program
-    )
+    return with_times(found, program, profile, runs)
 
 
 def _device(name: str | None) -> Device | None:
@@ -117,10 +112,10 @@ def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training |
     return trained_program(graph, step), step
 
 
-def _memory_rules(execution: Execution) -> type[CallByCall]:
-    """What an execution allocates and when it frees it."""
+def _memory_rules(execution: Execution) -> type[OnGpu] | None:
+    """What an execution on a GPU allocates and when it frees it; None for one call after the other."""
     if execution == "graph":
-        return CallByCall
+        return None
     if execution == "compiled":
         from graphflops.memory.compiled import Compiled
 

@@ -18,10 +18,10 @@ from graphflops.passes.fusion import fused, is_fusible, is_view
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container
 
-    from graphflops.attention import AttentionUse
     from graphflops.dims import Dim
+    from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedCall, PricedGraph
 
 _COMPUTED_AGAIN = frozenset(
@@ -43,8 +43,8 @@ _ALIGNED = 8  # channels of an operand of tensor cores
 class Compiled(OnGpu):
     """Memory of the kernels that inductor makes of a graph."""
 
-    def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
-        super().__init__(graph, training, attentions)
+    def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
+        super().__init__(graph, training, runs)
         self.fusion = fused(self.calls, self.values)
         self.root = super().owners()
         self.maker = {

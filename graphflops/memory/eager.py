@@ -5,26 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.memory import kernels
-from graphflops.memory.export_only import as_run
 from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.memory.recurrent import Recurrent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from graphflops.attention import AttentionUse
     from graphflops.dims import Dim
-    from graphflops.passes.program import PricedCall, PricedGraph
+    from graphflops.passes.program import PricedCall
 
 
 class Eager(OnGpu):
     """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
-
-    def made(self, graph: PricedGraph, attentions: Sequence[AttentionUse]) -> Sequence[PricedCall]:
-        """Without the calls that only an export makes."""
-        return as_run(super().made(graph, attentions), attentions)
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""

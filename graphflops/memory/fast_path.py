@@ -26,11 +26,13 @@ _PROJECTED = 3  # query, key and value
 
 def with_fast_paths(
     calls: Sequence[PricedCall], values: Mapping[str, Value], given: Container[str], returned: Container[str]
-) -> list[PricedCall]:
-    """The calls with one call for each module that runs as one operator.
+) -> Sequence[PricedCall]:
+    """The calls with one call for each module that runs as one operator; the same object where there is none.
 
     given: weights and buffers. returned: results of the graph.
     """
+    if not any(_module(stack)[0] for stack in {call.node.module_stack for call in calls}):
+        return calls
     readers: dict[str, int] = {}  # by value: the last call that reads it
     for place, call in enumerate(calls):
         readers.update(dict.fromkeys(call.uses, place))

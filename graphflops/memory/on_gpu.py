@@ -6,34 +6,24 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import dim_max, total
 from graphflops.memory.attention import AttentionMemory
-from graphflops.memory.fast_path import with_fast_paths
-from graphflops.memory.layouts import Layouts
 from graphflops.memory.products import operand_copies
 from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from graphflops.attention import AttentionUse
     from graphflops.dims import Dim
+    from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedCall, PricedGraph
 
 
 class OnGpu(CallByCall):
     """Calls of PyTorch's operators on a GPU."""
 
-    def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
-        super().__init__(graph, training, attentions)
-        self.calls = self.made(graph, attentions)
-        self.layouts = Layouts(self.calls, self.values, graph.graph.orders)
-
-    def made(self, graph: PricedGraph, attentions: Sequence[AttentionUse]) -> Sequence[PricedCall]:
-        """The calls that run, in order: modules with a fast path are one call outside of training."""
-        if self.training:
-            return graph.calls
-        weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
-        return with_fast_paths(graph.calls, graph.values, weights, graph.graph.returned)
+    def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
+        super().__init__(graph, training)
+        self.calls, self.layouts = runs.of(graph, has_fast_paths=not training)
 
     def owners(self) -> dict[str, str]:
         """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""

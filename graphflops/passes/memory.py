@@ -32,8 +32,13 @@ if TYPE_CHECKING:
 _AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
 
 
-def memory_use(program: PricedProgram, execution: type[CallByCall] = CallByCall) -> MemoryUse:
-    """The peaks of a program's activations and their timeline, as the execution allocates and frees them."""
+def memory_use(
+    program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall] = CallByCall
+) -> MemoryUse:
+    """The peaks of a program's activations and their timeline.
+
+    execution: what a graph allocates and frees; also told whether its gradients run.
+    """
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
     sizes = SizesKnown(program.binding.examples, minimums)
@@ -52,12 +57,16 @@ class _Peaks:
     training: whether nested graphs hold what their gradients read.
     """
 
-    def __init__(self, sizes: SizesKnown, program: PricedProgram, execution: type[CallByCall]) -> None:
+    def __init__(
+        self,
+        sizes: SizesKnown,
+        program: PricedProgram,
+        execution: Callable[[PricedGraph, bool], CallByCall],
+    ) -> None:
         self.execution = execution
         self.sizes = sizes
         self.training = program.training is not None
         self.names = program.names
-        self.attentions = program.attentions
         self.nested: dict[PricedGraph, Peak] = {}
 
     def of(
@@ -73,7 +82,7 @@ class _Peaks:
         seeds: in training, the values whose gradients come from outside; None outside of training.
         earlier: parameters whose gradients are there from the start.
         """
-        execution = self.execution(graph, seeds is not None, self.attentions)
+        execution = self.execution(graph, seeds is not None)
         peaks = [self.inside(call) for call in execution.calls]
         try:
             return _Liveness(graph, peaks, self.sizes, execution).measured(resident, seeds, earlier)

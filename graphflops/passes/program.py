@@ -243,7 +243,7 @@ class CallByCall:
     training: whether the gradients of the calls run too. calls: those that run, in order.
     """
 
-    def __init__(self, graph: PricedGraph, training: bool, attentions: Sequence[AttentionUse] = ()) -> None:
+    def __init__(self, graph: PricedGraph, training: bool) -> None:
         self.calls: Sequence[PricedCall] = graph.calls
         self.values, self.training = graph.values, training
 

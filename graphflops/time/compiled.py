@@ -38,7 +38,7 @@ class CompiledLauncher(Launcher):
         return [Launches(-1, (), _GUARDS), *super().forward(records=records)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
-        calls, _ = self._as_run(graph)
+        calls = self.runs.of(graph).calls
         groups = _Groups(calls, graph)
         for place, call in enumerate(calls):
             row = first + call.row
@@ -52,7 +52,7 @@ class CompiledLauncher(Launcher):
                 yield from self._forward(inner, start, turns, records)
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
-        calls, _ = self._as_run(graph)
+        calls = self.runs.of(graph).calls
         groups = _Groups(calls, graph)
         for place in reversed(range(len(calls))):
             call = calls[place]
@@ -85,7 +85,7 @@ class CompiledLauncher(Launcher):
 
     def _own(self, call: PricedCall, graph: PricedGraph, *, is_backward: bool) -> tuple[Kernel, ...] | None:
         """Of a call that is not fused; what is elementwise of a convolution goes into its neighbours."""
-        _, layouts = self._as_run(graph)
+        layouts = self.runs.of(graph).layouts
         kernels = self._lowered(call, graph, layouts, is_backward=is_backward)
         if kernels is None or is_view(call):
             return None if kernels is None else ()

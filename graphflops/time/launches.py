@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.memory.attention import attention_problem
-from graphflops.memory.export_only import as_run
-from graphflops.memory.layouts import Layouts
 from graphflops.passes.program import PricedGraph
 from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
@@ -21,6 +19,8 @@ from graphflops.time.lowering.moved import elementwise
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from graphflops.memory.layouts import Layouts
+    from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.time.kernel import AttentionKernel, Kernel
 
@@ -40,19 +40,14 @@ class Launches:
 
 
 class Launcher:
-    """Lowers the calls of a program at given sizes; equal calls are lowered once.
+    """Lowers the calls of a program at given sizes; equal calls are lowered once."""
 
-    is_eager: the program runs eagerly, without the masks that transformers builds where it cannot look at data: while it is
-    exported, compiled, or captured in a CUDA graph.
-    """
-
-    def __init__(self, program: PricedProgram, values: Mapping[str, int], *, is_eager: bool = True) -> None:
+    def __init__(self, program: PricedProgram, values: Mapping[str, int], runs: Runs) -> None:
         self.program = program
-        self.is_eager = is_eager
+        self.runs = runs
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
-        self.graphs: dict[PricedGraph, tuple[Sequence[PricedCall], Layouts]] = {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
@@ -63,12 +58,12 @@ class Launcher:
         return list(self._backward(self.program.main, 0, 1))
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
-        yield from self._run(graph, self._as_run(graph)[0], first, times, records)
+        yield from self._run(graph, self.runs.of(graph).calls, first, times, records)
 
     def _run(
         self, graph: PricedGraph, calls: Sequence[PricedCall], first: int, times: int, records: bool
     ) -> Iterator[Launches]:
-        layouts = self._as_run(graph)[1]
+        layouts = self.runs.of(graph).layouts
         entered = ""
         for call in calls:
             stack = call.node.module_stack
@@ -86,7 +81,7 @@ class Launcher:
                 yield from self._forward(inner, place, turns, records)
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
-        calls, layouts = self._as_run(graph)
+        calls, layouts = self.runs.of(graph)
         contributions = Counter(graph.graph.seeds)
         again = {found.last: found for found in gradient_checkpoints(calls, graph.graph.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
@@ -102,14 +97,6 @@ class Launcher:
             sums = self._sums(call, graph, contributions)
             host = backward_seconds(call.node.operator, kernels or (), self._parameters(call, graph))
             yield Launches(row, None if kernels is None else (*kernels, *sums), host, times)
-
-    def _as_run(self, graph: PricedGraph) -> tuple[Sequence[PricedCall], Layouts]:
-        """The calls that are made when the program runs, and how their values lie."""
-        found = self.graphs.get(graph)
-        if found is None:
-            calls = as_run(graph.calls, self.program.attentions) if self.is_eager else graph.calls
-            found = self.graphs[graph] = calls, Layouts(calls, graph.values, graph.graph.orders)
-        return found
 
     def _parameters(self, call: PricedCall, graph: PricedGraph) -> int:
         """How many of the gradients of a call are those of parameters."""

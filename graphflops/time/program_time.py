@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from graphflops.devices import Device
+    from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution, Report
     from graphflops.time.kernel import Kernel
@@ -44,10 +45,10 @@ class ProgramTime:
 
 
 def program_time(
-    program: PricedProgram, device: Device, execution: Execution, values: Mapping[str, int]
+    program: PricedProgram, device: Device, execution: Execution, values: Mapping[str, int], runs: Runs
 ) -> ProgramTime:
     """How long a program takes on a device at these sizes; in a training analysis also its gradients and optimizer."""
-    launcher = _launcher(program, execution, values)
+    launcher = _launcher(program, execution, values, runs)
     forward, rows = _Timer(device, execution).phase(launcher.forward(records=False))
     if not program.training:
         return ProgramTime(forward, rows)
@@ -59,18 +60,20 @@ def program_time(
     return ProgramTime(forward, rows, backward, backward_rows, optimizer, timer.whole())
 
 
-def _launcher(program: PricedProgram, execution: Execution, values: Mapping[str, int]) -> Launcher:
+def _launcher(
+    program: PricedProgram, execution: Execution, values: Mapping[str, int], runs: Runs
+) -> Launcher:
     """What lowers the program to kernels under an execution."""
     if execution == "compiled":
         from graphflops.time.compiled import CompiledLauncher
 
-        return CompiledLauncher(program, values, is_eager=False)
-    return Launcher(program, values, is_eager=execution == "eager")
+        return CompiledLauncher(program, values, runs)
+    return Launcher(program, values, runs)
 
 
-def with_times(report: Report, program: PricedProgram, device: Device) -> Report:
+def with_times(report: Report, program: PricedProgram, device: Device, runs: Runs) -> Report:
     """The report with the times of its calls and phases on a device."""
-    times = program_time(program, device, report.execution, report.values)
+    times = program_time(program, device, report.execution, report.values, runs)
     forward, backward = times.rows, times.backward_rows
     rows = [
         replace(row, time=forward.get(index), backward_time=backward.get(index))
