@@ -1,8 +1,8 @@
-"""A report at many sizes: its formulas are evaluated, the file is not read again."""
+"""A report at many sizes: its formulas are evaluated, without the file; times are predicted for each of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,8 +13,9 @@ from graphflops.passes.report import refuse_impossible
 from graphflops.rendered import Rendered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from graphflops.call_time import PhaseTime
     from graphflops.dims import Dim
     from graphflops.report import Report
 
@@ -25,12 +26,14 @@ MOST = 10_000  # points
 class Point:
     """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value.
 
-    cost: FLOPs and bytes as in a report; in a training analysis those of the whole step.
+    cost: FLOPs and bytes as in a report; in a training analysis those of the whole step. time: of the same, predicted for
+    these sizes; None without a device.
     """
 
     sizes: Mapping[str, int]
     cost: Mapping[str, int | None]
     peak_bytes: int | None
+    time: PhaseTime | None = None
 
     @property
     def traffic(self) -> int | None:
@@ -54,9 +57,21 @@ class Sweep(Rendered):
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(report: Report, sizes: Mapping[str, Sequence[int]]) -> Sweep:
-        """The points of `sweep`, and a note for each size that has values beyond its range."""
-        return Sweep(report, tuple(sweep(report, sizes)), tuple(beyond(report, sizes)))
+    def of(
+        report: Report,
+        sizes: Mapping[str, Sequence[int]],
+        report_of: Callable[[Mapping[str, int]], Report] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Sweep:
+        """The points of `sweep`, and a note for each size that has values beyond its range.
+
+        report_of: the analysis at given sizes, by symbol. Times are no formulas, so a report for a device takes one for each
+        point; without it points have no times. progress: called with (points done, points in all).
+        """
+        points = sweep(report, sizes)
+        if report.device and report_of is not None:
+            points = list(_timed(points, report, report_of, progress))
+        return Sweep(report, tuple(points), tuple(beyond(report, sizes)))
 
 
 def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
@@ -82,6 +97,21 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
         _point(report, dict(zip(sizes, chosen, strict=True)), names, step.cost, step.peak_bytes)
         for chosen in product(*sizes.values())
     ]
+
+
+def _timed(
+    points: Sequence[Point],
+    report: Report,
+    report_of: Callable[[Mapping[str, int]], Report],
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Point]:
+    """The points with their predicted times."""
+    for done, point in enumerate(points, 1):
+        dims = {symbol: size for name, size in point.sizes.items() for symbol in symbols_of(report, name)}
+        found = report_of(dims)
+        yield replace(point, time=found.step_time or found.totals.time)
+        if progress is not None:
+            progress(done, len(points))
 
 
 def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:

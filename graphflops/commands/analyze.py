@@ -13,6 +13,8 @@ from graphflops.errors import shown
 from graphflops.render import formats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from graphflops.report import Cut, Report
 
 
@@ -112,11 +114,22 @@ def _one(
     if sweeps:
         from graphflops.sweep import Sweep
 
-        content = sweep = Sweep.of(report, sweeps)
+        report_of = _at_sizes(model, given) if report.device else None
+        with files.Progress("predicting times") as progress:
+            content = sweep = Sweep.of(report, sweeps, report_of, progress)
     files.write(formats.render(content, form, **cut, **files.screen(output)), output)
     for note in sweep.notes if sweeps else ():
         click.echo(f"graphflops: {note}", err=True)
     _exit(ctx, report, strict)
+
+
+def _at_sizes(model: str, given: dict[str, Any]) -> Callable[[Mapping[str, int]], Report] | None:
+    """The analysis of a model at other sizes by symbol; None for a saved report, which has no times at them."""
+    from graphflops.loading import is_report
+
+    if is_report(model):
+        return None
+    return lambda dims: files.report_of(model, quiet=True, **{**given, "dims": {**given["dims"], **dims}})
 
 
 def _per_item(

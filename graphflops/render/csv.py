@@ -75,12 +75,12 @@ def listing(listing: Listing) -> str:
     return written(listing.heads, listing.rows)
 
 
-def written(heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
+def written(heads: Sequence[str], rows: Iterable[Sequence[str | float]]) -> str:
     """Heads and rows as comma-separated values."""
     file = io.StringIO()
     out = writer.writer(file, lineterminator="\n")
     out.writerow(heads)
-    out.writerows([cell if isinstance(cell, int) else _inert(cell) for cell in row] for row in rows)
+    out.writerows([_inert(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return file.getvalue()
 
 

@@ -14,5 +14,5 @@ class Listing:
     """Heads and rows. figures: the columns hold figures, which stand on the right; else names."""
 
     heads: Sequence[str]
-    rows: Sequence[Sequence[str | int]]
+    rows: Sequence[Sequence[str | float]]
     figures: bool = False

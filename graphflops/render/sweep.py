@@ -10,16 +10,21 @@ from graphflops.render import json as json_
 from graphflops.render import markdown as markdown_
 from graphflops.render import table as tables
 from graphflops.render.listing import Listing
-from graphflops.render.text import memory, number
+from graphflops.render.text import interval, memory, number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from graphflops.call_time import PhaseTime
     from graphflops.sweep import Point, Sweep
 
 _NAMED = frozenset(  # quantities that have columns of their own, or a part in one
     ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
 )
+_TIMES = {
+    False: ("time", "90 % interval"),
+    True: ("seconds", "seconds_low", "seconds_high"),
+}  # heads; True: exact
 _OTHERS = [quantity for quantity in REPORTED if quantity.name not in _NAMED]
 
 
@@ -48,18 +53,20 @@ def cells(points: Sequence[Point], *, exact: bool) -> Listing:
     count: Callable[[int], str | int] = (lambda n: n) if exact else number
     held: Callable[[int], str | int] = (lambda n: n) if exact else memory
     has_masks = any(point.cost["masked_flops"] for point in points)
+    is_timed = any(point.time is not None for point in points)
     names = [*points[0].sizes] if points else []
-    heads = [*names, *_heads(exact, has_masks)]
+    heads = [*names, *_heads(exact, has_masks), *(_TIMES[exact] if is_timed else ())]
     rows = []
     for point in points:
         flops, masked = point.cost["matrix_flops"], point.cost["masked_flops"]
         visible = None if flops is None or masked is None else flops - masked
         intensity = "" if point.intensity is None else f"{point.intensity:.4g}"
-        row: list[str | int] = [size if exact else f"{size:,}" for size in point.sizes.values()]
+        row: list[str | float] = [size if exact else f"{size:,}" for size in point.sizes.values()]
         row += [_cell(flops, count), *([_cell(visible, count)] if has_masks else [])]
         row += [_cell(point.cost["vector_flops"], count), _cell(point.cost["transcendentals"], count)]
         row += [_cell(point.cost[q.name], held if q.unit == "B" else count) for q in _OTHERS]
         row += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
+        row += _time(point.time, exact=exact) if is_timed else []
         rows.append(row)
     return Listing(heads, rows, figures=True)
 
@@ -70,6 +77,16 @@ def _heads(exact: bool, has_masks: bool) -> list[str]:
         return [*work, *(q.name for q in _OTHERS), "bytes", "flops_per_byte", "peak_bytes"]
     work = ["FLOPs", *(["visible"] if has_masks else []), "vector", "transcendental"]
     return [*work, *(q.head for q in _OTHERS), "bytes", "FLOP/B", "peak memory"]
+
+
+def _time(time: PhaseTime | None, *, exact: bool) -> list[str | float]:
+    """The cells of a predicted time, with its 90 % interval."""
+    if time is None:
+        return ["?"] * len(_TIMES[exact])
+    if exact:
+        return [time.seconds, time.low, time.high]
+    least = ">= " if time.is_lower_bound else ""
+    return [least + seconds(time.seconds), interval(time.low, time.high)]
 
 
 def _cell(value: int | None, shown: Callable[[int], str | int]) -> str | int:

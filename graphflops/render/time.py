@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphflops.rates import cost_per_million, throughput
-from graphflops.render.text import interval, number, safe, seconds
+from graphflops.render.text import interval, number, operator_name, safe, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,7 +138,7 @@ def _line(name: str, share: Share, whole: float) -> list[str]:
 
 def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
     if by == "op":
-        return lambda row: row.op
+        return lambda row: operator_name(row.op)
     if by == "source":
         return lambda row: row.source
     if by == "attention":

@@ -48,7 +48,7 @@ def test_a_comparison_shows_both(browser: Browser, folder: Path) -> None:
         for label in ("blocks.4-5", "blocks.0-3")
     }
     assert shades == {"blocks.4-5": "box more", "blocks.0-3": "box same"}
-    assert next(row[:2] for row in lines(browser)) == ["aten.linear.default", "13 → 19"]
+    assert next(row[:2] for row in lines(browser)) == ["aten.linear", "13 → 19"]
     assert browser.all(".lead p")
     browser.type("#size-1", "14")
     twice = [replace(r, symbols={**r.symbols, "s27": SymbolInfo(14, "user")}) for r in (old, new)]

@@ -15,10 +15,11 @@ import msgspec
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
 from graphflops.render import summary
 from graphflops.render.html.memory import memory_of
+from graphflops.render.html.time import device_of, picoseconds
 from graphflops.render.html.tree import laid_out
 from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
-from graphflops.render.text import formula, safe, short_type, shortened
+from graphflops.render.text import formula, operator_name, safe, short_type, shortened
 from graphflops.render.tree import Tree
 
 if TYPE_CHECKING:
@@ -241,12 +242,15 @@ def _side(
             report.coverage.free,
             report.coverage.unknown,
         ],
-        "unknown_ops": [[parts.shown(op), n] for op, n in list(report.coverage.unknown_ops.items())[:50]],
+        "unknown_ops": [
+            [parts.shown(operator_name(op)), n] for op, n in list(report.coverage.unknown_ops.items())[:50]
+        ],
         "phases": ledger.phases,
         "kinds": calls.kinds,
-        "calls": calls.columns,
+        "calls": {name: cells for name, cells in calls.columns.items() if name != "time" or report.device},
         "parameters": [parts.formula(count, report) for count in layout.parameters[number]],
         "memory": memory_of(report, calls.entry_of, parts.name, parts.formula),
+        "device": device_of(report),
         "diagnostics": summary.diagnostics(report),
     }
 
@@ -276,7 +280,7 @@ class _Calls:
         self.report, self.ledger, self.parts = report, ledger, parts
         self.kinds: list[list[Any]] = []
         self.columns: dict[str, list[Any]] = {
-            name: [] for name in ("node", "op", "module", "place", "source", "dtype", "kind", "calls")
+            name: [] for name in ("node", "op", "module", "place", "source", "dtype", "time", "kind", "calls")
         }
         self.entry_of: list[int] = []
         self._kinds: dict[Any, int] = {}
@@ -286,6 +290,7 @@ class _Calls:
         """Put every row in its entry, the entries of folded rows after those that stand before them."""
         folded = self._folded(most)
         rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
+        time = self.columns["time"]
         for row, kind in zip(self.report.rows, self.ledger.of, strict=True):
             place = layout.home[number][tree.by_path[row.module]]
             if folded.get(kind, 1) > 0:
@@ -293,16 +298,17 @@ class _Calls:
                     folded[kind] -= 1
                 self._add_call(row, place, kind)
                 continue
-            state, op = self.ledger.kinds[kind].state, row.op
+            state, op = self.ledger.kinds[kind].state, operator_name(row.op)
             if (op, place, row.matrix_dtype, state) not in rest and len(rest) > most:
                 op, place = _OTHERS, layout.outermost(place)
             key = (op, place, row.matrix_dtype, state)
             if key not in rest:
                 rest[key] = len(self.columns["node"]), Counter()
                 names = (-1, place, -1, self.parts.name(row.matrix_dtype))
-                self._add(-1, self.parts.name(op), *names, 0, 0)
+                self._add(-1, self.parts.name(op), *names, 0, 0, 0)
             entry, counts = rest[key]
             counts[kind] += 1
+            time[entry] += picoseconds(row)
             self.entry_of.append(entry)
         for entry, counts in rest.values():
             self.columns["kind"][entry] = self._together(counts)
@@ -311,8 +317,8 @@ class _Calls:
     def _add_call(self, row: Row, place: int, kind: int) -> None:
         """An entry for one call."""
         name = self.parts.name
-        node, op, module = name(row.node), name(row.op), name(row.module)
-        self._add(node, op, module, place, name(row.source), name(row.matrix_dtype), self._kind(kind), 1)
+        names = name(row.node), name(operator_name(row.op)), name(row.module), place, name(row.source)
+        self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kind(kind), 1)
 
     def _add(self, *cells: int) -> None:
         if cells[-1]:

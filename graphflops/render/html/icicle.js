@@ -15,7 +15,7 @@ const icicle = () => {
   const trail = el("nav", { class: "trail", "aria-label": "Modules around the one shown" });
   const detail = el("div", { class: "detail", role: "status" });
   const legend = el("div", { class: "legend" });
-  const named = Object.fromEntries(Object.entries(MEASURES).filter(([key]) => key !== "memory" || SIDES.some((side) => side.memory)).map(([key, { label }]) => [key, label]));
+  const named = Object.fromEntries(Object.entries(MEASURES).filter(([key]) => (key !== "memory" || SIDES.some((side) => side.memory)) && (key !== "time" || TIMED)).map(([key, { label }]) => [key, label]));
   const tools = choice("Sized by", named, measure, (value) => {
     measure = value;
     update();
@@ -128,6 +128,12 @@ const icicle = () => {
     return made;
   };
 
+  const lacking = () => {
+    if (measure === "memory" && !SIDES.every((side) => side.memory)) return "Not every report holds when memory is held.";
+    if (measure === "time") return "Times are predicted for the sizes of the report only: reset the sizes to see them.";
+    return "Some size has no value: give one above to see this.";
+  };
+
   const draw = () => {
     boxes.clear();
     const parts = [];
@@ -147,7 +153,7 @@ const icicle = () => {
     };
     if (!boxes.has(focused)) focused = top;
     if (table.values[top.id].includes(null)) {
-      drawing.replaceChildren(el("p", { class: "empty" }, measure === "memory" && !SIDES.every((side) => side.memory) ? "Not every report holds when memory is held." : "Some size has no value: give one above to see this."));
+      drawing.replaceChildren(el("p", { class: "empty" }, lacking()));
       drawing.style.setProperty("--levels", 2);
       return;
     }

@@ -8,6 +8,7 @@ const BOTH = SIDES.map((_, side) => side);
 const NAMES = DATA.names;
 const SIDE_NAMES = IS_DIFF ? ["before", "after"] : [""];
 const TRAINED = SIDES.some((side) => side.phases);
+const TIMED = SIDES.every((side) => side.device);
 
 const sum = (a, b) => (a === null || b === null ? null : a + b);
 const nameAt = (index) => (index < 0 ? "" : NAMES[index]);
@@ -65,7 +66,7 @@ const SHORT = {
 const QUANTITIES = DATA.quantities.map(([name]) => SHORT[name] || name);
 const OTHERS = DATA.quantities.filter(([name]) => !SHORT[name]);
 const NOTHING = Object.freeze({
-  calls: 0, unknown: 0, forward: 0n, backward: 0n, ...Object.fromEntries(QUANTITIES.map((name) => [name, 0n])), bytes: 0n,
+  calls: 0, unknown: 0, forward: 0n, backward: 0n, ...Object.fromEntries(QUANTITIES.map((name) => [name, 0n])), bytes: 0n, time: 0n,
 });
 let costs = BOTH.map(() => []);
 
@@ -104,13 +105,20 @@ const entry = (side, index) => {
   };
 };
 
-const FIGURES = Object.keys(NOTHING).filter((name) => name !== "calls" && name !== "unknown");
+// Predicted picoseconds of an entry. They are no formulas: null at other sizes than those of the report.
+let timesHold = true;
+const timeOf = (side, index) => (timesHold ? BigInt(SIDES[side].calls.time[index]) : null);
+
+const FIGURES = Object.keys(NOTHING).filter((name) => !["calls", "unknown", "time"].includes(name));
 const added = (total, side, index) => {
   const cost = costOf(side, SIDES[side].calls.kind[index]);
   const calls = callsIn(side, index);
   total.calls += calls;
   if (cost.unknown) total.unknown += calls;
-  else for (const figure of FIGURES) total[figure] = sum(total[figure], cost[figure]);
+  else {
+    for (const figure of FIGURES) total[figure] = sum(total[figure], cost[figure]);
+    if (TIMED) total.time = sum(total.time, timeOf(side, index));
+  }
   return total;
 };
 
@@ -227,6 +235,7 @@ const MEASURES = {
   bytes: { label: "bytes moved", text: memory },
   parameters: { label: "parameters", text: parameters },
   memory: { label: "memory at the peak", text: memory },
+  time: { label: "time", text: duration },
 };
 
 const amounts = (measure) => {
@@ -256,7 +265,7 @@ const amounts = (measure) => {
         const cost = costOf(side, SIDES[side].calls.kind[index]);
         const node = TREE.leaf(place, op);
         if (cost.unknown) unknown[node.id] += callsIn(side, index);
-        else put(node, side, cost[measure]);
+        else put(node, side, measure === "time" ? timeOf(side, index) : cost[measure]);
       }
     }
   }
@@ -272,4 +281,5 @@ const recalculate = () => {
   known = [];
   costs = BOTH.map(() => []);
   timelines = BOTH.map(() => undefined);
+  timesHold = atInitial();
 };

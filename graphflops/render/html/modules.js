@@ -4,7 +4,7 @@ const MOST_LINES = 25; // opened at first: as many levels as fit
 
 const moduleTable = () => {
   const body = el("tbody");
-  const heads = ["module", "type", ...(TRAINED ? ["forward FLOPs", "backward FLOPs"] : ["FLOPs"]), "%", "parameters", "bytes"];
+  const heads = ["module", "type", ...(TRAINED ? ["forward FLOPs", "backward FLOPs"] : ["FLOPs"]), "%", "parameters", "bytes", ...(TIMED ? ["time"] : [])];
   const element = el(
     "div",
     { class: "wide", id: "module-table", tabindex: 0, role: "region", "aria-label": "Table of modules" },
@@ -27,7 +27,7 @@ const moduleTable = () => {
       const up = sums[TREE.places[id].parent];
       up.calls += sums[id].calls;
       up.unknown += sums[id].unknown;
-      for (const figure of FIGURES) up[figure] = sum(up[figure], sums[id][figure]);
+      for (const figure of [...FIGURES, "time"]) up[figure] = sum(up[figure], sums[id][figure]);
     }
     return { sums, own, parameters: amounts("parameters").values };
   };
@@ -36,7 +36,7 @@ const moduleTable = () => {
     const nothingKnown = sums.unknown > 0 && FIGURES.every((figure) => sums[figure] === 0n);
     const known = (text) => (nothingKnown ? "unknown" : `${sums.unknown ? ">= " : ""}${text}`);
     const work = (TRAINED ? ["forward", "backward"] : ["flops"]).map((figure) => known(number(sums[figure])));
-    return [...work, nothingKnown ? "" : percent(sums.flops, whole.flops), held ? parameters(held) : "", known(memory(sums.bytes))];
+    return [...work, nothingKnown ? "" : percent(sums.flops, whole.flops), held ? parameters(held) : "", known(memory(sums.bytes)), ...(TIMED ? [known(duration(sums.time))] : [])];
   };
 
   const line = (label, type, depth, cells, unknown) =>
@@ -45,7 +45,7 @@ const moduleTable = () => {
       { class: unknown ? "unknown" : null },
       el("td", { class: "name tree", css: { "--depth": depth } }, label),
       el("td", { class: "name type" }, type),
-      cells.map((text) => el("td", { class: /^0( B|\.0)?$/.test(text) ? "figure zero" : "figure" }, text)),
+      cells.map((text) => el("td", { class: /^0( B| s|\.0)?$/.test(text) ? "figure zero" : "figure" }, text)),
     );
 
   const lines = (node, found) => {

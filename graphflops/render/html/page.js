@@ -22,13 +22,15 @@ const phases = () => {
   const side = SIDES[SIDES.length - 1];
   if (side.totals.length < 2) return null;
   const least = side.coverage[3] ? ">= " : "";
-  const heads = ["phase", "FLOPs", "vector", "transcendental", "read", "written", "peak memory"];
+  const heads = ["phase", "FLOPs", "vector", "transcendental", "read", "written", "peak memory", ...(TIMED ? ["time"] : [])];
   const row = ([name]) => {
     const totals = phaseOf(SIDES.length - 1, name);
     const known = name === "optimizer" ? "" : least; // what an optimizer does follows from the parameters alone
     const figures = ["flops", "vector", "transcendentals"].map((quantity) => `${known}${number(totals[quantity])}`);
     const moved = [totals.read, totals.written, totals.peak].map((bytes, index) => (index === 2 && bytes === 0n ? "" : `${known}${memory(bytes)}`));
-    return el("tr", {}, el("td", { class: "name" }, name), [...figures, ...moved].map((text) => el("td", { class: "figure" }, text)));
+    const time = side.device?.times[name];
+    const took = TIMED ? [time && timesHold ? `${time.is_lower_bound ? ">= " : ""}${duration(BigInt(time.ends[0]))}` : "?"] : [];
+    return el("tr", {}, el("td", { class: "name" }, name), [...figures, ...moved, ...took].map((text) => el("td", { class: "figure" }, text)));
   };
   return el(
     "div",

@@ -9,14 +9,15 @@ const matrixPeak = (device, dtype) => {
 };
 
 const roofline = () => {
-  let device = DEVICES[0];
+  const named = SIDES[SIDES.length - 1].device?.name;
+  let device = DEVICES.find(({ name }) => name === named) || DEVICES[0];
   let unsized = false; // whether some call's size has no value
   const about = el("p", { class: "note" });
   const drawing = el("div", { class: "chart" });
   const detail = el("div", { class: "detail", role: "status" });
   let focused = 0; // of the points by intensity, the one that the Tab key reaches; arrow keys move to the others
   const sentence = el("p", { class: "sentence", role: "status" });
-  const select = el("select", { id: "device" }, DEVICES.map((one, index) => el("option", { value: index }, one.name)));
+  const select = el("select", { id: "device" }, DEVICES.map((one, index) => el("option", { value: index, selected: one === device }, one.name)));
   select.addEventListener("change", () => {
     device = DEVICES[Number(select.value)];
     update();

@@ -48,7 +48,7 @@ const sizesPanel = (changed) => {
     "sizes",
     "Sizes",
     open
-      ? el("div", { class: "beside" }, el("p", { class: "note" }, "Every number on this page follows: each is worked out again from its formula."), reset)
+      ? el("div", { class: "beside" }, el("p", { class: "note" }, TIMED ? "Every number on this page but the times follows: each is worked out again from its formula." : "Every number on this page follows: each is worked out again from its formula."), reset)
       : el("p", { class: "note" }, "Given when the report was made. Analyze the model without them to vary them here."),
     el("div", { class: "sizes" }, rows.map((row) => row.element)),
   );

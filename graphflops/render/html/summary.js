@@ -30,6 +30,25 @@ const tile = (label, values, text, ...notes) => {
   );
 };
 
+// Time and memory on the device, at the sizes of the report.
+const deviceTiles = (phase) => {
+  const sides = SIDES.map(({ device }) => device);
+  const now = sides[sides.length - 1];
+  const times = sides.map((device) => device.times[phase]);
+  if (!times.every((time) => time) || !timesHold) return [];
+  const [time] = times.slice(-1);
+  const [, low, high] = time.ends.map(BigInt);
+  const names = { forward: "time", step: "time of a training step" };
+  const bytes = sides.map((device) => device.bytes);
+  return [
+    tile(names[phase], times.map(({ ends }) => BigInt(ends[0])), (value, side) => `${times[side].is_lower_bound ? ">= " : ""}${duration(value)}`,
+      `${duration(low)} to ${duration(high)}`, `on ${now.name}, ${now.execution}`, time.limited_by ? `limited by ${time.limited_by}` : ""),
+    bytes.every((count) => count !== null)
+      ? tile("memory on the device", bytes.map(BigInt), memory, `of ${now.name}, with what the allocator reserves and the driver`)
+      : null,
+  ];
+};
+
 const tiles = () => {
   const last = SIDES.length - 1;
   const phases = BOTH.map((side) => phaseOf(side, "forward"));
@@ -76,6 +95,7 @@ const tiles = () => {
       bounded(memory),
       `activations; beside ${memory(held[last][1])} parameters${held[last][2] ? ` and ${memory(held[last][2])} buffers` : ""}`,
     ),
+    TIMED ? deviceTiles(steps[last] ? "step" : "forward") : null,
     tile("parameters", held.map((one) => one[0]), parameters, memory(held[last][1])),
     tile(
       "nodes",

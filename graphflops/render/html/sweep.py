@@ -8,7 +8,7 @@ from graphflops.render.html import report as page
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.sweep import cells
-from graphflops.render.text import count_of, memory, number, safe
+from graphflops.render.text import count_of, memory, number, safe, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,14 @@ _QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Callable[[int], str
     ("bytes moved", lambda point: point.traffic, memory),
     ("peak memory", lambda point: point.peak_bytes, memory),
 )
+_SECOND = 10**12  # picoseconds, in which times are drawn
+
+
+def _picoseconds(point: Point) -> int | None:
+    return None if point.time is None else round(point.time.seconds * _SECOND)
+
+
+_TIME = ("time", _picoseconds, lambda time: seconds(time / _SECOND))
 
 
 def html(sweep: Sweep) -> str:
@@ -36,9 +44,10 @@ def section(points: Sequence[Point], said: Sequence[str] = ()) -> str:
     across = _across(points)
     groups = _groups(points, across)
     drawn = dict(list(groups.items())[:_MOST_CURVES])
+    is_timed = any(point.time is not None for point in points)
     pictures = "".join(
         f'<figure class="chart"><figcaption>{name}</figcaption>{picture}</figure>'
-        for place, (name, amount, told) in enumerate(_QUANTITIES)
+        for place, (name, amount, told) in enumerate((*_QUANTITIES, _TIME) if is_timed else _QUANTITIES)
         if (picture := _picture(f"sweep-{place}", name, across, drawn, amount, told))
     )
     notes = [*_notes(points, len(groups) - len(drawn)), *said]

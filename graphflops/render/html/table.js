@@ -20,6 +20,7 @@ const FIGURE_COLUMNS = [
   { id: "share", head: "%", share: true, of: (sums) => sums.flops, text: null },
   { id: "vector", head: "vector", of: (sums) => sums.vector, text: number, known: true },
   { id: "bytes", head: "bytes", of: (sums) => sums.bytes, text: memory, known: true },
+  ...(TIMED ? [{ id: "time", head: "time", of: (sums) => sums.time, text: duration, known: true }] : []),
 ];
 
 const operatorTable = () => {
@@ -86,6 +87,7 @@ const operatorTable = () => {
       ...["flops", "forward", "backward"].flatMap(beside),
       { ...alone, head: "vector change", id: "vector-change", delta: true },
       ...beside("bytes"),
+      ...beside("time"),
       ]),
     ];
   };
@@ -188,7 +190,7 @@ const operatorTable = () => {
       if (column.name) return el("td", { class: "name" }, column.get(line));
       const written = text(column, line);
       const cell = el("td", { class: column.delta ? `figure ${direction(column, line)}` : "figure" }, written);
-      if (/^0( B|\.0)?$/.test(written)) cell.classList.add("zero");
+      if (/^0( B| s|\.0)?$/.test(written)) cell.classList.add("zero");
       if (column.share && written) {
         cell.classList.add("share");
         cell.style.setProperty("--share", Number(written.replace(/[<>]/, "")) / 100);

@@ -73,6 +73,9 @@ const physical = (value, unit) => {
   return `${Number(figure) >= 1000 ? Number(figure).toFixed(0) : figure} ${step >= 0 ? up[step] : down[-step]}${unit}`;
 };
 
+// A predicted time, in whole picoseconds.
+const duration = (picoseconds) => (picoseconds === null ? "?" : physical(Number(picoseconds) / 1e12, "s"));
+
 const intensity = (work, moved) => {
   if (!work || !moved) return "";
   const ratio = Number(work) / Number(moved);

@@ -1,0 +1,44 @@
+"""Predicted times of a page: of each phase and of each call, in whole picoseconds, which the page adds up exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.render.text import safe
+
+if TYPE_CHECKING:
+    from graphflops.call_time import PhaseTime
+    from graphflops.report import Report, Row
+
+_SECOND = 10**12
+_LIMITS = 3  # that are named of a phase, the largest first
+
+
+def device_of(report: Report) -> dict[str, Any] | None:
+    """The device with the times of the phases and the bytes that the last phase takes; None for a report without one."""
+    if not report.device:
+        return None
+    phases = {
+        "forward": report.totals.time,
+        "backward": None if report.backward is None else report.backward.time,
+        "optimizer": None if report.optimizer is None else report.optimizer.time,
+        "step": report.step_time,
+    }
+    return {
+        "name": safe(report.device, 60),
+        "execution": report.execution,
+        "times": {name: _phase(time) for name, time in phases.items() if time is not None},
+        "bytes": report.memory_use[-1].device_total if report.memory_use else None,
+    }
+
+
+def _phase(time: PhaseTime) -> dict[str, Any]:
+    limits = ", ".join(f"{name} {100 * part:.0f} %" for name, part in list(time.shares.items())[:_LIMITS])
+    ends = [round(end * _SECOND) for end in (time.seconds, time.low, time.high)]
+    return {"ends": ends, "limited_by": limits, "is_lower_bound": time.is_lower_bound}
+
+
+def picoseconds(row: Row) -> int:
+    """The time of a call with its gradients; 0 where it runs no kernel, or its cost is unknown, as its state says."""
+    times = (row.time, row.backward_time)
+    return round(sum(time.seconds for time in times if time is not None) * _SECOND)
