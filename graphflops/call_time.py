@@ -6,9 +6,9 @@ from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived fr
 from dataclasses import dataclass, field
 from typing import Literal
 
-# matrix: its products; vector: other arithmetic; memory: bytes moved; latency: the shortest time of any kernel;
-# launch: the CPU, which starts kernels later than the GPU could run them.
-TimeBound = Literal["matrix", "vector", "memory", "latency", "launch"]
+# matrix: its products; vector: other arithmetic; memory: bytes moved; link: bytes sent to other devices; latency: the
+# shortest time of any kernel; launch: the CPU, which starts kernels later than the GPU could run them.
+TimeBound = Literal["matrix", "vector", "memory", "link", "latency", "launch"]
 
 
 @dataclass(frozen=True, slots=True)

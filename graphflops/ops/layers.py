@@ -233,22 +233,25 @@ LAYERS: tuple[Row, ...] = (
     ),
     Row("dynamic_quantize", "quantisation", "x", onnx="DynamicQuantizeLinear"),
     # Collectives
-    Row("all_reduce", "collective", "x", other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced"),
     Row(
-        "all_gather", "collective", "x",
+        "all_reduce", "collective", "x reduce_op group_name",
+        other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced",
+    ),
+    Row(
+        "all_gather", "collective", "x group_size group_name",
         other="_c10d_functional.all_gather_into_tensor _c10d_functional.all_gather_into_tensor_coalesced"
         " _c10d_functional_autograd.all_gather_into_tensor",
     ),
     Row(
-        "reduce_scatter", "collective", "x",
+        "reduce_scatter", "collective", "x reduce_op group_size group_name",
         other="_c10d_functional.reduce_scatter_tensor _c10d_functional.reduce_scatter_tensor_coalesced"
         " _c10d_functional_autograd.reduce_scatter_tensor",
     ),
     Row(
-        "all_to_all", "collective", "x",
+        "all_to_all", "collective", "x output_split_sizes input_split_sizes group_name",
         other="_c10d_functional.all_to_all_single _c10d_functional_autograd.all_to_all_single",
     ),
-    Row("broadcast", "collective", "x", other="_c10d_functional.broadcast"),
+    Row("broadcast", "collective", "x src group_name", other="_c10d_functional.broadcast"),
     Row("wait_tensor", "collective", "x", other="_c10d_functional.wait_tensor _c10d_functional.wait_tensors"),
     # Control flow
     Row(

@@ -96,7 +96,8 @@ class ConcreteCall:
     """A call as it runs: operands by argument name, results and costs as numbers.
 
     is_copy: whether a layout operator (`reshape`, `contiguous`) moves data here; None where its estimate tells.
-    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
+    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls. groups: how many devices take
+    part in collectives, by the name of their group.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class ConcreteCall:
         sizes: Sizes,
         is_copy: bool | None = None,
         attention_kernel: AttentionKernel | None = None,
+        groups: Mapping[object, int] | None = None,
     ) -> None:
         self.call = call
         self.values = values
@@ -114,6 +116,7 @@ class ConcreteCall:
         self.sizes = sizes
         self.is_copy = is_copy
         self.attention_kernel = attention_kernel
+        self.groups = groups or {}
 
     @property
     def operator(self) -> Op:

@@ -38,6 +38,7 @@ _CALL_OF_KIND = {
     "softmax": 16.6,
     "scan": 16.6,
     "sort": 28.0,
+    "collective": 125.0,
 }
 _BATCH_NORM = 23.2
 _RECURRENT_STEP = 8.0  # of each step of each layer

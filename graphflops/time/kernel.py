@@ -24,6 +24,7 @@ Family = Literal[
     "sort",
     "recurrence",
     "fft",
+    "collective",
     "other",
 ]
 # flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
@@ -102,7 +103,15 @@ class Recurrence:
     directions: int = 1
 
 
-Sizes = Union[Product, Attention, Convolution, Rows, Recurrence]
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective. sent_bytes: by each device. devices: how many take part; None where the program does not say."""
+
+    sent_bytes: int
+    devices: int | None = None
+
+
+Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
 from graphflops.time.host import backward_seconds, forward_seconds
 from graphflops.time.lowering.calls import backward_kernels, forward_kernels
+from graphflops.time.lowering.collectives import group_sizes
 from graphflops.time.lowering.moved import elementwise
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Launcher:
         self.program = program
         self.runs = runs
         self.sizes = Sizes(values)
+        self.groups = group_sizes(program)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
 
@@ -169,7 +171,9 @@ class Launcher:
             is_causal,
         )
         if key not in self.known:
-            concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy, kernel)
+            concrete = ConcreteCall(
+                call, graph.values, layouts.known, self.sizes, is_copy, kernel, self.groups
+            )
             lower = backward_kernels if is_backward else forward_kernels
             try:
                 self.known[key] = tuple(lower(concrete))

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Literal
 
 from graphflops.time import predict_attention, predict_products, predict_traffic
 from graphflops.time.correction import NINE_OF_TEN, correction
-from graphflops.time.kernel import Attention, Convolution, Kernel, Product, Recurrence
+from graphflops.time.kernel import Attention, Convolution, Exchange, Kernel, Product, Recurrence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.devices import Device
 
-Bound = Literal["matrix", "vector", "memory", "latency"]
+Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
 # Where nothing was measured: shares of the published peaks, the shortest time of a kernel, and a wide interval.
 _MATRIX_SHARE = 0.75
 _MEMORY_SHARE = 0.8
 _SHORTEST = 2e-6
 _UNMEASURED = 2.0
+_NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, where a profile names no link
+_LINK_SHARE = 0.6
+_EXCHANGE_SETUP = 15e-6
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
 _CELL = 1.5e-6  # seconds of the elementwise part of a recurrent step
 _RECURRENCE = 1.6  # the library may fuse all steps into one kernel
@@ -51,6 +54,8 @@ def predict(kernel: Kernel, device: Device) -> Time:
     """The time of a kernel by the model of its family, with constants measured on the device or on a similar one."""
     if isinstance(kernel.sizes, Recurrence):
         return _recurrence(kernel, kernel.sizes, device)
+    if isinstance(kernel.sizes, Exchange):
+        return _exchange(kernel, kernel.sizes, device)
     width = bytes_of(kernel.dtype)
     rates = _rates(kernel, width, device)
     if rates is None:
@@ -86,6 +91,20 @@ def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
     inputs = first + (sizes.layers - 1) * later
     seconds = sizes.directions * (inputs + sizes.layers * sizes.steps * step)
     return Time(seconds, seconds / _RECURRENCE, seconds * _RECURRENCE, "latency")
+
+
+def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
+    """Over the fastest link: small messages by a protocol of low latency, large ones at a share of its bandwidth."""
+    bandwidth = device.links[0].bandwidth if device.links else _NO_LINK
+    rates = _rates(kernel, bytes_of(kernel.dtype), device)
+    if rates is None:
+        seconds, spread = _EXCHANGE_SETUP + sizes.sent_bytes / (bandwidth * _LINK_SHARE), _UNMEASURED
+    else:
+        small = rates["floor"] * 1e-6 + sizes.sent_bytes / (bandwidth * rates["small"])
+        large = rates["setup"] * 1e-6 + sizes.sent_bytes / (bandwidth * rates["link"])
+        seconds, spread = min(small, large), rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
+    is_long = sizes.sent_bytes / bandwidth > seconds / 3
+    return Time(seconds, seconds / spread, seconds * spread, "link" if is_long else "latency")
 
 
 def _product(dtype: str, m: int, n: int, k: int) -> Kernel:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from graphflops.call_time import CallTime, PhaseTime
 from graphflops.time.interval import Interval, combined
 from graphflops.time.launches import Launcher
+from graphflops.time.lowering.collectives import has_open_group
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict
 from graphflops.time.schedule import Clock
@@ -177,6 +178,7 @@ class _Tally:
         """Count one call."""
         if time.seconds:
             self.parts.append(time)
+        self.is_lower_bound |= has_open_group(launch.kernels or ())
         for kernel in launch.kernels or ():
             self.work[""] += (kernel.read_bytes + kernel.written_bytes) * launch.times
             if kernel.flops:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows
 from graphflops.time.lowering.attentions import attention, attention_backward
+from graphflops.time.lowering.collectives import collective, collective_backward
 from graphflops.time.lowering.convolutions import convolution, convolution_backward
 from graphflops.time.lowering.moved import (
     copy,
@@ -284,6 +285,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "recurrent": recurrent,
     "random": of_rows("random"),
     "dropout": _dropout,
+    "collective": collective,
 }
 _BACKWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise_backward,
@@ -298,4 +300,5 @@ _BACKWARD: Mapping[str, Lowering] = {
     "normalisation": norm_backward,
     "attention": attention_backward,
     "recurrent": recurrent_backward,
+    "collective": collective_backward,
 }
