@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.graph import Ref
-from graphflops.memory.frames import code_lines
+from graphflops.memory.statements import code_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

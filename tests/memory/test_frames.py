@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
-from graphflops.memory.frames import assigned_names, code_lines
+from graphflops.memory.statements import assigned_names, code_lines
 
 WIDTH = 64
 

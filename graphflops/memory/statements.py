@@ -1,0 +1,95 @@
+"""What the lines of code in an export say: their modules, the variables that they assign, the operators that they spell.
+
+Only the text of the lines is read, with regular expressions; no source file is opened and nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.exporters.sources import module_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.graph import Node
+
+_LINE = re.compile(
+    r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
+)
+# `a, b = ...`, `x += ...`, `outputs: Output = ...`; comparisons and keywords do not match.
+_ASSIGNMENT = re.compile(
+    r"([A-Za-z_][\w.]*(?:\[[^\]=]*\])?(?:\s*,\s*[*A-Za-z_][\w.]*)*),?\s*(?::[^=]+)?(?:[-+*/@|&]|//)?=(?!=)"
+)
+_STATEMENT_WORDS = ("return", "if", "elif", "for", "while", "with", "assert", "del", "raise", "yield")
+_CALLEE = re.compile(r"[^=]*=\s*([\w.]+)\(")
+JOINED = re.compile(r"(?:cat|concat|stack|hstack|vstack)\(\s*(\w)")
+_SYMBOLS = {
+    "elementwise": ("+", "-", "*", "/"),
+    "comparison": ("=", "<", ">"),
+    "logic": ("&", "|", "~", "^"),
+    "product": ("@",),
+    "view": ("[", "."),
+    "gather": ("[",),
+    "cast": (".",),
+}  # by kind of operator; methods have many names (`x.float()`), so any attribute counts
+_NUMBERS = re.compile(r"\d+")
+_MOST_FRAMES = 200  # of one call: deeper code is cut
+
+
+class CodeLine(NamedTuple):
+    """One line of a call stack: the module whose forward it is part of, and its text."""
+
+    file: str
+    function: str
+    number: int
+    text: str
+    module: str
+
+
+@lru_cache(maxsize=4096)
+def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
+    """The lines of a call stack as an export records it, outermost first."""
+    modules = [module_path(entry.split(",")[1]) for entry in module_stack.split(";") if entry.count(",") > 1]
+    return tuple(_with_modules(python_stack, modules))
+
+
+def _with_modules(python_stack: str, modules: Sequence[str]) -> Iterator[CodeLine]:
+    """Each forward in a stack is that of the next module; further ones are inherited by the last."""
+    depth = -1
+    for file, number, function, text in _LINE.findall(python_stack)[:_MOST_FRAMES]:
+        depth += function == "forward"
+        module = modules[max(0, min(depth, len(modules) - 1))] if modules else ""
+        yield CodeLine(file, function, int(number), text.strip(), module)
+
+
+@lru_cache(maxsize=4096)
+def assigned_names(text: str) -> tuple[str, ...]:
+    """The variables that a statement assigns: `("q", "k")` of `q, k = ...`; () where it assigns none."""
+    if text.startswith(_STATEMENT_WORDS) and not re.match(r"\w+\s*=", text):
+        return ()
+    match = _ASSIGNMENT.match(text)
+    return tuple(name.strip().lstrip("*") for name in match[1].split(",")) if match else ()
+
+
+def is_spelled(node: Node, text: str) -> bool:
+    """Whether a line of code names the operator of a call, or has its symbol."""
+    operator = node.operator
+    return operator.word.strip("_") in text or any(
+        symbol in text for symbol in _SYMBOLS.get(operator.kind, ())
+    )
+
+
+def is_next_turn(caller: CodeLine, before: str, now: CodeLine) -> bool:
+    """Whether a line that calls another module than before is a loop's next turn, not a further call in one statement.
+
+    `x = layer(x)` calls one module a turn, and so does `x = self.layers[i](x)`; `self.drop(self.norm(x))` calls two.
+    """
+    if before == now.module:
+        return False
+    callee = _CALLEE.match(caller.text)
+    if callee and not callee[1].startswith("self."):
+        return True
+    return _NUMBERS.sub("#", before) == _NUMBERS.sub("#", now.module)
