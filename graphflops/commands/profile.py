@@ -23,31 +23,46 @@ from graphflops.commands import files, options
     help="The library whose kernels are measured; onnxruntime on the CPU only.",
 )
 @click.option(
+    "--host-only",
+    is_flag=True,
+    help="Measure only how fast the CPU launches kernels, in two seconds, and complete the profile --base by it.",
+)
+@click.option(
+    "--base",
+    metavar="NAME",
+    help="With --host-only: the device, or profile, to complete; by default that of this machine's GPU.",
+)
+@click.option(
     "--output", type=click.Path(), required=True, metavar="FILE.json", help="Where the profile is written."
 )
-def profile(device: str, runtime: str, output: str) -> None:
-    """Measure the kernels that models run on the device of this machine.
+def profile(device: str, runtime: str, host_only: bool, base: str | None, output: str) -> None:
+    """Measure the kernels that models run on the device of this machine, and how fast its CPU launches them.
 
     The profile is a JSON file of less than 100 kB that every --device option takes. Measuring takes up to two minutes, on
     an idle machine: whatever else runs is in the measurements.
 
     \b
     graphflops profile --device cuda --output mine.json
+    graphflops profile --device cuda --host-only --base h200 --output mine.json
     graphflops profile --device cpu --runtime onnxruntime --output cpu.json
     graphflops analyze model.pt2 --device mine.json
     """
     from graphflops.errors import OptionError
 
-    if runtime == "onnxruntime" and device != "cpu":
-        raise OptionError("--runtime onnxruntime: measures the CPU; add --device cpu")
+    if runtime == "onnxruntime" and (device != "cpu" or host_only):
+        raise OptionError("--runtime onnxruntime: measures the CPU; add --device cpu, and no --host-only")
+    if base and not host_only:
+        raise OptionError("--base: only with --host-only")
     if not output.endswith(".json"):
         raise OptionError(f"--output {output}: a profile is a .json file")
-    from graphflops.runtime.profile.make import encoded
-    from graphflops.runtime.profile.make import profile as measured
+    from graphflops.runtime.profile import make
 
-    with files.Progress("measuring") as progress:
-        found = measured(device, runtime, progress)
-    files.write(encoded(found).decode() + "\n", output)
-    from graphflops.render.device import summary
+    if host_only:
+        found = make.profile_of_host(device, base)
+    else:
+        with files.Progress("measuring") as progress:
+            found = make.profile(device, runtime, progress)
+    files.write(make.encoded(found).decode() + "\n", output)
+    from graphflops.render.device import host_summary, summary
 
-    click.echo(summary(found), err=True)
+    click.echo(host_summary(found) if host_only else summary(found), err=True)

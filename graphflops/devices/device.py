@@ -26,15 +26,23 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What starting a kernel costs.
+    """What starting a kernel costs. graph_seconds: gap between two kernels of a CUDA graph; 0 where their times hold it."""
 
-    eager_seconds: time of the CPU for one operator called from Python. operators: the same by kernel family, where it
-    differs. graph_seconds: gap between two kernels of a CUDA graph.
+    graph_seconds: Annotated[float, msgspec.Meta(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The CPU beside the device, which runs Python and launches kernels.
+
+    seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`).
+    benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of. spread: nine of ten programs on this kind of
+    machine are within this factor.
     """
 
-    eager_seconds: Positive
-    graph_seconds: Positive
-    operators: Mapping[str, Positive] = field(default_factory=dict)
+    seconds: Mapping[str, Positive]
+    benchmarks: Mapping[str, Positive] = field(default_factory=dict)
+    spread: Annotated[float, msgspec.Meta(ge=1)] = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,8 @@ class Device:
     their own matrix units (NVIDIA: SMs, AMD: compute units). clock_hz: the highest they run at. power_watts: board limit.
     rates: constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
     cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
-    whose constants are used, because this one was not measured. program_ratio: median of
+    whose constants are used, because this one was not measured.
+    host: None where no CPU beside it was measured. program_ratio: median of
     measured over predicted time of whole programs, by which all times are multiplied.
     sources: where each figure is from, by field.
     """
@@ -90,6 +99,7 @@ class Device:
     l2_bandwidth: Positive | None = None
     links: tuple[Link, ...] = ()
     launch: Launch | None = None
+    host: Host | None = None
     rates_of: str = ""
     program_ratio: Positive = 1.0
     rates: Mapping[str, Mapping[str, Positive]] = field(default_factory=dict)

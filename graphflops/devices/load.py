@@ -31,12 +31,13 @@ def device(name: str) -> Device:
 
 
 def complete(profile: Device) -> Device:
-    """The device with the driver's memory and the workspaces of an H200 where its own are not known."""
+    """The device with the driver's memory, the workspaces and the host of an H200 where its own are not known."""
     reference = device(_REFERENCE)
     return replace(
         profile,
         context_bytes=profile.context_bytes or reference.context_bytes,
         blas_workspace_bytes=profile.blas_workspace_bytes or reference.blas_workspace_bytes,
+        host=profile.host or reference.host,
     )
 
 

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.devices import complete, device
 from graphflops.render.text import number
 
 if TYPE_CHECKING:
     from graphflops.devices import Device
 
 
-def summary(device: Device) -> str:
+def host_summary(profile: Device) -> str:
+    """How fast the CPU beside the device launches kernels, compared with that which costs of calls were measured on."""
+    host, reference = profile.host, complete(device("h200")).host
+    if host is None or reference is None:
+        return f"{profile.name}\n  host       not measured"
+    factor = host.seconds["forward.call"] / reference.seconds["forward.call"]
+    lines = [
+        f"{profile.name}",
+        f"  host       {factor:.2f} x the CPU time of the reference, an average host beside an H200",
+    ]
+    lines += [
+        f"    {name.replace('_', ' '):<22} {1e6 * took:8.1f} µs" for name, took in host.benchmarks.items()
+    ]
+    return "\n".join(lines)
+
+
+def summary(profile: Device) -> str:
     """Ceilings of the device, and points and held-out error of each family."""
-    lines = [device.name, f"  memory     {number(int(device.bandwidth))}B/s"]
-    lines += [f"  {dtype:<10} {number(int(peak))}FLOP/s" for dtype, peak in device.matrix.items()]
+    lines = [host_summary(profile), f"  memory     {number(int(profile.bandwidth))}B/s"]
+    lines += [f"  {dtype:<10} {number(int(peak))}FLOP/s" for dtype, peak in profile.matrix.items()]
     lines.append(
         "  family         element type   points  error of kernels held out (median, 90th percentile)"
     )
     families: dict[tuple[str, str], list[tuple[int, tuple[float, float, float] | None]]] = {}
-    for one in device.calibration:
+    for one in profile.calibration:
         families.setdefault((one.family, one.dtype), []).append((len(one.points), one.error))
     for (family, dtype), found in families.items():
         points = sum(count for count, _ in found)

@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
     from graphflops.passes.program import PricedCall, PricedGraph
 
-# CPU seconds of a kernel in the code that inductor writes, and in its backward, with PyTorch 2.11 beside an H200.
-_LAUNCH, _BACKWARD_LAUNCH = 19e-6, 40e-6
-_GUARDS = 100e-6  # CPU seconds of a call of the compiled program beside its kernels
 _ALIGNED, _WORTH_PADDING = 8, 2**30
-_IMAGE_BACKWARD = 4 * _BACKWARD_LAUNCH
+_IMAGE_BACKWARD = 4  # kernels of the gradients of a convolution
 _PASSES = {"group_norm": 3, "native_group_norm": 3}  # moments are taken in two steps, and then applied
 _PART_OF = (
     "copy",
@@ -35,7 +32,7 @@ class CompiledLauncher(Launcher):
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward after the checks of guards. Keeping it for the backward takes the same CPU time: it is one node."""
-        return [Launches(-1, (), _GUARDS), *super().forward(records=records)]
+        return [Launches(-1, (), self.costs["compiled.guards"]), *super().forward(records=records)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
         calls = self.runs.of(graph).calls
@@ -47,7 +44,7 @@ class CompiledLauncher(Launcher):
                 continue
             kernels = self._kernels(place, call, graph, groups, is_backward=False)
             if kernels is None or kernels:
-                yield Launches(row, kernels, len(kernels or ()) * _LAUNCH, times)
+                yield Launches(row, kernels, len(kernels or ()) * self.costs["compiled.launch"], times)
             for inner, start, turns in self._nested(call, row, times):
                 yield from self._forward(inner, start, turns, records)
 
@@ -64,8 +61,8 @@ class CompiledLauncher(Launcher):
             kernels = self._kernels(place, call, graph, groups, is_backward=True)
             if kernels is None or kernels:
                 is_image = call.node.operator.kind == "convolution"
-                host = _IMAGE_BACKWARD if is_image else len(kernels or ()) * _BACKWARD_LAUNCH
-                yield Launches(row, kernels, host, times)
+                launched = _IMAGE_BACKWARD if is_image else len(kernels or ())
+                yield Launches(row, kernels, launched * self.costs["compiled.backward_launch"], times)
 
     def _kernels(
         self, place: int, call: PricedCall, graph: PricedGraph, groups: _Groups, *, is_backward: bool

@@ -41,11 +41,14 @@ class Launches:
 
 
 class Launcher:
-    """Lowers the calls of a program at given sizes; equal calls are lowered once."""
+    """Lowers the calls of a program at given sizes; equal calls are lowered once. costs: CPU seconds by kind of call."""
 
-    def __init__(self, program: PricedProgram, values: Mapping[str, int], runs: Runs) -> None:
+    def __init__(
+        self, program: PricedProgram, values: Mapping[str, int], runs: Runs, costs: Mapping[str, float]
+    ) -> None:
         self.program = program
         self.runs = runs
+        self.costs = costs
         self.sizes = Sizes(values)
         self.groups = group_sizes(program)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
@@ -77,7 +80,9 @@ class Launcher:
                 continue
             kernels = self._lowered(call, graph, layouts, is_backward=False)
             kept = records and call.gradient is not None
-            host = forward_seconds(call.node.operator, kernels or (), records=kept, modules=modules)
+            host = forward_seconds(
+                self.costs, call.node.operator, kernels or (), records=kept, modules=modules
+            )
             yield Launches(row, kernels, host, times)
             for inner, place, turns in self._nested(call, row, times):
                 yield from self._forward(inner, place, turns, records)
@@ -97,7 +102,9 @@ class Launcher:
                 continue
             kernels = self._lowered(call, graph, layouts, is_backward=True)
             sums = self._sums(call, graph, contributions)
-            host = backward_seconds(call.node.operator, kernels or (), self._parameters(call, graph))
+            host = backward_seconds(
+                self.costs, call.node.operator, kernels or (), self._parameters(call, graph)
+            )
             yield Launches(row, None if kernels is None else (*kernels, *sums), host, times)
 
     def _parameters(self, call: PricedCall, graph: PricedGraph) -> int:

@@ -9,15 +9,12 @@ from graphflops.time.kernel import Kernel
 from graphflops.time.launches import Launches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphflops.passes.program import PricedProgram
     from graphflops.time.concrete import Sizes
 
 _MOST_IN_ONE = 48  # tensors of one multi-tensor kernel, about: its arguments must fit in 4 kB
-_HOST_EACH = 1.2e-6  # CPU seconds of a parameter in one foreach call
-_HOST_CALL = 12e-6
-_HOST_SINGLE = 5e-6  # CPU seconds of one call of the update of one parameter
 # Reads and writes of each pass over all parameters, in tensors of their size (torch/optim: adam.py, sgd.py, _adafactor.py).
 _ADAM = ((2, 1), (1, 1), (3, 1), (1, 1), (1, 1), (1, 1), (1, 1), (3, 1))
 _PASSES = {
@@ -30,7 +27,7 @@ _PASSES = {
 _FUSED = {"sgd": (2, 1), "momentum": (3, 2), "adam": (4, 3), "adamw": (4, 3)}
 
 
-def optimizer_launches(program: PricedProgram, sizes: Sizes) -> list[Launches]:
+def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str, float]) -> list[Launches]:
     """One step over all trained parameters as PyTorch runs it. That of Muon is not known: its products are in no profile."""
     training = program.training
     if training is None or training.optimizer == "none":
@@ -48,22 +45,28 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes) -> list[Launches]:
         launch
         for dtype, group in by_dtype.items()
         for each in passes
-        for launch in (_singly(dtype, group, each) if one_by_one else _together(dtype, group, each))
+        for launch in (_singly if one_by_one else _together)(dtype, group, each, costs)
     ]
 
 
-def _together(dtype: str, group: Sequence[int], passed: tuple[int, int]) -> list[Launches]:
+def _together(
+    dtype: str, group: Sequence[int], passed: tuple[int, int], costs: Mapping[str, float]
+) -> list[Launches]:
     """One pass over all parameters. group: their bytes. passed: tensors read and written."""
     kernels = max(1, -(-len(group) // _MOST_IN_ONE))
     read, written = (tensors * sum(group) // kernels for tensors in passed)
     each = Kernel("optimizer", dtype, 0, 0, read, written)
-    return [Launches(-1, (each,) * kernels, _HOST_CALL + len(group) * _HOST_EACH)]
+    return [Launches(-1, (each,) * kernels, costs["optimizer.call"] + len(group) * costs["optimizer.tensor"])]
 
 
-def _singly(dtype: str, group: Sequence[int], passed: tuple[int, int]) -> list[Launches]:
+def _singly(
+    dtype: str, group: Sequence[int], passed: tuple[int, int], costs: Mapping[str, float]
+) -> list[Launches]:
     """The same pass, one call for each parameter."""
     read, written = passed
     return [
-        Launches(-1, (Kernel("optimizer", dtype, 0, 0, read * size, written * size),), _HOST_SINGLE)
+        Launches(
+            -1, (Kernel("optimizer", dtype, 0, 0, read * size, written * size),), costs["optimizer.single"]
+        )
         for size in group
     ]

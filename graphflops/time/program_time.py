@@ -17,7 +17,7 @@ from graphflops.time.schedule import Clock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from graphflops.devices import Device
+    from graphflops.devices import Device, Host
     from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution, Report
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from graphflops.time.predict import Time
 
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
-_REFERENCE_LAUNCH = 4.5e-6  # CPU seconds of the least call on the host whose times host.py has
-_HOST_ERROR = 1.5  # hosts with the same GPU, and runs on one host, differ by this factor in the CPU's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def program_time(
     program: PricedProgram, device: Device, execution: Execution, values: Mapping[str, int], runs: Runs
 ) -> ProgramTime:
     """How long a program takes on a device at these sizes; in a training analysis also its gradients and optimizer."""
-    launcher = _launcher(program, execution, values, runs)
+    launcher = _launcher(program, execution, values, runs, _host(device).seconds)
     forward, rows = _Timer(device, execution).phase(launcher.forward(records=False))
     if not program.training:
         return ProgramTime(forward, rows)
@@ -57,19 +55,29 @@ def program_time(
     _, rows = timer.phase(launcher.forward(records=True))
     backward, backward_rows = timer.phase(launcher.backward())
     timer.repeat(program.training.accumulate)
-    optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes))
+    optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
     return ProgramTime(forward, rows, backward, backward_rows, optimizer, timer.whole())
 
 
 def _launcher(
-    program: PricedProgram, execution: Execution, values: Mapping[str, int], runs: Runs
+    program: PricedProgram,
+    execution: Execution,
+    values: Mapping[str, int],
+    runs: Runs,
+    costs: Mapping[str, float],
 ) -> Launcher:
     """What lowers the program to kernels under an execution."""
     if execution == "compiled":
         from graphflops.time.compiled import CompiledLauncher
 
-        return CompiledLauncher(program, values, runs)
-    return Launcher(program, values, runs)
+        return CompiledLauncher(program, values, runs, costs)
+    return Launcher(program, values, runs, costs)
+
+
+def _host(device: Device) -> Host:
+    """The host section of the device's profile, which every profile has once it is complete."""
+    assert device.host is not None
+    return device.host
 
 
 def with_times(report: Report, program: PricedProgram, device: Device, runs: Runs) -> Report:
@@ -98,8 +106,8 @@ class _Timer:
         self.device = device
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
-        slowness = 1.0 if launch is None else launch.eager_seconds / _REFERENCE_LAUNCH
-        self.clock = Clock(execution != "graph", gap, slowness)
+        self.clock = Clock(execution != "graph", gap)
+        self.host_spread = _host(device).spread
         self.known: dict[Kernel, Time] = {}
         self.tallies: list[_Tally] = []
 
@@ -113,7 +121,7 @@ class _Timer:
                 continue
             times = tuple([self._time(kernel) for kernel in launch.kernels])
             took = self.clock.run(launch.host_seconds, times) * launch.times
-            found = _call_time(took, launch, times, self.clock.is_eager)
+            found = _call_time(took, launch, times, self.clock.is_eager, self.host_spread)
             tally.add(found, launch)
             rows[launch.row] = found if launch.row not in rows else _sum(rows[launch.row], found)
         self.tallies.append(tally)
@@ -135,13 +143,15 @@ class _Timer:
         return found
 
 
-def _call_time(took: float, launch: Launches, times: tuple[Time, ...], is_eager: bool) -> CallTime:
+def _call_time(
+    took: float, launch: Launches, times: tuple[Time, ...], is_eager: bool, host_spread: float
+) -> CallTime:
     """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it."""
     kernels = sum(time.seconds for time in times)
     name = ", ".join(dict.fromkeys(kernel.family for kernel in launch.kernels or ()))
     is_launch = is_eager and took > 0 and (took > 1.5 * kernels or not times)
     if is_launch or not kernels:
-        return CallTime(took, took / _HOST_ERROR, took * _HOST_ERROR, "launch", name)
+        return CallTime(took, took / host_spread, took * host_spread, "launch", name)
     longest = max(times, key=lambda time: time.seconds)
     low, high = (sum(getattr(time, end) for time in times) / kernels for end in ("low", "high"))
     return CallTime(took, took * low, took * high, longest.bound, name)

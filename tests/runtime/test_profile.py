@@ -9,8 +9,9 @@ pytest.importorskip("torch")
 
 from graphflops.cli import main
 from graphflops.commands.profile import profile as command
-from graphflops.devices import device
+from graphflops.devices import Host, device
 from graphflops.runtime.profile import make
+from graphflops.runtime.profile.host import host_benchmarks, scaled_host
 from graphflops.runtime.profile.trial import CpuClock, spread
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import predict
@@ -47,6 +48,8 @@ def test_a_profile_of_this_cpu_can_be_used(written):
     ("arguments", "message"),
     [
         (["--device", "cuda", "--runtime", "onnxruntime", "--output", "x.json"], "measures the CPU"),
+        (["--device", "cpu", "--base", "h200", "--output", "x.json"], "only with --host-only"),
+        (["--device", "cpu", "--host-only", "--output", "x.json"], "name the one to complete by --base"),
         (["--device", "cpu", "--output", "x.txt"], "a profile is a .json file"),
         (["--device", "cpu"], "Missing option '--output'"),
     ],
@@ -78,3 +81,30 @@ def test_a_clock_counts_seconds():
     import time
 
     assert CpuClock().seconds([lambda: time.sleep(0.01)]) == pytest.approx(0.01, rel=0.5)
+
+
+def test_costs_of_a_host_scale_with_its_micro_benchmarks():
+    reference = Host({"forward.call": 10e-6}, {"add": 4e-6, "linear": 10e-6, "view": 1e-6}, spread=2.0)
+    slower = scaled_host(reference, {"add": 8e-6, "linear": 15e-6, "view": 5e-6}, spread=1.2)
+    assert slower.seconds["forward.call"] == pytest.approx(20e-6)  # ratios 2, 1.5 and 5: the median
+    assert slower.spread == 1.2
+
+
+def test_only_the_host_of_a_base_profile_is_measured(tmp_path, monkeypatch):
+    known = device("h200").host
+    twice = {name: 2 * seconds for name, seconds in known.benchmarks.items()}
+    monkeypatch.setattr(make, "host_benchmarks", lambda kind: twice)
+    path = tmp_path / "mine.json"
+    given = ["--device", "cpu", "--host-only", "--base", "h200", "--output", str(path)]
+    done = CliRunner().invoke(command, given, catch_exceptions=False)
+    assert "host       2.00 x" in done.output
+    mine = device(str(path))
+    assert mine.host.seconds["forward.call"] == pytest.approx(2 * known.seconds["forward.call"], rel=1e-3)
+    assert mine.calibration == device("h200").calibration
+    assert path.stat().st_size < 100_000
+
+
+def test_every_micro_benchmark_of_the_reference_is_measured():
+    measured = host_benchmarks("cpu", rounds=1)
+    assert device("h200").host.benchmarks.keys() <= measured.keys()
+    assert all(0 < seconds < 60 for seconds in measured.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from graphflops.devices import Calibration, Device, Launch, published
-from graphflops.errors import RunError
+from graphflops.devices import Calibration, Device, Launch, complete, device, published
+from graphflops.errors import OptionError, RunError
 from graphflops.runtime.machine import machine_bytes
-from graphflops.runtime.profile.measure import clock_of, graph_gap, launch_times, measure
+from graphflops.runtime.profile.host import host_benchmarks, scaled_host
+from graphflops.runtime.profile.measure import clock_of, measure
 from graphflops.time.correction import columns_of, interpolated, names_of, variant_of
 from graphflops.time.predict import modelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from graphflops.devices import Host
     from graphflops.time.kernel import Kernel
 
     Measured = list[tuple[Kernel, float]]
@@ -28,9 +31,12 @@ if TYPE_CHECKING:
 _LIMIT = 100.0  # seconds of measurements
 _HELD_OUT = 5  # one of so many measured kernels checks the others
 _MOST = 300  # points of one family, variant and element type
+_USEFUL = 0.3  # largest mean error of points that replace the constants of a device that was measured before
 _DIGITS = 4
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
 _SIMILAR = "h200"  # whose constants a GPU gets that has none
+_HOST_SPREAD = 1.3  # nine of ten programs are within this factor on a host that was measured
+_HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the micro-benchmarks here and there"
 _PRODUCT = {
     "floor": 3,
     "memory": 0.8,
@@ -48,27 +54,73 @@ _CPU_SPREAD = {"spread": 2.0}
 
 def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None = None) -> Device:
     """Measure the device of this machine. kind: "cuda" or "cpu". runtime: "torch" or "onnxruntime"."""
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda: torch finds no GPU on this machine; measure its CPU with --device cpu")
+    _require_gpu(kind)
     clock = clock_of(kind, runtime)
-    found = list(measure(clock, _LIMIT, progress))
+    # First the host: random numbers of torch fail in a process where the capture of a CUDA graph failed.
+    host = _host(kind) if runtime == "torch" else None
+    gap = _gap(kind)
+    found = [
+        (kernel, max(seconds - gap, seconds / 2)) for kernel, seconds in measure(clock, _LIMIT, progress)
+    ]
     if not found:
         raise RunError(f"--device {kind}: no kernel ran on this device")
     known = _gpu(found) if kind == "cuda" else _cpu(found)
-    sources = {"launch": "measured", **known.sources} if runtime == "torch" else known.sources
-    if runtime == "torch":
-        launches = launch_times(clock)
-        launch = Launch(launches.pop("elementwise"), graph_gap(clock), launches)
-        known = replace(known, launch=launch, sources=sources)
+    sources = {**known.sources, "launch": "contained in the times of kernels" if not gap else "as on an H200"}
+    if host is not None:
+        sources["host"] = _HOST_SOURCE
+    known = replace(known, launch=Launch(gap), host=host, sources=sources)
+    has_constants = kind == "cuda" and bool(known.rates)
     version = torch.__version__ if runtime == "torch" else clock.version
-    return replace(known, calibration=tuple(_calibrations(found, known, f"{runtime} {version}")))
+    return replace(
+        known,
+        calibration=tuple(_calibrations(found, known, f"{runtime} {version}", has_constants=has_constants)),
+    )
+
+
+def profile_of_host(kind: str, base: str | None) -> Device:
+    """The profile `base` with the host section of this machine. base: by default that of the GPU in this machine."""
+    _require_gpu(kind)
+    known = device(base) if base else _published(torch.cuda.get_device_name(0) if kind == "cuda" else "cpu")
+    return replace(known, host=_host(kind), sources={**known.sources, "host": _HOST_SOURCE})
+
+
+def _require_gpu(kind: str) -> None:
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RunError("--device cuda: torch finds no GPU on this machine; measure its CPU with --device cpu")
+
+
+def _host(kind: str) -> Host:
+    """The host section of this machine: the costs of the H200's host, by micro-benchmarks on both."""
+    reference = complete(device(_SIMILAR)).host
+    assert reference is not None
+    measured = {name: _rounded(seconds) for name, seconds in host_benchmarks(kind).items()}
+    return scaled_host(reference, measured, _HOST_SPREAD)
+
+
+def _gap(kind: str) -> float:
+    """Seconds between two kernels of a CUDA graph, which measured times hold; a CPU has no such gap."""
+    launch = device(_SIMILAR).launch
+    return launch.graph_seconds if kind == "cuda" and launch else 0.0
+
+
+def _published(name: str) -> Device:
+    """The profile that comes with graphflops for a device of this name."""
+    names = {alias: one for one in published() for alias in (one.name, *one.aliases)}
+    if name not in names:
+        raise OptionError(f"--host-only: no profile is known for {name}: name the one to complete by --base")
+    return names[name]
 
 
 def encoded(device: Device) -> bytes:
-    """The profile as JSON, a line for each figure."""
+    """The profile as JSON, a line for each figure or calibration point; whole numbers have no point."""
     plain = msgspec.to_builtins(device)
     kept = {key: value for key, value in plain.items() if value not in (None, "", [], {})}
-    return msgspec.json.format(msgspec.json.encode(kept), indent=0)
+    for one in kept.get("calibration", ()):
+        one["points"] = [
+            [int(number) if number.is_integer() else number for number in point] for point in one["points"]
+        ]
+    lines = msgspec.json.format(msgspec.json.encode(kept), indent=0)
+    return re.sub(rb"(?<=\d),\n(?=\d)", b",", lines)
 
 
 def _gpu(found: Measured) -> Device:
@@ -157,7 +209,9 @@ def _peaks(found: Measured, kind: str) -> dict[str, float]:
     return dict(peaks)
 
 
-def _calibrations(found: Measured, known: Device, software: str) -> Iterable[Calibration]:
+def _calibrations(
+    found: Measured, known: Device, software: str, *, has_constants: bool
+) -> Iterable[Calibration]:
     groups: dict[tuple[str, str, str], list[tuple[float, ...]]] = defaultdict(list)
     for kernel, seconds in found:
         model = modelled(kernel, known)
@@ -171,7 +225,17 @@ def _calibrations(found: Measured, known: Device, software: str) -> Iterable[Cal
             data="random normal numbers; weights not in the cache",
             source="measured by graphflops profile",
         )
-        yield replace(one, error=_error(one, points[::_HELD_OUT])) if len(points) >= 2 * _HELD_OUT else one
+        held_out = points[::_HELD_OUT] if len(points) >= 2 * _HELD_OUT else []
+        if held_out:
+            one = replace(one, error=_error(one, held_out))
+        if not has_constants or _is_useful(one, held_out):
+            yield one
+
+
+def _is_useful(one: Calibration, held_out: list[tuple[float, ...]]) -> bool:
+    """Whether points predict other kernels well, and better than constants that were measured on such a device do."""
+    alone = sum(abs(1 / point[-1] - 1) for point in held_out) / max(len(held_out), 1)
+    return one.error is not None and one.error[1] < min(alone, _USEFUL)
 
 
 def _error(one: Calibration, held_out: list[tuple[float, ...]]) -> tuple[float, float, float]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -75,31 +74,3 @@ def _in_turns(groups: list[list[Trial]]) -> list[Trial]:
         Random(0).shuffle(group)
     keyed = [(index / len(group), trial) for group in groups for index, trial in enumerate(group)]
     return [trial for _, trial in sorted(keyed, key=lambda pair: pair[0])]
-
-
-def launch_times(clock: Clock) -> dict[str, float]:
-    """Seconds of the CPU to launch one small operator from Python, by family."""
-    make = partial(torch.ones, device=clock.device)
-    x, weight, image, filters = make(16, 64), make(64, 64), make(1, 8, 8, 8), make(8, 8, 3, 3)
-    q, places = make(1, 1, 16, 32), torch.zeros(4, dtype=torch.int64, device=clock.device)
-    linear, norm = torch.nn.functional.linear, torch.nn.functional.layer_norm
-    calls: tuple[tuple[str, Any], ...] = (
-        ("elementwise", partial(torch.add, x, x)),
-        ("matmul", partial(linear, x, weight, weight[0])),
-        ("convolution", partial(torch.conv2d, image, filters)),
-        ("normalization", partial(norm, x, (64,))),
-        ("softmax", partial(torch.softmax, x, 1)),
-        ("reduction", partial(torch.sum, x, 1)),
-        ("attention", partial(torch.nn.functional.scaled_dot_product_attention, q, q, q)),
-        ("copy", partial(torch.cat, [x, x])),
-        ("gather", partial(torch.embedding, x, places)),
-        ("view", partial(x.view, 64, 16)),
-    )
-    with torch.no_grad():
-        return {family: clock.launch_seconds(call) for family, call in calls}
-
-
-def graph_gap(clock: Clock) -> float:
-    """Seconds of the smallest kernel in a CUDA graph, launch included."""
-    x = torch.zeros(32, device=clock.device)
-    return float(clock.seconds([partial(torch.add, x, 1)]))

@@ -107,9 +107,8 @@ def _batch_norm(is_training: bool) -> Callable[[torch.Tensor], Callable[[], obje
 
 
 def _group_norm(x: torch.Tensor) -> Callable[[], object]:
-    image = x[: len(x) // 32 * 32].view(-1, 32 * 8, x.shape[1] // 8)
-    weight = random((256,), x.dtype, x.device.type)
-    return partial(torch.group_norm, image, 32, weight, weight)
+    weight = random((32,), x.dtype, x.device.type)
+    return partial(torch.group_norm, x.view(-1, 32, x.shape[1]), 32, weight, weight)
 
 
 def _adam(x: torch.Tensor) -> Callable[[], object]:

@@ -62,18 +62,6 @@ class CudaClock:
             graph.replay()
             return statistics.median(self._once(graph.replay) for _ in range(_ROUNDS)) / count
 
-    def launch_seconds(self, call: Callable[[], object], count: int = 300) -> float:
-        """Time of the CPU to launch one call from Python."""
-        found = []
-        for _ in range(_ROUNDS):
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for _ in range(count):
-                call()
-            found.append((time.perf_counter() - begun) / count)
-        torch.cuda.synchronize()
-        return min(found)
-
     def _once(self, call: Callable[[], object]) -> float:
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begun.record(self.stream)
@@ -100,10 +88,6 @@ class CpuClock:
         count = max(1, min(_MOST_CALLS, int(_MEASURED * 4 / max(once, 1e-7))))
         return statistics.median(self._once(calls[0], count) for _ in range(_ROUNDS))
 
-    def launch_seconds(self, call: Callable[[], object], count: int = 300) -> float:
-        """Time of a call so small that all of it is overhead."""
-        return min(self._once(call, count) for _ in range(_ROUNDS))
-
     def _once(self, call: Callable[[], object], count: int) -> float:
         begun = time.perf_counter()
         for _ in range(count):
@@ -111,7 +95,7 @@ class CpuClock:
         return (time.perf_counter() - begun) / count
 
 
-Clock = Any  # CudaClock, CpuClock or that of onnxruntime: `device`, `sets`, `seconds`, `launch_seconds`
+Clock = Any  # CudaClock, CpuClock or that of onnxruntime: `device`, `sets`, `seconds`
 
 
 def spread(count: int, *ranges: tuple[float, float]) -> list[tuple[int, ...]]:
