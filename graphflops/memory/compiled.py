@@ -87,7 +87,8 @@ class Compiled(OnGpu):
                 )
                 if call.node.operator.kind in _INLINED and not call.in_place and len(own) <= _MOST_READ:
                     self.sources[name] = own
-            found.append(replace(call, uses=(*call.uses, *read)) if read and is_fusible(call) else call)
+            is_more = read and is_fusible(call)
+            found.append(replace(call, uses=(*call.uses, *read), form=None) if is_more else call)
         return found
 
     def read_outside(self) -> set[str]:

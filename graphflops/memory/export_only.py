@@ -97,7 +97,7 @@ def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall
         gradient = replace(
             gradient, operands=frozenset(place for place in gradient.operands if place < len(tensors))
         )
-    return replace(call, node=node, uses=tuple(tensors), gradient=gradient)
+    return replace(call, node=node, uses=tuple(tensors), gradient=gradient, form=None)
 
 
 def _renamed(call: PricedCall, instead: Mapping[str, str]) -> PricedCall:
@@ -109,7 +109,7 @@ def _renamed(call: PricedCall, instead: Mapping[str, str]) -> PricedCall:
     args = tuple(map(renamed, call.node.args))
     kwargs = tuple((name, renamed(value)) for name, value in call.node.kwargs)
     uses = tuple(instead.get(name, name) for name in call.uses)
-    return replace(call, node=replace(call.node, args=args, kwargs=kwargs), uses=uses)
+    return replace(call, node=replace(call.node, args=args, kwargs=kwargs), uses=uses, form=None)
 
 
 def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:

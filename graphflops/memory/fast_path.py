@@ -144,4 +144,6 @@ class _Module:
         first = min(self.calls, key=lambda call: call.node.python_stack.count("File "))
         node = replace(first.node, op=f"fused.{self.kind}", args=(), kwargs=(), outputs=tuple(results))
         estimate = Estimate(out, workspace=dim_max(0, self.peak(x) - x))
-        return replace(first, node=node, uses=tuple(self.operands), estimate=estimate, gradient=None)
+        return replace(
+            first, node=node, uses=tuple(self.operands), estimate=estimate, gradient=None, form=None
+        )

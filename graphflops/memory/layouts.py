@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.graph import Ref
+from graphflops.memory.forms import Forms, Laid
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Layouts:
     """The strides of every value of a graph.
 
     copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
+    forms: numbers of the calls that have the same form and lie alike.
     """
 
     def __init__(
@@ -70,6 +72,9 @@ class Layouts:
         }
         self.copies: set[str] = set()
         self.views: set[str] = set()
+        self.forms = Forms(values)
+        for name in self.known:
+            self.forms.kinds[name] = self.forms.kind(name, self.known[name])
         for call in calls:
             self.follow(call)
 
@@ -84,16 +89,30 @@ class Layouts:
         return self.known[name] if name in self.known else row_major(self.typed(name).shape)
 
     def follow(self, call: PricedCall) -> None:
-        """Note how the results of a call lie."""
+        """Note how the results of a call lie; calls of one form are computed once."""
+        found = self.forms.results(call, self.results)
+        for name, laid in zip(call.node.outputs, found, strict=True):
+            if name is not None and laid is not None:
+                self.known[name], self.forms.kinds[name] = laid.strides, laid.kind
+                if laid.is_copy is not None:
+                    (self.copies if laid.is_copy else self.views).add(name)
+
+    def results(self, call: PricedCall) -> list[Laid | None]:
+        """How each result lies that is a tensor; None for others."""
         arguments = call.node.arguments()
         x = self.operand(arguments, "x", "a")
+        found: list[Laid | None] = []
         for name in call.node.outputs:
-            if name is None or not isinstance(self.values.get(name), TensorType):
+            out = self.values.get(name) if name is not None else None
+            if name is None or not isinstance(out, TensorType):
+                found.append(None)
                 continue
-            out = self.typed(name)
             strides = self.result(call, arguments, x, name, out)
             fits = strides is not None and len(strides) == out.rank
             self.known[name] = strides if strides is not None and fits else row_major(out.shape)
+            is_copy = True if name in self.copies else False if name in self.views else None
+            found.append(Laid(self.known[name], self.forms.kind(name, self.known[name]), is_copy))
+        return found
 
     def operand(self, arguments: Mapping[str, Any], *names: str) -> str:
         """Name of the tensor that the first of these arguments is; "" where there is none."""

@@ -152,6 +152,7 @@ class Pricer:
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
         self.facts_of: dict[str, FactOf | None] = {}
         self.priced: dict[tuple[Any, ...], Priced] = {}
+        self.forms: dict[tuple[Any, ...], int] = {}  # of calls that place their results
         self.regions: dict[tuple[Any, ...], _Region] = {}
 
     # One graph
@@ -179,7 +180,8 @@ class Pricer:
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, graph)
             self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
-            calls.append(PricedCall(node, uses, priced.estimate, priced.gradient, len(rows)))
+            form = priced.form if not node.kwargs else self._form(node, priced)
+            calls.append(PricedCall(node, uses, priced.estimate, priced.gradient, len(rows), form))
             rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))
             if priced.estimate.regions:
                 rows.extend(_nested_rows(priced.estimate.regions, rows[-1]))
@@ -225,8 +227,16 @@ class Pricer:
         key = (node.op, key_of(args), key_of(kwargs), wanted)
         known = self.priced.get(key)
         if known is None:
-            known = self.priced[key] = self._asked(node.op, args, kwargs, wanted)
+            known = replace(self._asked(node.op, args, kwargs, wanted), form=len(self.priced))
+            self.priced[key] = known
         return known
+
+    def _form(self, node: Node, priced: Priced) -> int | None:
+        """The number of a call's form: calls of one price may place their results differently."""
+        placement = tuple([entry for entry in node.kwargs if entry[0] in _PLACEMENT])
+        if priced.form is None or not placement:
+            return priced.form
+        return self.forms.setdefault((priced.form, placement), -1 - len(self.forms))
 
     def _fact(self, fact: Fact, node: Node) -> tuple[tuple[str, Any], ...]:
         """The fact as a keyword argument; none where nothing is known."""

@@ -33,7 +33,10 @@ RANKLESS = "not even the number of axes of an operand is known, here and in call
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The price of one distinct call (operator, operand types, attributes), which may occur many times."""
+    """The price of one distinct call (operator, operand types, attributes), which may occur many times.
+
+    form: its number; None where sizes of its own were put in.
+    """
 
     state: State
     estimate: Estimate
@@ -45,6 +48,7 @@ class Priced:
     matrix_dtype: str = ""
     met: tuple[tuple[Dim, Dim], ...] = ()
     outgrown: bool = False
+    form: int | None = None
 
 
 def price_call(

@@ -54,6 +54,8 @@ class PricedCall:
 
     uses: names of the values it reads. gradient: its backward in a training analysis, None where no gradient is computed.
     row: index of its row among the graph's rows; rows of the graphs nested in it follow.
+    form: a number that equal calls share: one operator, operands of equal types, equal attributes. None for a call that a
+        pass has changed, or whose results have sizes of their own.
     """
 
     node: Node
@@ -61,6 +63,7 @@ class PricedCall:
     estimate: Estimate
     gradient: Backward | None
     row: int
+    form: int | None = None
 
     @property
     def in_place(self) -> bool:

@@ -175,6 +175,7 @@ class Reconciler:
             cost=estimate.cost,
             gradient=back,
             gradient_cost=None if back is None else back.estimate.cost,
+            form=None,
         )
 
     def _declared(self, node: Node, name: str, derived: Value, graph: Graph) -> Value:
