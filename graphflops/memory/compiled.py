@@ -18,7 +18,7 @@ from graphflops.passes.fusion import fused, is_fusible, is_view
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
     from graphflops.dims import Dim
     from graphflops.memory.runs import Runs
@@ -116,7 +116,7 @@ class Compiled(OnGpu):
         made = {owner for owner in self.root.values() if owner in self.maker}
         return {owner for owner in made if is_fusible(self.calls[self.maker[owner]])} - self.read_outside()
 
-    def owners(self) -> dict[str, str]:
+    def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares: that of a view, and the buffer that it takes from another."""
         last: dict[str, int] = {}
         for place, call in enumerate(self.calls):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.memory import kernels
-from graphflops.memory.frames import held_until
+from graphflops.memory.forms import by_form
 from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.memory.recurrent import Recurrent
@@ -22,8 +22,9 @@ class Eager(OnGpu):
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""
-        return held_until([call.node for call in self.calls], root)
+        return self.run.held_until
 
+    @by_form
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """Also the workspace of the CUDA kernel."""
         layers = Recurrent.of(call, self.values)
@@ -44,6 +45,7 @@ class Eager(OnGpu):
         """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""
         return call.node.operator.name == "linear"
 
+    @by_form
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of the CUDA kernels."""
         layers = Recurrent.of(call, self.values)
@@ -51,6 +53,7 @@ class Eager(OnGpu):
             return layers.workspace
         return super().backward_bytes(call) + kernels.backward_bytes(call, self.values)
 
+    @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:
         """Also the copy of an operand that an in-place activation overwrites."""
         layers = Recurrent.of(call, self.values)

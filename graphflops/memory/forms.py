@@ -5,7 +5,8 @@ The form of a call that lies in memory is its operator, its attributes, and the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from graphflops.tensor import TensorType
 
@@ -17,6 +18,56 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
 
     Strides = tuple[Dim, ...]
+
+Rest = ParamSpec("Rest")
+Found = TypeVar("Found")
+Self = TypeVar("Self", bound="Formed")
+
+
+class Formed(Protocol):
+    """What computes something of the calls of a graph. found: what it has computed, by form."""
+
+    forms: Forms
+    found: dict[tuple[Any, ...], Any]
+
+
+def by_form(
+    compute: Callable[Concatenate[Self, PricedCall, Rest], Found],
+) -> Callable[Concatenate[Self, PricedCall, Rest], Found]:
+    """A method that computes something of a call from its form alone: it is called once for each form."""
+
+    @wraps(compute)
+    def found(self: Self, call: PricedCall, /, *rest: Rest.args, **keywords: Rest.kwargs) -> Found:
+        form = self.forms.of(call)
+        if form is None:
+            return compute(self, call, *rest, **keywords)
+        key = (compute, form, rest)
+        known = self.found
+        if key not in known:
+            known[key] = compute(self, call, *rest, **keywords)
+        kept: Found = known[key]
+        return kept
+
+    return found
+
+
+def places_by_form(
+    compute: Callable[[Self, PricedCall], list[str | None]],
+) -> Callable[[Self, PricedCall], list[str | None]]:
+    """The same for a method that names some of the operands and results of a call."""
+
+    @wraps(compute)
+    def found(self: Self, call: PricedCall) -> list[str | None]:
+        form, names = self.forms.of(call), (*call.uses, *call.node.outputs)
+        places = None if form is None else self.found.get((compute, form))
+        if places is not None:
+            return [names[place] for place in places]
+        chosen = compute(self, call)
+        if form is not None and len(set(names)) == len(names):
+            self.found[compute, form] = [names.index(name) for name in chosen]
+        return chosen
+
+    return found
 
 
 class Laid(NamedTuple):
@@ -55,6 +106,10 @@ class Forms:
             self._laid[key] = len(self._laid), results(call)
         self.numbers[call.node.name], found = self._laid[key]
         return found
+
+    def of(self, call: PricedCall) -> int | None:
+        """The number of a call's form; None for a call that has none."""
+        return None if call.form is None else self.numbers.get(call.node.name)
 
     def kind(self, name: str, strides: Strides) -> int:
         """The number of a tensor's type with these strides."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import dim_max, total
 from graphflops.memory.attention import AttentionMemory
+from graphflops.memory.forms import by_form, places_by_form
 from graphflops.memory.products import operand_copies
 from graphflops.passes.program import CallByCall
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,24 +23,16 @@ class OnGpu(CallByCall):
 
     def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
         super().__init__(graph, training)
-        self.calls, self.layouts = runs.of(graph, has_fast_paths=not training)
+        self.run = runs.of(graph, has_fast_paths=not training)
+        self.calls, self.layouts = self.run.calls, self.run.layouts
+        self.forms = self.layouts.forms
+        self.found: dict[tuple[Any, ...], Any] = {}
 
-    def owners(self) -> dict[str, str]:
-        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
-        layouts, values = self.layouts, self.values
-        root: dict[str, str] = {}
-        for call in self.calls:
-            outputs = [name for name in call.node.outputs if name is not None]
-            is_view = call.estimate.alias
-            if outputs and outputs[0] in layouts.views:
-                is_view = True
-            elif outputs and outputs[0] in layouts.copies:
-                is_view = False
-            first = next((name for name in call.uses if isinstance(values.get(name), TensorType)), None)
-            owner = root.get(first, first) if is_view and first is not None else None
-            root.update((name, owner or name) for name in outputs if isinstance(values.get(name), TensorType))
-        return root
+    def owners(self) -> Mapping[str, str]:
+        """The value whose memory each tensor shares, by how operands lie."""
+        return self.run.owners
 
+    @by_form
     def attention(self, call: PricedCall) -> AttentionMemory | None:
         """The memory of a call that chooses an attention kernel; None for other calls."""
         return AttentionMemory.of(call, self.layouts, self.training)
@@ -73,6 +65,7 @@ class OnGpu(CallByCall):
         read = super().saved_values(call)
         return {name: size for name, size in operand_copies(call, self.layouts).items() if name in read}
 
+    @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Operands and results that the gradients read; not those that were copied for the forward."""
         attention = self.attention(call)

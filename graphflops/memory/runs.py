@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from graphflops.memory.export_only import as_run
 from graphflops.memory.fast_path import with_fast_paths
+from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import Layouts
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphflops.attention import AttentionUse
     from graphflops.passes.program import PricedCall, PricedGraph
 
 
-class Run(NamedTuple):
+class Run:
     """The calls of one graph in the order in which they run, and how their values lie in memory."""
 
-    calls: Sequence[PricedCall]
-    layouts: Layouts
+    def __init__(self, calls: Sequence[PricedCall], layouts: Layouts) -> None:
+        self.calls = calls
+        self.layouts = layouts
+
+    @cached_property
+    def owners(self) -> Mapping[str, str]:
+        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
+        layouts, values = self.layouts, self.layouts.values
+        root: dict[str, str] = {}
+        for call in self.calls:
+            outputs = [name for name in call.node.outputs if name is not None]
+            is_view = call.estimate.alias
+            if outputs and outputs[0] in layouts.views:
+                is_view = True
+            elif outputs and outputs[0] in layouts.copies:
+                is_view = False
+            first = None
+            if is_view:
+                first = next((name for name in call.uses if isinstance(values.get(name), TensorType)), None)
+            owner = None if first is None else root.get(first, first)
+            root.update((name, owner or name) for name in outputs if isinstance(values.get(name), TensorType))
+        return root
+
+    @cached_property
+    def held_until(self) -> Mapping[str, int]:
+        """By owner of memory that Python's frames hold past its last use: the last call during which they do."""
+        return held_until([call.node for call in self.calls], self.owners)
 
 
 class Runs:

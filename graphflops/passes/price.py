@@ -180,8 +180,7 @@ class Pricer:
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, graph)
             self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
-            form = priced.form if not node.kwargs else self._form(node, priced)
-            calls.append(PricedCall(node, uses, priced.estimate, priced.gradient, len(rows), form))
+            calls.append(self._call(node, uses, priced, len(rows)))
             rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))
             if priced.estimate.regions:
                 rows.extend(_nested_rows(priced.estimate.regions, rows[-1]))
@@ -231,12 +230,13 @@ class Pricer:
             self.priced[key] = known
         return known
 
-    def _form(self, node: Node, priced: Priced) -> int | None:
-        """The number of a call's form: calls of one price may place their results differently."""
-        placement = tuple([entry for entry in node.kwargs if entry[0] in _PLACEMENT])
-        if priced.form is None or not placement:
-            return priced.form
-        return self.forms.setdefault((priced.form, placement), -1 - len(self.forms))
+    def _call(self, node: Node, uses: tuple[str, ...], priced: Priced, row: int) -> PricedCall:
+        """The priced call; calls of one price that place their results differently have forms of their own."""
+        form = priced.form
+        placement = tuple([entry for entry in node.kwargs if entry[0] in _PLACEMENT]) if node.kwargs else ()
+        if form is not None and placement:
+            form = self.forms.setdefault((form, placement), -1 - len(self.forms))
+        return PricedCall(node, uses, priced.estimate, priced.gradient, row, form)
 
     def _fact(self, fact: Fact, node: Node) -> tuple[tuple[str, Any], ...]:
         """The fact as a keyword argument; none where nothing is known."""

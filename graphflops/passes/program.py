@@ -250,7 +250,7 @@ class CallByCall:
         self.calls: Sequence[PricedCall] = graph.calls
         self.values, self.training = graph.values, training
 
-    def owners(self) -> dict[str, str]:
+    def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares."""
         return owners(self.calls, self.values)
 

@@ -88,7 +88,8 @@ class Launcher:
                 yield from self._forward(inner, place, turns, records)
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
-        calls, layouts = self.runs.of(graph)
+        run = self.runs.of(graph)
+        calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
         again = {found.last: found for found in gradient_checkpoints(calls, graph.graph.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
