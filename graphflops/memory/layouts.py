@@ -148,7 +148,7 @@ class Layouts:
             and out.rank == len(_STEPS_FIRST)
         ):
             return row_major(out.shape, _STEPS_FIRST)
-        is_elementwise = operator.kind in ("elementwise", "comparison", "logic", "cast")
+        is_elementwise = operator.kind in ("elementwise", "comparison", "logic", "cast", "dropout")
         return self.elementwise(call.uses, out) if is_elementwise else None
 
     def has_channels_last(self, name: str) -> bool:

@@ -111,7 +111,15 @@ class Exchange:
     devices: int | None = None
 
 
-Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange]
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Parts of many tensors, each worked through by one thread block. longest: elements of the longest."""
+
+    blocks: int
+    longest: int
+
+
+Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunks]
 
 
 @dataclass(frozen=True, slots=True)

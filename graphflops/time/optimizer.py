@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.passes.optimizer import trained
-from graphflops.time.kernel import Kernel
+from graphflops.time.kernel import Chunks, Kernel
 from graphflops.time.launches import Launches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.passes.program import PricedProgram
+    from graphflops.tensor import DType
     from graphflops.time.concrete import Sizes
 
-_MOST_IN_ONE = 48  # tensors of one multi-tensor kernel, about: its arguments must fit in 4 kB
-# Reads and writes of each pass over all parameters, in tensors of their size (torch/optim: adam.py, sgd.py, _adafactor.py).
-_ADAM = ((2, 1), (1, 1), (3, 1), (1, 1), (1, 1), (1, 1), (1, 1), (3, 1))
+_CHUNK = 65536  # elements that a thread block works through (MultiTensorApply.cuh of ATen)
+_MOST_BLOCKS = 320  # of one kernel
+_MOST_TENSORS = {
+    1: 110,
+    2: 64,
+    3: 48,
+    4: 36,
+    5: 30,
+}  # of one kernel, by how many of each parameter it works on
+_MOST_WITH_SCALARS = 96  # where it works on one, with a factor for each
+
+
+class Pass(NamedTuple):
+    """One operator over all parameters. read, written: tensors of their size. variant: arithmetic that takes longer.
+
+    tensors: how many of each parameter the kernel works on. has_scalars: whether each parameter has a factor of its own.
+    """
+
+    tensors: int
+    read: int
+    written: int
+    variant: str = ""
+    has_scalars: bool = False
+
+
+_SCALE = Pass(1, 1, 1)  # by one number
+_ADD = Pass(2, 2, 1)
+_DIVIDE = Pass(1, 1, 1, "division", has_scalars=True)
+_QUOTIENT = Pass(3, 3, 1, "quotient", has_scalars=True)
+_ROOT = Pass(2, 1, 1, "root")
+_SQUARE = Pass(3, 2, 1)  # added to another tensor
+# torch/optim: adam.py, sgd.py, _adafactor.py
+_ADAM = (_ADD, _SCALE, _SQUARE, _ROOT, _DIVIDE, _SCALE, _QUOTIENT)
 _PASSES = {
-    "sgd": ((2, 1),),
-    "momentum": ((1, 1), (2, 1), (2, 1)),
+    "sgd": (_ADD,),
+    "momentum": (_SCALE, _ADD, _ADD),
     "adam": _ADAM,
-    "adamw": ((1, 1), *_ADAM),
-    "adafactor": ((1, 0), (1, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 1), (2, 1), (1, 0), (1, 1), (2, 1)),
+    "adamw": (_SCALE, *_ADAM),
+    "adafactor": tuple(
+        Pass(max(moved), *moved)
+        for moved in (*((1, 0),) * 3, (0, 1), *((1, 1),) * 3, (2, 1), (1, 0), (1, 1), (2, 1))
+    ),
 }
-_FUSED = {"sgd": (2, 1), "momentum": (3, 2), "adam": (4, 3), "adamw": (4, 3)}
+_FUSED = {
+    "sgd": Pass(2, 2, 1, "fused"),
+    "momentum": Pass(3, 3, 2, "fused"),
+    "adam": Pass(4, 4, 3, "fused"),
+    "adamw": Pass(4, 4, 3, "fused"),
+}
 
 
 def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str, float]) -> list[Launches]:
@@ -34,9 +73,9 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
         return []
     if training.optimizer == "muon":
         return [Launches(-1, None, 0.0)]
-    by_dtype: dict[str, list[int]] = {}
+    by_dtype: dict[DType, list[int]] = {}
     for parameter in trained(program):
-        by_dtype.setdefault(parameter.type.dtype.name, []).append(sizes(parameter.type.nbytes))
+        by_dtype.setdefault(parameter.type.dtype, []).append(sizes(parameter.type.numel))
     passes = _PASSES[training.optimizer]
     if training.implementation == "fused":
         passes = (_FUSED[training.optimizer],)
@@ -49,24 +88,45 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
     ]
 
 
-def _together(
-    dtype: str, group: Sequence[int], passed: tuple[int, int], costs: Mapping[str, float]
-) -> list[Launches]:
-    """One pass over all parameters. group: their bytes. passed: tensors read and written."""
-    kernels = max(1, -(-len(group) // _MOST_IN_ONE))
-    read, written = (tensors * sum(group) // kernels for tensors in passed)
-    each = Kernel("optimizer", dtype, 0, 0, read, written)
-    return [Launches(-1, (each,) * kernels, costs["optimizer.call"] + len(group) * costs["optimizer.tensor"])]
+def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
+    """One pass over all parameters. group: their elements."""
+    moved = [tensors * dtype.bits // 8 for tensors in (passed.read, passed.written)]
+    kernels = []
+    for chunks in _packed(group, passed):
+        read, written = (size * sum(chunks) for size in moved)
+        sizes = Chunks(len(chunks), max(chunks))
+        kernels.append(Kernel("optimizer", dtype.name, 0, 0, read, written, sizes, variant=passed.variant))
+    return [Launches(-1, tuple(kernels), costs["optimizer.call"] + len(group) * costs["optimizer.tensor"])]
 
 
-def _singly(
-    dtype: str, group: Sequence[int], passed: tuple[int, int], costs: Mapping[str, float]
-) -> list[Launches]:
+def _packed(group: Sequence[int], passed: Pass) -> Iterator[list[int]]:
+    """The chunks of each kernel, in elements: as many as its arguments have place for."""
+    most = _MOST_TENSORS[passed.tensors]
+    if passed.has_scalars:
+        most = min(most, _MOST_WITH_SCALARS)
+    chunks: list[int] = []
+    tensors = 0
+    for size in filter(None, group):
+        tensors += 1
+        for start in range(0, size, _CHUNK):
+            chunks.append(min(_CHUNK, size - start))
+            is_last = start + _CHUNK >= size
+            if len(chunks) == _MOST_BLOCKS or (tensors == most and is_last):
+                yield chunks
+                chunks, tensors = [], 0 if is_last else 1
+    if chunks:
+        yield chunks
+
+
+def _singly(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
     """The same pass, one call for each parameter."""
-    read, written = passed
+    width = dtype.bits // 8
     return [
-        Launches(
-            -1, (Kernel("optimizer", dtype, 0, 0, read * size, written * size),), costs["optimizer.single"]
-        )
-        for size in group
+        Launches(-1, (_pass_over(dtype, elements * width, passed),), costs["optimizer.single"])
+        for elements in group
     ]
+
+
+def _pass_over(dtype: DType, size: int, passed: Pass) -> Kernel:
+    """The kernel for one parameter of `size` bytes."""
+    return Kernel("elementwise", dtype.name, 0, 0, passed.read * size, passed.written * size)

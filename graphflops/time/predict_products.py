@@ -104,9 +104,8 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored)."""
     pixels, image, taps = prod(sizes.result), prod(sizes.image), prod(sizes.filter)
     filters, channels = sizes.filters // sizes.groups, sizes.channels // sizes.groups
-    if _is_planar(sizes):  # one product an image, pixels innermost
-        alignment = _alignment((pixels,), width)
-        return Problem(pixels, max(filters, 1), max(channels, 1), sizes.batch, width, alignment, moved, peak)
+    if _is_planar(sizes):
+        return _of_planes(sizes, width, peak, moved)
     pixels, image = sizes.batch * pixels, sizes.batch * image
     m, n, k = {
         "input_gradient": (image, channels, max(1, filters * taps * pixels // max(image, 1))),
@@ -114,6 +113,18 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     }.get(sizes.phase, (pixels, filters, channels * taps))
     alignment = _alignment((channels, filters), width)
     return Problem(m, max(n, 1), max(k, 1), sizes.groups, width, alignment, moved, peak)
+
+
+def _of_planes(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
+    """One product an image, pixels innermost. Weight gradients of images that align are stored in float32 and added up."""
+    pixels, batch = prod(sizes.result), sizes.batch
+    m, n, k = {
+        "input_gradient": (pixels, sizes.channels, sizes.filters),
+        "weight_gradient": (sizes.filters, sizes.channels, pixels),
+    }.get(sizes.phase, (pixels, sizes.filters, sizes.channels))
+    if sizes.phase == "weight_gradient" and batch > 1 and pixels % 2 == 0:
+        moved += 2 * 4 * batch * m * n
+    return Problem(m, max(n, 1), max(k, 1), batch, width, _alignment((pixels,), width), moved, peak)
 
 
 def convolution_kind(sizes: Convolution) -> str:
@@ -127,7 +138,10 @@ def convolution_kind(sizes: Convolution) -> str:
         return f"stem{last}"
     if not _is_pointwise(sizes):
         return "volume" if len(sizes.filter) > 2 else "dense"
-    is_uneven = _is_planar(sizes) and prod(sizes.result) % 8 and sizes.channels % 64
+    pixels = prod(sizes.result)
+    if _is_planar(sizes) and sizes.phase != "forward" and pixels % 2 and pixels > 1:
+        return "pointwise_odd"
+    is_uneven = _is_planar(sizes) and pixels % 8 and sizes.channels % 64
     return "pointwise_uneven" if is_uneven else "pointwise"
 
 
@@ -137,8 +151,7 @@ def _is_pointwise(sizes: Convolution) -> bool:
 
 def _is_planar(sizes: Convolution) -> bool:
     """Whether it runs as a product for each image: one tap, stride 1, the channels not innermost."""
-    is_plain = sizes.image == sizes.result and not sizes.channels_last and sizes.phase == "forward"
-    return is_plain and _is_pointwise(sizes)
+    return sizes.image == sizes.result and not sizes.channels_last and _is_pointwise(sizes)
 
 
 def _alignment(sizes: tuple[int, ...], width: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Convolution, Rows
+from graphflops.time.kernel import Chunks, Convolution, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ _BYTES_PER_CYCLE = (
     18.4  # published bandwidth of the H200 per multiprocessor and cycle, of which the constants are shares
 )
 _MIX = 3  # how sharply the longest of several limits decides
+_MIX_OF_CHUNKS = 1.5
 
 
 def seconds(
@@ -33,8 +34,12 @@ def seconds(
     through = _BYTES_PER_CYCLE * cycles if device.clock_hz else device.bandwidth
     from_memory = min(device.bandwidth * _REACHED, through * rates["memory"])
     traffic = cached / (through * rates["cache"]) + (moved - cached) / from_memory
+    if isinstance(kernel.sizes, Chunks):
+        longest = kernel.sizes.longest * rates["column"] * 1e-9
+        together = (longest**_MIX_OF_CHUNKS + traffic**_MIX_OF_CHUNKS) ** (1 / _MIX_OF_CHUNKS)
+        return rates["floor"] * 1e-6 + together, longest, traffic
     elements = max(kernel.read_bytes, kernel.written_bytes) / width / (rates["elements"] * cycles)
-    work = (kernel.vector_flops + kernel.flops) / (rates["work"] * cycles)
+    work = (kernel.vector_flops + kernel.flops * _repeats(kernel)) / (rates["work"] * cycles)
     rows = wait = 0.0
     if isinstance(kernel.sizes, Rows):
         rows = kernel.sizes.rows * _warps(kernel) * rates["row"] * 1e-9 / (device.multiprocessors or 1)
@@ -46,6 +51,14 @@ def seconds(
         rows = taps * rates["row"] * 1e-9 / (device.multiprocessors or 1)
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic
+
+
+def _repeats(kernel: Kernel) -> float:
+    """How much more a depthwise convolution computes: its input gradient tries every tap at every position of the image."""
+    sizes = kernel.sizes
+    if not isinstance(sizes, Convolution) or sizes.phase != "input_gradient":
+        return 1.0
+    return max(1.0, prod(sizes.image) / max(prod(sizes.result), 1))
 
 
 def _warps(kernel: Kernel) -> float:

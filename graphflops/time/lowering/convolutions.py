@@ -68,6 +68,11 @@ class Problem(NamedTuple):
         """Whether cuDNN converts operands to channels-last and the result back."""
         return not (self.is_depthwise or self.is_product or self.is_channels_last or self.is_direct)
 
+    def is_planar_gradient(self, phase: Pass) -> bool:
+        """Whether a gradient is a product for each image, of pixels in order; conversions of odd images are in its time."""
+        is_plain = self.is_pointwise and set(self.stride) == {1} and not self.transposed
+        return phase != "forward" and is_plain and not self.is_channels_last
+
     @property
     def is_channels_last(self) -> bool:
         """Whether the operand has its channels innermost already."""
@@ -86,7 +91,8 @@ class Problem(NamedTuple):
                 self.weight.shape[2:],
             ),
             groups=self.groups,
-            channels_last=self.needs_channels_last or self.is_channels_last,
+            channels_last=self.is_channels_last
+            or (self.needs_channels_last and not self.is_planar_gradient(phase)),
             transposed=self.transposed,
             phase=phase,
         )
@@ -103,8 +109,10 @@ class Problem(NamedTuple):
             sizes=self.sizes(phase),
         )
 
-    def converted(self, *tensors: Tensor) -> list[Kernel]:
+    def converted(self, phase: Pass, *tensors: Tensor) -> list[Kernel]:
         """The conversions of these tensors to channels-last or back; few channels are padded."""
+        if self.is_planar_gradient(phase):
+            return []
         if self.needs_channels_last:
             return [kernel for tensor in tensors for kernel in self.conversion(tensor)]
         is_own = self.is_channels_last and self.weight in tensors
@@ -150,9 +158,9 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     x, weight, out = problem.x, problem.weight, problem.out
     bias = call.operand("bias")
     return [
-        *problem.converted(x, weight),
+        *problem.converted("forward", x, weight),
         problem.kernel("forward", call.cost.matrix_flops, (x, weight), out),
-        *problem.converted(out),
+        *problem.converted("forward", out),
         *(
             [elementwise(out, out.full_bytes + bias.nbytes, out.full_bytes, variant="strided")]
             if bias is not None
@@ -169,11 +177,13 @@ def convolution_backward(call: ConcreteCall) -> list[Kernel]:
     x, weight, out, flops = problem.x, problem.weight, problem.out, call.cost.matrix_flops
     kernels = []
     if x.requires_grad:
-        kernels += problem.converted(out, weight)
-        kernels += [problem.kernel("input_gradient", flops, (out, weight), x), *problem.converted(x)]
+        phase: Pass = "input_gradient"
+        kernels += problem.converted(phase, out, weight)
+        kernels += [problem.kernel(phase, flops, (out, weight), x), *problem.converted(phase, x)]
     if weight.requires_grad:
-        kernels += problem.converted(out, x)
-        kernels += [problem.kernel("weight_gradient", flops, (out, x), weight), *problem.converted(weight)]
+        phase = "weight_gradient"
+        kernels += problem.converted(phase, out, x)
+        kernels += [problem.kernel(phase, flops, (out, x), weight), *problem.converted(phase, weight)]
     if call.wants("bias"):
         kernels.append(reduction(out, out.shape[1], is_inner=False))
     return kernels
