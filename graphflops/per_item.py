@@ -74,12 +74,12 @@ def per_item(report: Report, axis: str) -> PerItem:
 
 def _training(report: Report, items: int, forward: Convention) -> Convention:
     times = 1 + _BACKWARD_OF_PRODUCT
-    step = report.step()
-    if step is None:
+    if report.backward is None:
         return Convention(
             *(times * part for part in (forward.dense, forward.visible, forward.active, forward.total))
         )
-    matrix, masked = _value(report, step.cost.matrix_flops), _value(report, step.cost.masked_flops)
+    cost = report.totals.cost + report.backward.cost  # of one micro-step, which is what takes the items in
+    matrix, masked = _value(report, cost.matrix_flops), _value(report, cost.masked_flops)
     return Convention(
         matrix / items, (matrix - masked) / items, times * forward.active, times * forward.total
     )
@@ -136,8 +136,9 @@ def mfu(
 ) -> float:
     """Model FLOPs utilisation: matrix work of a run, or of the step of a training analysis, by its time and the peak rate.
 
-    seconds: measured time of the run. devices: how many share it. visible: leave out what masks hide. Each element type
-    counts at its own published peak; work that a program repeats on purpose (recomputation) is not in a report of it.
+    seconds: measured time of the run, or of the step with all of its micro-steps. devices: how many share it. visible: leave
+    out what masks hide. Each element type counts at its own published peak. A gradient counts at most twice its forward:
+    what checkpoints and fused attention compute again is no work of the model. A joint program counts as it runs.
     """
     from graphflops.devices import device as device_of
     from graphflops.time.predict import matrix_peak
@@ -145,11 +146,19 @@ def mfu(
     profile = device_of(device) if isinstance(device, str) else device
     needed = 0.0
     for row in report.rows:
-        costs = [row.cost] if row.backward is None else [row.cost, row.backward]
-        flops = sum(_value(report, cost.matrix_flops) for cost in costs)
-        flops -= visible * sum(_value(report, cost.masked_flops) for cost in costs)
+        flops = _needed(report, row, visible=visible)
         peak = matrix_peak(row.matrix_dtype, profile) if flops else None
         if flops and peak is None:
             raise ModelError(f"{profile.name}: no published peak for {row.matrix_dtype} products")
         needed += flops / peak if peak else 0.0
-    return needed / (seconds * devices)
+    steps = 1 if report.training is None else report.training.accumulate
+    return steps * needed / (seconds * devices)
+
+
+def _needed(report: Report, row: Row, *, visible: bool) -> int:
+    """Matrix work of a call and of its gradient, nothing computed twice. visible: without what masks hide."""
+    forward, backward = (
+        0 if cost is None else _value(report, cost.matrix_flops) - visible * _value(report, cost.masked_flops)
+        for cost in (row.cost, row.backward)
+    )
+    return forward + min(backward, _BACKWARD_OF_PRODUCT * forward)

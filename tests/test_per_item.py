@@ -1,0 +1,72 @@
+"""FLOPs of a token by convention, and the utilisation of a measured step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphflops import Training, analyze, mfu
+from graphflops.devices import device
+from graphflops.errors import ModelError
+
+ROOT = Path(__file__).parents[1]
+DECODER = ROOT / "samples" / "gqa_transformer.pt2"
+# samples/make.py: 4 blocks of width 64 with 4 query heads of 16, one key head, a gated layer of 192; 256 tokens.
+BLOCK = 64 * 64 + 64 * 32 + 64 * 64 + 3 * 64 * 192
+N = 4 * BLOCK + 64 * 256
+LENGTH, BATCH = 16, 2
+ATTENTION = 4 * (2 * 2 * LENGTH * 64)  # of a token: two products with all keys, in each block
+PEAK = 67e12  # of an H200 in float32
+
+
+def test_a_token_of_a_decoder() -> None:
+    found = analyze(DECODER).per("ids[1]")
+    assert (found.items, found.active_parameters, found.parameters) == (LENGTH * BATCH, N, N)
+    assert found.forward.dense == found.forward.active == found.forward.total == 2 * N + ATTENTION
+    seen = (LENGTH + 1) / 2 / LENGTH  # of the pairs, below a diagonal that is seen too
+    assert found.forward.visible == 2 * N + ATTENTION * seen
+    assert found.training.active == 3 * (2 * N + ATTENTION)
+
+
+def test_a_sample_is_all_of_its_tokens() -> None:
+    report = analyze(DECODER)
+    assert report.per("ids[0]").forward.dense == LENGTH * report.per("ids[1]").forward.dense
+
+
+def test_gradients_count_as_they_run() -> None:
+    step = analyze(DECODER, training=True).per("ids[1]").training
+    assert step.dense == 6 * N + 3.5 * ATTENTION  # fused: the scores are computed again
+    assert step.active == 6 * N + 3 * ATTENTION
+
+
+@pytest.mark.parametrize("option", [{"accumulate": 4}, {"optimizer": "muon"}])
+def test_micro_steps_and_optimizers_add_nothing_to_a_token(option: dict[str, object]) -> None:
+    step = analyze(DECODER, training=Training(**option)).per("ids[1]")  # type: ignore[arg-type]
+    assert step == analyze(DECODER, training=True).per("ids[1]")
+
+
+def test_utilisation() -> None:
+    needed = LENGTH * BATCH * (6 * N + 3 * ATTENTION)
+    assert device("h200").matrix["float32"] == PEAK
+    plain = analyze(DECODER, training=True)
+    assert mfu(plain, 0.001, "h200") == pytest.approx(needed / 0.001 / PEAK)
+    assert mfu(plain, 0.001, "h200", devices=8) == pytest.approx(needed / 0.001 / PEAK / 8)
+    hidden = LENGTH * BATCH * 3 * ATTENTION * (1 - (LENGTH + 1) / 2 / LENGTH)
+    assert mfu(plain, 0.001, "h200", visible=True) == pytest.approx((needed - hidden) / 0.001 / PEAK)
+    assert mfu(analyze(DECODER), 0.001, "h200") == pytest.approx(needed / 3 / 0.001 / PEAK)
+
+
+def test_what_is_computed_again_is_no_work_of_the_model() -> None:
+    plain = mfu(analyze(DECODER, training=True), 0.001, "h200")
+    assert mfu(analyze(DECODER, training=Training(recompute=("blocks.*",))), 0.001, "h200") == plain
+
+
+def test_a_step_has_all_of_its_micro_steps() -> None:
+    plain = mfu(analyze(DECODER, training=True), 0.001, "h200")
+    assert mfu(analyze(DECODER, training=Training(accumulate=4)), 0.004, "h200") == plain
+
+
+def test_an_axis_that_is_not_there() -> None:
+    with pytest.raises(ModelError, match=r"no input has this axis; there are ids\[0\], ids\[1\]"):
+        analyze(DECODER).per("ids[2]")
