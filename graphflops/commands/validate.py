@@ -44,6 +44,11 @@ def _bytes(ctx: click.Context, param: click.Parameter, text: str | None) -> int 
     help="Runs that are timed; 0: none.",
 )
 @click.option(
+    "--profile",
+    metavar="NAME",
+    help="Device, or path of a profile, whose predicted times are compared. Default: the GPU that runs it.",
+)
+@click.option(
     "--counters",
     type=click.Choice(("none", "hardware")),
     default="none",
@@ -91,6 +96,7 @@ def validate(
     \b
     graphflops validate model.pt2
     graphflops validate model.pt2 --device cuda --dim s27=4096 --random-weights
+    graphflops validate model.pt2 --device cuda --profile mine.json
     graphflops validate model.pt2 --inputs batch.safetensors --output validation.json
     """
     form = formats.chosen("Validation", form, output)

@@ -43,7 +43,8 @@ def table(
     timed = sorted((n for n in found.nodes if n.seconds), key=lambda n: -(n.seconds or 0))[: top or _TOP]
     if timed:
         page.line()
-        page.table(TextTable(_TIMED, [Entry(_timed(node, found)) for node in timed], names=3))
+        heads = (*_TIMED[:4], "predicted", *_TIMED[4:]) if found.profile else _TIMED
+        page.table(TextTable(heads, [Entry(_timed(node, found)) for node in timed], names=3))
     for node in list(unusual(found))[: top or _TOP]:
         page.line()
         page.line((f"  {node.verdict}", _STYLES[node.verdict]), f"  {safe(node.node)}  {safe(node.op)}")
@@ -90,13 +91,30 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
     if moved:
         ours, counted = sum(a for a, _ in moved), sum(b for _, b in moved)
         yield "bytes", f"{memory(ours)} computed, {memory(counted)} measured in memory, the rest in the cache"
-    if found.seconds is not None:
-        yield "time", f"{_seconds(found.seconds)} a run"
+    yield from _times(found)
     if found.ceilings is not None:
         rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
         yield (
             "device",
             ", ".join([*rates, f"{memory(int(found.ceilings.bandwidth))}/s copied"]) + ", measured",
+        )
+
+
+def _times(found: Validation) -> Iterator[tuple[str, str]]:
+    """The time of a run, and how well the profile predicts it and its calls."""
+    if found.seconds is None:
+        return
+    text = f"{_seconds(found.seconds)} a run"
+    if found.predicted is not None and found.predicted.seconds:
+        low, high = _seconds(found.predicted.low), _seconds(found.predicted.high)
+        text += f", {_seconds(found.predicted.seconds)} predicted ({low} to {high}) for {safe(found.profile)}"
+    yield "time", text
+    if found.times is not None:
+        one = found.times
+        yield (
+            "call times",
+            f"{one.covered:,} of {one.calls:,} in their predicted 90 % interval, error {one.median_error:.0%} (median), "
+            f"{one.mean_error:.0%} (mean)",
         )
 
 
@@ -134,11 +152,17 @@ def _timed(node: NodeResult, found: Validation) -> list[str]:
     moved = node.bytes / seconds if node.bytes and seconds else 0.0
     peak = found.ceilings.flops.get(node.matrix_dtype, 0.0) if found.ceilings is not None else 0.0
     copied = found.ceilings.bandwidth if found.ceilings is not None else 0.0
+    predicted = (
+        [_seconds(node.predicted.seconds) if node.predicted and node.predicted.seconds else ""]
+        if found.profile
+        else []
+    )
     return [
         safe(node.node, 60),
         operator_name(node.op),
         node.verdict,
         _seconds(seconds),
+        *predicted,
         number(node.flops) if node.flops else "",
         f"{number(int(rate))}" if rate else "",
         f"{100 * rate / peak:.0f} %" if rate and peak else "",
@@ -177,6 +201,7 @@ def json(found: Validation) -> str:
         "tool": {"name": "graphflops", "version": __version__},
         "holds": found.holds,
         "verdicts": found.verdicts,
+        "times": None if found.times is None else msgspec.to_builtins(found.times),
         **msgspec.to_builtins(found),
     }
     for node, written in zip(found.nodes, whole["nodes"], strict=True):

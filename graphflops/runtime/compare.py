@@ -211,6 +211,7 @@ class RunComparison:
                 matrix_dtype=row.matrix_dtype,
                 seconds=seconds.get(place),
                 tile_flops=tiles or None,
+                predicted=row.time if place in seconds else None,
             )
 
     def work(self, row: Row, measured: _Measured, flops: int | None) -> Iterator[CheckResult]:

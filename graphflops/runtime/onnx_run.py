@@ -59,6 +59,8 @@ def validate_onnx(
         names=dict(report.names),
         predicted_peak_bytes=None,
         seconds=sorted(seconds)[len(seconds) // 2] if seconds else None,
+        profile=report.device or "",
+        predicted=report.totals.time if seconds else None,
     )
 
 

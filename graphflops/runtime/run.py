@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphflops.analysis import analyze, as_graph
+from graphflops.devices import published
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.runtime.compare import RunComparison
@@ -37,13 +38,19 @@ def prepared(
     inputs: Mapping[str, Any] | str | None,
     random_weights: bool,
     seed: int,
+    profile: str | None = None,
 ) -> Run:
-    """The program, its analysis at the given sizes, its inputs and weights: all that a run needs."""
+    """The program, its analysis at the given sizes, its inputs and weights: all that a run needs.
+
+    profile: of the device whose times are predicted; by default that of the GPU that runs the program.
+    """
     where = _device(device)
+    profile = profile or _profile_of(where)
     graph = as_graph(model, model_name)
     given = inputs_from(inputs, where) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
-    report = analyze(graph, dims=dims, names=names, inputs=shapes)
+    timed: Any = {"device": profile, "execution": "graph"} if profile else {}
+    report = analyze(graph, dims=dims, names=names, inputs=shapes, **timed)
     view = View(graph, report.rows)
     if graph.origin.format != "live":
         refuse_unsafe(graph)
@@ -119,6 +126,8 @@ class Run:
             seconds=clock.whole(),
             ceilings=ceilings(self.device, _types(used)) if repeats else None,
             kernels=watch.sources(),
+            profile=self.report.device or "",
+            predicted=self.report.totals.time if repeats else None,
         )
 
     def refuse_uncountable(self) -> None:
@@ -182,6 +191,14 @@ def _device(name: str) -> torch.device:
 
 def _described(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def _profile_of(device: torch.device) -> str | None:
+    """The name of a GPU whose profile comes with graphflops; None for others, and for a CPU."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return name if any(name in (one.name, *one.aliases) for one in published()) else None
 
 
 def memory_of(device: torch.device) -> int:

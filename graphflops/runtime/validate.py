@@ -38,6 +38,7 @@ def validate(
     time_limit: float = SECONDS,
     memory_limit: int | None = None,
     rule_files: Sequence[str] = (),
+    profile: str | None = None,
 ) -> Validation:
     """Run a program and compare the analysis of each call with its execution.
 
@@ -49,11 +50,14 @@ def validate(
     repeats: number of timed runs after the first; 0 times nothing. counters: `hardware` runs a file once more under Nsight
     Compute, and compares the counts of the GPU. For the child process: time_limit in seconds; memory_limit in bytes, by
     default what is free; rule_files: Python files of rules.
+    profile: device, or path of a profile, whose predicted times are compared with the measured ones; by default that of the
+    GPU which runs the program.
     Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
     the program cannot run.
     """
     options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
     options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
+    options["profile"] = profile
     if counters == "hardware":
         _refuse_uncountable(model, options)
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files)
@@ -83,7 +87,7 @@ def _validated(
 def validate_here(
     model: object, repeats: int, *, model_name: str | None, device: str, **options: Any
 ) -> Validation:
-    """Validate in this process. options: dims, names, inputs, random_weights and seed as for `validate`."""
+    """Validate in this process. options: dims, names, inputs, random_weights, seed, profile: see `validate`."""
     graph = as_graph(model, model_name)
     if graph.declared is not None:
         if device != "cpu" or not graph.origin.path:
@@ -117,6 +121,7 @@ def _validated_onnx(
     inputs: Mapping[str, Any] | str | None,
     random_weights: bool,
     seed: int,
+    profile: str | None,
 ) -> Validation:
     try:
         import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
@@ -127,7 +132,7 @@ def _validated_onnx(
         raise _without(missing, "onnxruntime") from None
     given = arrays_from(inputs) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
-    report = analyze(graph, dims=dims, names=names, inputs=shapes)
+    report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile)
     try:
         view = View(graph, report.rows)
         arrays = random_arrays(report, view, seed) if given is None else checked_arrays(given, report)

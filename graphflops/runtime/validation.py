@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.call_time import CallTime, PhaseTime  # noqa: TC001 - the JSON form is derived from the annotations
 from graphflops.rendered import Rendered
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class NodeResult:
     seconds: of all turns in one run, the median of several runs; None if not timed.
     tile_flops: FLOPs of the tiles that our attention kernel executed for it; None if it did not run.
     counted_bytes: bytes of device memory read and written, as counted by the device; None if not counted.
+    predicted: the time that the profile of the device predicts for all turns; None without a profile, or if unknown.
     """
 
     row: int
@@ -58,6 +61,7 @@ class NodeResult:
     seconds: float | None = None
     tile_flops: int | None = None
     counted_bytes: int | None = None
+    predicted: CallTime | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -92,6 +96,21 @@ class Ceilings:
     bandwidth: float
 
 
+@dataclass(frozen=True, slots=True)
+class TimeComparison:
+    """Predicted and measured times of the calls that have both.
+
+    calls: their number. covered: of these, those whose interval holds the measured time.
+    median_error, mean_error: relative error of a call's prediction. share: part of the measured time that these calls take.
+    """
+
+    calls: int
+    covered: int
+    median_error: float
+    mean_error: float
+    share: float
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Validation(Rendered):
     """A program that was run, compared with its analysis.
@@ -101,6 +120,7 @@ class Validation(Rendered):
     peak_bytes: measured peak of requested memory beside the weights; predicted_peak_bytes: of the analysis; None if unknown.
     seconds: of one run, the median; None if not timed.
     kernels: by call, the source of the functions generated for our attention kernel, each once.
+    profile: name of the device whose profile predicts times; "" if none does. predicted: the time of a run by it.
     """
 
     path: str
@@ -114,6 +134,27 @@ class Validation(Rendered):
     seconds: float | None = None
     ceilings: Ceilings | None = None
     kernels: Mapping[str, str] = field(default_factory=dict)
+    profile: str = ""
+    predicted: PhaseTime | None = None
+
+    @property
+    def times(self) -> TimeComparison | None:
+        """Predicted against measured times of calls; None where no call has both. Calls that launch nothing have none."""
+        both = [
+            (node.predicted, node.seconds)
+            for node in self.nodes
+            if node.predicted is not None and node.predicted.seconds and node.seconds
+        ]
+        if not both:
+            return None
+        errors = [abs(one.seconds / seconds - 1) for one, seconds in both]
+        return TimeComparison(
+            calls=len(both),
+            covered=sum(one.low <= seconds <= one.high for one, seconds in both),
+            median_error=statistics.median(errors),
+            mean_error=statistics.mean(errors),
+            share=sum(seconds for _, seconds in both) / sum(node.seconds or 0.0 for node in self.nodes),
+        )
 
     @property
     def verdicts(self) -> Mapping[Verdict, int]:

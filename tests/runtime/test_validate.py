@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import graphflops
 from graphflops.analysis import as_graph
+from graphflops.call_time import CallTime
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
 from graphflops.runtime import isolated
@@ -25,7 +26,7 @@ from graphflops.runtime.execute import Execution
 from graphflops.runtime.input_plans import input_plans
 from graphflops.runtime.inputs import random_inputs
 from graphflops.runtime.tensors import Weights
-from graphflops.runtime.validation import CheckResult, NodeResult
+from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.view import View
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -327,6 +328,34 @@ def test_table_and_markdown() -> None:
     assert "of peak" in table
     text = run(SAMPLES / "lstm.pt2", "--repeats", "0", "--format", "markdown").stdout
     assert "| lstm | aten.lstm.input | explained |" in text
+
+
+def test_predicted_times_stand_beside_measured_ones() -> None:
+    found = json.loads(
+        run(SAMPLES / "convnet.pt2", "--profile", "h200", "--repeats", "1", "--format", "json").stdout
+    )
+    report = graphflops.analyze(SAMPLES / "convnet.pt2", device="h200", execution="graph")
+    assert found["profile"] == "NVIDIA H200 SXM"
+    assert found["predicted"]["seconds"] == report.totals.time.seconds
+    assert [node["predicted"]["seconds"] for node in found["nodes"]] == [
+        row.time.seconds for row in report.rows
+    ]
+    assert found["times"]["calls"] == sum(row.time.seconds > 0 for row in report.rows)
+    assert "predicted" in run(SAMPLES / "convnet.pt2", "--profile", "h200", "--repeats", "1").stdout
+
+
+def test_intervals_cover_calls_or_do_not() -> None:
+    def call(measured: float, predicted: float) -> NodeResult:
+        time = CallTime(predicted, predicted / 2, predicted * 2, "memory", "copy")
+        return NodeResult(0, "", "", "", (), 1, 0, 0, seconds=measured, predicted=time)
+
+    nodes = (call(2.0, 1.0), call(4.0, 5.0), call(10.0, 1.0), call(4.0, 0.0))  # the last launches nothing
+    times = Validation("", "", "", {}, nodes).times
+    assert (times.calls, times.covered) == (3, 2)
+    assert times.median_error == pytest.approx(0.5)  # 0.5, 0.25 and 0.9
+    assert times.mean_error == pytest.approx(0.55)
+    assert times.share == pytest.approx(0.8)
+    assert Validation("", "", "", {}, nodes[3:]).times is None
 
 
 def test_onnx_runs_in_onnxruntime() -> None:
