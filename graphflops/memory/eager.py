@@ -9,6 +9,7 @@ from graphflops.memory.forms import by_form
 from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.memory.recurrent import Recurrent
+from graphflops.tensor import FLOAT16
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,15 +32,22 @@ class Eager(OnGpu):
         if layers is not None:
             return layers.workspace + (0 if saved != 0 else layers.reserve)
         own = super().forward_bytes(call, saved)
-        return own + kernels.forward_bytes(call, self.layouts) + self.reordered(call)
+        return own + kernels.forward_bytes(call, self.layouts) + self.softmax_operand(call)
 
-    def reordered(self, call: PricedCall) -> Dim:
-        """Bytes of the copy that a softmax makes of an operand which does not lie in row-major order."""
+    def softmax_operand(self, call: PricedCall) -> Dim:
+        """Bytes of the copy that a softmax makes of an operand: in its own element type, or in row-major order.
+
+        Only float16 is converted on the way (`softmax` in aten/src/ATen/native/SoftMax.cpp).
+        """
         name = next(iter(call.tensors(self.values)), "")
         if call.node.operator.kind != "softmax" or not name:
             return 0
         operand = self.layouts.typed(name)
-        return 0 if is_contiguous(operand.shape, self.layouts.of(name)) else operand.like().nbytes
+        out = self.layouts.typed(call.node.outputs[0] or name)
+        is_converted = out.dtype != operand.dtype and operand.dtype != FLOAT16
+        if is_converted or not is_contiguous(operand.shape, self.layouts.of(name)):
+            return operand.like(dtype=out.dtype if is_converted else None).nbytes
+        return 0
 
     def transposes_gradient(self, call: PricedCall) -> bool:
         """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""

@@ -9,8 +9,9 @@ call, the lines of code that were running and the modules they belong to. From t
 - A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins.
 
 Only the text of the lines is read, with regular expressions; no source file is opened and nothing is evaluated. Functions
-that are not a module's forward leave no frames in an export. Of their values, those that are read twice or given to a module
-are taken to be in local variables until the function returns; the others are free after their last use.
+that are not a module's forward leave no frames in an export. Of their values, those that are read twice, multiplied with one
+another or given to a module are taken to be in local variables until the function returns; the others are free after their
+last use.
 """
 
 from __future__ import annotations
@@ -20,16 +21,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphflops.memory.statements import (
+    BATCHED_PRODUCTS,
     JOINED,
+    PASSED_THROUGH,
     CodeLine,
     assigned_names,
+    calls_variable,
+    chained_name,
     code_lines,
+    dictionary_of_mask,
+    has_dtype,
     is_next_turn,
     is_spelled,
+    is_weights,
+    receiver,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.graph import Node
 
@@ -39,17 +48,23 @@ class _Frame:
     """A function that is running.
 
     first, last: positions of the first and the last call of the statement that runs. entered: of the frame's first call.
-    variables: what each local variable holds.
+    variables: what each local variable holds. opening: the line of its first call, and the next line of the stack then.
     hidden: what functions that the statement calls have made. locals: those of them that their variables must hold.
+    weights: probabilities of attentions that modules called by the statement returned. returned: that the frame returns.
+    chain: the variable whose methods are called, one a line.
     """
 
     line: CodeLine
+    opening: Sequence[CodeLine]
     entered: int
     first: int
     last: int
     variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    chain: str = ""
     hidden: set[str] = field(default_factory=set)
-    locals: list[str] = field(default_factory=list)
+    locals: set[str] = field(default_factory=set)
+    weights: list[str] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
 
     @property
     def is_module(self) -> bool:
@@ -59,6 +74,13 @@ class _Frame:
         """Whether the line may belong to this run of the function."""
         own = self.line
         return (own.file, own.function, own.module) == (line.file, line.function, line.module)
+
+    def begins_again(self, lines: Sequence[CodeLine]) -> bool:
+        """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
+
+        A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
+        """
+        return self.line.number != lines[0].number and tuple(lines[:2]) == tuple(self.opening)
 
 
 def held_until(nodes: Sequence[Node], memory_of: Mapping[str, str]) -> dict[str, int]:
@@ -78,7 +100,12 @@ class _References:
         self.until: dict[str, int] = {}
         self.frames: list[_Frame] = []
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        computed = [node for node in nodes if node.operator.kind != "view"]
+        self.last_read = {value: place for place, node in enumerate(nodes) for value in node.reads()}
+        self.makers = {name: node for node in nodes for name in node.outputs if name is not None}
+        self.distributions: set[str] = (
+            set()
+        )  # results of a softmax, also converted or with some of them dropped
+        computed = [node for node in nodes if node.outputs and node.operator.kind != "view"]
         self.readers = Counter(value for node in computed for value in set(node.reads()))
 
     def found(self) -> dict[str, int]:
@@ -87,12 +114,15 @@ class _References:
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
             self.hold_joined(node, place)
+            self.hold_mask_arguments()
             self.hold_locals(node, lines)
+            if node.operator.kind == "softmax" or self.keeps_distribution(node):
+                self.distributions.update(name for name in node.outputs if name is not None)
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
         return self.until
 
-    def hold(self, values: Sequence[str], last: int) -> None:
+    def hold(self, values: Iterable[str], last: int) -> None:
         for value in values:
             owner = self.memory_of.get(value)
             if owner is not None and self.until.get(owner, -1) < last:
@@ -101,9 +131,10 @@ class _References:
     def enter(self, lines: Sequence[CodeLine], place: int) -> None:
         """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
         frames = self.frames
-        shared = self.still_running(lines)
-        is_repeated = 0 < shared < min(len(frames), len(lines)) and is_next_turn(
-            frames[shared - 1].line, frames[shared].line.module, lines[shared]
+        shared, depths = self.still_running(lines), min(len(frames), len(lines))
+        is_repeated = 0 < shared < depths and (
+            any(frames[depth].begins_again(lines[depth:]) for depth in range(shared, depths))
+            or is_next_turn(frames[shared - 1].line, frames[shared].line.module, lines[shared])
         )
         self.leave(shared, place - 1)
         if frames:
@@ -111,8 +142,8 @@ class _References:
             if frame.line.number != line.number or is_repeated:
                 self.assign(frame)
                 frame.line, frame.first = line, place
-        for line in lines[len(frames) :]:
-            frames.append(_Frame(line, place, place, place))
+        for depth in range(len(frames), len(lines)):
+            frames.append(_Frame(lines[depth], lines[depth : depth + 2], place, place, place))
         for frame in frames:
             frame.last = place
 
@@ -121,9 +152,17 @@ class _References:
         for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
             if not frame.runs(line):
                 return depth
+            if depth and frame.begins_again(lines[depth:]):
+                return self.caller_of_run(depth)
             if frame.line.number != line.number:
                 return depth + 1
         return min(len(self.frames), len(lines))
+
+    def caller_of_run(self, depth: int) -> int:
+        """How many frames go on where the one at `depth` runs again: so does a loop over modules, which calls each once."""
+        while depth > 1 and calls_variable(self.frames[depth - 1].line.text):
+            depth -= 1
+        return depth
 
     def leave(self, depth: int, last: int) -> None:
         """Return from the functions above `depth`: their variables held their values until then."""
@@ -132,35 +171,55 @@ class _References:
             self.assign(frame)
             for values in frame.variables.values():
                 self.hold(values, last)
+            if self.frames:
+                self.frames[-1].weights += frame.returned
             if frame.is_module and frame.entered > 0:
                 self.modules.append((frame.entered, last))
 
     def assign(self, frame: _Frame) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before."""
         self.hold(frame.locals, frame.last)
-        frame.hidden, frame.locals = set(), []
-        names = assigned_names(frame.line.text)
-        results = tuple(name for name in self.nodes[frame.last].outputs if name is not None)
-        for index, name in enumerate(names):
-            if len(names) == 1:
-                values = results
-            elif len(results) == len(names):
-                values = results[index : index + 1]
-            elif index == 0:
-                values = results
-            else:
-                values = self.probabilities(frame) if index == 1 else ()
+        names = assigned_names(frame.line.text) or chained_name(frame.line.text, frame.chain)
+        frame.chain = receiver(frame.line.text) or (frame.chain if names else "")
+        for name, values in zip(names, self.assigned(frame, names), strict=True):
             self.hold(frame.variables.get(name, ()), frame.last)
             frame.variables[name] = values
+        frame.hidden, frame.locals, frame.weights = set(), set(), []
+
+    def assigned(self, frame: _Frame, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """What a statement gives each of the variables that it assigns."""
+        if not names:
+            return []
+        results = tuple(name for name in self.nodes[frame.last].outputs if name is not None)
+        read_later = self.read_later(frame)
+        first = (*results, *read_later)
+        if len(names) == 1:
+            return [(*first, *frame.weights) if names[0].endswith("outputs") else first]
+        for values in (results, read_later):
+            if len(values) == len(names):
+                return [(value,) for value in values]
+        second = self.probabilities(frame) if is_weights(names[1]) or names[1] == "_" else ()
+        frame.returned += second if is_weights(names[1]) else ()
+        return [first, second, *[() for _ in names[2:]]]
+
+    def read_later(self, frame: _Frame) -> list[str]:
+        """What a statement makes and later ones read, a tensor and its views once."""
+        found: dict[str, str] = {}
+        for place in range(frame.first, frame.last + 1):
+            for name in self.nodes[place].outputs:
+                if name is not None and self.last_read.get(name, -1) > frame.last:
+                    found[self.memory_of.get(name, name)] = name
+        return [*found.values()]
 
     def probabilities(self, frame: _Frame) -> tuple[str, ...]:
         """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
         products = 0
         for place in range(frame.last, frame.first - 1, -1):
-            operator = self.nodes[place].operator
-            products += operator.kind == "product"
-            if operator.kind == "softmax":
-                return tuple(name for name in self.nodes[place].outputs if name is not None)
+            node = self.nodes[place]
+            products += node.operator.kind == "product"
+            made = tuple(name for name in node.outputs if name in self.distributions)
+            if made:
+                return made
             if products > 2:  # past the product with the values and the projection after it
                 break
         return ()
@@ -171,18 +230,50 @@ class _References:
         if joins and JOINED.search(self.frames[-1].line.text):
             self.frames[-1].variables[f"#{place}"] = tuple(value for _, value in node.uses())
 
+    def keeps_distribution(self, node: Node) -> bool:
+        """Whether probabilities go through a call as they are, or scaled."""
+        return node.operator.kind in ("cast", "dropout") and not self.distributions.isdisjoint(node.reads())
+
+    def hold_mask_arguments(self) -> None:
+        """`create_causal_mask(**mask_kwargs)`: the dictionary holds the hidden states until the function returns."""
+        for frame in self.frames[-1:]:
+            name = dictionary_of_mask(frame.line.text)
+            if name and name not in frame.variables:
+                frame.variables[name] = frame.variables.get("hidden_states", ())
+
     def hold_locals(self, node: Node, lines: Sequence[CodeLine]) -> None:
-        """Note what variables of a function must hold: what it reads twice, or gives to a module.
+        """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        read = node.reads()
-        for frame in self.frames[:-1]:
-            frame.locals += [value for value in read if value in frame.hidden]
-        if self.frames and lines and not is_spelled(node, lines[-1].text):
-            made = [name for name in node.outputs if name is not None]
-            self.frames[-1].hidden.update(made)
-            self.frames[-1].locals += [name for name in made if self.readers[name] > 1]
+        read = [self.memory_of.get(value, value) for value in node.reads()]
+        if node.operator.kind not in PASSED_THROUGH:
+            for frame in self.frames[:-1]:
+                frame.locals.update(value for value in read if value in frame.hidden)
+        if not self.frames or not lines or is_spelled(node, lines[-1].text):
+            return
+        frame = self.frames[-1]
+        inside = [value for value in read if value in frame.hidden]
+        if node.operator.name in BATCHED_PRODUCTS:
+            frame.locals.update(inside)
+        if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
+            makers = [maker for value in inside if has_dtype(maker := self.makers[value])]
+            self.hold([value for maker in makers for value in maker.reads()], frame.last)
+        self.overwrite(frame, node)
+        made = [name for name in node.outputs if name is not None]
+        frame.hidden.update(made)
+        frame.locals.update(name for name in made if self.readers[name] > 1)
+
+    def overwrite(self, frame: _Frame, node: Node) -> None:
+        """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
+        read = set(node.reads())
+        for name in [*read]:
+            if name in frame.hidden:
+                read.update(self.makers[name].reads())
+        for name in read & frame.locals:
+            if self.makers[name].op == node.op:
+                frame.locals.remove(name)
+                self.hold([name], frame.last)
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""

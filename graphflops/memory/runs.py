@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,15 @@ from graphflops.memory.export_only import as_run
 from graphflops.memory.fast_path import with_fast_paths
 from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import Layouts
+from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.attention import AttentionUse
-    from graphflops.passes.program import PricedCall, PricedGraph
+    from graphflops.graph import Node
+    from graphflops.passes.program import PricedCall
 
 
 class Run:
@@ -47,7 +50,7 @@ class Run:
     @cached_property
     def held_until(self) -> Mapping[str, int]:
         """By owner of memory that Python's frames hold past its last use: the last call during which they do."""
-        return held_until([call.node for call in self.calls], self.owners)
+        return held_until([_with_lines(call) for call in self.calls], self.owners)
 
 
 class Runs:
@@ -77,3 +80,14 @@ class Runs:
                 return self.of(graph)
         calls = as_run(calls, self.attentions) if self.is_eager else calls
         return Run(calls, Layouts(calls, graph.values, graph.graph.orders))
+
+
+def _with_lines(call: PricedCall) -> Node:
+    """The node of a call; one that runs a graph (`with torch.no_grad():`) gets the lines of the last call inside."""
+    node = call.node
+    for run, _ in () if node.python_stack else call.estimate.regions:
+        for inside in reversed(run.calls) if isinstance(run, PricedGraph) else ():
+            if inside.node.python_stack:
+                last = inside.node
+                return replace(node, python_stack=last.python_stack, module_stack=last.module_stack)
+    return node

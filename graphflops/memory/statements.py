@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.exporters.sources import module_path
+from graphflops.tensor import DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +26,9 @@ _ASSIGNMENT = re.compile(
 )
 _STATEMENT_WORDS = ("return", "if", "elif", "for", "while", "with", "assert", "del", "raise", "yield")
 _CALLEE = re.compile(r"[^=]*=\s*([\w.]+)\(")
+_METHOD = re.compile(r"([A-Za-z_]\w*)\.\w+\([^()]*\)?$")
+_MASK_OF_DICTIONARY = re.compile(r"create_\w*masks?\(\*\*(\w+)")
+_WEIGHTS = re.compile(r"attn|attention|prob|weight")
 JOINED = re.compile(r"(?:cat|concat|stack|hstack|vstack)\(\s*(\w)")
 _SYMBOLS = {
     "elementwise": ("+", "-", "*", "/"),
@@ -33,8 +37,12 @@ _SYMBOLS = {
     "product": ("@",),
     "view": ("[", "."),
     "gather": ("[",),
-    "cast": (".",),
-}  # by kind of operator; methods have many names (`x.float()`), so any attribute counts
+    "cast": (".to(", ".float(", ".half(", ".bfloat16(", ".double(", ".type", ".long(", ".int(", ".bool("),
+}  # by kind of operator; a view has many names (`x.T`), so any attribute counts
+PASSED_THROUGH = frozenset(
+    {"softmax", "dropout"}
+)  # kinds of modules whose result takes the place of their operand
+BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
 _NUMBERS = re.compile(r"\d+")
 _MOST_FRAMES = 200  # of one call: deeper code is cut
 
@@ -72,6 +80,41 @@ def assigned_names(text: str) -> tuple[str, ...]:
         return ()
     match = _ASSIGNMENT.match(text)
     return tuple(name.strip().lstrip("*") for name in match[1].split(",")) if match else ()
+
+
+def receiver(text: str) -> str:
+    """The variable whose method a line calls, where the line is the first of an expression of several: `x.view(...)`."""
+    match = _METHOD.match(text)
+    return match[1] if match and match[1] not in ("self", "torch") else ""
+
+
+def chained_name(text: str, name: str) -> tuple[str, ...]:
+    """The variable that a chain of methods, one a line, is taken to be assigned to: the one that it begins with."""
+    return (name,) if name and text.startswith(".") else ()
+
+
+def calls_variable(text: str) -> bool:
+    """Whether a statement calls what a variable holds, as that of a loop over modules does."""
+    match = _CALLEE.match(text)
+    return match is not None and "." not in match[1]
+
+
+def dictionary_of_mask(text: str) -> str:
+    """The dictionary of the arguments that a mask is made from; "" where a line makes none from one."""
+    match = _MASK_OF_DICTIONARY.search(text)
+    return match[1] if match else ""
+
+
+def is_weights(name: str) -> bool:
+    """Whether a variable is named as attention weights are."""
+    return bool(_WEIGHTS.search(name))
+
+
+def has_dtype(node: Node) -> bool:
+    """Whether a softmax converts its operand first."""
+    return node.operator.kind == "softmax" and any(
+        isinstance(argument, DType) for argument in node.arguments().values()
+    )
 
 
 def is_spelled(node: Node, text: str) -> bool:

@@ -146,9 +146,145 @@ class Unpacked(nn.Module):
         return self.out(x)
 
 
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A function of several statements, as models compute attention: an export has no lines of it."""
+    query = query.double()
+    key = key.double()
+    scores = query @ key.transpose(-1, -2)
+    scores = scores / 2
+    scores = torch.softmax(scores, dim=-1, dtype=torch.float64).to(value.dtype)
+    return scores @ value, scores
+
+
+class Attention(nn.Module):
+    """The operands of a product in a function are variables of it; the probabilities are returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        output, weights = attention(q, k, v)
+        return self.out(output), weights
+
+
+class Block(nn.Module):
+    """It returns a tuple, which a variable of the caller holds during the next turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.mlp = Attention(), Mlp()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output, attn_weights = self.attention(x)
+        output = output + self.mlp(x)
+        return output, attn_weights
+
+
+class Tuples(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            outputs = block(x)
+            x = outputs[0]
+        return torch.tanh(x)
+
+
+class Shared(nn.Module):
+    """One layer that runs again and again: its variables are gone when it begins anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Steps()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index in (0, 0, 0):
+            x = self.layers[index](x)
+        return x
+
+
+class Steps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.a(x)
+        second = torch.tanh(first)
+        return self.b(second)
+
+
+class NoGrad(nn.Module):
+    """What runs without gradients is one call of an export, which has no line of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        embedded = torch.tanh(x)
+        with torch.no_grad():
+            positions = torch.sin(torch.zeros_like(embedded))
+        hidden = embedded + positions
+        hidden = self.out(hidden)
+        return torch.tanh(hidden)
+
+
+class Chain(nn.Module):
+    """A statement of several lines: the variable that it begins with is taken to be the one that it assigns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDTH, 4 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        y = (
+            y.reshape(8, 4, 4, WIDTH)
+            .permute(0, 2, 1, 3)
+            .reshape(8, 16, WIDTH)
+        )  # fmt: skip
+        hidden = torch.tanh(y)
+        hidden = self.out(hidden)
+        return torch.tanh(hidden)
+
+
+def scan(x: torch.Tensor, decay: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """A state that each turn of a loop replaces."""
+    state = torch.zeros_like(x[:, 0])
+    found = []
+    for step in range(6):
+        state = decay * state + x[:, step]
+        found.append(state @ out)
+    return torch.stack(found, 1)
+
+
+class Scan(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay, self.out = nn.Parameter(torch.rand(WIDTH)), nn.Parameter(torch.rand(WIDTH, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x)
+        return scan(x, self.decay, self.out)
+
+
 @pytest.mark.parametrize(
     "module",
     [
+        Attention(),
+        Tuples(),
+        Shared(),
+        NoGrad(),
+        Chain(),
+        Scan(),
         Mlp(),
         Residual(),
         Stack(),
@@ -160,6 +296,12 @@ class Unpacked(nn.Module):
         nn.Sequential(Stack(2), Joined(), nn.Tanh()),
     ],
     ids=[
+        "attention",
+        "tuples",
+        "shared",
+        "no grad",
+        "chain",
+        "scan",
         "mlp",
         "residual",
         "stack",
