@@ -49,24 +49,28 @@ def validate(
     random_weights: use random weights instead of the stored ones, so that a program saved without weights runs too.
     repeats: number of timed runs after the first; 0 times nothing. counters: `hardware` runs a file once more under Nsight
     Compute, and compares the counts of the GPU. For the child process: time_limit in seconds; memory_limit in bytes, by
-    default what is free; rule_files: Python files of rules.
-    profile: device, or path of a profile, whose predicted times are compared with the measured ones; by default that of the
-    GPU which runs the program.
+    default what is free; rule_files: Python files of rules. profile: device, or path of a profile, whose predicted times are
+    compared with the measured ones; by default that of the GPU that runs the program.
     Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
     the program cannot run.
     """
     options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
     options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
     options["profile"] = profile
-    if counters == "hardware":
-        _refuse_uncountable(model, options)
-    found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files)
-    if counters == "hardware":
-        from graphflops.runtime.hardware import with_counters
-        from graphflops.runtime.run import prepared
+    if counters == "none":
+        return _validated(model, repeats, options, (time_limit, memory_limit), rule_files)
+    _refuse_uncountable(model, options)
+    return _counted(
+        model, _validated(model, repeats, options, (time_limit, memory_limit), rule_files), options
+    )
 
-        return with_counters(found, prepared(model, **options).report, options)
-    return found
+
+def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
+    """The validation with what the GPU's hardware counters say of each call."""
+    from graphflops.runtime.hardware import with_counters
+    from graphflops.runtime.run import prepared
+
+    return with_counters(found, prepared(model, **options).report, options)
 
 
 def _validated(
