@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from graphflops.memory import kernels
@@ -24,6 +25,13 @@ class Eager(OnGpu):
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""
         return self.run.held_until
+
+    @cached_property
+    def row_major_gradients(self) -> frozenset[str]:
+        """What batch norms with fixed statistics read: their gradients lie in row-major order."""
+        norms = [call for call in self.calls if call.node.operator.name == "batch_norm"]
+        fixed = [call for call in norms if not call.node.arguments().get("training")]
+        return frozenset(call.tensors(self.values)[0] for call in fixed)
 
     @by_form
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
@@ -53,13 +61,18 @@ class Eager(OnGpu):
         """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""
         return call.node.operator.name == "linear"
 
-    @by_form
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of the CUDA kernels."""
+        return self.backward_of(call, call.node.outputs[0] in self.row_major_gradients)
+
+    @by_form
+    def backward_of(self, call: PricedCall, has_row_major_gradient: bool) -> Dim:
+        """The same, by whether the gradient of the result lies in row-major order, whatever the result does."""
         layers = Recurrent.of(call, self.values)
         if layers is not None:
             return layers.workspace
-        return super().backward_bytes(call) + kernels.backward_bytes(call, self.values)
+        own = super().backward_bytes(call)
+        return own + kernels.backward_bytes(call, self.layouts, has_row_major_gradient)
 
     @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:
@@ -68,3 +81,7 @@ class Eager(OnGpu):
         if layers is not None and call.gradient is not None:
             return layers.reserve
         return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)
+
+    def saved_values(self, call: PricedCall) -> list[str | None]:
+        """Also operands that autograd keeps without need."""
+        return [*super().saved_values(call), *kernels.kept_operands(call, self.values)]

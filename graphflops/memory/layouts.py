@@ -31,7 +31,9 @@ _SINGLE, _HEADS_INSIDE = (
     (0, 2, 1, 3),
 )  # efficient attention, which runs in float32, puts heads inside of rows
 # Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
-_KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})
+_KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
+_ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
+_ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
 _SOME_SIZE = 97  # used for any open size when strides are compared
 
 
@@ -139,8 +141,11 @@ class Layouts:
             if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
                 return row_major(out.shape, _HEADS_INSIDE)
             return self.as_operand([query], out) if query else None
-        keeps = operator.kind in _KEEPING_CHANNELS_LAST or operator.name == "batch_norm"
-        if keeps and x and self.has_channels_last(x) and out.rank == self.typed(x).rank:
+        if x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x):
+            return row_major(out.shape, (0, *range(2, out.rank), 1))
+        if operator.name == "cat" and all(
+            self.has_channels_last(operand) for operand in call.tensors(self.values)
+        ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if (
             operator.kind == "recurrent"
@@ -148,8 +153,15 @@ class Layouts:
             and out.rank == len(_STEPS_FIRST)
         ):
             return row_major(out.shape, _STEPS_FIRST)
-        is_elementwise = operator.kind in ("elementwise", "comparison", "logic", "cast", "dropout")
-        return self.elementwise(call.uses, out) if is_elementwise else None
+        return self.elementwise(call.uses, out) if operator.kind in _ELEMENTWISE else None
+
+    def keeps_channels_last(self, call: PricedCall, x: str) -> bool:
+        """Whether a result has its channels last; a convolution's has, if its operand or its weight has."""
+        operator = call.node.operator
+        if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
+            return False
+        read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
+        return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:
         """Whether the channels of images are their innermost axis in memory."""
