@@ -107,8 +107,10 @@ class Allocator:
         block.is_used, block.requested = True, size
         self.requested += size
         self.allocated += block.size
-        self.peak_requested = max(self.peak_requested, self.requested)
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        if self.requested > self.peak_requested:
+            self.peak_requested = self.requested
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
         return block
 
     def free(self, block: Block) -> None:
@@ -134,9 +136,8 @@ class Allocator:
         at = bisect_left(pool.free, (size, 0))
         if at == len(pool.free):
             return None
-        found = pool.blocks[pool.free[at][1]]
-        pool.remove(found)
-        return found
+        _, address = pool.free.pop(at)
+        return pool.blocks.pop(address)
 
     def _grown(self, pool: Pool, size: int) -> Block:
         """A free block from new memory of the device."""

@@ -6,50 +6,48 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from graphflops.memory.allocator import Allocator, Block
-    from graphflops.report import Held, Timeline
+    from graphflops.report import Timeline
 
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
 _KEPT = ("library", "optimizer")  # allocated in the first run, to stay
 _RUNS = 2  # after the first one memory is cached, and an optimizer has its state
 
 
-class Event(NamedTuple):
-    """Memory is taken, or given back if is_free. entry: its place in the timeline."""
+class Moment(NamedTuple):
+    """What happens at one moment, in order, by places in the timeline.
 
-    entry: int
-    is_free: bool
-    moment: int
-
-
-def events(timeline: Timeline, *, is_first: bool) -> Iterator[Event]:
-    """What a run takes and gives back, in order; what outlives it is given back at its end.
-
-    At a moment what is kept is taken first, then results are made, then the buffers of kernels, which go first too.
-    is_first: take workspaces of libraries at their first use, and the state of an optimizer at its step.
+    kept: taken in the first run, to stay: workspaces of libraries, the state of an optimizer. taken: results, then the
+    buffers of kernels. freed: these buffers first.
     """
-    moments = len(timeline.rows)
-    taken: list[list[int]] = [[] for _ in range(moments)]
-    brief: list[list[int]] = [[] for _ in range(moments)]
-    freed: list[list[int]] = [[] for _ in range(moments)]
+
+    kept: list[int]
+    taken: list[int]
+    freed: list[int]
+
+
+def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
+    """What each moment of a run takes and gives back; what outlives the run is given back at its end. sizes: by entry."""
+    found = [Moment([], [], []) for _ in timeline.rows]
+    brief: list[int] = []
     for entry, held in enumerate(timeline.held):
+        if not sizes[entry] or held.kind in BEFORE:
+            continue
         if held.kind in _KEPT:
-            if is_first:
-                taken[_first_use(held, moments)].append(entry)
-        elif held.kind not in BEFORE:
-            (brief if held.first == held.last else taken)[held.first].append(entry)
-            if held.first != held.last:
-                freed[held.last].append(entry)
-    for moment in range(moments):
-        yield from (Event(entry, False, moment) for entry in taken[moment])
-        yield from (Event(entry, False, moment) for entry in brief[moment])
-        yield from (Event(entry, True, moment) for entry in (*brief[moment], *freed[moment]))
-
-
-def _first_use(held: Held, moments: int) -> int:
-    return moments - 1 if held.kind == "optimizer" else held.first
+            found[-1 if held.kind == "optimizer" else held.first].kept.append(entry)
+        elif held.first == held.last:
+            brief.append(entry)
+            found[held.last].freed.append(entry)
+        else:
+            found[held.first].taken.append(entry)
+    for entry in brief:
+        found[timeline.held[entry].first].taken.append(entry)
+    for entry, held in enumerate(timeline.held):
+        if sizes[entry] and held.first != held.last and held.kind not in (*BEFORE, *_KEPT):
+            found[held.last].freed.append(entry)
+    return found
 
 
 def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> list[int]:
@@ -62,17 +60,18 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
         for held, size in zip(timeline.held, sizes, strict=True):
             if held.kind == kind and size:
                 allocator.allocate(size)
+    order = moments(timeline, sizes)
+    blocks: dict[int, Block] = {}
     reserved: list[int] = []
     for run in range(_RUNS):
         allocator.reset_peaks()
-        reserved = [allocator.reserved] * len(timeline.rows)
-        blocks: dict[int, Block] = {}
-        for entry, is_free, moment in events(timeline, is_first=run == 0):
-            if not sizes[entry]:
-                continue
-            if is_free:
-                allocator.free(blocks.pop(entry))
-            else:
+        reserved = []
+        for kept, taken, freed in order:
+            for entry in kept if run == 0 else ():
+                allocator.allocate(sizes[entry])
+            for entry in taken:
                 blocks[entry] = allocator.allocate(sizes[entry])
-                reserved[moment] = allocator.reserved
+            reserved.append(allocator.reserved)
+            for entry in freed:
+                allocator.free(blocks.pop(entry))
     return [*accumulate(reserved, max)]

@@ -9,7 +9,7 @@ from graphflops.dims import evaluate_all
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.ledger import LASTING, OPTIMIZER
-from graphflops.memory.replay import BEFORE, events
+from graphflops.memory.replay import BEFORE, moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +36,11 @@ def snapshot(report: Report, entry: PhaseMemory) -> dict[str, Any]:
     for place, held in enumerate(timeline.held):
         if held.kind in BEFORE:
             run.take(place)
-    for event in events(timeline, is_first=True):
-        if event.is_free:
-            run.give_back(event.entry)
-        else:
-            run.take(event.entry)
+    for kept, taken, freed in moments(timeline, known):
+        for place in (*kept, *taken):
+            run.take(place)
+        for place in freed:
+            run.give_back(place)
     return {
         "segments": run.segments(),
         "device_traces": [run.trace],
@@ -84,8 +84,6 @@ class _Run:
 
     def give_back(self, place: int) -> None:
         """Free an entry."""
-        if not self.sizes[place]:
-            return
         block = self.blocks.pop(place)
         for action in ("free_requested", "free_completed"):
             self.record(action, block.address, self.sizes[place], self.frames[place])
