@@ -6,7 +6,9 @@ kriging (a Gaussian process on the nearest points): on the logarithms of sizes, 
 
 from __future__ import annotations
 
-from math import exp, log, log2, sqrt
+from functools import lru_cache
+from heapq import nsmallest
+from math import dist, exp, log, log2, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.time.kernel import Attention, Convolution, Product, Rows
@@ -72,14 +74,16 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     """The ratio at these sizes, from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     place = _scaled(sizes, columns)
-    known = [(_scaled(point[: len(place)], columns), point[-1]) for point in calibration.points]
-    near = sorted((_distance(place, other), other, ratio) for other, ratio in known)[:_NEAREST]
+    near = nsmallest(
+        _NEAREST, [(dist(place, other), other, ratio) for other, ratio in _points(calibration, len(place))]
+    )
     ratios = [log(min(max(ratio, 1 / _MOST), _MOST)) for _, _, ratio in near]
     mean = sum(ratios) / len(ratios)
-    matrix = [[_likeness(_distance(one, other)) for _, other, _ in near] for _, one, _ in near]
     noise = (columns.noise / columns.signal) ** 2
-    for index, row in enumerate(matrix):
-        row[index] += noise
+    matrix = [[1 + noise] * len(near) for _ in near]
+    for i, (_, one, _) in enumerate(near):
+        for j in range(i):
+            matrix[i][j] = matrix[j][i] = _likeness(dist(one, near[j][1]))
     likeness = [_likeness(distance) for distance, _, _ in near]
     weights = _solved(matrix, likeness)
     found = mean + sum(weight * (ratio - mean) for weight, ratio in zip(weights, ratios, strict=True))
@@ -87,6 +91,13 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     deviation = columns.signal * sqrt(max(left, 0.0) + noise)
     ninth = log(1 + calibration.error[2]) if calibration.error else 0.0
     return Correction(exp(found), max(deviation, ninth / NINE_OF_TEN))
+
+
+@lru_cache(maxsize=64)
+def _points(calibration: Calibration, count: int) -> list[tuple[list[float], float]]:
+    """The places of the points by their first `count` sizes, and the ratio at each."""
+    columns = _COLUMNS.get(calibration.family, _TRAFFIC)
+    return [(_scaled(point[:count], columns), point[-1]) for point in calibration.points]
 
 
 def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
@@ -139,10 +150,6 @@ def variant_of(kernel: Kernel) -> str:
 def _likeness(distance: float) -> float:
     """Correlation of two ratios at a distance in such lengths (Matern 3/2)."""
     return (1 + sqrt(3) * distance) * exp(-sqrt(3) * distance)
-
-
-def _distance(one: Sequence[float], other: Sequence[float]) -> float:
-    return sqrt(sum((a - b) ** 2 for a, b in zip(one, other, strict=True)))
 
 
 def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:

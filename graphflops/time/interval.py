@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import exp, log, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,18 @@ class Interval(NamedTuple):
     high: float
 
 
-def combined(kernels: Sequence[Interval], launches: Sequence[Interval] = ()) -> Interval:
+class Timed(Protocol):
+    """Seconds with an interval."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+def combined(kernels: Sequence[Timed], launches: Sequence[Timed] = ()) -> Interval:
     """The sum of times that the GPU decides and of times that the CPU decides.
 
     Relative errors of kernels are partly shared and partly independent, those of launches are one and the same; a part is
@@ -37,5 +48,5 @@ def combined(kernels: Sequence[Interval], launches: Sequence[Interval] = ()) -> 
     return Interval(seconds, seconds * exp(-error), seconds * exp(error))
 
 
-def _deviation(part: Interval) -> float:
+def _deviation(part: Timed) -> float:
     return part.seconds * (log(part.high / part.low) / 2 if part.low > 0 else 1.0)

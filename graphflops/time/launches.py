@@ -52,7 +52,7 @@ class Launcher:
         self.sizes = Sizes(values)
         self.groups = group_sizes(program)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
-        self.known: dict[tuple[object, ...], tuple[Kernel, ...] | None] = {}
+        self.known: dict[tuple[PricedGraph, bool, int | None], tuple[Kernel, ...] | None] = {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
@@ -106,7 +106,7 @@ class Launcher:
             host = backward_seconds(
                 self.costs, call.node.operator, kernels or (), self._parameters(call, graph)
             )
-            yield Launches(row, None if kernels is None else (*kernels, *sums), host, times)
+            yield Launches(row, (*kernels, *sums) if kernels is not None and sums else kernels, host, times)
 
     def _parameters(self, call: PricedCall, graph: PricedGraph) -> int:
         """How many of the gradients of a call are those of parameters."""
@@ -157,37 +157,28 @@ class Launcher:
     def _lowered(
         self, call: PricedCall, graph: PricedGraph, layouts: Layouts, *, is_backward: bool
     ) -> tuple[Kernel, ...] | None:
-        """The kernels of one call in one phase; None where a size is open."""
+        """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once."""
+        form = layouts.forms.of(call)
+        key = (graph, is_backward, form)
+        if form is not None and key in self.known:
+            return self.known[key]
         outputs = [name for name in call.node.outputs if name is not None]
         is_copy = None
         if outputs and outputs[0] in layouts.copies:
             is_copy = True
         elif outputs and outputs[0] in layouts.views:
             is_copy = False
-        names = (*call.uses, *outputs)
-        strides = tuple([layouts.known.get(name) for name in names])
         kernel = self._attention_kernel(call, layouts)
-        is_causal = kernel and call.node.arguments().get("is_causal")
-        key = (
-            is_backward,
-            call.node.op,
-            id(call.estimate),
-            id(call.gradient),
-            is_copy,
-            strides,
-            kernel,
-            is_causal,
-        )
-        if key not in self.known:
-            concrete = ConcreteCall(
-                call, graph.values, layouts.known, self.sizes, is_copy, kernel, self.groups
-            )
-            lower = backward_kernels if is_backward else forward_kernels
-            try:
-                self.known[key] = tuple(lower(concrete))
-            except OpenSizeError:
-                self.known[key] = None
-        return self.known[key]
+        concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy, kernel, self.groups)
+        lower = backward_kernels if is_backward else forward_kernels
+        found: tuple[Kernel, ...] | None
+        try:
+            found = tuple(lower(concrete))
+        except OpenSizeError:
+            found = None
+        if form is not None:
+            self.known[key] = found
+        return found
 
 
 def _entered(before: str, now: str) -> int:

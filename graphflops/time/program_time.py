@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from graphflops.call_time import CallTime, PhaseTime
-from graphflops.time.interval import Interval, combined
+from graphflops.time.batch import Batch
+from graphflops.time.interval import combined
 from graphflops.time.launches import Launcher
-from graphflops.time.lowering.collectives import has_open_group
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict
 from graphflops.time.schedule import Clock
@@ -109,6 +109,7 @@ class _Timer:
         self.clock = Clock(execution != "graph", gap)
         self.host_spread = _host(device).spread
         self.known: dict[Kernel, Time] = {}
+        self.batches: dict[int, Batch] = {}
         self.tallies: list[_Tally] = []
 
     def phase(self, launches: Iterable[Launches]) -> tuple[PhaseTime, dict[int, CallTime]]:
@@ -119,10 +120,10 @@ class _Timer:
             if launch.kernels is None:
                 tally.is_lower_bound = True
                 continue
-            times = tuple([self._time(kernel) for kernel in launch.kernels])
-            took = self.clock.run(launch.host_seconds, times) * launch.times
-            found = _call_time(took, launch, times, self.clock.is_eager, self.host_spread)
-            tally.add(found, launch)
+            batch = self._batch(launch.kernels)
+            took = self.clock.run(launch.host_seconds, batch.times) * launch.times
+            found = batch.call_time(took, self.clock.is_eager, self.host_spread)
+            tally.add(found, batch, launch.times)
             rows[launch.row] = found if launch.row not in rows else _sum(rows[launch.row], found)
         self.tallies.append(tally)
         return tally.phase(self.device), rows
@@ -136,25 +137,18 @@ class _Timer:
         """All phases so far together."""
         return _Tally.of(self.tallies).phase(self.device)
 
+    def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
+        """The kernels of a call with their times; equal calls share the tuple of their kernels."""
+        found = self.batches.get(id(kernels))
+        if found is None or found.kernels is not kernels:
+            found = self.batches[id(kernels)] = Batch.of(kernels, tuple(map(self._time, kernels)))
+        return found
+
     def _time(self, kernel: Kernel) -> Time:
         found = self.known.get(kernel)
         if found is None:
             found = self.known[kernel] = predict(kernel, self.device)
         return found
-
-
-def _call_time(
-    took: float, launch: Launches, times: tuple[Time, ...], is_eager: bool, host_spread: float
-) -> CallTime:
-    """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it."""
-    kernels = sum(time.seconds for time in times)
-    name = ", ".join(dict.fromkeys(kernel.family for kernel in launch.kernels or ()))
-    is_launch = is_eager and took > 0 and (took > 1.5 * kernels or not times)
-    if is_launch or not kernels:
-        return CallTime(took, took / host_spread, took * host_spread, "launch", name)
-    longest = max(times, key=lambda time: time.seconds)
-    low, high = (sum(getattr(time, end) for time in times) / kernels for end in ("low", "high"))
-    return CallTime(took, took * low, took * high, longest.bound, name)
 
 
 def _sum(one: CallTime, other: CallTime) -> CallTime:
@@ -184,18 +178,18 @@ class _Tally:
             whole.is_lower_bound |= tally.is_lower_bound
         return whole
 
-    def add(self, time: CallTime, launch: Launches) -> None:
-        """Count one call."""
+    def add(self, time: CallTime, batch: Batch, times: int) -> None:
+        """Count a call that runs so often."""
         if time.seconds:
             self.parts.append(time)
-        self.is_lower_bound |= has_open_group(launch.kernels or ())
-        for kernel in launch.kernels or ():
-            self.work[""] += (kernel.read_bytes + kernel.written_bytes) * launch.times
-            if kernel.flops:
-                self.work[kernel.dtype] += kernel.flops * launch.times
+        self.is_lower_bound |= batch.is_lower_bound
+        for dtype, amount in batch.work:
+            self.work[dtype] += amount * times
 
     def repeat(self, times: int) -> None:
         """Count every call that often."""
+        if times == 1:
+            return
         self.parts = [
             replace(part, seconds=part.seconds * times, low=part.low * times, high=part.high * times)
             for part in self.parts
@@ -204,9 +198,9 @@ class _Tally:
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
-        ends: dict[bool, list[Interval]] = {False: [], True: []}
+        ends: dict[bool, list[CallTime]] = {False: [], True: []}
         for part in self.parts:
-            ends[part.bound == "launch"].append(Interval(part.seconds, part.low, part.high))
+            ends[part.bound == "launch"].append(part)
         whole = combined(ends[False], ends[True])
         seconds, shares = whole.seconds, Counter[str]()
         for part in self.parts:

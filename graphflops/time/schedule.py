@@ -21,21 +21,17 @@ class Clock:
     host: float = 0.0
     gpu: float = 0.0
 
-    @property
-    def now(self) -> float:
-        """When the calls so far are done on both."""
-        return max(self.host, self.gpu) if self.is_eager else self.gpu
-
     def run(self, host_seconds: float, kernels: tuple[Time, ...]) -> float:
         """Run one call and return by how much it takes longer."""
-        before = self.now
         if not self.is_eager:
+            before = self.gpu
             self.gpu += sum(kernel.seconds + self.gap for kernel in kernels)
-            return self.now - before
+            return self.gpu - before
+        before = max(self.host, self.gpu)
         share = host_seconds / max(len(kernels), 1)
         for kernel in kernels:
             self.host += share
             self.gpu = max(self.gpu, self.host) + kernel.seconds
         if not kernels:
             self.host += host_seconds
-        return self.now - before
+        return max(self.host, self.gpu) - before

@@ -1,0 +1,65 @@
+"""The kernels that one call launches, with their times and all else that equal calls have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.call_time import CallTime
+from graphflops.time.lowering.collectives import has_open_group
+
+if TYPE_CHECKING:
+    from graphflops.call_time import TimeBound
+    from graphflops.time.kernel import Kernel
+    from graphflops.time.predict import Time
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The kernels of one call.
+
+    seconds: of all. low, high: ends of their interval, as factors. bound: of the longest. families: their names.
+    work: bytes under "", FLOPs by element type. is_lower_bound: the time of a kernel is not known as a whole.
+    """
+
+    kernels: tuple[Kernel, ...]
+    times: tuple[Time, ...]
+    seconds: float
+    low: float
+    high: float
+    bound: TimeBound
+    families: str
+    work: tuple[tuple[str, int], ...]
+    is_lower_bound: bool
+
+    @staticmethod
+    def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
+        """The batch of these kernels. times: of each."""
+        seconds = sum(time.seconds for time in times)
+        longest = max(times, key=lambda time: time.seconds, default=None)
+        work: dict[str, int] = {}
+        for kernel in kernels:
+            work[""] = work.get("", 0) + kernel.read_bytes + kernel.written_bytes
+            if kernel.flops:
+                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops
+        return Batch(
+            kernels,
+            times,
+            seconds,
+            low=sum(time.low for time in times) / seconds if seconds else 1.0,
+            high=sum(time.high for time in times) / seconds if seconds else 1.0,
+            bound="launch" if longest is None else longest.bound,
+            families=", ".join(dict.fromkeys(kernel.family for kernel in kernels)),
+            work=tuple(work.items()),
+            is_lower_bound=has_open_group(kernels),
+        )
+
+    def call_time(self, took: float, is_eager: bool, host_spread: float) -> CallTime:
+        """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it.
+
+        took: by how much the call makes the program longer. host_spread: the interval of the CPU's time, as a factor.
+        """
+        is_launch = is_eager and took > 0 and (took > 1.5 * self.seconds or not self.times)
+        if is_launch or not self.seconds:
+            return CallTime(took, took / host_spread, took * host_spread, "launch", self.families)
+        return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
