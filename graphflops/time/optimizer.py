@@ -91,31 +91,55 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
 def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
     """One pass over all parameters. group: their elements."""
     moved = [tensors * dtype.bits // 8 for tensors in (passed.read, passed.written)]
-    kernels = []
-    for chunks in _packed(group, passed):
-        read, written = (size * sum(chunks) for size in moved)
-        sizes = Chunks(len(chunks), max(chunks))
-        kernels.append(Kernel("optimizer", dtype.name, 0, 0, read, written, sizes, variant=passed.variant))
+    kernels: list[Kernel] = []
+    known: dict[_Packed, Kernel] = {}
+    for packed, times in _packed(group, passed):
+        if packed not in known:
+            read, written = (size * packed.elements for size in moved)
+            sizes = Chunks(packed.chunks, packed.largest)
+            known[packed] = Kernel(
+                "optimizer", dtype.name, 0, 0, read, written, sizes, variant=passed.variant
+            )
+        kernels += [known[packed]] * times
     return [Launches(-1, tuple(kernels), costs["optimizer.call"] + len(group) * costs["optimizer.tensor"])]
 
 
-def _packed(group: Sequence[int], passed: Pass) -> Iterator[list[int]]:
-    """The chunks of each kernel, in elements: as many as its arguments have place for."""
+class _Packed(NamedTuple):
+    """What one kernel works on: chunks, elements in all, and those of the largest chunk."""
+
+    chunks: int = 0
+    elements: int = 0
+    largest: int = 0
+
+
+def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[_Packed, int]]:
+    """The kernels in order, each with how many equal ones follow: as many chunks as the arguments of a kernel can hold."""
     most = _MOST_TENSORS[passed.tensors]
     if passed.has_scalars:
         most = min(most, _MOST_WITH_SCALARS)
-    chunks: list[int] = []
-    tensors = 0
+    packed, tensors = _Packed(), 0
     for size in filter(None, group):
         tensors += 1
-        for start in range(0, size, _CHUNK):
-            chunks.append(min(_CHUNK, size - start))
-            is_last = start + _CHUNK >= size
-            if len(chunks) == _MOST_BLOCKS or (tensors == most and is_last):
-                yield chunks
-                chunks, tensors = [], 0 if is_last else 1
-    if chunks:
-        yield chunks
+        left = size
+        while left:
+            full = left // (_MOST_BLOCKS * _CHUNK) if not packed.chunks else 0
+            if full:
+                yield _Packed(_MOST_BLOCKS, _MOST_BLOCKS * _CHUNK, _CHUNK), full
+                left -= full * _MOST_BLOCKS * _CHUNK
+                tensors = 1 if left else 0
+                continue
+            taken = min(left, (_MOST_BLOCKS - packed.chunks) * _CHUNK)
+            packed = _Packed(
+                packed.chunks + -(-taken // _CHUNK),
+                packed.elements + taken,
+                max(packed.largest, min(left, _CHUNK)),
+            )
+            left -= taken
+            if packed.chunks == _MOST_BLOCKS or (tensors == most and not left):
+                yield packed, 1
+                packed, tensors = _Packed(), 1 if left else 0
+    if packed.chunks:
+        yield packed, 1
 
 
 def _singly(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:

@@ -141,7 +141,11 @@ class _Timer:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
         found = self.batches.get(id(kernels))
         if found is None or found.kernels is not kernels:
-            found = self.batches[id(kernels)] = Batch.of(kernels, tuple(map(self._time, kernels)))
+            times = {
+                id(kernel): self._time(kernel) for kernel in {id(each): each for each in kernels}.values()
+            }
+            found = Batch.of(kernels, tuple([times[id(kernel)] for kernel in kernels]))
+            self.batches[id(kernels)] = found
         return found
 
     def _time(self, kernel: Kernel) -> Time:
