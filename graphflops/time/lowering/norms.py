@@ -59,12 +59,12 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
     work = call.cost.vector_flops + call.cost.transcendentals
-    rows = _rows(call, x)
+    rows = rows_of(call, x)
     variant = "" if rows.is_inner else "outer"
     return Kernel("normalization", x.dtype, 0, work, read, written, rows, variant=variant)
 
 
-def _rows(call: ConcreteCall, x: Tensor) -> Rows:
+def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
     """Rows that are normalised: of the last axes, of a group of channels, or of one channel of all images."""
     if call.operator.is_of_images and x.rank > 1:
         return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
@@ -79,5 +79,5 @@ def _rows(call: ConcreteCall, x: Tensor) -> Rows:
 
 def _columns(call: ConcreteCall, x: Tensor) -> Rows:
     """The sums over rows that the gradients of weight and bias are."""
-    rows = _rows(call, x)
+    rows = rows_of(call, x)
     return Rows(rows.columns, rows.rows, is_inner=False)

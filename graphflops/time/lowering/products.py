@@ -57,7 +57,7 @@ def product(call: ConcreteCall) -> list[Kernel]:
     if problem is None:
         return []
     operands = [call.operand("a"), call.operand("b")]
-    kernels = [copy(tensor) for tensor in operands if tensor is not None and _must_copy(tensor)]
+    kernels = [copy(tensor) for tensor in operands if tensor is not None and must_copy(tensor)]
     bias, out = call.operand("bias"), call.out
     if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of it
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
@@ -125,7 +125,7 @@ def _layout(call: ConcreteCall, a: Tensor, b: Tensor | None) -> Literal["tn", "n
     return "tn" if second_is_t else "nn"
 
 
-def _must_copy(tensor: Tensor) -> bool:
+def must_copy(tensor: Tensor) -> bool:
     """Whether BLAS cannot read an operand: it repeats, no matrix axis is innermost, or matrices are not evenly apart."""
     if tensor.rank <= _MATRIX_RANK or not tensor.nbytes:
         return False

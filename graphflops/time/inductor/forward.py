@@ -1,0 +1,392 @@
+"""The nodes of a forward graph.
+
+A pointwise value is computed again by every kernel that reads it, unless it is a result of the graph, is read by a library's
+kernel, or takes many reads or much arithmetic to compute (`realize_reads_threshold` and its like in inductor's config).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphflops.graph import Ref
+from graphflops.passes.fusion import is_fusible, is_view
+from graphflops.tensor import TensorType
+from graphflops.time.concrete import ConcreteCall, OpenSizeError, Tensor
+from graphflops.time.inductor.nodes import Recorder, Value
+from graphflops.time.lowering.norms import rows_of
+from graphflops.time.lowering.products import must_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphflops.memory.layouts import Layouts
+    from graphflops.passes.program import PricedCall, PricedGraph
+    from graphflops.time.concrete import Sizes
+    from graphflops.time.kernel import Kernel
+
+_MOST_READS = 8  # buffers that a value is computed from before it is stored
+_MOST_READS_OF_SHARED = 4  # the same for a value that several calls read
+_MOST_OPERATIONS = 30
+_LOAD = 3  # operations: a load and conversions
+_TRANSCENDENTAL = 6
+_FUNCTION = 3  # loads that a transcendental function takes as long as
+_WINDOW = 5  # the same for an element of a window of pooling
+_UNROLLED = 8  # elements of a reduction that is no loop
+_IMAGE_RANK = 4
+_BOOLEAN = 8  # bits
+
+
+class Forward:
+    """Records the nodes of a graph's calls.
+
+    known: values by name; a value that is not in it is an input. lower: the kernels of a call that is not fused.
+    channels_last: whether convolutions run with channels innermost.
+    """
+
+    def __init__(
+        self,
+        graph: PricedGraph,
+        calls: Sequence[PricedCall],
+        layouts: Layouts,
+        sizes: Sizes,
+        lower: Callable[[PricedCall], tuple[Kernel, ...] | None],
+        *,
+        channels_last: bool,
+    ) -> None:
+        self.graph, self.calls, self.layouts, self.sizes, self.lower = graph, calls, layouts, sizes, lower
+        self.channels_last = channels_last
+        self.recorder = Recorder()
+        self.known: dict[str, Value] = {}
+        self.base: dict[str, str] = {}  # by view of all elements: the value that it is a view of
+        self.rows: dict[str, int] = {}  # by value: the row of the call that computes it
+        self.users = _users(calls)
+        for place, call in enumerate(calls):
+            self.add(place, call)
+        for name in graph.graph.returned:
+            if name in self.known:
+                self.stored(name)
+
+    def add(self, place: int, call: PricedCall) -> None:
+        """Record one call."""
+        self.rows.update((name, call.row) for name in call.node.outputs if name is not None)
+        try:
+            if call.estimate.unknown or call.estimate.regions:
+                self._own(call, None if call.estimate.unknown else (), place)
+            elif is_view(call) or self._is_in_order(call):
+                self._view(call)
+            elif is_fusible(call) or self._is_copy(call) or _is_written(call):
+                concrete = ConcreteCall(call, self.graph.values, self.layouts.known, self.sizes)
+                _FUSED.get(call.node.operator.kind, Forward._pointwise)(self, call, concrete)
+            elif any(call.node.outputs):  # others are checks that leave no kernel
+                self._own(call, self.lower(call))
+        except OpenSizeError:
+            self.recorder.own(call.row, (), {}, None)
+
+    def value(self, name: str) -> Value:
+        """How kernels read a value."""
+        name = self.base.get(name, name)
+        found = self.known.get(name)
+        if found is None:
+            found = self.known[name] = Value({name: self.nbytes(name)}, is_stored=True)
+        return found
+
+    def stored(self, name: str) -> Value:
+        """A value in memory; it is written if it was not."""
+        name = self.base.get(name, name)
+        value = self.value(name)
+        if not value.is_stored:
+            kind = self.graph.values.get(name)
+            elements = self.sizes(prod(kind.shape)) if isinstance(kind, TensorType) else 1
+            value = self.recorder.loop(self.rows.get(name, 0), elements, value, name, self.nbytes(name))
+            self.known[name] = value
+        return value
+
+    def nbytes(self, name: str) -> int:
+        """Bytes of a value that is a tensor."""
+        value = self.graph.values.get(name)
+        return self.sizes(value.nbytes) if isinstance(value, TensorType) else 0
+
+    def operands(self, call: PricedCall) -> list[Value]:
+        """How a call reads the tensors that it takes."""
+        return [self.value(name) for name in call.tensors(self.graph.values)]
+
+    def is_inner(self, tensor: Tensor, *, of_images: bool = False) -> bool:
+        """Whether the last axis is contiguous; of images with channels innermost it never is."""
+        if self.channels_last:
+            return not of_images
+        return tensor.rank == 0 or tensor.strides[-1] in (0, 1)
+
+    def _is_copy(self, call: PricedCall) -> bool:
+        return any(name in self.layouts.copies for name in call.node.outputs if name is not None)
+
+    def _is_in_order(self, call: PricedCall) -> bool:
+        """Whether the operand of a `contiguous` lies in order already."""
+        return any(name in self.layouts.views for name in call.node.outputs if name is not None)
+
+    def _view(self, call: PricedCall) -> None:
+        """A view of all elements is its operand; one of some elements reads these."""
+        names = call.tensors(self.graph.values)
+        if not names:
+            return
+        base = self.base.get(names[0], names[0])
+        value = self.value(base)
+        for output in call.node.outputs:
+            if output is None:
+                continue
+            nbytes = self.nbytes(output)
+            if nbytes == self.nbytes(base):
+                self.base[output] = base
+            elif value.is_stored:
+                self.known[output] = self.recorder.part(output, value, nbytes)
+            else:
+                self.known[output] = value
+
+    def _own(self, call: PricedCall, kernels: tuple[Kernel, ...] | None, nested: int | None = None) -> None:
+        """A call of a library: its operands and results are in memory."""
+        operator = call.node.operator
+        names = call.tensors(self.graph.values)
+        prepare = {"product": Forward._in_rows, "attention": Forward._with_mask}.get(operator.kind)
+        read = prepare(self, call, names) if prepare else [self.stored(name) for name in names]
+        if operator.kind == "convolution" and self.channels_last:
+            read = self._in_channels_last(call, names, read)
+        writes = {name: self.nbytes(name) for name in call.node.outputs if name is not None}
+        bias = operand_name(call, "bias") if operator.kind == "convolution" else ""
+        if bias:
+            writes = {f"{name}/products": size for name, size in writes.items()}
+        self.recorder.own(call.row, read, writes, kernels)
+        self.recorder.nodes[-1].call = nested
+        for name in call.node.outputs:
+            if name is not None and bias:
+                products = Value({f"{name}/products": self.nbytes(name)})
+                self.known[name] = Value.of((products, self.value(bias)), _LOAD)
+            elif name is not None:
+                self.known[name] = Value({name: self.nbytes(name)}, is_stored=True)
+
+    def _in_rows(self, call: PricedCall, names: Sequence[str]) -> list[Value]:
+        """Operands of a product; those that BLAS cannot read as they lie are copied."""
+        found = []
+        concrete = ConcreteCall(call, self.graph.values, self.layouts.known, self.sizes)
+        for name, tensor in zip(names, concrete.operands, strict=True):
+            if must_copy(tensor):
+                copied = f"{name}/{call.node.name}"
+                found.append(
+                    self.recorder.loop(call.row, tensor.numel, self.value(name), copied, tensor.full_bytes)
+                )
+            else:
+                found.append(self.stored(name))
+        return found
+
+    def _with_mask(self, call: PricedCall, names: Sequence[str]) -> list[Value]:
+        """Operands of an attention; a mask of booleans becomes numbers."""
+        mask = operand_name(call, "mask")
+        found = []
+        for name in names:
+            kind = self.graph.values[name]
+            if name == mask and isinstance(kind, TensorType) and kind.dtype.bits <= _BOOLEAN:
+                elements = self.sizes(prod(kind.shape))
+                numbers = f"{name}/{call.node.name}"
+                value = self.value(name)
+                found.append(self.recorder.loop(call.row, elements, value, numbers, 2 * self.nbytes(name)))
+            else:
+                found.append(self.stored(name))
+        return found
+
+    def _in_channels_last(self, call: PricedCall, names: Sequence[str], read: list[Value]) -> list[Value]:
+        """Operands with channels innermost: weights and the graph's own inputs are copied."""
+        found = []
+        for name, value in zip(names, read, strict=True):
+            kind = self.graph.values[name]
+            copied = name not in self.recorder.producers and self.base.get(name, name) == name
+            if (
+                copied
+                and isinstance(kind, TensorType)
+                and self._must_turn(kind, self.layouts.known.get(name))
+                and name not in self.rows
+            ):
+                elements = self.sizes(prod(kind.shape))
+                value = self.recorder.loop(
+                    call.row, elements, value, f"{name}/{call.node.name}", self.nbytes(name)
+                )
+            found.append(value)
+        return found
+
+    def _must_turn(self, kind: TensorType, strides: tuple[object, ...] | None) -> bool:
+        """Whether a tensor with its channels outermost lies differently from one with channels innermost."""
+        if kind.rank < _IMAGE_RANK or (strides is not None and strides[1] == 1):
+            return False
+        return self.sizes(kind.shape[1]) > 1 and self.sizes(prod(kind.shape[2:])) > 1
+
+    def _inline(self, call: PricedCall, values: Sequence[Value], operations: int, slow: int = 0) -> None:
+        """Results that are computed again wherever they are read, unless that takes too much."""
+        made = Value.of(values, operations + _LOAD, slow)
+        for name in call.node.outputs:
+            if name is None:
+                continue
+            self.known[name] = made
+            reads, is_shared = len(made.reads), self.users[name] > 1
+            is_long = made.operations > _MOST_OPERATIONS
+            if reads > _MOST_READS or is_long or (is_shared and reads > _MOST_READS_OF_SHARED):
+                self.stored(name)
+
+    def _pointwise(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        out, cost = concrete.out, concrete.cost
+        elements = max(out.numel if out else 1, 1)
+        functions = cost.transcendentals // elements
+        work = min(cost.vector_flops // elements + _TRANSCENDENTAL * functions, _MOST_OPERATIONS)
+        self._inline(call, self.operands(call), work, _FUNCTION * functions)
+        if call.in_place and call.node.outputs and call.node.outputs[0] is not None and call.uses:
+            written = self.base.get(call.uses[0], call.uses[0])
+            if written not in self.rows:  # a buffer of the module
+                self.stored(call.node.outputs[0])
+            self.base[written] = call.node.outputs[0]
+
+    def _made(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        copies = call.node.operator.name in ("copy", "fill")
+        self._inline(call, self.operands(call) if copies else [], 1)
+
+    def _gather(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        """Rows of a table: those that are read."""
+        out = concrete.out
+        name = next((name for name in call.node.outputs if name is not None), "")
+        rows = Value({f"{name}/rows": out.nbytes if out else 0})
+        self._inline(call, [rows, *self.operands(call)[1:]], 1)
+
+    def _reduction(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        values, out = self.operands(call), concrete.out
+        if out is None or not concrete.operands or not values:
+            return self._inline(call, values, 1)
+        x = concrete.operands[0]
+        length = x.numel // max(out.numel, 1)
+        if length < _UNROLLED:
+            return self._inline(call, values[:1], length)
+        of_images = x.rank >= _IMAGE_RANK
+        is_kept = out.rank == x.rank and out.shape[-1] == x.shape[-1] and x.shape[-1] > 1
+        is_inner = self.is_inner(x, of_images=of_images) and not (is_kept or _keeps_last(concrete, x, out))
+        value = Value.of(values, _LOAD)
+        for name in call.node.outputs:
+            if name is not None:
+                self.known[name] = self.recorder.reduction(
+                    call.row, (out.numel, length), value, name, is_inner=is_inner
+                )
+        return None
+
+    def _by_rows(
+        self, call: PricedCall, rows: tuple[int, int], *, is_inner: bool, further: Sequence[Value] = ()
+    ) -> None:
+        """Statistics of each row, and results that are computed from them and from the row."""
+        x, *parameters = self.operands(call)
+        name = next((name for name in call.node.outputs if name is not None), "")
+        statistics = self.recorder.reduction(
+            call.row, rows, Value.of((x, *further), _LOAD), f"{name}/statistics", is_inner=is_inner
+        )
+        self._inline(call, [x, statistics, *parameters], _TRANSCENDENTAL)
+
+    def _norm(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        x, operator = concrete.operand("x"), call.node.operator
+        if x is None:
+            return self._pointwise(call, concrete)
+        if operator.name == "batch_norm" and concrete.arguments.get("training") is not True:
+            return self._inline(call, self.operands(call), _TRANSCENDENTAL)
+        rows = rows_of(concrete, x)
+        is_inner = self.is_inner(x, of_images=operator.is_of_images or "group" in operator.name)
+        return self._by_rows(call, (rows.rows, rows.columns), is_inner=is_inner)
+
+    def _softmax(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        x = next(iter(concrete.operands), None)
+        if x is None or not x.rank:
+            return self._pointwise(call, concrete)
+        axis = concrete.number("axis", -1) % x.rank
+        rows = (x.numel // max(x.shape[axis], 1), x.shape[axis])
+        return self._by_rows(call, rows, is_inner=axis == x.rank - 1 and self.is_inner(x))
+
+    def _scan(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        """A scan has results for all elements, and is fused as a reduction of rows is."""
+        x = next(iter(concrete.operands), None)
+        if x is None or not x.rank:
+            return self._pointwise(call, concrete)
+        self._softmax(call, concrete)
+        for name in call.node.outputs:
+            if name is not None:
+                self.stored(name)
+        return None
+
+    def _window(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        """Pooling: the mean of a whole image is a reduction, else each element loops over a window of stored elements."""
+        x, out = next(iter(concrete.operands), None), concrete.out
+        names = call.tensors(self.graph.values)
+        if x is None or out is None or not names:
+            return
+        if out.rank > 2 and prod(out.shape[2:]) == 1 and "max" not in call.node.operator.name:
+            self._reduction(call, concrete)
+            return
+        window = concrete.cost.vector_flops // max(out.numel, 1)
+        value = Value.of([self.stored(name) for name in names[:1]], slow=_WINDOW * window)
+        for name in call.node.outputs:
+            if name is not None:
+                self.known[name] = value
+                self.stored(name)
+
+    def _resampled(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        self._inline(
+            call, [self.stored(name) for name in call.tensors(self.graph.values)[:1]], _TRANSCENDENTAL
+        )
+
+    def _loss(self, call: PricedCall, concrete: ConcreteCall) -> None:
+        """Reductions along rows where there are classes, and over all of them."""
+        x = next(iter(concrete.operands), None)
+        name = next((name for name in call.node.outputs if name is not None), "")
+        value = Value.of(self.operands(call), _LOAD)
+        if x is None:
+            return
+        if call.node.operator.name == "cross_entropy_loss" and x.rank > 1:
+            rows = (x.numel // max(x.shape[-1], 1), x.shape[-1])
+            value = self.recorder.reduction(call.row, rows, value, f"{name}/rows", is_inner=True)
+            x = Tensor(rows[:1], x.dtype, x.bits, (1,), 4 * rows[0])
+        self.known[name] = self.recorder.reduction(call.row, (1, x.numel), value, name, is_inner=True)
+
+
+def operand_name(call: PricedCall, argument: str) -> str:
+    """The value that an argument is; nothing where it is none."""
+    given = call.node.arguments().get(argument)
+    return given.name if isinstance(given, Ref) else ""
+
+
+def _is_written(call: PricedCall) -> bool:
+    """Whether inductor writes a kernel for a call that is not pointwise: a scan, or differences of neighbours."""
+    return call.node.operator.kind == "scan" or call.node.operator.name == "diff"
+
+
+def _keeps_last(concrete: ConcreteCall, x: Tensor, out: Tensor) -> bool:
+    """Whether a reduction that drops its axes keeps the last one."""
+    axes = concrete.arguments.get("axes")
+    given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
+    return (
+        bool(given)
+        and out.rank < x.rank
+        and all(isinstance(a, int) and a % x.rank < x.rank - 1 for a in given)
+    )
+
+
+def _users(calls: Sequence[PricedCall]) -> Counter[str]:
+    """How many calls read each value, through views of it too."""
+    users: Counter[str] = Counter()
+    for call in reversed(calls):
+        times = sum(users[name] for name in call.node.outputs if name) if is_view(call) else 1
+        for name in dict.fromkeys(call.uses):
+            users[name] += times
+    return users
+
+
+_FUSED = {
+    "creation": Forward._made,
+    "gather": Forward._gather,
+    "reduction": Forward._reduction,
+    "normalisation": Forward._norm,
+    "softmax": Forward._softmax,
+    "scan": Forward._scan,
+    "pooling": Forward._window,
+    "resampling": Forward._resampled,
+    "loss": Forward._loss,
+}

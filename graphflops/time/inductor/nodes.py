@@ -1,0 +1,114 @@
+"""The nodes that inductor schedules: pointwise loops, reductions, and calls of libraries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.time.inductor.splits import split_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from graphflops.time.kernel import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor as kernels read it.
+
+    reads: bytes by buffer. operations: instructions for one element, which every kernel that reads the value runs again; a
+    stored value has none. slow: how many loads' time the slow ones of these take. is_stored: whether it is one buffer.
+    """
+
+    reads: Mapping[str, int]
+    operations: int = 0
+    slow: int = 0
+    is_stored: bool = False
+
+    @staticmethod
+    def of(values: Iterable[Value], operations: int = 0, slow: int = 0) -> Value:
+        """A value that is computed from others wherever it is read."""
+        reads: dict[str, int] = {}
+        for value in values:
+            operations += value.operations
+            slow += value.slow
+            for buffer, size in value.reads.items():
+                reads[buffer] = max(size, reads.get(buffer, 0))
+        return Value(reads, operations, slow)
+
+
+@dataclass(slots=True)
+class Node:
+    """One loop, or one call that is not fused.
+
+    results, length: elements of the result, and how many elements each is reduced from; a pointwise loop has length 1.
+    reads, writes: bytes by buffer. depth: kernels that must have run before, at least; nodes of one depth may be fused.
+    kernels: those of a call that is not fused, None where they cannot be told. nested: whether graphs run in the call.
+    """
+
+    row: int
+    results: int
+    length: int
+    reads: Mapping[str, int]
+    writes: Mapping[str, int]
+    slow: int = 0
+    depth: int = 0
+    is_fusible: bool = True
+    kernels: tuple[Kernel, ...] | None = ()
+    call: int | None = None
+
+    def can_join(self, other: Node) -> bool:
+        """Whether one kernel can run both: loops over the same elements, or over the rows of a reduction."""
+        if not (self.is_fusible and other.is_fusible):
+            return False
+        if self.length > 1 and other.length > 1:
+            return (self.results, self.length) == (other.results, other.length)
+        loop, rows = (self, other) if self.length == 1 else (other, self)
+        return loop.results in (rows.results, rows.results * rows.length)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Nodes in program order. producers: by buffer, the node that writes it. whole: by part of a buffer, the buffer."""
+
+    nodes: list[Node] = field(default_factory=list)
+    producers: dict[str, int] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
+
+    def loop(self, row: int, elements: int, value: Value, buffer: str, nbytes: int) -> Value:
+        """A pointwise loop that stores a value."""
+        return self._add(Node(row, elements, 1, value.reads, {buffer: nbytes}, value.slow))
+
+    def reduction(
+        self, row: int, sizes: tuple[int, int], value: Value, buffer: str, *, is_inner: bool
+    ) -> Value:
+        """A reduction to results of 4 bytes, in several steps where results are few. sizes: results and their length."""
+        results, length = sizes
+        steps = split_lengths(results, length, is_inner=is_inner)
+        for place, (count, reduced) in enumerate(steps):
+            name = buffer if place == len(steps) - 1 else f"{buffer}/{place}"
+            value = self._add(Node(row, count, reduced, value.reads, {name: 4 * count}, value.slow))
+        return value
+
+    def own(
+        self, row: int, values: Iterable[Value], writes: Mapping[str, int], kernels: tuple[Kernel, ...] | None
+    ) -> None:
+        """A call with kernels of its own."""
+        self._add(Node(row, 0, 0, Value.of(values).reads, writes, is_fusible=False, kernels=kernels))
+
+    def _add(self, node: Node) -> Value:
+        for part in node.reads:
+            place = self.producers.get(self.whole.get(part, part))
+            if place is not None:
+                before = self.nodes[place]
+                node.depth = max(node.depth, before.depth + (not before.can_join(node)))
+        self.producers.update(dict.fromkeys(node.writes, len(self.nodes)))
+        self.nodes.append(node)
+        return Value(node.writes, is_stored=True)
+
+    def part(self, name: str, of: Value, nbytes: int) -> Value:
+        """A part of a stored value."""
+        (buffer, size), *_ = of.reads.items()
+        self.whole[name] = self.whole.get(buffer, buffer)
+        return Value({name: min(nbytes, size)}, is_stored=True)

@@ -1,0 +1,46 @@
+"""Reductions to few results run in several steps (`Reduction.num_splits` and `reduction_split_factor` of inductor)."""
+
+from __future__ import annotations
+
+_MULTIPROCESSORS, _THREADS = 132, 2048  # of an H200; others have about as many
+_LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
+_LEAST, _MOST = (each * _MULTIPROCESSORS * _THREADS for each in (_LEAST_EACH, _MOST_EACH))
+_BLOCK = 256  # threads
+_INNER_WHOLE = 8192  # elements that one block reduces along the innermost axis
+_OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
+_EVEN = 20
+
+
+def split_lengths(results: int, length: int, *, is_inner: bool) -> list[tuple[int, int]]:
+    """The steps of a reduction: how many results each has, and of how many elements each is made."""
+    steps: list[tuple[int, int]] = []
+    while True:
+        parts = _parts(results, length, is_inner=is_inner)
+        if parts <= 1:
+            return [*steps, (results, length)]
+        steps.append((results * parts, -(-length // parts)))
+        length = parts
+
+
+def _parts(results: int, length: int, *, is_inner: bool) -> int:
+    if length <= _LEAST_EACH or results >= 2 * _LEAST_EACH * _MULTIPROCESSORS:
+        return 1
+    if is_inner or results == 1:
+        if results >= 2 * _MULTIPROCESSORS or length <= _INNER_WHOLE:
+            return 1
+        blocks = -(-_MULTIPROCESSORS * _THREADS // (2 * _BLOCK) // results)
+        return -(-length // (_each(results, length, _BLOCK * blocks) * _BLOCK))
+    blocks = -(-_MULTIPROCESSORS * _THREADS // _BLOCK // -(-results // _OUTER_COLUMNS))
+    return -(-length // (_each(results, length, _OUTER_ROWS * blocks) * _OUTER_ROWS))
+
+
+def _each(results: int, length: int, threads: int) -> int:
+    """Elements that a thread reduces: so many that the device is full, preferably a divisor of the length."""
+    if results * length <= _LEAST:
+        return _LEAST_EACH
+    wanted = -(-length // threads) if results * length < _MOST else _MOST_EACH
+    for distance in range(_EVEN):
+        for near in (wanted - distance, wanted + distance):
+            if near > 0 and length % near == 0:
+                return max(near, _LEAST_EACH)
+    return max(wanted, 1)

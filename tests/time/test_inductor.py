@@ -1,0 +1,105 @@
+"""Kernels under torch.compile: what inductor of PyTorch 2.11 wrote for the same programs on an H200."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+from graphflops.analysis import as_graph
+from graphflops.devices import complete, device
+from graphflops.memory.runs import Runs
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
+from graphflops.time.compiled import CompiledLauncher
+from graphflops.time.inductor.splits import split_lengths
+
+
+@pytest.mark.parametrize(
+    ("results", "length", "is_inner", "steps"),
+    [  # `xnumel` and `r0_numel` in the code of ResNet-18, BERT, ResNet-50 and EfficientNet
+        (64, 16 * 112 * 112, False, [(65536, 196), (512, 128), (64, 8)]),
+        (768, 8 * 256, False, [(12288, 128), (768, 16)]),
+        (512, 16 * 49, False, [(3584, 112), (512, 7)]),
+        (512, 112 * 112, False, [(50176, 128), (512, 98)]),
+        (2048, 768, True, [(2048, 768)]),
+    ],
+)
+def test_steps_of_a_reduction(results, length, is_inner, steps):
+    assert split_lengths(results, length, is_inner=is_inner) == steps
+
+
+class Block(nn.Module):
+    """A feed-forward block of a transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(64), nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Stem(nn.Module):
+    """The first layers of a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pool(torch.relu(self.norm(self.conv(x))))
+
+
+def launcher(module: nn.Module, x: torch.Tensor, *, training: bool = False) -> CompiledLauncher:
+    program = graphflops.capture(module.eval(), (x,))
+    options = graphflops.Training() if training else None
+    graph = as_graph(program)
+    priced = price(graph, bind(graph, {}, {}), training=options)
+    host = complete(device("h200")).host
+    assert host is not None
+    return CompiledLauncher(priced, {}, Runs((), is_eager=False), host.seconds)
+
+
+def families(launches):
+    return [
+        f"{kernel.family}.{kernel.variant}".strip(".")
+        for launch in launches
+        for kernel in launch.kernels or ()
+    ]
+
+
+def test_a_norm_an_activation_and_a_residual_are_kernels_between_products():
+    forward = launcher(Block(), torch.empty(8, 64)).forward(records=False)
+    loop = "elementwise.fused"
+    assert families(forward) == ["reduction.fused", "matmul", loop, "matmul", loop]
+    norm, activation, residual = (
+        kernel for launch in forward for kernel in launch.kernels if kernel.variant == "fused"
+    )
+    x, wide = 4 * 8 * 64, 4 * 8 * 256
+    assert (norm.read_bytes, norm.written_bytes) == (x + 2 * 4 * 64, x)  # weight and bias with it
+    assert (activation.read_bytes, activation.written_bytes) == (wide, wide)
+    assert (residual.read_bytes, residual.written_bytes) == (2 * x, x)
+
+
+def test_images_and_weights_are_copied_to_channels_last():
+    loop = "elementwise.fused"
+    forward = launcher(Stem(), torch.empty(2, 3, 64, 64)).forward(records=False)
+    # copies of the image and of the weight; the norm and the activation; the pooling
+    assert families(forward) == [loop, loop, "convolution", loop, loop]
+
+
+def test_a_gradient_of_a_bias_is_a_reduction_in_two_steps():
+    backward = launcher(Block(), torch.empty(2048, 64), training=True).backward()
+    found = families(backward)
+    assert found.count("matmul") == 4  # of two products, for the operand and the weight
+    assert found.count("reduction.fused") >= 2 * 2  # of two biases, 2048 rows in 16 parts
+
+
+def test_a_step_has_a_time():
+    program = graphflops.capture(Block().eval(), (torch.empty(8, 64),))
+    report = graphflops.analyze(program, training=True, execution="compiled", device="h200")
+    assert report.step_time is not None
+    assert 0 < report.step_time.low < report.step_time.seconds < report.step_time.high
