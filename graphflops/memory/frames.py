@@ -280,7 +280,7 @@ class _References:
         made = {
             name: place for place, node in enumerate(self.nodes) for name in node.outputs if name is not None
         }
-        used = [[value for _, value in node.uses()] for node in self.nodes]
+        used = [node.reads() for node in self.nodes]
         for first, last in self.modules:
             for place in range(first, last + 1):
                 self.hold([value for value in used[place] if made.get(value, first) < first], last)

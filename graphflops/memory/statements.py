@@ -67,10 +67,17 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
 def _with_modules(python_stack: str, modules: Sequence[str]) -> Iterator[CodeLine]:
     """Each forward in a stack is that of the next module; further ones are inherited by the last."""
     depth = -1
-    for file, number, function, text in _LINE.findall(python_stack)[:_MOST_FRAMES]:
+    for file, number, function, text in _frames(python_stack):
         depth += function == "forward"
         module = modules[max(0, min(depth, len(modules) - 1))] if modules else ""
-        yield CodeLine(file, function, int(number), text.strip(), module)
+        yield CodeLine(file, function, number, text, module)
+
+
+@lru_cache(maxsize=1024)
+def _frames(python_stack: str) -> list[tuple[str, int, str, str]]:
+    """File, line, function and text of each line of a stack; equal layers share the stack."""
+    found = _LINE.findall(python_stack)[:_MOST_FRAMES]
+    return [(file, int(number), function, text.strip()) for file, number, function, text in found]
 
 
 @lru_cache(maxsize=4096)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Value
     from graphflops.dims import Dim
     from graphflops.graph import Graph
-    from graphflops.passes.program import PricedCall, PricedProgram
+    from graphflops.passes.program import Backward, PricedCall, PricedProgram
     from graphflops.passes.recompute import Checkpoint
 
 _AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
@@ -281,6 +281,7 @@ class _Reverse:
         first = {entry.target: entry.name for entry in reversed(stored)}
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
         self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
+        self.sizes: dict[int, Sequence[Dim]] = {}
         self.buffers: list[Dim] = []
         self.holders: list[int] = []
         self.views: set[int] = set()
@@ -300,10 +301,7 @@ class _Reverse:
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
         again = []
         shares = self.execution.shares_gradient(call)
-        for (place, fresh), gradient in zip(
-            call.gradient.gradients, call.gradient.estimate.out, strict=False
-        ):
-            size = gradient.nbytes if isinstance(gradient, TensorType) else 0
+        for (place, fresh), size in zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False):
             shared = shares and incoming is not None and self.buffers[incoming] == size
             if incoming is None or (fresh and not shared):
                 buffer = self.allocate(operands[place], size)
@@ -319,6 +317,15 @@ class _Reverse:
                 self.gradients[name] = buffer
         self.meter.mark(call.node.name, workspace=self.execution.backward_bytes(call))
         return again
+
+    def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
+        """Bytes of each gradient; equal calls share the object."""
+        sizes = self.sizes.get(id(gradient))
+        if sizes is None:
+            out = gradient.estimate.out
+            sizes = [value.nbytes if isinstance(value, TensorType) else 0 for value in out]
+            self.sizes[id(gradient)] = sizes
+        return sizes
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
         """Add a second gradient of a value to its first.
