@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.rates import cost_per_million, throughput
@@ -150,6 +151,7 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
     return lambda row: ".".join(_folded(row.module).split(".")[:depth])
 
 
+@lru_cache(maxsize=4096)
 def _folded(path: str) -> str:
     """A module's path with `*` for numbers: layers of a model share a line."""
     return _NUMBERED.sub(r"\1*", path)
@@ -157,7 +159,8 @@ def _folded(path: str) -> str:
 
 def _depth(report: Report) -> int:
     """The most components of paths that make no more than a screen of lines."""
-    paths = list({_folded(row.module) for row in report.rows if row.time is not None})[:_MOST_MODULES]
+    modules = {row.module for row in report.rows if row.time is not None}
+    paths = list({_folded(module) for module in modules})[:_MOST_MODULES]
     split = [path.split(".") for path in paths]
     depth = 1
     while depth < 12 and len({tuple(parts[: depth + 1]) for parts in split}) <= _LINES:
