@@ -13,6 +13,7 @@ from graphflops.rendered import Rendered
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from graphflops.call_time import PhaseTime
     from graphflops.dims import Dim
     from graphflops.report import Report
 
@@ -25,7 +26,8 @@ class ModelCost:
 
     matrix_flops, moved_bytes, peak_bytes: a number, or a formula where a size has no value. moved_bytes: read and written.
     calls, unknown: how many calls there are, and how many of them have an unknown cost.
-    seconds: how long the analysis took. values, assumed: the sizes with a value, and those of them that are assumed.
+    seconds: how long the analysis took. time, device_bytes: of the last phase on a device; None without one.
+    values, assumed: the sizes with a value, and those of them that are assumed.
     """
 
     matrix_flops: Dim
@@ -35,6 +37,8 @@ class ModelCost:
     calls: int
     unknown: int
     seconds: float
+    time: PhaseTime | None = None
+    device_bytes: int | None = None
     values: Mapping[str, int] = field(default_factory=dict)
     assumed: Mapping[str, int] = field(default_factory=dict)
 
@@ -90,6 +94,8 @@ def _cost(report: Report, seconds: float) -> ModelCost:
         calls=report.coverage.nodes,
         unknown=report.coverage.unknown,
         seconds=seconds,
+        time=whole.time,
+        device_bytes=report.memory_use[-1].device_total if report.device and report.memory_use else None,
         values=report.values,
         assumed=report.assumed,
     )

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.attention.kernel import last_refusal
 from graphflops.devices import complete, device
 from graphflops.docstrings import docstring
 from graphflops.errors import ModelError
@@ -18,11 +19,11 @@ from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import bytes_of, predict
+from graphflops.time.unfused import UNFUSED, fused_seconds, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from graphflops.attention import AttentionUse
     from graphflops.devices import Device
     from graphflops.findings import Severity
     from graphflops.report import Execution, Report, Row
@@ -35,6 +36,7 @@ _LAUNCH_SHARE = 0.3
 _COPY_RATE = 0.7  # of the memory's bandwidth that a copy reaches
 _NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
 _HALF = ("bfloat16", "float16")
+_MOVING = ("movement", "view", "identity")
 
 
 class Waste(NamedTuple):
@@ -83,10 +85,11 @@ class SlowCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A report with times, and the device that they are predicted for."""
+    """A report with times, and the device that they are predicted for. graph_seconds: the time without waits for the CPU."""
 
     report: Report
     device: Device
+    graph_seconds: Callable[[], float]
 
     def size(self, quantity: object) -> int:
         """A quantity as a number; 0 where a size has no value."""
@@ -112,16 +115,22 @@ class _Program:
                 yield row, Product(elements // max(n, 1), n, k), row.time.seconds
 
 
-def time_findings(report: Report, profile: Device, codes: frozenset[str] | None = None) -> list[Finding]:
-    """The findings about a report with times, the most costly first. codes: of the checks to run; all by default."""
+def time_findings(
+    report: Report, profile: Device, codes: frozenset[str], graph_seconds: Callable[[], float]
+) -> list[Finding]:
+    """The findings about a report with times, the most costly first.
+
+    codes: of the checks to run. graph_seconds: the time of the program as a graph, which not every check asks for.
+    """
     whole = report.totals.time
     if whole is None or not whole.seconds:
         return []
+    program = _Program(report, profile, graph_seconds)
     found = [
         finding
         for check in SLOW_CHECKS
-        if codes is None or check.code in codes
-        for finding in _folded(check, _Program(report, profile), whole.seconds)
+        if check.code in codes
+        for finding in _folded(check, program, whole.seconds)
     ]
     return [finding for _, finding in sorted(found, key=lambda item: -item[0])]
 
@@ -145,7 +154,7 @@ def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple
 
 
 def _amount(seconds: float) -> str:
-    scale, unit = (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+    scale, unit = (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
     return f"{seconds * scale:.3g} {unit}"
 
 
@@ -170,22 +179,12 @@ def _unfused(program: _Program) -> Iterator[Waste]:
     """
     rows = {row.node: row for row in program.report.rows}
     for use in program.report.attentions:
-        times = [rows[name].time for name in use.calls if name in rows]
-        own = sum(time.seconds for time in times if time is not None)
-        is_unfused = not use.op or any(time is not None and "softmax" in time.kernel for time in times)
-        if is_unfused and own and use.calls[0] in rows:
-            fused = _fused_seconds(program, use, rows[use.calls[0]])
-            yield Waste(rows[use.calls[0]], own - fused, "attention runs unfused, its scores in memory")
-
-
-def _fused_seconds(program: _Program, use: AttentionUse, row: Row) -> float:
-    """At least the time of the products at the rate of large ones, and of moving operands and result."""
-    peak = program.device.matrix.get(
-        "bfloat16" if row.matrix_dtype in _HALF else row.matrix_dtype or "float32"
-    )
-    flops = program.size(use.flops) - program.size(use.masked_flops)
-    moved = program.moving(2 * program.size(use.kv_bytes))
-    return max(moved, flops / (peak * 0.5) if peak else 0.0)
+        row, own = rows.get(use.calls[0]), seconds_of(use, rows)
+        if row is not None and own and (not use.op or use.kernel == UNFUSED):
+            fused = fused_seconds(use, row.matrix_dtype or "float32", program.report, program.device)
+            why = last_refusal(use.kernel_reason)
+            reason = f", because {why}" if why else ""
+            yield Waste(row, own - fused, f"attention runs unfused, its scores in memory{reason}")
 
 
 def _float32_products(program: _Program) -> Iterator[Waste]:
@@ -208,12 +207,26 @@ def _repeated_heads(program: _Program) -> Iterator[Waste]:
     place.
     """
     rows = {row.node: row for row in program.report.rows}
+    makers = {named.name: row for row in program.report.rows for named in row.outputs}
     for use in program.report.attentions:
-        repeated = program.size(use.repeated_bytes)
-        if repeated:
-            yield Waste(
-                rows.get(use.calls[0]), program.moving(repeated), "keys and values copied for each query head"
-            )
+        if program.size(use.repeated_bytes):
+            copies = _copies([rows[name] for name in use.calls if name in rows], makers)
+            seconds = sum(row.time.seconds for row in copies if row.time is not None)
+            yield Waste(rows.get(use.calls[0]), seconds, "keys and values copied for each query head")
+
+
+def _copies(calls: Sequence[Row], makers: Mapping[str, Row]) -> list[Row]:
+    """The calls that only move what these calls read, back to the calls that compute it."""
+    found: dict[str, Row] = {}
+    own = {row.node for row in calls}
+    waiting = [named.name for row in calls for named in row.inputs]
+    while waiting:
+        row = makers.get(waiting.pop())
+        if row is None or row.node in found or row.node in own or operator(row.op).kind not in _MOVING:
+            continue
+        found[row.node] = row
+        waiting += [named.name for named in row.inputs]
+    return list(found.values())
 
 
 def _converted_layouts(program: _Program) -> Iterator[Waste]:
@@ -232,9 +245,11 @@ def _converted_layouts(program: _Program) -> Iterator[Waste]:
 def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
     """A program whose kernels finish faster than the CPU launches them, so that the GPU waits."""
     time = program.report.totals.time
-    share = 0.0 if time is None else time.shares.get("launch", 0.0)
-    if time is not None and share >= _LAUNCH_SHARE:
-        yield Waste(None, share * time.seconds, "the GPU waits for the CPU to launch kernels")
+    if time is None or time.shares.get("launch", 0.0) < _LAUNCH_SHARE:
+        return
+    saved = time.seconds - program.graph_seconds()
+    if saved > 0:
+        yield Waste(None, saved, "the GPU waits for the CPU to launch kernels")
 
 
 def _repeated_products(program: _Program) -> Iterator[Waste]:
@@ -282,9 +297,14 @@ def audited(
     if on is None:
         return found
     report = analyze(model, device=on[0], execution=on[1], progress=progress, **sizes)
+
+    def graph_seconds() -> float:
+        time = analyze(model, device=on[0], execution="graph", **sizes).totals.time
+        return 0.0 if time is None else time.seconds
+
     cost = report.total()
     whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
-    times = time_findings(report, complete(device(on[0])), frozenset(codes))
+    times = time_findings(report, complete(device(on[0])), frozenset(codes), graph_seconds)
     return ModelFindings(
         model, (*found.findings, *times), report.values, report.assumed, report.names, whole=whole
     )
@@ -310,7 +330,7 @@ SLOW_CHECKS = (
     SlowCheck(
         "GF271",
         "unfused-attention",
-        "call scaled_dot_product_attention with is_causal, or with a contiguous mask whose last size is a multiple of 8",
+        "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys",
         _unfused,
     ),
     SlowCheck(

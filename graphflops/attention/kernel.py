@@ -83,6 +83,11 @@ def attention_kernel(problem: Problem, capability: Capability = HOPPER) -> Choic
     return Choice("math", "; ".join(refusals))
 
 
+def last_refusal(reason: str) -> str:
+    """Why the last kernel that PyTorch asks does not accept the operands, of the reason of a choice."""
+    return reason.rpartition("; ")[2].partition(": ")[2]
+
+
 def remedy(reason: str) -> str:
     """What to change so that a fused kernel runs, by the reason why none does; "" where nothing simple helps."""
     return next((text for part, text in _REMEDIES.items() if part in reason), "")

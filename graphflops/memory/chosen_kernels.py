@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.attention.kernel import remedy
+from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.dims import evaluate
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def _warn(program: PricedProgram, reason: str, unfused: Sequence[AttentionMemory
     cost = f", up to {_amount(max(known))} at a time" if known else ""
     if program.training is not None and known:
         cost = f", {_amount(sum(known))} of them kept for the gradients"
-    why = reason.rpartition("; ")[2].partition(": ")[2]
+    why = last_refusal(reason)
     advice = remedy(why)
-    text = (
-        f"{len(unfused)} attentions run unfused and store their scores in float32{cost}: {why}"
-        f"{'; ' + advice if advice else ''}"
-    )
+    runs = "1 attention runs unfused and stores its" if len(unfused) == 1 else ""
+    runs = runs or f"{len(unfused)} attentions run unfused and store their"
+    text = f"{runs} scores in float32{cost}: {why}{'; ' + advice if advice else ''}"
     program.notes.say("GF122", "", text, reason)
 
 
 def _amount(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+    scale, unit = next((part for part in ((1e9, "GB"), (1e6, "MB")) if size >= part[0]), (1e3, "kB"))
+    return f"{size / scale:,.1f} {unit}"

@@ -11,17 +11,29 @@ from graphflops.render import csv as csv_
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import Numbers, assumptions, count_of, parameters, percent, safe
+from graphflops.render.text import (
+    Numbers,
+    assumptions,
+    count_of,
+    interval,
+    memory,
+    parameters,
+    percent,
+    safe,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.overview import ModelCost, Overview, OverviewLine
 
-_HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "seconds")
+_HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
+_DEVICE_HEADS = ("time", "90 % interval", "device memory")
 _FIELDS = (
     *("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds"),
     "error",
 )
+_DEVICE_FIELDS = ("time_seconds", "time_low", "time_high", "device_bytes")
 _FORMULA = 40  # characters of a formula
 _NAME = 200
 _ERROR = 1_000
@@ -30,22 +42,41 @@ _ERROR = 1_000
 def grid(found: Overview) -> TextTable:
     """A line for each model, with a column of errors where there are any."""
     has_errors = any(line.error for line in found.lines)
-    cells = [[*_cells(line), *([safe(line.error, _ERROR)] if has_errors else [])] for line in found.lines]
-    heads = (*_HEADS, *(("error",) if has_errors else ()))
+    figures = _figures(found)
+    errors = [[safe(line.error, _ERROR)] if has_errors else [] for line in found.lines]
+    entries = [Entry([*entry.cells, *error]) for entry, error in zip(figures.entries, errors, strict=True)]
+    return TextTable((*figures.heads, *(("error",) if has_errors else ())), entries)
+
+
+def _figures(found: Overview) -> TextTable:
+    """A line for each model, without errors; with its time and memory where a device is named."""
+    is_timed = _is_timed(found)
+    heads = (*_HEADS, *(_DEVICE_HEADS if is_timed else ()))
+    cells = [[*_cells(line), *(_device_cells(line) if is_timed else [])] for line in found.lines]
     return TextTable(heads, [Entry(row) for row in cells])
 
 
+def _is_timed(found: Overview) -> bool:
+    return any(line.cost is not None and line.cost.time is not None for line in found.lines)
+
+
 def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
-    """A line for each model, which ends with the error of one that failed."""
+    """A line for each model, which ends with the error of one that failed; on a narrow screen errors are below."""
     from graphflops.render.table import Page
 
     page = Page(width, color)
     figures = Page(width, color)
-    figures.table(TextTable(_HEADS, [Entry(_cells(line)) for line in found.lines]))
-    page.lines += figures.lines[:1]
-    for line, text in zip(found.lines, figures.lines[1:], strict=True):
-        error = (f"  error: {safe(line.error, _ERROR)}", "red") if line.error else ""
-        page.line(text.rstrip(), error)
+    figures.table(_figures(found))
+    errors = [f"error: {safe(line.error, _ERROR)}" if line.error else "" for line in found.lines]
+    if len(figures.lines) == len(errors) + 1:  # no name or column went to a line of its own
+        errors = ["", *errors]
+        for text, error in zip(figures.lines, errors, strict=True):
+            page.line(text.rstrip(), (f"  {error}" if error else "", "red"))
+    else:
+        page.lines += figures.lines
+        for line, error in zip(found.lines, errors, strict=True):
+            if error:
+                page.line((f"  {safe(line.model, _NAME)}: {error}", "red"))
     notes = _assumed(found)
     if notes:
         page.line()
@@ -62,13 +93,14 @@ def markdown(found: Overview) -> str:
 
 def csv(found: Overview) -> str:
     """Whole numbers; the formula where a size has no value, nothing where the model could not be analyzed."""
-    rows = [[_spelled(cell) for cell in _exact(line).values()] for line in found.lines]
-    return csv_.written(_FIELDS, rows)
+    rows = [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
+    heads = (*_FIELDS, *(_DEVICE_FIELDS if _is_timed(found) else ()))
+    return csv_.written(heads, [[_spelled(cell) for cell in row.values()] for row in rows])
 
 
 def json(found: Overview) -> str:
     """`{"schema": 1, "models": [...]}`: null for everything that is not known."""
-    models = [_exact(line) for line in found.lines]
+    models = [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
     return inert(msgspec.json.encode({"schema": 1, "models": models}))
 
 
@@ -87,8 +119,18 @@ def _cells(line: OverviewLine) -> list[str]:
         f"{least}{numbers.memory(cost.moved_bytes)}",
         f"{least}{numbers.memory(cost.peak_bytes)}",
         f"{known}, {cost.unknown:,} unknown" if cost.unknown else known,
-        f"{cost.seconds:.2f}",
+        f"{cost.seconds:.2f} s",
     ]
+
+
+def _device_cells(line: OverviewLine) -> list[str]:
+    """Predicted time, its interval, and memory on the device; empty where they are not known."""
+    cost = line.cost
+    if cost is None or cost.time is None:
+        return [""] * len(_DEVICE_HEADS)
+    time, least = cost.time, ">= " if cost.time.is_lower_bound else ""
+    held = "" if cost.device_bytes is None else memory(cost.device_bytes)
+    return [f"{least}{seconds(time.seconds)}", interval(time.low, time.high), held]
 
 
 def _assumed(found: Overview) -> list[str]:
@@ -103,16 +145,20 @@ def _assumed(found: Overview) -> list[str]:
     ]
 
 
-def _exact(line: OverviewLine) -> dict[str, Any]:
+def _exact(line: OverviewLine, *, is_timed: bool) -> dict[str, Any]:
+    """The figures by field. is_timed: those of a device too."""
     cost = line.cost
     if cost is None:
         return {
-            **dict.fromkeys(_FIELDS),
+            **dict.fromkeys((*_FIELDS, *(_DEVICE_FIELDS if is_timed else ()))),
             "model": safe(line.model, 10_000),
             "error": safe(line.error, 10_000),
         }
     figures = (cost.matrix_flops, cost.parameters, cost.moved_bytes, cost.peak_bytes)
-    return dict(
+    time = cost.time
+    ends = (None, None, None) if time is None else (time.seconds, time.low, time.high)
+    device = dict(zip(_DEVICE_FIELDS, (*ends, cost.device_bytes), strict=True)) if is_timed else {}
+    found = dict(
         zip(
             _FIELDS,
             (
@@ -124,6 +170,7 @@ def _exact(line: OverviewLine) -> dict[str, Any]:
             strict=True,
         )
     )
+    return {**found, **device}
 
 
 def _quantity(quantity: Dim, cost: ModelCost) -> Any:

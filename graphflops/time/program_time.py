@@ -13,6 +13,7 @@ from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict
 from graphflops.time.schedule import Clock
+from graphflops.time.unfused import UNFUSED, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,7 +89,7 @@ def with_times(report: Report, program: PricedProgram, device: Device, runs: Run
         replace(row, time=forward.get(index), backward_time=backward.get(index))
         for index, row in enumerate(report.rows)
     ]
-    return replace(
+    timed = replace(
         report,
         device=device.name,
         rows=tuple(rows),
@@ -97,6 +98,7 @@ def with_times(report: Report, program: PricedProgram, device: Device, runs: Run
         optimizer=None if report.optimizer is None else replace(report.optimizer, time=times.optimizer),
         step_time=times.step,
     )
+    return told(timed, device) if any(use.kernel == UNFUSED for use in report.attentions) else timed
 
 
 class _Timer:

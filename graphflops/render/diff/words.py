@@ -55,10 +55,11 @@ def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
 def device_lines(comparison: Comparison) -> Iterator[str]:
     """Time and memory on a device, where both were analyzed for one."""
     if (change := comparison.time) is not None:
-        percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
         where = f"on {safe(change.device, 60)}, {change.execution}"
-        took = f"{seconds(change.before)} → {seconds(change.after)}"
-        yield f"time {took} ({percent}{interval(change.low, change.high)}) {where}"
+        before, after = seconds(change.before), seconds(change.after)
+        percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
+        took = f"{after} as before (" if before == after else f"{before} → {after} ({percent}"
+        yield f"time {took}{interval(change.low, change.high)}) {where}"
     figures = [
         _changed("device_bytes", comparison.totals[phase]["device_bytes"], what)
         for phase, what in (("forward", "runs in"), ("step", "trains in"))
