@@ -1,9 +1,11 @@
 """Time of real models on a GPU against the predictions, for each way to run them.
 
 `python -m benchmarks.time --device h200` builds each model of `memory_models.py` with random weights, in bfloat16 and some
-in float32, measures it eagerly, as a CUDA graph and under `torch.compile`, and an AdamW step, and prints measured and
-predicted milliseconds. Constants were fitted to models of the first table; those of the second were never used for them.
-`--only WORD` runs the models whose name holds the word; `--compiled` adds torch.compile, which takes minutes.
+in float32, measures it eagerly, an AdamW step, and as a CUDA graph, and prints measured and predicted milliseconds. Eager
+times depend on the CPU: micro-benchmarks before and after each model tell how fast it is, and the columns `here`
+are predicted by it. Models of the first table were never used for constants of kernels, some of the second were.
+`--only WORD` runs the models whose name holds the word; `--compiled` measures torch.compile for a few, which takes minutes;
+`--limit SECONDS` starts no further model after that time. On an idle H200 all take about six minutes.
 """
 
 from __future__ import annotations
@@ -11,11 +13,16 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import multiprocessing
 import os
+import queue
 import statistics
+import tempfile
 import warnings
+from dataclasses import replace
 from functools import partial
-from time import perf_counter
+from pathlib import Path
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,13 +30,18 @@ from torch.utils import _pytree as pytree
 
 import graphflops
 from benchmarks.memory_models import HELD_OUT, READ_FROM
+from graphflops.devices import complete, device
+from graphflops.runtime.profile.host import host_benchmarks, scaled_host, slowness
+from graphflops.runtime.profile.make import encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from benchmarks.memory_models import Built
+    from collections.abc import Callable, Iterator, Sequence
 
 FLOAT32 = ("resnet50", "gpt2", "deit", "swin", "convnext")  # measured in float32 too
+COMPILED = ("resnet18_b1", "gpt2", "vit_b_16", "mobilenet_v2", "llama", "bert")
+WAYS = ("eager", "eager here", "graph", "step", "step here", "compiled")
+PROCESSES = 3  # one measures, the others export and analyze
+LAST = 90  # seconds that models which have begun may take after the limit
 LEAST, MOST, BUDGET = 7, 30, 0.2  # runs of one measurement, and about how many seconds it takes
 
 
@@ -82,8 +94,13 @@ def graphed(run: Callable[[], object]) -> Callable[[], None]:
     return replay
 
 
-def measured(model: torch.nn.Module, args: Any, kwargs: Any, *, compiled: bool) -> dict[str, float]:
-    """Seconds by way to run."""
+def measured(
+    model: torch.nn.Module, args: Any, kwargs: Any, *, compiled: bool
+) -> tuple[dict[str, float], Any]:
+    """Seconds by way to run, and those of the host's micro-benchmarks meanwhile.
+
+    The CUDA graph is the last: a capture that fails breaks the random numbers of the process.
+    """
 
     def infer() -> object:
         with torch.no_grad():
@@ -97,66 +114,56 @@ def measured(model: torch.nn.Module, args: Any, kwargs: Any, *, compiled: bool) 
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    found = {"eager": median_seconds(infer)}
+    before = host_benchmarks("cuda", rounds=3)
+    found = {"eager": median_seconds(infer), "step": median_seconds(step)}
+    after = host_benchmarks("cuda", rounds=3)
+    if compiled:
+        fast = torch.compile(model)
+        with torch.no_grad():
+            found["compiled"] = median_seconds(lambda: fast(*args, **kwargs))
     try:
         found["graph"] = median_seconds(graphed(infer))
     except RuntimeError:  # a program that waits for the GPU cannot be captured
         torch.cuda.synchronize()
-    found["step"] = median_seconds(step)
-    if compiled:
-        fast = torch.compile(model)
-
-        def infer_fast() -> object:
-            with torch.no_grad():
-                return fast(*args, **kwargs)
-
-        found["compiled"] = median_seconds(infer_fast)
-    return found
+    return found, {name: (before[name] + after[name]) / 2 for name in before}
 
 
-def predicted(
-    model: torch.nn.Module, args: Any, kwargs: Any, device: str, ways: Mapping[str, float]
-) -> dict[str, Pair]:
-    """The measured times beside the predicted ones."""
-    exported = graphflops.capture(model, args, kwargs)  # moved to meta, tied weights would be two
+def predicted(exported: Any, seconds: dict[str, float], here: str, name: str) -> dict[str, Pair]:
+    """The measured times beside the predicted ones. name: of the device. here: its profile with the host as it is now."""
     pairs = {}
-    for way, seconds in ways.items():
-        execution: Any = "eager" if way == "step" else way
-        report = graphflops.analyze(exported, device=device, execution=execution, training=way == "step")
+    for way in WAYS:
+        kind, _, where = way.partition(" ")
+        if kind not in seconds:
+            continue
+        execution: Any = "eager" if kind == "step" else kind
+        profile = here if where else name
+        report = graphflops.analyze(exported, device=profile, execution=execution, training=kind == "step")
         found = report.step_time or report.totals.time
         assert found is not None
-        pairs[way] = Pair(seconds, found.seconds, found.low, found.high)
+        pairs[way] = Pair(seconds[kind], found.seconds, found.low, found.high)
     return pairs
 
 
-def rows(
-    models: Mapping[str, Built], only: str, device: str, *, compiled: bool
-) -> Iterator[tuple[str, dict[str, Pair]]]:
-    """Each model with its times, in bfloat16, and some in float32."""
-    for name, built in models.items():
-        for dtype in (torch.bfloat16, torch.float32):
-            if only not in name or (dtype is torch.float32 and name not in FLOAT32):
-                continue
-            try:
-                found = row(built, dtype, device, compiled=compiled)
-            except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build or export
-                print(f"{name:22} not run: {str(error).splitlines()[0][:90]}", flush=True)
-                continue
-            yield f"{name}{' float32' if dtype is torch.float32 else ''}", found
-            gc.collect()
-            torch.cuda.empty_cache()
-
-
-def row(built: Built, dtype: torch.dtype, device: str, *, compiled: bool) -> dict[str, Pair]:
-    """The times of one model in one element type."""
-    with torch.device("cuda"):
-        model, args, kwargs = built()
-    model = model.to("cuda", dtype).eval()
-    for part in model.modules():
-        if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
-            part.train()
-    args, kwargs = pytree.tree_map_only(torch.Tensor, partial(placed, dtype=dtype), (args, kwargs))
-    return predicted(model, args, kwargs, device, measured(model, args, kwargs, compiled=compiled))
+def row(name: str, profile: str, alone: Any, *, compiled: bool) -> tuple[float, dict[str, Pair]]:
+    """How much slower the host is than the reference, and the times of one model. alone: a lock held while measuring."""
+    key, _, dtype = name.partition(" ")
+    kind = getattr(torch, dtype or "bfloat16")
+    with alone:
+        with torch.device("cuda"):
+            model, args, kwargs = {**READ_FROM, **HELD_OUT}[key]()
+        model = model.to("cuda", kind).eval()
+        for part in model.modules():
+            if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
+                part.train()
+        args, kwargs = pytree.tree_map_only(torch.Tensor, partial(placed, dtype=kind), (args, kwargs))
+        seconds, benchmarks = measured(model, args, kwargs, compiled=compiled and name in COMPILED)
+    known = complete(device(profile))
+    assert known.host is not None
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder) / "here.json"
+        here.write_bytes(encoded(replace(known, host=scaled_host(known.host, benchmarks, known.host.spread))))
+        exported = graphflops.capture(model, args, kwargs)  # moved to meta, tied weights would be two
+        return slowness(benchmarks, known.host), predicted(exported, seconds, str(here), profile)
 
 
 def placed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -164,27 +171,91 @@ def placed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.to("cuda", dtype) if x.is_floating_point() else x.to("cuda")
 
 
-def table(title: str, models: Mapping[str, Built], options: argparse.Namespace) -> None:
+def work(names: Sequence[str], shared: Shared, options: argparse.Namespace, ended: float) -> None:
+    """Measure models until none is left; a process in which a capture failed ends."""
+    quiet()
+    while monotonic() < ended:
+        with shared.taken.get_lock():
+            place = shared.taken.value
+            shared.taken.value += 1
+        if place >= len(names):
+            return
+        try:
+            found = row(names[place], options.device, shared.alone, compiled=options.compiled)
+        except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build or export
+            shared.done.put((names[place], str(error).splitlines()[0][:90] if str(error) else repr(error)))
+            return
+        shared.done.put((names[place], found))
+        if "graph" not in found[1]:
+            return
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+class Shared(NamedTuple):
+    """What the processes share: how many models were taken, a lock held while measuring, and the results."""
+
+    taken: Any
+    alone: Any
+    done: Any
+
+
+def rows(names: Sequence[str], options: argparse.Namespace, ended: float) -> Iterator[tuple[str, Any]]:
+    """Each model with its times, or why it has none, from processes that are replaced when they end."""
+    context = multiprocessing.get_context("spawn")
+    shared = Shared(context.Value("i", 0), context.Lock(), context.Queue())
+    running: list[Any] = []
+    while True:
+        running = [process for process in running if process.is_alive()]
+        is_done = shared.taken.value >= len(names) or monotonic() > ended
+        while len(running) < (0 if is_done else PROCESSES):
+            running.append(context.Process(target=work, args=(names, shared, options, ended), daemon=True))
+            running[-1].start()
+        try:
+            yield shared.done.get(timeout=1)
+        except queue.Empty:
+            if (is_done and not running) or monotonic() > ended + LAST:
+                return
+
+
+def table(title: str, names: Sequence[str], options: argparse.Namespace, ended: float) -> None:
     """One table with a line a model, and the errors of all."""
-    print(f"\n{title}\n{'model':22}", *(f"{way:>22}" for way in ("eager", "graph", "step", "compiled")))
+    print(f"\n{title}\n{'model':22} {'host':>5}", *(f"{way:>19}" for way in WAYS))
     errors: dict[str, list[Pair]] = {}
-    for name, pairs in rows(models, options.only, options.device, compiled=options.compiled):
-        cells = []
-        for way in ("eager", "graph", "step", "compiled"):
-            pair = pairs.get(way)
-            errors.setdefault(way, []).extend([pair] if pair else [])
-            text = "" if pair is None else f"{pair.measured * 1e3:.3f} / {pair.predicted * 1e3:.3f}"
-            cells.append(f"{text:>22}")
-        print(f"{name:22}", *cells, flush=True)
-    for way, found in errors.items():
-        if found:
-            every = [pair.error for pair in found]
-            held = sum(pair.is_covered for pair in found) / len(found)
-            middle = statistics.median(every)
-            mean, worst = statistics.mean(every), max(every)
-            print(
-                f"{way}: mean error {mean:.1%}, median {middle:.1%}, worst {worst:.0%}; intervals hold {held:.0%}"
-            )
+    for name, found in rows([name for name in names if options.only in name], options, ended):
+        if isinstance(found, str):
+            print(f"{name:22} not run: {found}", flush=True)
+            continue
+        slow, pairs = found
+        for way, pair in pairs.items():
+            errors.setdefault(way, []).append(pair)
+        print(f"{name:22} {slow:5.2f}", *(f"{cell(pairs.get(way)):>19}" for way in WAYS), flush=True)
+    for way in WAYS:
+        if every := errors.get(way):
+            print(summary(way, every))
+
+
+def cell(pair: Pair | None) -> str:
+    """Measured and predicted milliseconds."""
+    return "" if pair is None else f"{pair.measured * 1e3:.3f} / {pair.predicted * 1e3:.3f}"
+
+
+def summary(way: str, pairs: Sequence[Pair]) -> str:
+    """Errors of all models run in one way."""
+    every = [pair.error for pair in pairs]
+    held = sum(pair.is_covered for pair in pairs) / len(pairs)
+    signed = statistics.median(pair.predicted / pair.measured - 1 for pair in pairs)
+    return (
+        f"{way:10} {len(pairs):3} models: mean error {statistics.mean(every):.1%}, median {statistics.median(every):.1%} "
+        f"({signed:+.1%} signed), worst {max(every):.0%}; intervals hold {held:.0%}"
+    )
+
+
+def quiet() -> None:
+    """No warnings and no downloads of the libraries that models come from."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def main() -> None:
@@ -193,13 +264,14 @@ def main() -> None:
     parser.add_argument("--device", default="h200")
     parser.add_argument("--only", default="")
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--limit", type=float, default=1000.0)
     options = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.CRITICAL)
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    quiet()
+    ended = monotonic() + options.limit
     print(f"measured / predicted milliseconds on {torch.cuda.get_device_name()}, torch {torch.__version__}")
-    table("constants were fitted to kernels of some of these", READ_FROM, options)
-    table("never used for fitting", HELD_OUT, options)
+    table("never used for constants of kernels", list(HELD_OUT), options, ended)
+    known = [*READ_FROM, *(f"{name} float32" for name in FLOAT32)]
+    table("constants were fitted to kernels of some of these", known, options, ended)
 
 
 if __name__ == "__main__":

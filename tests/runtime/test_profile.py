@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+
 import pytest
 from click.testing import CliRunner
 
@@ -10,11 +14,11 @@ pytest.importorskip("torch")
 from graphflops.cli import main
 from graphflops.commands.profile import profile as command
 from graphflops.devices import Host, device
-from graphflops.runtime.profile import make
+from graphflops.runtime.profile import make, measure
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host
 from graphflops.runtime.profile.trial import CpuClock, spread
 from graphflops.time.kernel import Kernel, Product
-from graphflops.time.predict import predict
+from graphflops.time.predict import modelled, predict
 
 
 @pytest.fixture(params=["torch", "onnxruntime"])
@@ -108,3 +112,24 @@ def test_every_micro_benchmark_of_the_reference_is_measured():
     measured = host_benchmarks("cpu", rounds=1)
     assert device("h200").host.benchmarks.keys() <= measured.keys()
     assert all(0 < seconds < 60 for seconds in measured.values())
+
+
+@pytest.mark.parametrize("name", ["h200", "l4"])
+def test_every_measured_kernel_has_a_model(name):
+    clock = SimpleNamespace(device="cuda", runtime="torch", sets=lambda cold_bytes: 1)
+    known = device(name)
+    kernels = [trial.kernel for group in measure._trials(clock) for trial in group]
+    assert len(kernels) > 1000
+    assert all(0 < modelled(kernel, known) < 10 for kernel in kernels)
+
+
+def test_a_gpu_that_was_measured_before_keeps_points_that_predict_better(monkeypatch):
+    known = device("h200")
+    chance = Random(0)
+    trials = [Kernel("copy", "float32", 0, 0, 4 * size, 4 * size) for size in range(10**6, 9 * 10**6, 10**5)]
+    noise = [(kernel, modelled(kernel, known) * chance.choice((0.3, 3.0))) for kernel in trials]
+    slower = [(kernel, modelled(kernel, known) * 2) for kernel in trials]
+    of = partial(make._calibrations, known=known, software="torch", has_constants=True)
+    assert list(of(noise)) == []
+    (kept,) = of(slower)
+    assert kept.error[1] < 0.05

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphflops.runtime.profile.trial import Trial, random, spread
-from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.kernel import Chunks, Kernel, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Make = Callable[[torch.Tensor], Callable[[], object]]
 
 ATEN = torch.ops.aten
+_CHUNK = 65536  # elements that a thread block of a multi-tensor kernel works through (MultiTensorApply.cuh of ATen)
+_ONE_KERNEL = 256 * _CHUNK  # more elements need several kernels
 _MOST_ELEMENTS = {"cuda": 2**28, "cpu": 2**23}
 
 
@@ -29,7 +31,8 @@ class Plan:
     """One operator on a rows x columns tensor.
 
     reads, writes: bytes per element of it, relative to its element type. work: arithmetic per element.
-    is_inner: a row is contiguous. make: prepares a call from the tensor. is_cold: operands are not in the cache.
+    tensors: of one multi-tensor kernel, that the elements are spread over. is_inner: a row is contiguous.
+    make: prepares a call from the tensor. is_cold: operands are not in the cache.
     """
 
     family: Family
@@ -44,6 +47,7 @@ class Plan:
     is_cold: bool = False
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     most: int = 2**28
+    tensors: int = 0
 
 
 def _with(make: Callable[..., object], *others: Callable[[torch.Tensor], Any]) -> Make:
@@ -204,19 +208,17 @@ def _further_plans() -> tuple[Plan, ...]:
     )
 
 
+def _optimizer_plans() -> tuple[Plan, ...]:
+    kernel = partial(Plan, "optimizer", columns=(1024, 1024), most=_ONE_KERNEL)
+    return (
+        kernel(_adam, reads=4, writes=3, work=15, variant="fused", tensors=8),
+        kernel(_add_lists, reads=2, tensors=16),
+    )
+
+
 def _rare_plans() -> tuple[Plan, ...]:
     return (
         Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
-        Plan(
-            "optimizer",
-            _adam,
-            reads=4,
-            writes=3,
-            work=15,
-            columns=(1024, 1024),
-            dtypes=("bfloat16", "float32"),
-        ),
-        Plan("optimizer", _add_lists, reads=2, columns=(1024, 1024)),
         Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=("float32",)),
         Plan(
             "scan",
@@ -248,7 +250,7 @@ def _rare_plans() -> tuple[Plan, ...]:
 
 def traffic(clock: Clock) -> Iterator[Trial]:
     """All plans at sizes from a few rows to as many as fit."""
-    for plan in (*_plans(), *_further_plans(), *_rare_plans()):
+    for plan in (*_plans(), *_further_plans(), *_rare_plans(), *_optimizer_plans()):
         for dtype in plan.dtypes:
             most = min(plan.most, _MOST_ELEMENTS[clock.device])
             for elements, columns in spread(plan.count, (4096, most), plan.columns):
@@ -265,9 +267,16 @@ def _trial(plan: Plan, dtype: str, rows: int, columns: int, clock: Clock) -> Tri
     read, written = int(plan.reads * span * width), int(plan.writes * span * width)
     cached = 0 if plan.is_cold else read
     variant = plan.variant if plan.is_inner else "outer"
-    sizes = Rows(rows, columns, plan.is_inner) if plan.is_inner else Rows(columns, rows, False)
+    sizes = _sizes(plan, rows, columns)
     kernel = Kernel(plan.family, dtype, 0, plan.work * span, read, written, sizes, cached, variant=variant)
     return Trial(kernel, partial(_prepare, plan, getattr(torch, dtype), (rows, columns), clock))
+
+
+def _sizes(plan: Plan, rows: int, columns: int) -> Rows | Chunks:
+    if plan.tensors:
+        each = rows * columns // plan.tensors
+        return Chunks(plan.tensors * -(-each // _CHUNK), min(each, _CHUNK))
+    return Rows(rows, columns, plan.is_inner) if plan.is_inner else Rows(columns, rows, False)
 
 
 def _prepare(plan: Plan, kind: torch.dtype, shape: tuple[int, int], clock: Clock) -> Calls:
