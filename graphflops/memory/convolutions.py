@@ -28,18 +28,17 @@ _WIDE_PATCH = 512  # channels of patches from which tensor cores are used for im
 _SMALL_KERNEL = 9  # positions
 _FLOAT_BYTES = 4
 _FEW_POSITIONS = 64  # of an image, below which a pointwise convolution has few rows
-_LARGE_WEIGHT, _LARGEST_WEIGHT = (
-    75_000,
-    700_000,
-)  # elements from which unaligned images are copied, few positions and more
-_NARROW, _WIDE = (
-    160,
-    384,
-)  # channels up to which the gradient of an unaligned pointwise weight is computed by batch entry
+# Elements of a weight from which images without aligned rows are copied: those of few positions, and others.
+_LARGE_WEIGHT, _LARGEST_WEIGHT = 75_000, 700_000
+# The gradient of a pointwise weight is computed by batch entry on images of more positions than the first, and on smaller
+# ones up to so many channels: of the narrower side, and of the operand where rows are not aligned.
+_MANY_POSITIONS, _NARROW, _WIDE = 424, 160, 384
 _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS = 8, 32
 _MANY_ROWS = 16_000  # positions of the whole batch from which the gradient of a weight is summed up in parts
-# Parts of a weight's gradient, by the number of its elements for each position of the kernel.
-_PARTS = ((128 * 128, 13), (256 * 256, 3))
+_TILE, _SMALLEST_TILE, _MULTIPROCESSORS = 128, 64, 132
+_MERGED = (
+    32  # channels of a group up to which they are padded to a power of two, and then to a multiple of it
+)
 
 
 class Layout(NamedTuple):
@@ -145,34 +144,38 @@ class Convolution:
         """Bytes of the workspace."""
         gathered = self.x.like().nbytes if layout.gaps else 0
         if layout.operand:
-            return gathered + self.forward_channels_last - self.weight.nbytes * layout.weight
+            return gathered + self.forward_channels_last(layout)
         if self.is_depthwise or self.is_image_stem or (self.is_product and self.is_read_in_place):
             return gathered
         return gathered + (self.x.nbytes + self.out.nbytes if self.is_pointwise else self.copies)
 
-    @property
-    def forward_channels_last(self) -> Dim:
-        """Where the operand has its channels last: the weight in that order, and an image padded to 8 channels."""
-        if self.is_depthwise or self.is_pointwise or self.is_image_stem:
+    def forward_channels_last(self, layout: Layout) -> Dim:
+        """Where operand and result have their channels last: the weight in that order, and channels padded."""
+        if self.is_depthwise or self.is_image_stem:
             return 0
-        is_padded = self.groups == 1 and self.padded != self.channels
-        weight = self.weight.nbytes
-        return (self.x.nbytes + weight) * self.padded // self.channels if is_padded else weight
+        weight = 0 if layout.weight else self.weight.nbytes
+        if self.padded == self.channels:
+            return 0 if self.is_pointwise else weight
+        if self.groups > 1:
+            return self.copies
+        return (self.x.nbytes + weight) * self.padded // self.channels
 
     def backward(self, layout: Layout, strides: Sequence[Dim]) -> Dim:
         """Bytes of the workspace beside the gradients. strides: of the result's gradient."""
         gathered = self.x.like().nbytes if layout.gaps else 0
         gathered = gathered + (self.out.nbytes if layout.operand != layout.gradient else 0)
-        own = gathered + (self.parts_channels_last if layout.operand else self.backward_row_major)
+        own = gathered + (self.backward_channels_last if layout.operand else self.backward_row_major)
         if not self.has_bias:
             return own
         axes = [axis for axis in range(self.out.rank) if axis != 1]
         return dim_max(own, reduction_bytes(self.out.shape, strides, axes, _FLOAT_BYTES))
 
     @property
-    def parts_channels_last(self) -> Dim:
-        """Parts of the gradient of a depthwise weight, in float32."""
-        if not self.is_depthwise or not self.is_half:
+    def backward_channels_last(self) -> Dim:
+        """Parts of the weight's gradient in float32, and groups whose channels are padded."""
+        if not self.is_depthwise:
+            return self.copies if self.groups > 1 and self.padded != self.channels else self.parts
+        if not self.is_half:
             return 0
         channels = ceil_div(self.weight.shape[0], _DEPTHWISE_CHANNELS) * _DEPTHWISE_CHANNELS
         return self.x.shape[0] * _DEPTHWISE_PARTS * channels * prod(self.kernel) * _FLOAT_BYTES
@@ -191,21 +194,24 @@ class Convolution:
     def is_summed_by_entry(self) -> bool:
         """Whether a product's weight gets one float32 gradient for each batch entry, added up after."""
         results, operands = self.weight.shape[0], self.weight.shape[1]
-        if _is_below(self.positions, _FEW_POSITIONS):
-            return self.is_aligned or _is_below(operands, _WIDE + 1)
-        return (
-            self.is_aligned or not self.is_half or _is_below(operands, _NARROW) or _is_below(results, _NARROW)
-        )
+        if _is_below(self.positions, _FEW_POSITIONS) and not self.is_aligned:
+            return _is_below(operands, _WIDE + 1)
+        if not self.is_half or not _is_below(self.positions, _MANY_POSITIONS + 1):
+            return True
+        return _is_below(operands, _NARROW + 1) or _is_below(results, _NARROW + 1)
 
     @property
     def parts(self) -> Dim:
-        """Parts of the gradient of a small weight in float32, which many positions add to."""
+        """Parts of the gradient of a small weight in float32: as many as keep the GPU busy, if many positions add to it."""
         rows = self.x.shape[0] * prod(self.out.shape[2:])
-        elements = self.weight.shape[0] * self.weight.shape[1]
-        if self.groups > 1 or _is_below(rows, _MANY_ROWS) or not isinstance(elements, int):
+        wide, high, taps = (*self.weight.shape[:2], prod(self.kernel))
+        if self.groups > 1 or _is_below(rows, _MANY_ROWS):
             return 0
-        parts = next((parts for limit, parts in _PARTS if elements <= limit), 0)
-        return parts * prod(self.weight.shape) * _FLOAT_BYTES
+        if not isinstance(wide, int) or not isinstance(high, int) or not isinstance(taps, int):
+            return 0
+        tiles = -(-wide // _TILE) * -(-high // _TILE) * taps
+        others = max(0, _MULTIPROCESSORS // tiles - 1)
+        return others * _tiled(wide) * _tiled(high) * taps * _FLOAT_BYTES
 
     @property
     def copies(self) -> Dim:
@@ -220,12 +226,19 @@ class Convolution:
 
     @property
     def padded(self) -> Dim:
-        """The channels; in half precision filled up to a multiple of 8, in a group to a power of two."""
+        """The channels; in half precision filled up to a multiple of 8, in a group to a power of two or a multiple of 32."""
         if not self.is_half:
             return self.channels
         if self.groups == 1:
             return ceil_div(self.channels, _ALIGNED) * _ALIGNED
-        return 1 << (self.channels - 1).bit_length() if isinstance(self.channels, int) else self.channels
+        if _is_below(self.channels, _MERGED) and isinstance(self.channels, int):
+            return 1 << (self.channels - 1).bit_length()
+        return ceil_div(self.channels, _MERGED) * _MERGED
+
+
+def _tiled(channels: int) -> int:
+    """Channels filled up to whole tiles of a product."""
+    return _SMALLEST_TILE if channels <= _SMALLEST_TILE else -(-channels // _TILE) * _TILE
 
 
 def _is_below(size: Dim, limit: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import dim_max, total
+from graphflops.graph import Ref
 from graphflops.memory.attention import AttentionMemory
 from graphflops.memory.forms import by_form, places_by_form
 from graphflops.memory.products import operand_copies
@@ -71,5 +72,8 @@ class OnGpu(CallByCall):
         attention = self.attention(call)
         if attention is not None and not attention.is_fused and call.gradient is not None:
             return [*attention.saved_operands]
-        copies = self.saved_copies(call)
+        copies = {*self.saved_copies(call)}
+        mask = call.node.arguments().get("mask")
+        if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
+            copies.add(mask.name)
         return [name for name in super().saved_values(call) if name not in copies]

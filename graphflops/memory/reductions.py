@@ -2,7 +2,7 @@
 
 PyTorch's kernel gives every result to one block while that keeps the GPU busy. With fewer results than blocks it cuts the
 reduced elements among several blocks, each of which writes one partial result for each of its threads. The sizes are
-those of `setReduceConfig` and `global_memory_size` in aten/src/ATen/native/cuda/Reduce.cuh, and those of 4,000 reductions
+those of `setReduceConfig` and `global_memory_size` in aten/src/ATen/native/cuda/Reduce.cuh, and those of 16,000 reductions
 that an H200 ran (PyTorch 2.11). A size that is open counts as large.
 """
 
@@ -50,7 +50,7 @@ def reduction_bytes(shape: Sequence[Dim], strides: Sequence[Dim], axes: Collecti
     each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
     groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
     target = _MULTIPROCESSORS * (_THREADS_EACH // (width * height))
-    if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, _MULTIPROCESSORS - 1, unknown=True):
+    if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
         return 0
     blocks = dim_max(
         dim_min(ceil_div(target, groups), ceil_div(each, _FEWEST_VALUES)), ceil_div(each, _MOST_VALUES)

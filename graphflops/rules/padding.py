@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, floor_div, prod
+from graphflops.dims import Dim, at_least, floor_div, prod
 from graphflops.rules.arrangement import bordered, columns_to_image
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, shown, tensors_of
@@ -63,7 +64,7 @@ def pad_gradient(call: ForwardCall) -> Estimate:
     x: TensorType = call.arguments["x"]
     (out,) = tensors_of(call.estimate.out)
     if call.arguments.get("mode", "constant") in ("constant", 0):
-        return Estimate((x.like(),), reads=(x.like(),))
+        return constant_pad_gradient(call)
     return mirror_pad_backward(out.like(), x, ())
 
 
@@ -71,7 +72,9 @@ def pad_gradient(call: ForwardCall) -> Estimate:
 def constant_pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient, copied."""
     x: TensorType = call.arguments["x"]
-    return Estimate((x.like(),), reads=(x.like(),))
+    (out,) = tensors_of(call.estimate.out)
+    is_cut = at_least(x.numel, out.numel)
+    return Estimate((x.like(),), reads=(out.like() if is_cut else replace(out, stored=x.numel),))
 
 
 def windows(size: Dim, kernel: Dim, dilation: Dim, padding: Dim, stride: Dim) -> Dim:
