@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.graph import Ref
+from graphflops.memory.shared_heads import with_shared_heads
 from graphflops.memory.statements import code_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.attention import AttentionUse
+    from graphflops.cost import Value
     from graphflops.graph import Argument, Node
     from graphflops.passes.program import PricedCall
 
@@ -27,23 +29,26 @@ _COMBINES = frozenset({"add", "where"})
 _SDPA = "scaled_dot_product_attention"
 
 
-def as_run(calls: Sequence[PricedCall], attentions: Iterable[AttentionUse]) -> Sequence[PricedCall]:
-    """The calls that eager execution makes: `calls` without the masks that it does not build."""
+def as_run(
+    calls: Sequence[PricedCall], attentions: Iterable[AttentionUse], values: Mapping[str, Value]
+) -> Sequence[PricedCall]:
+    """The calls that eager execution makes: `calls` without the masks that it does not build, and what comes of these."""
     made, nothing = _masks(calls)
     if not made:
         return calls
     uses = {name: use for use in attentions for name in use.calls}
     instead: dict[str, str] = {}  # by result of a call that goes: the value that takes its place
-    kept = []
+    kept, unmasked = [], []
     for call in calls:
         mask = _mask_of(call.node)
         if mask in made and (mask in nothing or _is_flag(uses.get(call.node.name))):
             call = _without_mask(call, mask, is_causal=mask not in nothing)
+            unmasked.append(call.node.name)
         elif (other := _other_operand(call, nothing)) is not None and call.node.outputs[0] is not None:
             instead[call.node.outputs[0]] = instead.get(other, other)
             continue
         kept.append(_renamed(call, instead) if instead.keys() & set(call.uses) else call)
-    return _used(kept, made)
+    return with_shared_heads(_used(kept, made), unmasked, values)
 
 
 def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:

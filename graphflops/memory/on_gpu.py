@@ -12,7 +12,7 @@ from graphflops.memory.products import operand_copies
 from graphflops.passes.program import CallByCall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from graphflops.dims import Dim
     from graphflops.memory.runs import Runs
@@ -32,6 +32,10 @@ class OnGpu(CallByCall):
     def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares, by how operands lie."""
         return self.run.owners
+
+    def copied(self) -> Container[str]:
+        """Results of reshapes that copy."""
+        return self.layouts.copies
 
     @by_form
     def attention(self, call: PricedCall) -> AttentionMemory | None:

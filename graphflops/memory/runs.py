@@ -78,7 +78,7 @@ class Runs:
             calls = with_fast_paths(graph.calls, graph.values, weights, graph.graph.returned)
             if calls is graph.calls:
                 return self.of(graph)
-        calls = as_run(calls, self.attentions) if self.is_eager else calls
+        calls = as_run(calls, self.attentions, graph.values) if self.is_eager else calls
         return Run(calls, Layouts(calls, graph.values, graph.graph.orders))
 
 

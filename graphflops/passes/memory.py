@@ -113,7 +113,7 @@ class _Liveness:
         self.graph = graph.graph
         self.execution = execution
         self.root = execution.owners()
-        self.bytes = _sizes(self.root, graph.values, execution.unstored())
+        self.bytes = _sizes(self.root, graph.values, execution)
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         marks = graph.graph.recomputed if execution.training else {}
         self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
@@ -212,13 +212,17 @@ class _Liveness:
         return {checkpoint.last: partial(rerun, checkpoint) for checkpoint in self.checkpoints}
 
 
-def _sizes(root: Mapping[str, str], values: Mapping[str, Value], unstored: Container[str]) -> dict[str, Dim]:
+def _sizes(root: Mapping[str, str], values: Mapping[str, Value], execution: CallByCall) -> dict[str, Dim]:
     """Bytes of each value that owns memory; equal types are measured once."""
     measured: dict[int, Dim] = {}
     sizes: dict[str, Dim] = {}
+    unstored, copied = execution.unstored(), execution.copied()
     for name, owner in root.items():
         value = values[name]
         if name == owner and name not in unstored and isinstance(value, TensorType):
+            if name in copied:
+                sizes[name] = value.like().nbytes
+                continue
             if id(value) not in measured:
                 measured[id(value)] = value.nbytes
             sizes[name] = measured[id(value)]

@@ -262,6 +262,10 @@ class CallByCall:
         """Values that never take memory of their own."""
         return ()
 
+    def copied(self) -> Container[str]:
+        """Results of layout operators that are copies: all of their elements take memory, also those that repeat others."""
+        return ()
+
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
         """Memory that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""
         return 0 if saved != 0 else call.estimate.workspace  # what is saved was the workspace
