@@ -42,7 +42,7 @@ _MERGED = (
 
 
 class Layout(NamedTuple):
-    """Which tensors of a convolution have their channels last. gaps: whether the operand is a part of a larger tensor."""
+    """Which tensors of a convolution have their channels last. gaps: whether the operand must be copied first."""
 
     operand: bool = False
     gaps: bool = False
@@ -133,6 +133,11 @@ class Convolution:
         return is_small or (self.is_half and len(self.kernel) > 2) or self.x.shape[0] == 1
 
     @property
+    def is_grouped_sequence(self) -> bool:
+        """A kernel over sequences in groups, as embeds positions of speech: no tensor cores."""
+        return self.groups > 1 and len(self.kernel) == 1 and not self.is_pointwise
+
+    @property
     def is_read_in_place(self) -> bool:
         """Whether a product reads tensors in row-major order: where rows are aligned, or copies would cost more."""
         if not self.is_half or self.is_aligned or self.positions == 1:
@@ -145,7 +150,9 @@ class Convolution:
         gathered = self.x.like().nbytes if layout.gaps else 0
         if layout.operand:
             return gathered + self.forward_channels_last(layout)
-        if self.is_depthwise or self.is_image_stem or (self.is_product and self.is_read_in_place):
+        if self.is_depthwise or self.is_image_stem or self.is_grouped_sequence:
+            return gathered
+        if self.is_product and self.is_read_in_place:
             return gathered
         return gathered + (self.x.nbytes + self.out.nbytes if self.is_pointwise else self.copies)
 

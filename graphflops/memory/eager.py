@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.passes.program import PricedCall
 
+_SEQUENCE_AXES = 3
+
 
 class Eager(OnGpu):
     """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
@@ -27,11 +29,24 @@ class Eager(OnGpu):
         return self.run.held_until
 
     @cached_property
-    def row_major_gradients(self) -> frozenset[str]:
-        """What batch norms with fixed statistics read: their gradients lie in row-major order."""
-        norms = [call for call in self.calls if call.node.operator.name == "batch_norm"]
-        fixed = [call for call in norms if not call.node.arguments().get("training")]
-        return frozenset(call.tensors(self.values)[0] for call in fixed)
+    def other_gradients(self) -> frozenset[str]:
+        """Results of convolutions whose gradients lie in another order than they do.
+
+        Those that a batch norm with fixed statistics reads have it in row-major order; sequences that are transposed after
+        elementwise calls have it transposed.
+        """
+        found: set[str] = set()
+        transposed: set[str] = set()
+        for call in reversed(self.calls):
+            operator, names = call.node.operator, call.tensors(self.values)
+            if operator.name == "batch_norm" and not call.node.arguments().get("training"):
+                found.update(name for name in names[:1] if self.layouts.has_channels_last(name))
+            goes_on = operator.kind in ("elementwise", "dropout") and call.node.outputs[0] in transposed
+            if goes_on or operator.name in ("transpose", "permute"):
+                transposed.update(names[:1])
+            if operator.kind == "convolution" and len(self.layouts.typed(names[0]).shape) == _SEQUENCE_AXES:
+                found.update(transposed.intersection(call.node.outputs))
+        return frozenset(name for name in found if name is not None)
 
     @by_form
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
@@ -63,16 +78,16 @@ class Eager(OnGpu):
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of the CUDA kernels."""
-        return self.backward_of(call, call.node.outputs[0] in self.row_major_gradients)
+        return self.backward_of(call, call.node.outputs[0] in self.other_gradients)
 
     @by_form
-    def backward_of(self, call: PricedCall, has_row_major_gradient: bool) -> Dim:
-        """The same, by whether the gradient of the result lies in row-major order, whatever the result does."""
+    def backward_of(self, call: PricedCall, has_other_gradient: bool) -> Dim:
+        """The same, by whether the gradient of the result lies in another order than the result."""
         layers = Recurrent.of(call, self.values)
         if layers is not None:
             return layers.workspace
         own = super().backward_bytes(call)
-        return own + kernels.backward_bytes(call, self.layouts, has_row_major_gradient)
+        return own + kernels.backward_bytes(call, self.layouts, has_other_gradient)
 
     @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:

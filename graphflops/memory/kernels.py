@@ -31,6 +31,7 @@ _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 # Tensors of the result's size that PyTorch's formula of a gradient makes on its way, beside the gradient: for a power,
 # `grad * (exponent * x.pow(exponent - 1))` makes two (tools/autograd/derivatives.yaml).
 _TEMPORARIES = {"pow": 2, "rsqrt": 2, "sqrt": 1, "abs": 1, "sin": 1, "cos": 1, "softmax": 1}
+_SEQUENCE_AXES = 3
 # Operators whose gradient autograd gives the whole operand, though only its shape is needed.
 _KEEPING_OPERAND = frozenset({"max_pool", "adaptive_max_pool"})
 
@@ -47,16 +48,16 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     return _reduction(call, layouts) if name in _SUMMED or name == "adaptive_avg_pool" else 0
 
 
-def backward_bytes(call: PricedCall, layouts: Layouts, has_row_major_gradient: bool) -> Dim:
+def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Dim:
     """Bytes that the kernels of a call's gradients need beside what they read and write.
 
-    has_row_major_gradient: whether the gradient of the result lies in row-major order, whatever the result does.
+    has_other_gradient: whether the gradient of the result lies in another order than the result does.
     """
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     out = _tensor(call.node.outputs[0], values)
     if kind == "convolution":
         found = Convolution.of(call, values)
-        return 0 if found is None else _convolution_backward(found, call, layouts, has_row_major_gradient)
+        return 0 if found is None else _convolution_backward(found, call, layouts, has_other_gradient)
     if out is None:
         return 0
     if name in _TEMPORARIES:
@@ -83,19 +84,20 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
 
 
 def _convolution_backward(
-    found: Convolution, call: PricedCall, layouts: Layouts, has_row_major_gradient: bool
+    found: Convolution, call: PricedCall, layouts: Layouts, has_other_gradient: bool
 ) -> Dim:
     layout, name = _layout(call, layouts), call.node.outputs[0] or ""
-    is_last = layout.operand and not has_row_major_gradient
-    strides = layouts.of(name) if is_last == layout.operand else row_major(found.out.shape)
+    shape, is_last = found.out.shape, layout.operand != has_other_gradient
+    order = (0, *range(2, len(shape)), 1) if is_last else None
+    strides = row_major(shape, order) if has_other_gradient else layouts.of(name)
     return found.backward(layout._replace(gradient=is_last), strides)
 
 
 def _layout(call: PricedCall, layouts: Layouts) -> Layout:
-    """How the tensors of a convolution lie."""
+    """How the tensors of a convolution lie. Sequences are copied into row-major order first (Convolution.cpp of ATen)."""
     x, weight, *_ = call.tensors(layouts.values)
     is_weight_last, shape = layouts.has_channels_last(weight), layouts.typed(x).shape
-    is_last = is_weight_last or layouts.has_channels_last(x)
+    is_last = len(shape) > _SEQUENCE_AXES and (is_weight_last or layouts.has_channels_last(x))
     order = (0, *range(2, len(shape)), 1) if is_last else None
     wanted = zip(shape, layouts.of(x), row_major(shape, order), strict=True)
     gaps = any(differ(own, step) for size, own, step in wanted if size != 1)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
+_SEQUENCE_AXES = 3
 _SINGLE, _HEADS_INSIDE = (
     32,
     (0, 2, 1, 3),
@@ -161,6 +162,8 @@ class Layouts:
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
         read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
+        if operator.kind == "convolution" and self.typed(x).rank == _SEQUENCE_AXES:
+            return False  # it copies its operand into row-major order
         return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:

@@ -57,7 +57,9 @@ def _before_repeat(
 def _grouped(call: PricedCall, own: Sequence[str], values: Mapping[str, Value]) -> PricedCall:
     """The attention on keys and values whose heads are shared."""
     names = dict(zip(_OPERANDS[1:], own, strict=True))
-    given = {name: Ref(names[name]) if name in names else value for name, value in call.node.arguments().items()}
+    given = {
+        name: Ref(names[name]) if name in names else value for name, value in call.node.arguments().items()
+    }
     given["enable_gqa"] = True
     node = replace(call.node, args=(), kwargs=tuple(given.items()))
     gradient = call.gradient

@@ -1,0 +1,88 @@
+"""Convolutions over sequences and shared heads: predicted, against bytes that an H200 measured (PyTorch 2.11, bfloat16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+
+HEADER = 147  # bytes of cuDNN's own at most, which are not predicted
+
+
+class Transposed(nn.Module):
+    """A convolution over a sequence whose channels are the innermost axis in memory, as text and speech have them."""
+
+    def __init__(self, conv: nn.Conv1d) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x.transpose(1, 2))
+
+
+# By convolution and sequence: the peak of requested bytes during the call less operands and result.
+MEASURED = [
+    (
+        nn.Conv1d(768, 768, 1, groups=4),
+        (8, 256, 768),
+        9_437_248,
+    ),  # operand twice: in row-major order, and back
+    (nn.Conv1d(768, 3072, 1, groups=4), (8, 256, 768), 18_874_432),
+    (nn.Conv1d(768, 768, 128, stride=2, padding=64, groups=16), (2, 99, 768), 304_128),  # the operand once
+]
+
+
+@pytest.mark.parametrize(("conv", "shape", "measured"), MEASURED, ids=lambda value: str(value)[:60])
+def test_sequences_are_copied_into_row_major_order(
+    conv: nn.Conv1d, shape: tuple[int, ...], measured: int
+) -> None:
+    x = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    program = graphflops.capture(Transposed(conv).to("meta", torch.bfloat16), (x,))
+    graph, eager = (
+        graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
+    )
+    assert measured - HEADER <= eager - graph <= measured
+
+
+BATCH, HEADS, SHARED, LENGTH, WIDTH = 2, 12, 4, 512, 64
+
+
+class Grouped(nn.Module):
+    """Keys and values of few heads, which are repeated because an export has a mask, as transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = nn.Linear(HEADS * WIDTH, HEADS * WIDTH, bias=False)
+        self.k, self.v = (nn.Linear(HEADS * WIDTH, SHARED * WIDTH, bias=False) for _ in range(2))
+
+    def create_causal_mask(self, x: Any) -> Any:
+        places = torch.arange(LENGTH)
+        return (places[None, :] <= places[:, None])[None, None].expand(x.shape[0], 1, LENGTH, LENGTH)
+
+    def attend(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        k, v = (
+            x[:, :, None].expand(-1, -1, HEADS // SHARED, -1, -1).reshape(BATCH, HEADS, LENGTH, WIDTH)
+            for x in (k, v)
+        )
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask)
+
+    def forward(self, x: Any) -> Any:
+        mask = self.create_causal_mask(x)
+        q, k, v = (
+            part(x).view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for part in (self.q, self.k, self.v)
+        )
+        return self.attend(q, k, v, mask)
+
+
+@pytest.mark.parametrize(("dtype", "kernel"), [(torch.float32, "math"), (torch.bfloat16, "cudnn")])
+def test_heads_that_only_an_export_repeats_are_shared(dtype: torch.dtype, kernel: str) -> None:
+    """In float32 no fused kernel takes shared heads; in half precision keys and values stay as they are."""
+    model = Grouped().to(dtype)
+    program = torch.export.export(model, (torch.zeros(BATCH, LENGTH, HEADS * WIDTH, dtype=dtype),))
+    report = graphflops.analyze(program, training=True, device="h200")
+    assert [use.kernel for use in report.attentions] == [kernel]
+    assert not [held.name for held in report.memory_use[1].timeline.held if held.name.startswith("reshape")]
