@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphflops.attention.kernel import last_refusal
 from graphflops.devices import complete, device
 from graphflops.docstrings import docstring
-from graphflops.errors import ModelError
+from graphflops.errors import FileError, ModelError, shown
 from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
 from graphflops.time.kernel import Kernel, Product
@@ -291,6 +291,10 @@ def audited(
     from graphflops.loading import analyze
     from graphflops.onnx_audit.audit import audit
 
+    if on is None and model.endswith(".pt2"):
+        raise FileError(
+            f"{shown(model)}: is not an ONNX model; of a .pt2 the time is audited: name a device with --device"
+        )
     found = ModelFindings(model, ())
     if on is None or not _is_program_of_torch(model):
         found = audit(model, codes=codes, progress=progress, **sizes).of_model()

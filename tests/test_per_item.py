@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from graphflops import Training, analyze, mfu
+from graphflops.cli import main
 from graphflops.devices import device
 from graphflops.errors import ModelError
 
@@ -70,3 +73,23 @@ def test_a_step_has_all_of_its_micro_steps() -> None:
 def test_an_axis_that_is_not_there() -> None:
     with pytest.raises(ModelError, match=r"no input has this axis; there are ids\[0\], ids\[1\]"):
         analyze(DECODER).per("ids[2]")
+
+
+def test_a_table_of_it_and_its_json() -> None:
+    arguments = ["analyze", str(DECODER), "--per", "ids[1]"]
+    table = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}).stdout
+    assert "…" not in table
+    assert max(map(len, table.splitlines())) <= 80
+    rows = json.loads(CliRunner().invoke(main, [*arguments, "--format", "json"]).stdout)
+    assert rows[0] == {
+        "per entry of ids[1]": "dense",
+        "forward": 2 * N + ATTENTION,
+        "training": 3 * (2 * N + ATTENTION),
+        "what is counted": "matrix work, hidden pairs too",
+    }
+
+
+def test_a_price_takes_a_device() -> None:
+    result = CliRunner().invoke(main, ["analyze", str(DECODER), "--price-per-hour", "3"])
+    assert result.exit_code == 2
+    assert "name a device with --device" in result.stderr

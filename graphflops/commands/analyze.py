@@ -110,6 +110,8 @@ def _one(
     form = formats.chosen("Report", form, output)
     formats.refuse("Sweep" if sweeps else "Report", form, cut)
     report = replace(files.report_of(model, **given), price_per_hour=price_per_hour)
+    if price_per_hour is not None and report.totals.time is None:
+        raise click.UsageError("--price-per-hour takes a predicted time: name a device with --device")
     content: object = report
     if sweeps:
         from graphflops.sweep import Sweep
@@ -141,7 +143,7 @@ def _per_item(
     from graphflops.render.per_item import listing
 
     form = formats.chosen("Listing", form, output)
-    content = listing(files.report_of(models[0], **given).per(axis))
+    content = listing(files.report_of(models[0], **given).per(axis), exact=form in ("json", "csv"))
     files.write(formats.render(content, form, **files.screen(output)), output)
 
 

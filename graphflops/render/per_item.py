@@ -8,34 +8,31 @@ from graphflops.render.listing import Listing
 from graphflops.render.text import number
 
 if TYPE_CHECKING:
-    from graphflops.per_item import Convention, PerItem
+    from collections.abc import Callable
+
+    from graphflops.per_item import PerItem
 
 
-def listing(found: PerItem) -> Listing:
-    """FLOPs by convention, and the parameters behind them."""
+_COUNTED = {
+    "dense": "matrix work, hidden pairs too",
+    "visible": "without hidden pairs",
+    "active": "2N or 6N and attention",
+    "total": "2N or 6N and attention, all experts",
+}
+
+
+def listing(found: PerItem, *, exact: bool) -> Listing:
+    """FLOPs by convention, and the parameters behind them. exact: whole numbers, for programs."""
+    shown: Callable[[int], str | int] = (lambda n: n) if exact else number
     heads = (f"per entry of {found.axis}", "forward", "training", "what is counted")
-    counted = {
-        "dense": "matrix work that runs, also what masks make skippable",
-        "visible": "the same without hidden pairs",
-        "active": "2N or 6N of the parameters that an item is multiplied by, and attention",
-        "total": "2N or 6N of all multiplied parameters, all experts included, and attention",
+    rows: list[tuple[str | int, ...]] = [
+        (name, *(shown(round(getattr(phase, name))) for phase in (found.forward, found.training)), what)
+        for name, what in _COUNTED.items()
+    ]
+    parameters = {
+        "active parameters": (found.active_parameters, "N of active"),
+        "parameters": (found.parameters, "N of total, lookups left out"),
+        "items": (found.items, "in one run"),
     }
-    rows = [
-        (name, _figure(found.forward, name), _figure(found.training, name), what)
-        for name, what in counted.items()
-    ]
-    parameters = [
-        ("active parameters", number(found.active_parameters), "", "N of the third line"),
-        (
-            "parameters",
-            number(found.parameters),
-            "",
-            "N of the fourth line; embeddings that are looked up are not in it",
-        ),
-        ("items", number(found.items), "", "in one run"),
-    ]
-    return Listing(heads, [*rows, *parameters])
-
-
-def _figure(convention: Convention, name: str) -> str:
-    return number(round(getattr(convention, name)))
+    rows += [(name, shown(count), "", what) for name, (count, what) in parameters.items()]
+    return Listing(heads, rows)

@@ -40,6 +40,14 @@ def test_every_figure_has_a_source(name):
     assert all(source for source in known.sources.values())
 
 
+@pytest.mark.parametrize("name", ["h100", "h200", "a100", "l4", "l40s", "mi300x", "rtx4090"])
+def test_peaks_follow_from_lanes_and_clock(name):
+    """A multiprocessor has 128 float32 lanes (an A100's 64), each of which multiplies and adds once a cycle."""
+    known = device(name)
+    lanes = 64 if name == "a100" else 128
+    assert 2 * lanes * known.multiprocessors * known.clock_hz == pytest.approx(known.vector, rel=0.01)
+
+
 def test_a_device_that_was_not_measured_has_the_constants_of_another():
     assert device("l4").rates_of == "h200"
     assert device("l4").rates == device("h200").rates

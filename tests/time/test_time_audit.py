@@ -49,3 +49,9 @@ def test_each_check_is_explained() -> None:
         result = CliRunner().invoke(cli.main, ["audit", "--explain", check.code])
         assert check.name in result.stdout
         assert check.fix in result.stdout
+
+
+def test_an_archive_is_audited_for_a_device() -> None:
+    result = CliRunner().invoke(cli.main, ["audit", str(SAMPLES / "gqa_transformer.pt2")])
+    assert result.exit_code == 1
+    assert "name a device with --device" in result.stderr
