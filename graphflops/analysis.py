@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Device
     from graphflops.memory.on_gpu import OnGpu
-    from graphflops.passes.program import PricedProgram
+    from graphflops.memory.runs import Runs
+    from graphflops.passes.program import MemoryUse, PricedProgram
     from graphflops.report import Execution, Report
     from graphflops.training import Training
 
@@ -75,9 +76,9 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     from graphflops.memory.ledger import ledger
     from graphflops.memory.runs import Runs
 
-    runs = Runs(program.attentions, is_eager=chosen == "eager")
+    runs = Runs(program.attentions, is_eager=chosen == "eager", is_compiled=chosen == "compiled")
     rules = _memory_rules(chosen)
-    memory = memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
+    memory = _memory_use(program, chosen, rules, runs)
     if rules is not None and program.attentions:
         from graphflops.memory.chosen_kernels import with_kernels
 
@@ -110,6 +111,17 @@ def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training |
 
     step = training_of(training)
     return trained_program(graph, step), step
+
+
+def _memory_use(
+    program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, runs: Runs
+) -> MemoryUse:
+    """What is held when."""
+    if execution == "compiled":
+        from graphflops.memory.compiled import compiled_memory_use
+
+        return compiled_memory_use(program, runs)
+    return memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
 
 
 def _memory_rules(execution: Execution) -> type[OnGpu] | None:

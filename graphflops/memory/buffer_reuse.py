@@ -18,7 +18,9 @@ class Buffer(NamedTuple):
     """A tensor that a kernel makes.
 
     first, last: positions of the calls that make it and that read it last; end, where it outlives the graph, is behind all.
-    over: tensors that it may be written over, which its kernel is the last to read.
+    over: tensors that it may be written over, which its kernel is the last to read. is_given: whether it is there before
+    the graph runs; then a result may be written over it, but others do not take its memory later. is_fresh: whether a
+    library allocates it, so that it takes no free memory.
     """
 
     name: str
@@ -26,6 +28,8 @@ class Buffer(NamedTuple):
     first: int
     last: int
     over: tuple[str, ...] = ()
+    is_given: bool = False
+    is_fresh: bool = False
 
 
 def reused(buffers: Sequence[Buffer], end: int) -> dict[str, str]:
@@ -43,10 +47,12 @@ def reused(buffers: Sequence[Buffer], end: int) -> dict[str, str]:
     for buffer in buffers:
         for position in range(place, buffer.first):
             for gone in ends.pop(position, ()):
-                if gone.name not in taken:
+                if gone.name not in taken and not gone.is_given:
                     free[gone.size].append((position, instead.get(gone.name, gone.name)))
         place = max(place, buffer.first)
         ends[buffer.last].append(buffer)
+        if buffer.is_given:
+            continue
         over = next(
             (name for name in buffer.over if sizes.get(name) == buffer.size and name not in taken), None
         )
@@ -55,7 +61,7 @@ def reused(buffers: Sequence[Buffer], end: int) -> dict[str, str]:
             name = instead[buffer.name] = instead.get(over, over)
             free[buffer.size] = [entry for entry in free[buffer.size] if entry[1] != name]
             continue
-        if free[buffer.size]:
+        if free[buffer.size] and not buffer.is_fresh:
             since, name = free[buffer.size][-1]
             between = live[since + 1 : buffer.first]
             if buffer.size + max(between, default=0) <= most:

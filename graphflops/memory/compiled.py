@@ -1,240 +1,249 @@
-"""Execution under torch.compile: fused chains make no tensors, and gradients recompute what is cheap to recompute.
+"""Memory under torch.compile: of the kernels that inductor makes of a program's forward and of its backward.
 
-A value takes memory only if another kernel reads it. A kernel that reads an operand for the last time writes its result over
-it. For the gradients the partitioner keeps what products, convolutions and attention read; what other gradients read is
-computed again from kept values where elementwise calls alone lead to it.
+Calls become operators of a joint graph of forward and backward; the partitioner chooses what is saved between the two; each
+graph becomes kernels in the order that inductor prefers, whose results take the memory of others where it would reuse it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from graphflops.dims import dim_max, total
+from graphflops.dims import dim_max
 from graphflops.memory.buffer_reuse import Buffer, reused
-from graphflops.memory.layouts import at_some_size
+from graphflops.memory.eager import Eager
+from graphflops.memory.inductor.backward import BackwardLowering
+from graphflops.memory.inductor.forward import ForwardLowering
+from graphflops.memory.inductor.fusing import kernels
+from graphflops.memory.inductor.joint_graph import JointGraph
+from graphflops.memory.inductor.ordering import lowest_peak
+from graphflops.memory.inductor.partition import Partition
 from graphflops.memory.on_gpu import OnGpu
-from graphflops.passes.fusion import fused, is_fusible, is_view
+from graphflops.passes.memory import Peaks, memory_use
+from graphflops.passes.meter import Meter
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.dims import Dim
+    from graphflops.memory.inductor.fusing import Kernel
+    from graphflops.memory.inductor.joint_graph import Op
     from graphflops.memory.runs import Runs
-    from graphflops.passes.program import PricedCall, PricedGraph
+    from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
+    from graphflops.report import Timeline
 
-_COMPUTED_AGAIN = frozenset(
-    (
-        *("elementwise", "comparison", "logic", "cast", "identity", "creation", "movement"),
-        *("dropout", "random", "normalisation"),
-    )
-)
-
-
-_INLINED = _COMPUTED_AGAIN - {"normalisation"} | {"gather"}
-_MOST_READ = (
-    4  # tensors that a value is computed from before it is stored (inductor's realize_reads_threshold)
-)
-
-_ALIGNED = 8  # channels of an operand of tensor cores
+_AGAIN = " again"  # after the name of a tensor that the backward computes a second time
 
 
 class Compiled(OnGpu):
-    """Memory of the kernels that inductor makes of a graph."""
+    """The calls that torch.compile traces, with their layouts and attention kernels."""
 
-    def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
-        super().__init__(graph, training, runs)
-        self.fusion = fused(self.calls, self.values)
-        self.root = super().owners()
-        self.maker = {
-            name: place
-            for place, call in enumerate(self.calls)
-            for name in call.node.outputs
-            if name is not None
+
+def compiled_memory_use(program: PricedProgram, runs: Runs) -> MemoryUse:
+    """The peaks of a compiled program; torch.compile leaves programs with recurrent layers to eager execution."""
+    if any(call.node.operator.kind == "recurrent" for call in program.main.calls):
+        return memory_use(program, partial(Eager, runs=runs))
+    return memory_use(program, partial(Compiled, runs=runs), _CompiledPeaks)
+
+
+class _CompiledPeaks(Peaks):
+    """Measures the graphs of a compiled program."""
+
+    def measured(
+        self,
+        execution: CallByCall,
+        graph: PricedGraph,
+        peaks: Sequence[Sequence[Peak]],
+        resident: Iterable[str],
+        seeds: Sequence[str] | None,
+        earlier: Iterable[str],
+    ) -> tuple[Peak, Timeline, int]:
+        """The peak of a graph, what is held when, and how many of the entries outlive it."""
+        assert isinstance(execution, OnGpu)
+        inside = {
+            call.node.name: dim_max(*(peak.bytes for peak in found))
+            for call, found in zip(execution.calls, peaks, strict=True)
+            if found
         }
-        self.returned = {self.root.get(name, name) for name in graph.graph.returned}
-        self.kept = self.for_gradients() if training else set()
-        self.calls = self.with_inlined()
+        joint = _joint_graph(execution, graph, inside, dict(self.sizes.hints), seeds)
+        run = _Run(joint, Meter(self.sizes))
+        for name in dict.fromkeys(resident):
+            value = execution.values.get(name)
+            if isinstance(value, TensorType):
+                run.meter.take(name, value.nbytes, "input")
+        for name in earlier:
+            run.hold_gradient(name, execution)
+        turn = run.graphs(is_training=seeds is not None)
+        return run.meter.peak(), *run.meter.timeline(turn)
 
-    def with_inlined(self) -> list[PricedCall]:
-        """The calls; those that compute an operand again read what it is computed from."""
-        by_kernels = {
-            self.root.get(name, name)
-            for call in self.calls
-            if not is_fusible(call) and not is_view(call)
-            for name in call.uses
-        }
-        self.sources: dict[str, tuple[str, ...]] = {}  # by value that is computed again wherever it is read
-        found = []
-        for call in self.calls:
-            read = dict.fromkeys(
-                source for name in call.uses for source in self.sources.get(self.root.get(name, name), ())
-            )
-            for name in call.node.outputs:
-                if (
-                    name is None
-                    or self.root.get(name) != name
-                    or name in by_kernels | self.returned | self.kept
-                ):
-                    continue
-                own = tuple(
-                    dict.fromkeys(
-                        x
-                        for use in call.uses
-                        for x in self.sources.get(self.root.get(use, use), (self.root.get(use, use),))
-                    )
-                )
-                if call.node.operator.kind in _INLINED and not call.in_place and len(own) <= _MOST_READ:
-                    self.sources[name] = own
-            is_more = read and is_fusible(call)
-            found.append(replace(call, uses=(*call.uses, *read), form=None) if is_more else call)
-        return found
 
-    def read_outside(self) -> set[str]:
-        """Owners of memory that another kernel than their own reads, that gradients read, or that are results."""
-        found = self.returned | self.kept
-        for place, call in enumerate(self.calls):
-            if is_view(call):
-                continue
-            for name in call.uses:
-                owner = self.root.get(name, name)
-                if (
-                    owner in self.maker
-                    and owner not in self.sources
-                    and self.group(self.maker[owner]) != self.group(place)
-                ):
-                    found.add(owner)
-        return found
-
-    def group(self, place: int) -> int:
-        """The kernel of a call; a view has none."""
-        return self.fusion.group_of.get(place, -1)
-
-    def unstored(self) -> set[str]:
-        """Values inside of one kernel."""
-        made = {owner for owner in self.root.values() if owner in self.maker}
-        return {owner for owner in made if is_fusible(self.calls[self.maker[owner]])} - self.read_outside()
-
-    def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares: that of a view, and the buffer that it takes from another."""
-        last: dict[str, int] = {}
-        for place, call in enumerate(self.calls):
-            last.update((self.root[name], place) for name in call.uses if name in self.root)
-        end = len(self.calls)
-        last.update(dict.fromkeys(self.returned | self.kept, end))
-        inside = [frozenset(places) for places in self.fusion.groups]
-        buffers = []
-        stored = self.read_outside() | {name for name in self.root.values() if name in self.maker} - set(
-            self.unstored()
+def _joint_graph(
+    execution: OnGpu,
+    graph: PricedGraph,
+    inside: Mapping[str, Dim],
+    values: Mapping[str, int],
+    seeds: Sequence[str] | None,
+) -> JointGraph:
+    """The joint graph of a program, without gradients where there are no seeds. inside: peaks of nested graphs by call."""
+    joint = JointGraph(values)
+    for entry in graph.graph.inputs:
+        value = execution.values.get(entry.name)
+        joint.inputs[entry.name] = True
+        joint.sizes[entry.name] = (
+            value.nbytes if isinstance(value, TensorType) and entry.role == "user" else 0
         )
-        for name, place in self.maker.items():
-            if name in stored and self.root.get(name) == name and (size := self.nbytes(name)):
-                over: tuple[str, ...] = ()
-                if is_fusible(self.calls[place]):
-                    members = inside[self.group(place)]
-                    read = dict.fromkeys(
-                        self.root.get(x, x) for member in sorted(members) for x in self.calls[member].uses
-                    )
-                    over = tuple(
-                        x for x in read if last.get(x) in members and self.maker.get(x, place) not in members
-                    )
-                buffers.append(Buffer(name, size, place, last.get(name, place), over))
-        instead = reused(buffers, end)
-        return {name: instead.get(owner, owner) for name, owner in self.root.items()}
-
-    def nbytes(self, name: str) -> int:
-        """Bytes of a tensor; open sizes are taken at some size, for only equality and order matter."""
-        value = self.values[name]
-        size = value.nbytes if isinstance(value, TensorType) else 0
-        return size if isinstance(size, int) else at_some_size(size)
-
-    def for_gradients(self) -> set[str]:
-        """Owners of memory that is kept for the gradients."""
-        kept: set[str] = set()
-        again: dict[str, bool] = {}
-        for fusible in (False, True):
-            for call in self.calls:
-                if is_fusible(call) is fusible:
-                    for name in super().saved_values(call):
-                        owner = self.root.get(name or "")
-                        if owner is not None and not (fusible and self.is_computed_again(owner, kept, again)):
-                            kept.add(owner)
-        return kept
-
-    def is_computed_again(self, owner: str, kept: Container[str], again: dict[str, bool]) -> bool:
-        """Whether elementwise calls alone lead from kept values to this one."""
-        if owner in kept:
-            return True
-        if owner not in again:
-            call = self.calls[self.maker[owner]] if owner in self.maker else None
-            again[owner] = False
-            again[owner] = call is None or (
-                call.node.operator.kind in _COMPUTED_AGAIN
-                and not call.in_place
-                and all(
-                    self.is_computed_again(self.root[name], kept, again)
-                    for name in call.uses
-                    if name in self.root
-                )
-            )
-        return again[owner]
-
-    def saved_values(self, call: PricedCall) -> list[str | None]:
-        """Operands and results that the gradients read from memory."""
-        return [name for name in super().saved_values(call) if self.root.get(name or "") in self.kept]
-
-    def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
-        """Also a padded weight, and an image with its channels last."""
-        attention = self.attention(call)
-        if attention is not None:
-            return dim_max(0, attention.forward_compiled - saved)
-        padded = self.padded_weight(call)
-        return (
-            super().forward_bytes(call, saved)
-            + (0 if padded is None else padded.nbytes)
-            + self.image_copy(call)
+    forward = ForwardLowering(graph, execution, joint, inside)
+    lowered = [forward.lower(call) for call in execution.calls]
+    joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
+    if seeds is not None:
+        backward = BackwardLowering(graph.graph, forward, joint, seeds)
+        for one in reversed(lowered):
+            if one.call.gradient is not None:
+                backward.lower(one)
+        joint.gradients.update(
+            (tensor, None) for name, tensor in backward.gradient.items() if name in backward.wanted
         )
+    return joint
 
-    def backward_bytes(self, call: PricedCall) -> Dim:
-        """Also padded gradients, and the gradient of a table of embeddings, which is summed up in float32."""
-        own = super().backward_bytes(call)
-        if self.padded_weight(call) is not None:
-            return own + 2 * self.nbytes(call.node.outputs[0] or "")
-        table = next(iter(call.tensors(self.values)), "")
-        if call.node.operator.name == "embedding" and table and self.layouts.typed(table).dtype.bits == 16:
-            return own + 2 * self.layouts.typed(table).like().nbytes
-        return own
 
-    def padded_weight(self, call: PricedCall) -> TensorType | None:
-        """The weight of a product in half precision whose number of columns is not a multiple of 8: it is padded."""
-        weight = (
-            self.values.get(next(iter(call.tensors(self.values)[1:]), ""))
-            if call.node.operator.kind == "product"
-            else None
-        )
-        if not isinstance(weight, TensorType) or weight.dtype.bits != 16 or weight.rank != 2:
+class _Run:
+    """Runs the kernels of a joint graph, and meters what they allocate and free."""
+
+    def __init__(self, joint: JointGraph, meter: Meter) -> None:
+        self.joint, self.meter = joint, meter
+        self.earlier: list[str] = []
+        self.memory: dict[
+            str, str
+        ] = {}  # by tensor that outlives its graph, the key of its memory in the meter
+
+    def hold_gradient(self, name: str, execution: OnGpu) -> None:
+        """Hold the gradient of a parameter from an earlier micro-step; the new one is added to it in the end."""
+        value = execution.values.get(name)
+        if isinstance(value, TensorType):
+            self.meter.take(name, value.like().nbytes, "gradient", f"{name} earlier")
+            self.earlier.append(name)
+
+    def graphs(self, *, is_training: bool) -> int | None:
+        """Run the forward, and in training the backward; the moment at which the backward starts."""
+        joint = self.joint
+        saved = Partition(joint).saved() if is_training else {}
+        made = {name for op in joint.ops for name in op.outputs}
+        kept = [name for name in (*saved, *joint.results) if name in made]
+        forward = _computing(joint.ops, kept, joint.inputs)
+        self.run(forward, dict.fromkeys(kept), {}, "")
+        if not is_training:
             return None
-        columns = weight.shape[0]
-        return (
-            weight.like() if isinstance(columns, int) and columns > _ALIGNED and columns % _ALIGNED else None
-        )
+        turn = len(self.meter.rows)
+        for name in joint.tangents:
+            self.take(name, joint.sizes[name], name)
+        given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
+        outputs = dict.fromkeys([*joint.gradients, *joint.results])
+        backward = _computing(joint.ops, joint.gradients, {*joint.inputs, *given})
+        self.run(backward, outputs, given, _AGAIN)
+        for name in self.earlier:
+            self.meter.drop(f"{name} earlier")
+        return turn
 
-    def image_copy(self, call: PricedCall) -> Dim:
-        """A convolution on an image: image and weight with the channels last, in half precision padded to 8 channels too."""
-        if call.node.operator.kind != "convolution":
-            return 0
-        operands = [self.layouts.typed(name).like() for name in call.tensors(self.values)[:2]]
-        channels = operands[0].shape[1]
-        if not isinstance(channels, int) or channels >= _ALIGNED:
-            return 0
-        own = total(operand.nbytes for operand in operands)
-        return own + (own * _ALIGNED // channels if operands[0].dtype.bits == 16 else own)
+    def take(self, tensor: str, size: Dim, key: str) -> None:
+        """Allocate a tensor."""
+        name, kind = self.joint.labels.get(tensor, (tensor, "value"))
+        self.meter.take(name, size, kind, key)
 
-    def saved_bytes(self, call: PricedCall) -> Dim:
-        """Statistics of normalisations and row sums of attention; the mask of a dropout is drawn again."""
-        return 0 if call.node.operator.kind == "dropout" else super().saved_bytes(call)
+    def run(
+        self, ops: Sequence[Op], outputs: Mapping[str, None], given: Mapping[str, None], mark: str
+    ) -> None:
+        """Run one graph. given: tensors that are there and are freed after their last use; mark: after names of results."""
+        joint = self.joint
+        order = lowest_peak(kernels(ops, outputs), joint.bytes, given, outputs)
+        last = {name: place for place, kernel in enumerate(order, 1) for name in kernel.reads}
+        end = len(order) + 1
+        last.update(dict.fromkeys(outputs, end))
+        instead = self.taken_from(order, given, last, end)
+        final = {name: last.get(name, 0) for name in given}
+        for place, kernel in enumerate(order, 1):
+            for name in kernel.outputs:
+                owner = instead.get(name, name)
+                final[owner] = max(final.get(owner, 0), last.get(name, place))
+        key = {name: name + mark for name in final}
+        key.update((name, self.memory.get(name, name)) for name in given)
+        self.memory.update((name, key.get(instead.get(name, name), name)) for name in outputs)
+        ends: dict[int, list[str]] = {}
+        for owner, place in final.items():
+            ends.setdefault(place, []).append(key[owner])
+        for place, kernel in enumerate(order, 1):
+            self.meter.row = kernel.row
+            for name in kernel.outputs:
+                if name in final and name not in instead:
+                    self.take(name, joint.sizes.get(name, 0), key[name])
+            self.meter.mark(kernel.node, workspace=kernel.workspace)
+            for name in ends.get(place, ()):
+                self.meter.drop(name)
 
-    def shares_gradient(self, call: PricedCall) -> bool:
-        """Fused gradients write over the gradient that they read."""
-        return is_fusible(call)
+    def overwritten(self, kernel: Kernel, name: str) -> list[str]:
+        """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel."""
+        found: list[str] = []
+        for read in kernel.over.get(name, ()):
+            if read not in kernel.over:
+                found.append(read)
+            elif self.joint.bytes(read) == self.joint.bytes(name):
+                found += self.overwritten(kernel, read)
+        return found
+
+    def taken_from(
+        self, order: Sequence[Kernel], given: Mapping[str, None], last: Mapping[str, int], end: int
+    ) -> dict[str, str]:
+        """By tensor that takes the memory of another: the first that had it."""
+        size = self.joint.bytes
+        buffers = [Buffer(name, size(name), 0, last.get(name, 0), is_given=True) for name in given]
+        for place, kernel in enumerate(order, 1):
+            for name in kernel.outputs:
+                over = tuple(read for read in self.overwritten(kernel, name) if last.get(read) == place)
+                buffer = Buffer(
+                    name, size(name), place, last.get(name, place), over, is_fresh=not kernel.reuses
+                )
+                buffers.append(buffer)
+        return reused([buffer for buffer in buffers if buffer.size], end)
+
+
+def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -> list[Op]:
+    """The operators that compute tensors from given ones; what does not depend on gradients just before its first reader."""
+    maker = {name: op for op in ops for name in op.outputs}
+    place = {id(op): index for index, op in enumerate(ops)}
+    there = set(given)
+    needed: set[int] = set()
+    todo = [name for name in wanted if name not in there]
+    while todo:
+        op = maker.get(todo.pop())
+        if op is not None and place[id(op)] not in needed:
+            needed.add(place[id(op)])
+            todo += [name for name in op.reads if name not in there]
+    has_gradients = any(ops[index].is_gradient for index in needed)
+    order: list[Op] = []
+    done: set[int] = set()
+    for index in sorted(needed):
+        if ops[index].is_gradient or not has_gradients:
+            _append(index, ops, maker, place, needed, done, order)
+    return order
+
+
+def _append(
+    index: int,
+    ops: Sequence[Op],
+    maker: Mapping[str, Op],
+    place: Mapping[int, int],
+    needed: set[int],
+    done: set[int],
+    order: list[Op],
+) -> None:
+    """Append an operator after those that it reads."""
+    stack = [(index, False)]
+    while stack:
+        current, is_ready = stack.pop()
+        if is_ready:
+            order.append(ops[current])
+        elif current not in done:
+            done.add(current)
+            stack.append((current, True))
+            reads = [place[id(maker[name])] for name in ops[current].reads if name in maker]
+            stack += [(other, False) for other in sorted(reads, reverse=True) if other in needed]

@@ -20,24 +20,29 @@ if TYPE_CHECKING:
     from graphflops.cost import Value
     from graphflops.passes.program import PricedCall
 
-_LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
+LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
 _PROJECTED = 3  # query, key and value
 
 
 def with_fast_paths(
-    calls: Sequence[PricedCall], values: Mapping[str, Value], given: Container[str], returned: Container[str]
+    calls: Sequence[PricedCall],
+    values: Mapping[str, Value],
+    given: Container[str],
+    returned: Container[str],
+    kinds: Sequence[str] = (),
 ) -> Sequence[PricedCall]:
     """The calls with one call for each module that runs as one operator; the same object where there is none.
 
-    given: weights and buffers. returned: results of the graph.
+    given: weights and buffers. returned: results of the graph. kinds: of modules, all where none is given.
     """
-    if not any(_module(stack)[0] for stack in {call.node.module_stack for call in calls}):
+    kinds = kinds or (LAYER, _ATTENTION)
+    if not any(_module(stack, kinds)[0] for stack in {call.node.module_stack for call in calls}):
         return calls
     readers: dict[str, int] = {}  # by value: the last call that reads it
     for place, call in enumerate(calls):
         readers.update(dict.fromkeys(call.uses, place))
     found: list[PricedCall] = []
-    for (kind, _), run in groupby(enumerate(calls), lambda entry: _module(entry[1].node.module_stack)):
+    for (kind, _), run in groupby(enumerate(calls), lambda entry: _module(entry[1].node.module_stack, kinds)):
         places = [place for place, _ in run]
         inside = [calls[place] for place in places]
         module = _Module(kind, inside, values, given)
@@ -53,10 +58,10 @@ def with_fast_paths(
     return found
 
 
-def _module(module_stack: str) -> tuple[str, str]:
-    """Kind and path of the outermost module of a call that has a fast path; two empty texts for none."""
+def _module(module_stack: str, kinds: Sequence[str]) -> tuple[str, str]:
+    """Kind and path of the outermost module of a call that is of these kinds; two empty texts for none."""
     for entry in module_stack.split(";"):
-        for kind in (_LAYER, _ATTENTION):
+        for kind in kinds:
             if entry.endswith(kind):
                 return kind, entry
     return "", ""

@@ -140,6 +140,16 @@ class Op:
         return "gradient_reads_input" in self.facts
 
     @property
+    def is_gate(self) -> bool:
+        """True for an activation that multiplies its operand by a function of it, and so has it twice in its formula."""
+        return "gate" in self.facts
+
+    @property
+    def is_threshold(self) -> bool:
+        """True for an activation that is linear between thresholds: a comparison says where its gradient passes."""
+        return "threshold" in self.facts
+
+    @property
     def keeps_values(self) -> bool:
         """True if the result equals the operand whenever their types are equal: only sizes or element types change."""
         return "keeps_values" in self.facts

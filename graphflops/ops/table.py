@@ -50,6 +50,8 @@ Fact = Literal[
     "arithmetic",  # sums, differences, products or quotients of its operands
     "commutative",  # exchanging its first two operands does not change the result
     "gradient_reads_input",  # an activation whose gradient needs its operand
+    "gate",  # an activation that multiplies its operand by a function of it
+    "threshold",  # an activation that is linear between thresholds
     "images",  # axis 1 of its operand holds channels, the later axes are the image
     "keeps_values",  # the result equals the operand whenever their types are equal
     "selects",  # each element of the result is an element of one of its operands

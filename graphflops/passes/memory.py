@@ -33,16 +33,19 @@ _AGAIN = " again"  # after the name of a value that a checkpoint makes a second 
 
 
 def memory_use(
-    program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall] = CallByCall
+    program: PricedProgram,
+    execution: Callable[[PricedGraph, bool], CallByCall] = CallByCall,
+    kind: type[Peaks] | None = None,
 ) -> MemoryUse:
     """The peaks of a program's activations and their timeline.
 
-    execution: what a graph allocates and frees; also told whether its gradients run.
+    execution: what a graph allocates and frees; also told whether its gradients run. kind: how graphs are measured, by
+    liveness of the values of their calls where not given.
     """
     graph = program.graph
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
     sizes = SizesKnown(program.binding.examples, minimums)
-    peaks = _Peaks(sizes, program, execution)
+    peaks = (kind or Peaks)(sizes, program, execution)
     resident = [entry.name for entry in graph.inputs if entry.role == "user"]
     forward, timeline, _ = peaks.of(program.main, resident)
     if program.training is None:
@@ -51,7 +54,7 @@ def memory_use(
     return MemoryUse(forward, timeline, *peaks.of(program.main, resident, graph.seeds, earlier))
 
 
-class _Peaks:
+class Peaks:
     """Peaks of the graphs of one program; a nested graph that runs at several calls is measured once.
 
     training: whether nested graphs hold what their gradients read.
@@ -85,9 +88,21 @@ class _Peaks:
         execution = self.execution(graph, seeds is not None)
         peaks = [self.inside(call) for call in execution.calls]
         try:
-            return _Liveness(graph, peaks, self.sizes, execution).measured(resident, seeds, earlier)
+            return self.measured(execution, graph, peaks, resident, seeds, earlier)
         except DimError:
             return Peak(self.names.too_large("peak_bytes")), Timeline(), 0
+
+    def measured(
+        self,
+        execution: CallByCall,
+        graph: PricedGraph,
+        peaks: Sequence[Sequence[Peak]],
+        resident: Iterable[str],
+        seeds: Sequence[str] | None,
+        earlier: Iterable[str],
+    ) -> tuple[Peak, Timeline, int]:
+        """The same for one graph. peaks: by call, those of the graphs that run inside it."""
+        return _Liveness(graph, peaks, self.sizes, execution).measured(resident, seeds, earlier)
 
     def inside(self, call: PricedCall) -> list[Peak]:
         """Peaks of the graphs that run inside a call."""

@@ -71,7 +71,9 @@ def test_a_fused_chain_makes_no_tensors() -> None:
     ]  # the chain is written over the product's result
 
 
-def test_dropout_keeps_no_mask_for_the_gradients() -> None:
+def test_dropout_keeps_a_mask_for_the_gradients() -> None:
+    """Random numbers are not drawn again."""
+
     class Dropped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -81,10 +83,8 @@ def test_dropout_keeps_no_mask_for_the_gradients() -> None:
             return torch.dropout(self.fc(x), 0.5, True)
 
     program = graphflops.capture(Dropped(), (torch.empty(8, 64),))
-    held = [
-        graphflops.analyze(program, training=True, execution=way).memory.held for way in ("eager", "compiled")
-    ]
-    assert [sum(entry.kind == "saved" for entry in entries) for entries in held] == [1, 0]
+    held = graphflops.analyze(program, training=True, execution="compiled").memory.held
+    assert [entry.bytes for entry in held if entry.kind == "saved"] == [8 * 64]
 
 
 def test_a_buffer_is_used_again_if_that_does_not_raise_the_peak() -> None:
@@ -93,3 +93,4 @@ def test_a_buffer_is_used_again_if_that_does_not_raise_the_peak() -> None:
     assert reused([first, second], 5) == {"second": "first"}
     assert reused([first, wide, second], 5) == {}  # 10 + 4 would be more than the peak of 10
     assert reused([first, Buffer("over", 4, 1, 2, ("first",))], 3) == {"over": "first"}
+    assert reused([first, second._replace(is_fresh=True)], 5) == {}  # a library allocates it

@@ -147,7 +147,7 @@ def defs_of(domain):
         ("onnx.Div.14", "is_pointwise is_arithmetic broadcasts"),
         ("onnx.Sum.13", "is_pointwise broadcasts"),
         ("onnx.PRelu.16", "is_pointwise broadcasts"),
-        ("aten.clamp.default", "is_pointwise moves_elements"),
+        ("aten.clamp.default", "is_pointwise is_threshold moves_elements"),
         ("onnx.Cast.13", "shares_memory is_pointwise keeps_values moves_elements"),
         ("onnx.Dropout.13", "is_pointwise is_random"),
         ("aten.conv2d.default", "is_of_images"),

@@ -1,0 +1,202 @@
+"""Lowers the calls of a forward into operators of the joint graph, as the decompositions of torch.compile do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, prod
+from graphflops.memory.inductor.library_calls import attention, convolution, product
+from graphflops.memory.inductor.lowering import Lowering
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.passes.program import PricedCall
+
+# Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
+_AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
+_POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
+_FLOAT_BYTES = 4
+_ALIGNED = 8  # channels and columns of operands of tensor cores in half precision
+_WINDOW = "#1"  # an argument by place
+_MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What a call became. operands, results: tensors by place; beside: what its gradient reads beside these, by use."""
+
+    call: PricedCall
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+
+class ForwardLowering(Lowering):
+    """Appends the operators of a graph's forward to a joint graph, by the kind of each call."""
+
+    def lower(self, call: PricedCall) -> Lowered:
+        """Append the operators of one call."""
+        names = call.tensors(self.values)
+        operands = tuple(self.tensor(name) for name in names)
+        self.parts = {
+            tensor
+            for name, tensor in zip(names, operands, strict=True)
+            if self.elements(name) < self.elements(self.root.get(name, name))
+        }
+        made = [name for name in call.node.outputs if isinstance(self.values.get(name or ""), TensorType)]
+        results = tuple(name for name in made if name is not None)
+        if call.in_place and results:
+            self.overwrite(call, operands, results[0])
+            return Lowered(call, operands, (results[0],))
+        fresh = [name for name in results if self.root.get(name) == name]
+        beside = self.computed(call, operands, fresh) if fresh else {}
+        return Lowered(call, operands, tuple(self.tensor(name) for name in results), beside)
+
+    def overwrite(self, call: PricedCall, operands: Sequence[str], out: str) -> None:
+        """An in-place call makes a new tensor; what shares the memory reads that one from now on."""
+        owner = self.root.get(out, out)
+        alone = call.node.operator.kind not in _POINTWISE
+        twice = call.node.operator.is_gate
+        is_whole = self.elements(out) == self.elements(owner)
+        size = self.nbytes(out if is_whole else owner)
+        self.add(call, "pointwise", (out,), operands, sizes={out: size}, is_alone=alone, reads_twice=twice)
+        self.version[owner] = out
+
+    def computed(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+        """Append what computes the results that have memory of their own; what the gradient reads beside them, by use."""
+        kind = call.node.operator.kind
+        if call.estimate.regions or call.estimate.unknown:
+            return self.extern(call, operands, made)
+        special: Mapping[str, Callable[..., Mapping[str, str]]] = {
+            "normalisation": self.normalisation,
+            "softmax": self.softmax,
+            "loss": self.softmax,
+            "dropout": self.dropout,
+            "attention": partial(attention, self),
+            "convolution": partial(convolution, self),
+            "product": partial(product, self),
+            "pooling": self.pooling,
+            "reduction": self.reduction,
+        }
+        if kind in special:
+            return special[kind](call, operands, made)
+        if kind not in _POINTWISE or len(made) > 1:
+            return self.extern(call, operands, made)
+        again = (
+            kind in _AGAIN and call.node.operator.name != "embedding"
+        ) or call.node.operator.name == "repeat"
+        twice = call.node.operator.is_gate
+        self.add(
+            call,
+            "pointwise",
+            made,
+            operands,
+            recomputable=again,
+            is_random=kind == "random",
+            reads_twice=twice,
+        )
+        return {}
+
+    def kept_statistics(self, call: PricedCall, operands: Sequence[str], rows: int, size: Dim) -> str:
+        """Append the reduction that a normalisation or softmax starts with: its tensor of statistics."""
+        name = f"{call.node.name} statistics"
+        space = max(self.elements(use) for use in call.tensors(self.values))
+        self.add(call, "reduction", (name,), operands[:1], sizes={name: size}, elements=space, kept=rows)
+        self.joint.labels[name] = (call.node.name, "saved")
+        return name
+
+    def normalisation(
+        self, call: PricedCall, operands: Sequence[str], made: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Moments, and then the result; with stored moments the result alone."""
+        arguments = call.node.arguments()
+        x = self.values[call.tensors(self.values)[0]]
+        assert isinstance(x, TensorType)
+        is_batch = call.node.operator.name == "batch_norm"
+        if is_batch and arguments.get("training") is not True:
+            self.add(call, "pointwise", made[:1], operands, sizes={made[0]: self.normed_bytes(made[0])})
+            return {}
+        if is_batch:
+            rows: Dim = x.shape[1]
+        elif isinstance(groups := arguments.get("groups"), int):
+            rows = x.shape[0] * groups
+        else:
+            given = arguments.get("shape")
+            rows = prod(x.shape[: -len(given)]) if isinstance(given, tuple) and given else prod(x.shape[:-1])
+        size = 2 * _FLOAT_BYTES * rows
+        statistics = self.kept_statistics(call, operands, self.joint.number(rows), size)
+        sizes = {made[0]: self.normed_bytes(made[0])}
+        self.add(call, "pointwise", made[:1], (*operands, statistics), sizes=sizes)
+        for name in made[1:]:  # moments that the call itself returns
+            self.add(call, "pointwise", (name,), (statistics,))
+        return {"statistics": statistics}
+
+    def normed_bytes(self, name: str) -> Dim:
+        """Bytes of a normalised result: in float32 if all its readers compute in float32 and read it more than once."""
+        value = self.values[name]
+        assert isinstance(value, TensorType)
+        readers = self.readers.get(name, [])
+        is_activated = bool(readers) and all(reader.node.operator.is_gate for reader in readers)
+        return value.numel * _FLOAT_BYTES if is_activated else value.nbytes
+
+    def softmax(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+        """The maximum and the sum of each row, and then the result; of a loss a sum over the rows."""
+        x = self.values[call.tensors(self.values)[0]]
+        assert isinstance(x, TensorType)
+        axis = call.node.arguments().get("axis", 1 if call.node.operator.kind == "loss" else -1)
+        width = x.shape[axis] if isinstance(axis, int) and -x.rank <= axis < x.rank else 1
+        space = self.joint.number(prod(x.shape))
+        rows = space // max(self.joint.number(width), 1)
+        size = 2 * _FLOAT_BYTES * (x.numel // width if width != 0 else 0)
+        statistics = self.kept_statistics(call, operands, rows, size)
+        if call.node.operator.kind == "loss":
+            self.add(call, "reduction", made, (*operands, statistics), elements=space, kept=1)
+        else:
+            self.add(call, "pointwise", made, (*operands[:1], statistics), elements=space)
+        return {"statistics": statistics}
+
+    def reduction(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+        """A sum, mean or the like."""
+        space = max(self.elements(name) for name in call.tensors(self.values))
+        self.add(call, "reduction", made, operands, elements=space, kept=self.elements(made[0]))
+        return {}
+
+    def dropout(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+        """The mask, a truth value for each element, and the result."""
+        mask = f"{call.node.name} mask"
+        out = self.values[made[0]]
+        assert isinstance(out, TensorType)
+        self.add(call, "pointwise", (mask,), (), sizes={mask: out.numel}, recomputable=False, is_random=True)
+        self.joint.labels[mask] = (call.node.name, "saved")
+        self.add(call, "pointwise", made[:1], (*operands[:1], mask))
+        return {"mask": mask}
+
+    def pooling(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+        """A small window is read by a pointwise kernel; of a maximum its position in the window is kept, in a byte."""
+        operator, arguments = call.node.operator, call.node.arguments()
+        x, out = (self.values[name] for name in (call.tensors(self.values)[0], made[0]))
+        assert isinstance(x, TensorType)
+        assert isinstance(out, TensorType)
+        spatial = out.shape[2:] if out.rank > 2 else out.shape[-1:]
+        if operator.name.startswith(("adaptive", "global")) and all(size == 1 for size in spatial):
+            return self.reduction(call, operands, made)
+        self.add(call, "pointwise", made[:1], operands[:1], recomputable=False)
+        if operator.name != "max_pool":
+            return {}
+        window = arguments.get(_WINDOW, 1)
+        sizes = window if isinstance(window, tuple) else (window,) * len(spatial)
+        count = math.prod(size for size in sizes if isinstance(size, int))
+        kept = f"{call.node.name} positions"
+        width = 1 if count < _MOST_WINDOW else _ALIGNED
+        if call.gradient is None:
+            return {}
+        self.add(
+            call, "pointwise", (kept,), operands[:1], sizes={kept: out.numel * width}, recomputable=False
+        )
+        self.joint.labels[kept] = (call.node.name, "saved")
+        return {"positions": kept}

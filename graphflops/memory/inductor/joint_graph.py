@@ -1,0 +1,95 @@
+"""The joint graph of a program's forward and backward, as AOTAutograd hands it to torch.compile's partitioner.
+
+Operators are finer than the calls of an export: a normalisation is a reduction and a pointwise operator, attention that no
+fused kernel accepts is two products with a softmax between them. Views are none: a tensor is named for the memory it is in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from graphflops.dims import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.dims import Dim
+    from graphflops.report import HeldKind
+
+OpKind = Literal["pointwise", "reduction", "extern"]
+_SOME_SIZE = 97  # of a size without a value, where tensors are compared
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator of the joint graph.
+
+    outputs, reads: names of tensors. elements: how many a kernel of it iterates over. kept: of a reduction, the elements of
+    its result. row, node: of the call that it belongs to. workspace: bytes during the operator alone.
+    is_gradient: whether it depends on the gradients of the results. recomputable: whether the partitioner may compute it
+    again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
+    a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
+    library allocates the results, so that they take no memory that is free. reads_twice: whether its formula has what it
+    reads more than once. parts: tensors of which it reads a part.
+    """
+
+    kind: OpKind
+    outputs: tuple[str, ...]
+    reads: tuple[str, ...]
+    elements: int
+    row: int
+    node: str
+    kept: int = 0
+    workspace: Dim = 0
+    is_gradient: bool = False
+    recomputable: bool = True
+    must_recompute: bool = False
+    is_random: bool = False
+    is_alone: bool = False
+    allocates: bool = False
+    reads_twice: bool = False
+    parts: frozenset[str] = frozenset()
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether other operators can be part of its kernel."""
+        return self.kind != "extern" and not self.is_alone
+
+
+@dataclass(slots=True)
+class JointGraph:
+    """Operators in program order: those of the forward first.
+
+    sizes: bytes by tensor; free: tensors that take none of the program's (weights). labels: name and kind of a tensor in a
+    timeline, where they differ from its name and a value. results: what the forward returns. gradients: tensors that the
+    backward returns. tangents: gradients of the results, which come from outside. values: sizes by symbol.
+    """
+
+    values: Mapping[str, int]
+    ops: list[Op] = field(default_factory=list)
+    sizes: dict[str, Dim] = field(default_factory=dict)
+    inputs: dict[str, bool] = field(default_factory=dict)
+    labels: dict[str, tuple[str, HeldKind]] = field(default_factory=dict)
+    results: set[str] = field(default_factory=set)
+    gradients: dict[str, None] = field(default_factory=dict)
+    tangents: dict[str, None] = field(default_factory=dict)
+    numbers: dict[Dim, int] = field(default_factory=dict)
+
+    def number(self, size: Dim) -> int:
+        """A size as a number: open sizes are taken at their example, or at some size."""
+        if isinstance(size, int):
+            return size
+        if size not in self.numbers:
+            names = dict.fromkeys(size.symbols, _SOME_SIZE)
+            self.numbers[size] = evaluate(size, {**names, **self.values}) or 0
+        return self.numbers[size]
+
+    def bytes(self, name: str) -> int:
+        """Bytes of a tensor as a number; 0 for what is not the program's own."""
+        return self.number(self.sizes.get(name, 0))
+
+    def add(self, op: Op, sizes: Mapping[str, Dim]) -> None:
+        """Append an operator with the sizes of what it makes."""
+        self.ops.append(op)
+        self.sizes.update(sizes)

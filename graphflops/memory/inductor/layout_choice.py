@@ -1,0 +1,63 @@
+"""Whether torch.compile turns a program's images so that their channels are last (inductor's `decide_layout_opt`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.passes.program import PricedCall
+
+# Time with channels last relative to without, by class of convolution, and calls of a program with few convolutions:
+# the constants of torch/_inductor/graph.py.
+_GROUPED, _DEFAULT, _NARROWING, _SMALL = 1.358, 0.823, 0.725, 0.783
+_MOST_OPS = 300
+# Operators that a call becomes, about: one for kinds that are not listed.
+_OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
+_OPS_OF_GATE = 6
+_SMALL_CHANNELS = 64
+
+
+def prefers_channels_last(
+    calls: Sequence[PricedCall], values: Mapping[str, Value], inputs: int, *, training: bool
+) -> bool:
+    """Whether the convolutions of a program run with channels last. inputs: how many the program has, weights too."""
+    found = [call for call in calls if call.node.operator.kind == "convolution"]
+    kinds = [_class(call, values) for call in found]
+    if not found or ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
+        return False
+    if training:
+        return not {"grouped", "narrowing"} & {*kinds} and any(kind != "small" for kind in kinds)
+    work = [call.estimate.matrix_flops for call in found]
+    times = {"grouped": _GROUPED, "small": _SMALL, "narrowing": _NARROWING, "default": _DEFAULT}
+    numbers = [flops if isinstance(flops, int) else 0 for flops in work]
+    return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
+
+
+def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
+    """Nodes of the graph that torch.compile sees, about."""
+    operators = [call.node.operator for call in calls]
+    return inputs + sum(_OPS_OF_GATE if one.is_gate else _OPS.get(one.kind, 1) for one in operators)
+
+
+def _class(call: PricedCall, values: Mapping[str, Value]) -> str:
+    """The class of a convolution that the constants are given for; `open` where a size is."""
+    x, weight = (values[name] for name in call.tensors(values)[:2])
+    assert isinstance(x, TensorType)
+    assert isinstance(weight, TensorType)
+    if not all(isinstance(size, int) for size in (*x.shape, *weight.shape)):
+        return "open"
+    groups = call.node.arguments().get("groups", 1)
+    results, channels = weight.shape[:2]
+    if isinstance(groups, int) and groups > 1 and channels != 1:
+        return "grouped"
+    if isinstance(results, int) and isinstance(channels, int):
+        if results <= _SMALL_CHANNELS and channels <= _SMALL_CHANNELS:
+            return "small"
+        if results * 2 <= channels and weight.shape[2] != 1:
+            return "narrowing"
+    return "default"

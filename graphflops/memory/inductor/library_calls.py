@@ -1,0 +1,157 @@
+"""Lowers what libraries compute: matrix products, convolutions and attention, with the copies that they need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, prod
+from graphflops.graph import Ref
+from graphflops.memory import kernels
+from graphflops.memory.inductor.padding import padded_columns
+from graphflops.memory.products import operand_copies
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.memory.inductor.lowering import Lowering
+    from graphflops.passes.program import PricedCall
+
+_FLOAT_BYTES = 4
+_ALIGNED = 8  # channels that tensor cores read at once in half precision
+
+
+def product(
+    low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
+) -> Mapping[str, str]:
+    """A matrix product, after copies of operands whose axes cannot be merged, or that are padded."""
+    names = call.tensors(low.values)
+    copies = operand_copies(call, low.execution.layouts)
+    reads = [
+        low.copied(call, tensor, copies[name], f"operand {place}") if name in copies else tensor
+        for place, (name, tensor) in enumerate(zip(names, operands, strict=True))
+    ]
+    kept = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
+    padded = padded_columns(call, low.values)
+    if padded is None:
+        low.add(call, "extern", made, reads, workspace=call.estimate.workspace)
+        return kept
+    weight = low.values[names[1]]
+    assert isinstance(weight, TensorType)
+    reads[1] = low.copied(call, reads[1], weight.nbytes // weight.shape[0] * padded, "padded")
+    sizes = {made[0]: low.nbytes(made[0]) // weight.shape[0] * padded}
+    low.add(call, "extern", made, reads, sizes=sizes)
+    return kept
+
+
+def convolution(
+    low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
+) -> Mapping[str, str]:
+    """A convolution; its weight, and an image, are copied with their channels last. The bias is added after."""
+    names = call.tensors(low.values)
+    reads = list(operands[:2])
+    bias = operands[2:3] if isinstance(call.node.arguments().get("bias"), Ref) else ()
+    workspace: Dim = 0
+    if low.channels_last:
+        workspace = padded_image(low, names)
+        reads = [
+            low.copied(call, tensor, low.nbytes(name), use) if is_turned(low, name) else tensor
+            for name, tensor, use in zip(names, operands, ("input", "weight"), strict=False)
+        ]
+    else:
+        workspace = kernels.forward_bytes(call, low.execution.layouts)
+    out = made[0]
+    if not bias:
+        low.add(call, "extern", (out,), reads, workspace=workspace, allocates=True)
+    else:
+        inner = f"{out} without bias"
+        low.joint.labels[inner] = (out, "value")
+        low.add(
+            call,
+            "extern",
+            (inner,),
+            reads,
+            sizes={inner: low.nbytes(out)},
+            workspace=workspace,
+            allocates=True,
+        )
+        low.add(call, "pointwise", (out,), (inner, *bias))
+    return {f"operand {place}": tensor for place, tensor in enumerate(reads)}
+
+
+def is_turned(low: Lowering, name: str) -> bool:
+    """Whether an operand of a convolution has to be copied to have its channels last."""
+    value = low.values[name]
+    assert isinstance(value, TensorType)
+    is_given = low.root.get(name, name) not in low.root
+    if not is_given or low.execution.layouts.has_channels_last(name):
+        return False
+    return value.shape[1] != 1 and any(size != 1 for size in value.shape[2:])
+
+
+def padded_image(low: Lowering, names: Sequence[str]) -> Dim:
+    """Bytes of an image and its weight once more: what a kernel makes of few channels, in half precision padded to 8."""
+    x, weight = (low.values[name] for name in names[:2])
+    assert isinstance(x, TensorType)
+    assert isinstance(weight, TensorType)
+    channels = weight.shape[1]
+    if x.shape[1] != channels or not isinstance(channels, int) or channels >= _ALIGNED:
+        return 0
+    own = x.nbytes + weight.nbytes
+    return own * _ALIGNED // channels if x.dtype.bits == 16 else own
+
+
+def attention(
+    low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
+) -> Mapping[str, str]:
+    """A fused kernel that keeps the row sums, or two products with a softmax between them."""
+    found = low.execution.attention(call)
+    if found is None or not found.is_fused:
+        return unfused(low, call, operands, made) if found is not None else low.extern(call, operands, made)
+    reads = [*operands]
+    if found.mask_copy != 0:
+        reads[3] = low.copied(call, operands[3], found.mask_copy, "mask")
+    sizes = {made[0]: low.nbytes(made[0])}
+    beside = {}
+    if low.training or found.choice.kernel == "flash":
+        beside["row sums"] = f"{call.node.name} row sums"
+        sizes[beside["row sums"]] = prod(found.problem.query.type.shape[:-1]) * _FLOAT_BYTES
+        low.joint.labels[beside["row sums"]] = (call.node.name, "saved")
+    low.add(call, "extern", (made[0], *beside.values()), reads, sizes=sizes, allocates=True)
+    return {**beside, **({"mask": reads[3]} if len(reads) > 3 else {})}
+
+
+def unfused(
+    low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
+) -> Mapping[str, str]:
+    """Attention without a fused kernel: in float32, with its scores in memory."""
+    found = low.execution.attention(call)
+    assert found is not None
+    scores, name = found.scores, call.node.name
+    sizes = [found.repeated(operand) for operand in found.problem.operands]
+    query = low.copied(call, operands[0], sizes[0], "query")
+    key = low.copied(call, operands[1], sizes[1], "key")
+    rows = prod(found.problem.query.type.shape[:-1])
+    space = low.joint.number(scores) // _FLOAT_BYTES
+    names = {use: f"{name} {use}" for use in ("scores", "statistics", "probabilities", "result")}
+    low.add(call, "extern", (names["scores"],), (query, key), sizes={names["scores"]: scores})
+    weights = [names["scores"], *operands[3:4]]
+    moments = {names["statistics"]: 2 * _FLOAT_BYTES * rows}
+    kept = low.joint.number(rows)
+    low.add(call, "reduction", tuple(moments), weights, moments, space, kept=kept)
+    dropped = {"mask": f"{name} mask"} if found.problem.dropout else {}
+    for mask in dropped.values():
+        random = {"recomputable": False, "is_random": True}
+        low.add(call, "pointwise", (mask,), (), {mask: scores // _FLOAT_BYTES}, space, **random)
+    read = (*weights, names["statistics"], *dropped.values())
+    low.add(call, "pointwise", (names["probabilities"],), read, {names["probabilities"]: scores}, space)
+    value = low.copied(call, operands[2], sizes[2], "value")
+    problem = found.problem
+    query_type, value_type = problem.query.type, problem.value.type
+    out = prod((*query_type.shape[:-1], value_type.shape[-1])) * _FLOAT_BYTES
+    low.add(call, "extern", (names["result"],), (names["probabilities"], value), sizes={names["result"]: out})
+    low.add(call, "pointwise", made[:1], (names["result"],))
+    low.joint.labels.update(
+        (tensor, (name, "saved")) for tensor in (query, key, value, *names.values(), *dropped.values())
+    )
+    return {"query": query, "key": key, "value": value, **names, **dropped}

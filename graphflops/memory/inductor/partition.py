@@ -1,0 +1,205 @@
+"""Which tensors of the forward are saved for the backward: the rules of torch.compile's min-cut partitioner.
+
+Source: `solve_min_cut` in torch/_functorch/partitioners.py, with its default options. Tensors of the forward that gradients
+read are saved or computed again; the cut with the fewest bytes decides. Not computed again: products, convolutions and
+attention, random numbers, what a product of the backward reads, results four times smaller than what they are computed from,
+and what is read both before and behind a kernel that fuses with nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from graphflops.memory.inductor.max_flow import INFINITE, SINK, SOURCE, FlowGraph
+
+if TYPE_CHECKING:
+    from graphflops.memory.inductor.joint_graph import JointGraph, Op
+
+_NEVER = 10**9  # distance from the backward of what no gradient reads
+_FARTHEST = 100
+_NEARER = 1.1  # how much a tensor weighs for each operator between it and the backward
+_SMALLER = 4
+_LONGEST_CHAIN = 100
+
+
+class Partition:
+    """The saved tensors of a joint graph."""
+
+    def __init__(self, joint: JointGraph) -> None:
+        self.joint, self.ops = joint, joint.ops
+        self.maker = {name: op for op in self.ops for name in op.outputs}
+        self.place = {id(op): index for index, op in enumerate(self.ops)}
+        self.users: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in op.reads:
+                self.users.setdefault(name, []).append(op)
+        self.forward = self._forward()
+        self.banned = self._not_computed_again()
+
+    def saved(self) -> dict[str, None]:
+        """Names of the tensors that the forward hands to the backward, those of inputs included, in program order."""
+        graph = FlowGraph()
+        entry, leave = self._nodes(graph)
+        beyond = graph.beyond_cut()
+        cut = [name for name in entry if entry[name] not in beyond and leave[name] in beyond]
+        order = {name: place for place, op in enumerate(self.ops) for name in op.outputs}
+        return dict.fromkeys(sorted(cut, key=lambda name: order.get(name, -1)))
+
+    def _forward(self) -> set[int]:
+        """Places of the operators that the results are computed by."""
+        needed = set(self.joint.results)
+        found = set()
+        for place in range(len(self.ops) - 1, -1, -1):
+            op = self.ops[place]
+            if not op.is_gradient and not needed.isdisjoint(op.outputs):
+                found.add(place)
+                needed.update(op.reads)
+        return found
+
+    def _is_forward(self, op: Op) -> bool:
+        return self.place[id(op)] in self.forward
+
+    def _distances(self) -> dict[int, int]:
+        """By place of an operator, the operators between it and the backward."""
+        found: dict[int, int] = {}
+        for place in range(len(self.ops) - 1, -1, -1):
+            op = self.ops[place]
+            if place not in self.forward:
+                found[place] = 0
+                continue
+            users = [user for name in op.outputs for user in self.users.get(name, ())]
+            found[place] = min((found[self.place[id(user)]] + 1 for user in users), default=_NEVER)
+        return found
+
+    def _not_computed_again(self) -> set[str]:
+        """Names of tensors that the backward does not compute again."""
+        banned = set(self.joint.inputs)
+        for op in self.ops:
+            if op.is_gradient or op.must_recompute:
+                continue
+            if not self._is_forward(op):
+                continue
+            if not op.recomputable or self._is_smaller(op) or self._is_stored(op):
+                banned.update(op.outputs)
+        self._ban_far_apart(banned)
+        self._ban_long_chains(banned)
+        return banned
+
+    def _is_smaller(self, op: Op) -> bool:
+        read = sum(self.joint.bytes(name) for name in op.reads)
+        return self.joint.bytes(op.outputs[0]) * _SMALLER < read
+
+    def _is_stored(self, op: Op) -> bool:
+        """Whether an operator of the backward that does not fuse reads a result."""
+        users = [user for name in op.outputs for user in self.users.get(name, ())]
+        return any(not self._is_forward(user) and not _fuses(op, user) for user in users)
+
+    def _ban_far_apart(self, banned: set[str]) -> None:
+        """Not computed again: what reads a tensor behind the first kernel of its own that follows other readers."""
+        for name, users in self.users.items():
+            inside = [user for user in users if self._is_forward(user)]
+            if len(inside) < 2:
+                continue
+            maker = self.maker.get(name)
+            most = max(self.place[id(user)] for user in inside)
+            first = self._first_unfusible(inside, most)
+            for user in inside:
+                if (
+                    maker is not None
+                    and _fuses(maker, user)
+                    and self.place[id(user)] > first
+                    and not user.must_recompute
+                ):
+                    banned.update(user.outputs)
+
+    def _first_unfusible(self, start: list[Op], most: int) -> int:
+        """The place of the first operator after these that does not fuse with what it reads."""
+        heap = [(self.place[id(op)], True) for op in start]
+        heapq.heapify(heap)
+        seen = set(heap)
+        while heap:
+            place, fuses = heapq.heappop(heap)
+            if not fuses:
+                return place
+            op = self.ops[place]
+            for user in (user for name in op.outputs for user in self.users.get(name, ())):
+                entry = (self.place[id(user)], _fuses(op, user))
+                if self._is_forward(user) and entry[0] <= most and entry not in seen:
+                    seen.add(entry)
+                    heapq.heappush(heap, entry)
+        return most
+
+    def _ban_long_chains(self, banned: set[str]) -> None:
+        """Not computed again: one operator of every chain of more than a hundred that fuse."""
+        visited: set[int] = set()
+        for start in sorted(self.forward):
+            heap = [start]
+            while heap:
+                place = heapq.heappop(heap)
+                if place in visited:
+                    continue
+                visited.add(place)
+                op = self.ops[place]
+                if place > start + _LONGEST_CHAIN and not heap:
+                    banned.update(() if op.must_recompute else op.outputs)
+                    break
+                for user in (user for name in op.outputs for user in self.users.get(name, ())):
+                    if self._is_forward(user) and _fuses(op, user) and banned.isdisjoint(user.outputs):
+                        heapq.heappush(heap, self.place[id(user)])
+
+    def _nodes(self, graph: FlowGraph) -> tuple[dict[str, int], dict[str, int]]:
+        """Add what leads to the backward; by tensor, the nodes before and behind the edge that is cut where it is saved."""
+        distances = self._distances()
+        read = [name for op in self.ops if op.is_gradient for name in op.reads]
+        waiting = [name for name in dict.fromkeys(read) if self._is_of_forward(name)]
+        waiting += [name for name in self.joint.gradients if self._is_of_forward(name)]
+        entry: dict[str, int] = {}
+        leave: dict[str, int] = {}
+        for name in waiting:
+            self._add(graph, name, entry, leave, distances)
+            graph.connect(leave[name], SINK, INFINITE)
+        todo = [*waiting]
+        while todo:
+            name = todo.pop()
+            if name in self.banned or name not in self.maker:
+                graph.connect(SOURCE, entry[name], INFINITE)
+                continue
+            op = self.maker[name]
+            if op.must_recompute:
+                graph.connect(entry[name], SINK, INFINITE)
+            for source in op.reads:
+                if source not in entry:
+                    self._add(graph, source, entry, leave, distances)
+                    todo.append(source)
+                graph.connect(leave[source], entry[name], INFINITE)
+        return entry, leave
+
+    def _add(
+        self,
+        graph: FlowGraph,
+        name: str,
+        entry: dict[str, int],
+        leave: dict[str, int],
+        distances: dict[int, int],
+    ) -> None:
+        if name in entry:
+            return
+        entry[name], leave[name] = graph.new(), graph.new()
+        size = self.joint.bytes(name)
+        op = self.maker.get(name)
+        if op is not None:
+            far = max(min(distances[self.place[id(op)]], _FARTHEST), 1)
+            size = int(size * _NEARER**far)
+            stored = not all(_fuses(op, user) for user in self.users.get(name, ()))
+            size *= 1 if stored else 2
+        graph.connect(entry[name], leave[name], size)
+
+    def _is_of_forward(self, name: str) -> bool:
+        op = self.maker.get(name)
+        return name not in self.joint.tangents and (op is None or not op.is_gradient)
+
+
+def _fuses(op: Op, user: Op) -> bool:
+    """Whether the partitioner takes two operators to be one kernel."""
+    return all(one.is_fusible and (one.recomputable or one.is_random) for one in (op, user))
