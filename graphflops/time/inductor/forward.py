@@ -31,8 +31,7 @@ _MOST_READS_OF_SHARED = 4  # the same for a value that several calls read
 _MOST_OPERATIONS = 30
 _LOAD = 3  # operations: a load and conversions
 _TRANSCENDENTAL = 6
-_FUNCTION = 3  # loads that a transcendental function takes as long as
-_WINDOW = 5  # the same for an element of a window of pooling
+_WINDOW = 5  # loads that an element of a window of pooling takes as long as
 _UNROLLED = 8  # elements of a reduction that is no loop
 _IMAGE_RANK = 4
 _BOOLEAN = 8  # bits
@@ -235,7 +234,8 @@ class Forward:
         elements = max(out.numel if out else 1, 1)
         functions = cost.transcendentals // elements
         work = min(cost.vector_flops // elements + _TRANSCENDENTAL * functions, _MOST_OPERATIONS)
-        self._inline(call, self.operands(call), work, _FUNCTION * functions)
+        slow = functions * (1 + cost.vector_flops // elements)  # polynomials around them
+        self._inline(call, self.operands(call), work, slow)
         if call.in_place and call.node.outputs and call.node.outputs[0] is not None and call.uses:
             written = self.base.get(call.uses[0], call.uses[0])
             if written not in self.rows:  # a buffer of the module

@@ -43,6 +43,7 @@ class Node:
     """One loop, or one call that is not fused.
 
     results, length: elements of the result, and how many elements each is reduced from; a pointwise loop has length 1.
+    is_inner: whether these lie side by side, as a pointwise loop visits them.
     reads, writes: bytes by buffer. depth: kernels that must have run before, at least; nodes of one depth may be fused.
     kernels: those of a call that is not fused, None where they cannot be told. nested: whether graphs run in the call.
     """
@@ -54,6 +55,7 @@ class Node:
     writes: Mapping[str, int]
     slow: int = 0
     depth: int = 0
+    is_inner: bool = True
     is_fusible: bool = True
     kernels: tuple[Kernel, ...] | None = ()
     call: int | None = None
@@ -65,7 +67,9 @@ class Node:
         if self.length > 1 and other.length > 1:
             return (self.results, self.length) == (other.results, other.length)
         loop, rows = (self, other) if self.length == 1 else (other, self)
-        return loop.results in (rows.results, rows.results * rows.length)
+        return loop.results == rows.results or (
+            rows.is_inner and loop.results == rows.results * rows.length
+        )
 
 
 @dataclass(slots=True)
@@ -88,7 +92,8 @@ class Recorder:
         steps = split_lengths(results, length, is_inner=is_inner)
         for place, (count, reduced) in enumerate(steps):
             name = buffer if place == len(steps) - 1 else f"{buffer}/{place}"
-            value = self._add(Node(row, count, reduced, value.reads, {name: 4 * count}, value.slow))
+            node = Node(row, count, reduced, value.reads, {name: 4 * count}, value.slow, is_inner=is_inner)
+            value = self._add(node)
         return value
 
     def own(

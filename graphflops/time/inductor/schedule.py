@@ -91,20 +91,21 @@ def kernel_of(group: Sequence[Node], written: Collection[str], recorder: Recorde
             reads[part] = max(size, reads.get(part, 0))
     stored = sum(size for node in group for buffer, size in node.writes.items() if buffer in written)
     elements = max(node.results * node.length for node in group)
+    slow = max(node.slow * node.results * node.length for node in group)
     moved = (sum(reads.values()), stored)
     if any(node.length > 1 for node in group):
-        return reduction_kernel(elements, len(reads), *moved)
-    return loop_kernel(elements, len(reads) + max(node.slow for node in group), *moved)
+        return reduction_kernel(elements, len(reads), *moved, slow=slow)
+    return loop_kernel(elements, len(reads), *moved, slow=slow)
 
 
-def loop_kernel(elements: int, loads: int, read: int, written: int) -> Kernel:
-    """A pointwise kernel. loads: of each element."""
-    return Kernel("elementwise", "float32", 0, elements * (_LOOP + loads), read, written, variant="fused")
+def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
+    """A pointwise kernel. loads: of each element. slow: loads that its slow instructions take as long as."""
+    return Kernel("elementwise", "float32", 0, elements * (_LOOP + loads) + slow, read, written, variant="fused")
 
 
-def reduction_kernel(elements: int, loads: int, read: int, written: int) -> Kernel:
-    """A kernel that reduces rows. loads: of each element."""
-    work = int(elements * (_REDUCED + _REDUCED_LOAD * loads))
+def reduction_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
+    """A kernel that reduces rows; arguments are those of a pointwise one."""
+    work = int(elements * (_REDUCED + _REDUCED_LOAD * loads)) + slow
     return Kernel("reduction", "float32", 0, work, read, written, variant="fused")
 
 
