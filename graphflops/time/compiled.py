@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from graphflops.time.inductor.nodes import Node, Recorder
 
 _ALIGNED, _WORTH_PADDING = 8, 2**30
+_CONTIGUOUS = {
+    "tn": "kn",
+    "nn": "kn",
+    "nt": "mn",
+    "tt": "mkn",
+}  # sizes of rows in memory, by layout of a product
 _WRITTEN = (
     "elementwise",
     "reduction",
@@ -172,7 +178,10 @@ def _padded(kernel: Kernel) -> list[Kernel]:
     sizes = kernel.sizes
     if not isinstance(sizes, Product) or sizes.batch > 1 or sizes.m * sizes.n * sizes.k < _WORTH_PADDING:
         return [kernel]
-    m, n, k = (-(-size // _ALIGNED) * _ALIGNED for size in (sizes.m, sizes.n, sizes.k))
+    m, n, k = (
+        -(-size // _ALIGNED) * _ALIGNED if axis in _CONTIGUOUS[sizes.layout] else size
+        for axis, size in (("m", sizes.m), ("n", sizes.n), ("k", sizes.k))
+    )
     if (m, n, k) == (sizes.m, sizes.n, sizes.k):
         return [kernel]
     width = int(bytes_of(kernel.dtype))

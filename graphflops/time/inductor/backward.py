@@ -9,16 +9,16 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.passes.fusion import is_fusible, is_view
-from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError
-from graphflops.time.inductor.forward import operand_name
 from graphflops.time.inductor.nodes import Value
+from graphflops.time.inductor.operands import operand_name
 from graphflops.time.lowering.norms import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from graphflops.passes.program import PricedCall
+    from graphflops.time.concrete import Tensor
     from graphflops.time.inductor.forward import Forward
     from graphflops.time.kernel import Kernel
 
@@ -83,10 +83,6 @@ class Backward:
     def _base(self, name: str) -> str:
         return self.forward.base.get(name, name)
 
-    def _elements(self, name: str) -> int:
-        kind = self.values.get(name)
-        return self.sizes(prod(kind.shape)) if isinstance(kind, TensorType) else 1
-
     def _give(self, name: str, value: Value, row: int) -> None:
         """Add to the gradient of a value, which is stored once it takes too many reads."""
         base = self._base(name)
@@ -103,7 +99,9 @@ class Backward:
         value = self.gradients.get(base) or Value({})
         if not value.is_stored:
             buffer = f"{base}'{len(self.recorder.nodes)}"
-            value = self.recorder.loop(row, self._elements(base), value, buffer, self.forward.nbytes(base))
+            value = self.recorder.loop(
+                row, self.forward.elements(base), value, buffer, self.forward.nbytes(base)
+            )
             self.gradients[base] = value
         return value
 
@@ -132,13 +130,13 @@ class Backward:
             self._give(name, Value({buffer: size}, is_stored=True), call.row)
         if added and added in wanted and incoming:
             out = next(name for name in call.node.outputs if name)
-            self._sum(call, added, self._elements(out), incoming[0])
+            self._sum(call, added, self.forward.elements(out), incoming[0])
 
     def _sum(
         self, call: PricedCall, name: str, elements: int, value: Value, *, is_inner: bool = False
     ) -> None:
         """The gradient of a value that was repeated: the sum over the repeats."""
-        results = self._elements(name)
+        results = self.forward.elements(name)
         buffer = f"{name}'{call.node.name}"
         summed = self.recorder.reduction(
             call.row, (results, elements // max(results, 1)), value, buffer, is_inner=is_inner
@@ -150,8 +148,8 @@ class Backward:
         name, output = wanted[0], call.node.outputs[0]
         if output is None or self._base(output) == self._base(name) or not incoming:
             return
-        if self._elements(output) > self._elements(name):
-            self._sum(call, name, self._elements(output), Value.of(incoming))
+        if self.forward.elements(output) > self.forward.elements(name):
+            self._sum(call, name, self.forward.elements(output), Value.of(incoming))
         else:
             self._give(name, Value.of(incoming, 1), call.row)
 
@@ -174,7 +172,7 @@ class Backward:
 
     def _reduced(self, call: PricedCall, name: str, elements: int, value: Value) -> None:
         """A gradient, summed over the axes that the operand was repeated along."""
-        if self._elements(name) < elements and call.node.operator.kind in (
+        if self.forward.elements(name) < elements and call.node.operator.kind in (
             "elementwise",
             "comparison",
             "logic",
@@ -191,35 +189,32 @@ class Backward:
         x = concrete.operands[0] if concrete.operands else None
         if x is None or not x.rank:
             return
-        if concrete.operator.kind == "softmax":
-            axis = concrete.number("axis", -1) % x.rank
-            rows = (x.numel // max(x.shape[axis], 1), x.shape[axis])
-        else:
-            found = rows_of(concrete, x)
-            rows = (found.rows, found.columns)
-        of_images = concrete.operator.is_of_images or "group" in concrete.operator.name
+        rows = self._rows(concrete, x)
         kept = Value({f"{call.node.name}/kept": 8 * rows[0]})
+        lies = self.forward.operands(call)[0]
+        read = Value.of((*incoming, lies, kept), _OPERATIONS)
         parameters = [name for name in wanted if name != names[0]]
-        read = Value.of((*incoming, self.forward.value(names[0]), kept), _OPERATIONS)
-        is_constant = (
-            concrete.operator.name == "batch_norm" and concrete.arguments.get("training") is not True
-        )
-        if names[0] in wanted:
-            inner = read
-            if is_constant:
-                inner = Value.of((*incoming, *map(self.forward.value, names[1:])), _OPERATIONS)
-            else:
-                sums = self.recorder.reduction(
-                    call.row,
-                    rows,
-                    read,
-                    f"{call.node.name}'sums",
-                    is_inner=self.forward.is_inner(x, of_images=of_images),
-                )
-                inner = Value.of((read, sums, *map(self.forward.value, names[1:])), _OPERATIONS)
-            self._give(names[0], inner, call.row)
+        is_batch_norm = concrete.operator.name == "batch_norm"
+        factors = [self.forward.value(name) for name in names[1:]]
+        if names[0] in wanted and is_batch_norm and concrete.arguments.get("training") is not True:
+            self._give(names[0], Value.of((*incoming, *factors), _OPERATIONS), call.row)
+        elif names[0] in wanted:
+            of_images = concrete.operator.is_of_images or "group" in concrete.operator.name
+            is_inner = self.forward.is_inner(lies, of_images=of_images)
+            sums = self.recorder.reduction(call.row, rows, read, f"{call.node.name}'sums", is_inner=is_inner)
+            self._give(names[0], Value.of((read, sums, *factors), _OPERATIONS), call.row)
+            if is_batch_norm:  # the gradients of weight and bias are these sums
+                parameters = parameters[1:]
         for name in parameters:
             self._sum(call, name, x.numel, read if name == parameters[0] else Value.of((*incoming, kept)))
+
+    def _rows(self, concrete: ConcreteCall, x: Tensor) -> tuple[int, int]:
+        """How many rows there are, and their length."""
+        if concrete.operator.kind == "softmax":
+            axis = concrete.number("axis", -1) % x.rank
+            return x.numel // max(x.shape[axis], 1), x.shape[axis]
+        found = rows_of(concrete, x)
+        return found.rows, found.columns
 
     def _spread(
         self, call: PricedCall, concrete: ConcreteCall, wanted: Sequence[str], incoming: Sequence[Value]
@@ -252,7 +247,7 @@ class Backward:
         """Zeros in float32, to which rows are added, and a conversion."""
         out = concrete.out
         for name in wanted[:1]:
-            elements = self._elements(name)
+            elements = self.forward.elements(name)
             zeros = f"{name}'{call.node.name}/zeros"
             filled = self.recorder.loop(call.row, elements, Value({}), zeros, _FLOAT * elements)
             indices = map(self.forward.value, call.tensors(self.values)[1:])

@@ -7,16 +7,16 @@ kernel, or takes many reads or much arithmetic to compute (`realize_reads_thresh
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.graph import Ref
 from graphflops.passes.fusion import is_fusible, is_view
 from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Tensor
 from graphflops.time.inductor.nodes import Recorder, Value
+from graphflops.time.inductor.operands import operand_name, operands_of
 from graphflops.time.lowering.norms import rows_of
-from graphflops.time.lowering.products import must_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,6 @@ _TRANSCENDENTAL = 6
 _WINDOW = 5  # loads that an element of a window of pooling takes as long as
 _UNROLLED = 8  # elements of a reduction that is no loop
 _IMAGE_RANK = 4
-_BOOLEAN = 8  # bits
 
 
 class Forward:
@@ -96,9 +95,8 @@ class Forward:
         name = self.base.get(name, name)
         value = self.value(name)
         if not value.is_stored:
-            kind = self.graph.values.get(name)
-            elements = self.sizes(prod(kind.shape)) if isinstance(kind, TensorType) else 1
-            value = self.recorder.loop(self.rows.get(name, 0), elements, value, name, self.nbytes(name))
+            row = self.rows.get(name, 0)
+            value = self.recorder.loop(row, self.elements(name), value, name, self.nbytes(name))
             self.known[name] = value
         return value
 
@@ -107,15 +105,28 @@ class Forward:
         value = self.graph.values.get(name)
         return self.sizes(value.nbytes) if isinstance(value, TensorType) else 0
 
+    def elements(self, name: str) -> int:
+        """Elements of a value; one where it is no tensor."""
+        kind = self.graph.values.get(name)
+        return self.sizes(prod(kind.shape)) if isinstance(kind, TensorType) else 1
+
     def operands(self, call: PricedCall) -> list[Value]:
         """How a call reads the tensors that it takes."""
-        return [self.value(name) for name in call.tensors(self.graph.values)]
+        return [self._as_it_lies(name) for name in call.tensors(self.graph.values)]
 
-    def is_inner(self, tensor: Tensor, *, of_images: bool = False) -> bool:
-        """Whether the last axis is contiguous; of images with channels innermost it never is."""
+    def _as_it_lies(self, name: str) -> Value:
+        value, kind = self.value(name), self.graph.values[name]
+        if not value.is_stored or not isinstance(kind, TensorType) or kind.rank <= 1:
+            return value
+        strides = self.layouts.known.get(name)
+        is_inner = strides is None or strides[-1] in (0, 1)
+        return replace(value, inner=int(is_inner), outer=int(not is_inner))
+
+    def is_inner(self, value: Value, *, of_images: bool = False) -> bool:
+        """Whether most of what a value is computed from has its last axis innermost; of images, channels may be."""
         if self.channels_last:
             return not of_images
-        return tensor.rank == 0 or tensor.strides[-1] in (0, 1)
+        return value.inner > value.outer or value.inner == value.outer == 0
 
     def _is_copy(self, call: PricedCall) -> bool:
         return any(name in self.layouts.copies for name in call.node.outputs if name is not None)
@@ -137,24 +148,17 @@ class Forward:
             nbytes = self.nbytes(output)
             if nbytes == self.nbytes(base):
                 self.base[output] = base
-            elif value.is_stored:
-                self.known[output] = self.recorder.part(output, value, nbytes)
             else:
-                self.known[output] = value
+                self.known[output] = self.recorder.part(output, value, nbytes)
 
     def _own(self, call: PricedCall, kernels: tuple[Kernel, ...] | None, nested: int | None = None) -> None:
         """A call of a library: its operands and results are in memory."""
         operator = call.node.operator
-        names = call.tensors(self.graph.values)
-        prepare = {"product": Forward._in_rows, "attention": Forward._with_mask}.get(operator.kind)
-        read = prepare(self, call, names) if prepare else [self.stored(name) for name in names]
-        if operator.kind == "convolution" and self.channels_last:
-            read = self._in_channels_last(call, names, read)
         writes = {name: self.nbytes(name) for name in call.node.outputs if name is not None}
         bias = operand_name(call, "bias") if operator.kind == "convolution" else ""
         if bias:
             writes = {f"{name}/products": size for name, size in writes.items()}
-        self.recorder.own(call.row, read, writes, kernels)
+        self.recorder.own(call.row, operands_of(call, self), writes, kernels)
         self.recorder.nodes[-1].call = nested
         for name in call.node.outputs:
             if name is not None and bias:
@@ -162,60 +166,6 @@ class Forward:
                 self.known[name] = Value.of((products, self.value(bias)), _LOAD)
             elif name is not None:
                 self.known[name] = Value({name: self.nbytes(name)}, is_stored=True)
-
-    def _in_rows(self, call: PricedCall, names: Sequence[str]) -> list[Value]:
-        """Operands of a product; those that BLAS cannot read as they lie are copied."""
-        found = []
-        concrete = ConcreteCall(call, self.graph.values, self.layouts.known, self.sizes)
-        for name, tensor in zip(names, concrete.operands, strict=True):
-            if must_copy(tensor):
-                copied = f"{name}/{call.node.name}"
-                found.append(
-                    self.recorder.loop(call.row, tensor.numel, self.value(name), copied, tensor.full_bytes)
-                )
-            else:
-                found.append(self.stored(name))
-        return found
-
-    def _with_mask(self, call: PricedCall, names: Sequence[str]) -> list[Value]:
-        """Operands of an attention; a mask of booleans becomes numbers."""
-        mask = operand_name(call, "mask")
-        found = []
-        for name in names:
-            kind = self.graph.values[name]
-            if name == mask and isinstance(kind, TensorType) and kind.dtype.bits <= _BOOLEAN:
-                elements = self.sizes(prod(kind.shape))
-                numbers = f"{name}/{call.node.name}"
-                value = self.value(name)
-                found.append(self.recorder.loop(call.row, elements, value, numbers, 2 * self.nbytes(name)))
-            else:
-                found.append(self.stored(name))
-        return found
-
-    def _in_channels_last(self, call: PricedCall, names: Sequence[str], read: list[Value]) -> list[Value]:
-        """Operands with channels innermost: weights and the graph's own inputs are copied."""
-        found = []
-        for name, value in zip(names, read, strict=True):
-            kind = self.graph.values[name]
-            copied = name not in self.recorder.producers and self.base.get(name, name) == name
-            if (
-                copied
-                and isinstance(kind, TensorType)
-                and self._must_turn(kind, self.layouts.known.get(name))
-                and name not in self.rows
-            ):
-                elements = self.sizes(prod(kind.shape))
-                value = self.recorder.loop(
-                    call.row, elements, value, f"{name}/{call.node.name}", self.nbytes(name)
-                )
-            found.append(value)
-        return found
-
-    def _must_turn(self, kind: TensorType, strides: tuple[object, ...] | None) -> bool:
-        """Whether a tensor with its channels outermost lies differently from one with channels innermost."""
-        if kind.rank < _IMAGE_RANK or (strides is not None and strides[1] == 1):
-            return False
-        return self.sizes(kind.shape[1]) > 1 and self.sizes(prod(kind.shape[2:])) > 1
 
     def _inline(self, call: PricedCall, values: Sequence[Value], operations: int, slow: int = 0) -> None:
         """Results that are computed again wherever they are read, unless that takes too much."""
@@ -263,8 +213,10 @@ class Forward:
             return self._inline(call, values[:1], length)
         of_images = x.rank >= _IMAGE_RANK
         is_kept = out.rank == x.rank and out.shape[-1] == x.shape[-1] and x.shape[-1] > 1
-        is_inner = self.is_inner(x, of_images=of_images) and not (is_kept or _keeps_last(concrete, x, out))
         value = Value.of(values, _LOAD)
+        is_inner = self.is_inner(value, of_images=of_images) and not (
+            is_kept or _keeps_last(concrete, x, out)
+        )
         for name in call.node.outputs:
             if name is not None:
                 self.known[name] = self.recorder.reduction(
@@ -290,7 +242,8 @@ class Forward:
         if operator.name == "batch_norm" and concrete.arguments.get("training") is not True:
             return self._inline(call, self.operands(call), _TRANSCENDENTAL)
         rows = rows_of(concrete, x)
-        is_inner = self.is_inner(x, of_images=operator.is_of_images or "group" in operator.name)
+        value = self.operands(call)[0]
+        is_inner = self.is_inner(value, of_images=operator.is_of_images or "group" in operator.name)
         return self._by_rows(call, (rows.rows, rows.columns), is_inner=is_inner)
 
     def _softmax(self, call: PricedCall, concrete: ConcreteCall) -> None:
@@ -299,7 +252,9 @@ class Forward:
             return self._pointwise(call, concrete)
         axis = concrete.number("axis", -1) % x.rank
         rows = (x.numel // max(x.shape[axis], 1), x.shape[axis])
-        return self._by_rows(call, rows, is_inner=axis == x.rank - 1 and self.is_inner(x))
+        return self._by_rows(
+            call, rows, is_inner=axis == x.rank - 1 and self.is_inner(self.operands(call)[0])
+        )
 
     def _scan(self, call: PricedCall, concrete: ConcreteCall) -> None:
         """A scan has results for all elements, and is fused as a reduction of rows is."""
@@ -345,12 +300,6 @@ class Forward:
             value = self.recorder.reduction(call.row, rows, value, f"{name}/rows", is_inner=True)
             x = Tensor(rows[:1], x.dtype, x.bits, (1,), 4 * rows[0])
         self.known[name] = self.recorder.reduction(call.row, (1, x.numel), value, name, is_inner=True)
-
-
-def operand_name(call: PricedCall, argument: str) -> str:
-    """The value that an argument is; nothing where it is none."""
-    given = call.node.arguments().get(argument)
-    return given.name if isinstance(given, Ref) else ""
 
 
 def _is_written(call: PricedCall) -> bool:

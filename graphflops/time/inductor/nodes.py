@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from graphflops.time.inductor.splits import split_lengths
@@ -19,23 +19,29 @@ class Value:
 
     reads: bytes by buffer. operations: instructions for one element, which every kernel that reads the value runs again; a
     stored value has none. slow: how many loads' time the slow ones of these take. is_stored: whether it is one buffer.
+    inner, outer: how many of the tensors that it is computed from have their last axis innermost, and how many have not.
     """
 
     reads: Mapping[str, int]
     operations: int = 0
     slow: int = 0
     is_stored: bool = False
+    inner: int = 0
+    outer: int = 0
 
     @staticmethod
     def of(values: Iterable[Value], operations: int = 0, slow: int = 0) -> Value:
         """A value that is computed from others wherever it is read."""
         reads: dict[str, int] = {}
+        inner = outer = 0
         for value in values:
             operations += value.operations
             slow += value.slow
+            inner += value.inner
+            outer += value.outer
             for buffer, size in value.reads.items():
                 reads[buffer] = max(size, reads.get(buffer, 0))
-        return Value(reads, operations, slow)
+        return Value(reads, operations, slow, inner=inner, outer=outer)
 
 
 @dataclass(slots=True)
@@ -67,9 +73,7 @@ class Node:
         if self.length > 1 and other.length > 1:
             return (self.results, self.length) == (other.results, other.length)
         loop, rows = (self, other) if self.length == 1 else (other, self)
-        return loop.results == rows.results or (
-            rows.is_inner and loop.results == rows.results * rows.length
-        )
+        return loop.results == rows.results or (rows.is_inner and loop.results == rows.results * rows.length)
 
 
 @dataclass(slots=True)
@@ -113,7 +117,10 @@ class Recorder:
         return Value(node.writes, is_stored=True)
 
     def part(self, name: str, of: Value, nbytes: int) -> Value:
-        """A part of a stored value."""
-        (buffer, size), *_ = of.reads.items()
-        self.whole[name] = self.whole.get(buffer, buffer)
-        return Value({name: min(nbytes, size)}, is_stored=True)
+        """A part of a value, which reads a part of each buffer that this reads."""
+        reads = {}
+        for buffer, size in of.reads.items():
+            own = name if of.is_stored else f"{name}/{buffer}"
+            self.whole[own] = self.whole.get(buffer, buffer)
+            reads[own] = min(nbytes, size)
+        return replace(of, reads=reads)

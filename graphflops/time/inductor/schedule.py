@@ -100,7 +100,9 @@ def kernel_of(group: Sequence[Node], written: Collection[str], recorder: Recorde
 
 def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
     """A pointwise kernel. loads: of each element. slow: loads that its slow instructions take as long as."""
-    return Kernel("elementwise", "float32", 0, elements * (_LOOP + loads) + slow, read, written, variant="fused")
+    return Kernel(
+        "elementwise", "float32", 0, elements * (_LOOP + loads) + slow, read, written, variant="fused"
+    )
 
 
 def reduction_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
