@@ -95,8 +95,7 @@ class CompiledLauncher(Launcher):
         found = self.plans.get((graph, records))
         if found is None:
             run = self.runs.of(graph)
-            calls, layouts = run.calls, run.layouts
-            is_last = runs_channels_last(graph, calls, is_trained=records)
+            is_last = runs_channels_last(graph, run.calls, is_trained=records)
 
             def lower(call: PricedCall) -> tuple[Kernel, ...] | None:
                 return self._own(call, graph, is_backward=False, channels_last=is_last)
@@ -104,7 +103,7 @@ class CompiledLauncher(Launcher):
             def lower_backward(call: PricedCall) -> tuple[Kernel, ...] | None:
                 return self._own(call, graph, is_backward=True, channels_last=is_last)
 
-            forward = Forward(graph, calls, layouts, self.sizes, lower, channels_last=is_last)
+            forward = Forward(graph, run, self.sizes, lower, channels_last=is_last)
             recorder, first = forward.recorder, len(forward.recorder.nodes)
             kept = set(graph.graph.returned)
             if records:
@@ -118,7 +117,7 @@ class CompiledLauncher(Launcher):
                 for buffer in node.writes
                 if readers[buffer] - {index} or not readers[buffer] or buffer in kept
             }
-            found = self.plans[graph, records] = _Plan(recorder, groups, written, first, calls)
+            found = self.plans[graph, records] = _Plan(recorder, groups, written, first, run.calls)
         return found
 
     def _own(

@@ -7,21 +7,20 @@ kernel, or takes many reads or much arithmetic to compute (`realize_reads_thresh
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.passes.fusion import is_fusible, is_view
-from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Tensor
-from graphflops.time.inductor.nodes import Recorder, Value
+from graphflops.time.inductor.nodes import Value
 from graphflops.time.inductor.operands import operand_name, operands_of
+from graphflops.time.inductor.values import Values
 from graphflops.time.lowering.norms import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.memory.layouts import Layouts
+    from graphflops.memory.runs import Run
     from graphflops.passes.program import PricedCall, PricedGraph
     from graphflops.time.concrete import Sizes
     from graphflops.time.kernel import Kernel
@@ -36,31 +35,22 @@ _UNROLLED = 8  # elements of a reduction that is no loop
 _IMAGE_RANK = 4
 
 
-class Forward:
-    """Records the nodes of a graph's calls.
-
-    known: values by name; a value that is not in it is an input. lower: the kernels of a call that is not fused.
-    channels_last: whether convolutions run with channels innermost.
-    """
+class Forward(Values):
+    """Records the nodes of a graph's calls. lower: the kernels of a call that is not fused."""
 
     def __init__(
         self,
         graph: PricedGraph,
-        calls: Sequence[PricedCall],
-        layouts: Layouts,
+        run: Run,
         sizes: Sizes,
         lower: Callable[[PricedCall], tuple[Kernel, ...] | None],
         *,
         channels_last: bool,
     ) -> None:
-        self.graph, self.calls, self.layouts, self.sizes, self.lower = graph, calls, layouts, sizes, lower
-        self.channels_last = channels_last
-        self.recorder = Recorder()
-        self.known: dict[str, Value] = {}
-        self.base: dict[str, str] = {}  # by view of all elements: the value that it is a view of
-        self.rows: dict[str, int] = {}  # by value: the row of the call that computes it
-        self.users = _users(calls)
-        for place, call in enumerate(calls):
+        super().__init__(graph, run.layouts, sizes, channels_last=channels_last)
+        self.calls, self.lower = run.calls, lower
+        self.users = _users(run.calls)
+        for place, call in enumerate(run.calls):
             self.add(place, call)
         for name in graph.graph.returned:
             if name in self.known:
@@ -81,52 +71,6 @@ class Forward:
                 self._own(call, self.lower(call))
         except OpenSizeError:
             self.recorder.own(call.row, (), {}, None)
-
-    def value(self, name: str) -> Value:
-        """How kernels read a value."""
-        name = self.base.get(name, name)
-        found = self.known.get(name)
-        if found is None:
-            found = self.known[name] = Value({name: self.nbytes(name)}, is_stored=True)
-        return found
-
-    def stored(self, name: str) -> Value:
-        """A value in memory; it is written if it was not."""
-        name = self.base.get(name, name)
-        value = self.value(name)
-        if not value.is_stored:
-            row = self.rows.get(name, 0)
-            value = self.recorder.loop(row, self.elements(name), value, name, self.nbytes(name))
-            self.known[name] = value
-        return value
-
-    def nbytes(self, name: str) -> int:
-        """Bytes of a value that is a tensor."""
-        value = self.graph.values.get(name)
-        return self.sizes(value.nbytes) if isinstance(value, TensorType) else 0
-
-    def elements(self, name: str) -> int:
-        """Elements of a value; one where it is no tensor."""
-        kind = self.graph.values.get(name)
-        return self.sizes(prod(kind.shape)) if isinstance(kind, TensorType) else 1
-
-    def operands(self, call: PricedCall) -> list[Value]:
-        """How a call reads the tensors that it takes."""
-        return [self._as_it_lies(name) for name in call.tensors(self.graph.values)]
-
-    def _as_it_lies(self, name: str) -> Value:
-        value, kind = self.value(name), self.graph.values[name]
-        if not value.is_stored or not isinstance(kind, TensorType) or kind.rank <= 1:
-            return value
-        strides = self.layouts.known.get(name)
-        is_inner = strides is None or strides[-1] in (0, 1)
-        return replace(value, inner=int(is_inner), outer=int(not is_inner))
-
-    def is_inner(self, value: Value, *, of_images: bool = False) -> bool:
-        """Whether most of what a value is computed from has its last axis innermost; of images, channels may be."""
-        if self.channels_last:
-            return not of_images
-        return value.inner > value.outer or value.inner == value.outer == 0
 
     def _is_copy(self, call: PricedCall) -> bool:
         return any(name in self.layouts.copies for name in call.node.outputs if name is not None)

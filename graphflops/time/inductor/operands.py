@@ -12,8 +12,8 @@ from graphflops.time.lowering.products import must_copy
 
 if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
-    from graphflops.time.inductor.forward import Forward
     from graphflops.time.inductor.nodes import Value
+    from graphflops.time.inductor.values import Values
 
 _IMAGE_RANK = 4
 _BOOLEAN = 8  # bits
@@ -26,62 +26,62 @@ def operand_name(call: PricedCall, argument: str) -> str:
     return given.name if isinstance(given, Ref) else ""
 
 
-def operands_of(call: PricedCall, forward: Forward) -> list[Value]:
+def operands_of(call: PricedCall, values: Values) -> list[Value]:
     """The operands of a call as its library reads them."""
     prepare = {"product": _in_rows, "attention": _with_mask, "convolution": _in_channels_last}
     named = prepare.get(call.node.operator.kind)
     if named is not None:
-        return named(call, forward)
-    return [forward.stored(name) for name in call.tensors(forward.graph.values)]
+        return named(call, values)
+    return [values.stored(name) for name in call.tensors(values.graph.values)]
 
 
-def _in_rows(call: PricedCall, forward: Forward) -> list[Value]:
+def _in_rows(call: PricedCall, values: Values) -> list[Value]:
     """Operands of a product; those that BLAS cannot read as they lie are copied."""
     found = []
-    concrete = ConcreteCall(call, forward.graph.values, forward.layouts.known, forward.sizes)
-    for name, tensor in zip(call.tensors(forward.graph.values), concrete.operands, strict=True):
+    concrete = ConcreteCall(call, values.graph.values, values.layouts.known, values.sizes)
+    for name, tensor in zip(call.tensors(values.graph.values), concrete.operands, strict=True):
         if must_copy(tensor):
-            found.append(_copy(call, name, forward, tensor.full_bytes, tensor.numel))
+            found.append(_copy(call, name, values, tensor.full_bytes, tensor.numel))
         else:
-            found.append(forward.stored(name))
+            found.append(values.stored(name))
     return found
 
 
-def _with_mask(call: PricedCall, forward: Forward) -> list[Value]:
+def _with_mask(call: PricedCall, values: Values) -> list[Value]:
     """Operands of an attention; a mask of booleans becomes numbers."""
     mask = operand_name(call, "mask")
     found = []
-    for name in call.tensors(forward.graph.values):
-        kind = forward.graph.values[name]
+    for name in call.tensors(values.graph.values):
+        kind = values.graph.values[name]
         if name == mask and isinstance(kind, TensorType) and kind.dtype.bits <= _BOOLEAN:
-            found.append(_copy(call, name, forward, _NUMBER * forward.nbytes(name)))
+            found.append(_copy(call, name, values, _NUMBER * values.nbytes(name)))
         else:
-            found.append(forward.stored(name))
+            found.append(values.stored(name))
     return found
 
 
-def _in_channels_last(call: PricedCall, forward: Forward) -> list[Value]:
+def _in_channels_last(call: PricedCall, values: Values) -> list[Value]:
     """Operands of a convolution; weights and the graph's own inputs are copied where channels must be innermost."""
     found = []
-    for name in call.tensors(forward.graph.values):
-        value = forward.stored(name)
-        is_input = name not in forward.rows and forward.base.get(name, name) == name
-        if forward.channels_last and is_input and _must_turn(name, forward):
-            value = _copy(call, name, forward, forward.nbytes(name))
+    for name in call.tensors(values.graph.values):
+        value = values.stored(name)
+        is_input = name not in values.rows and values.base.get(name, name) == name
+        if values.channels_last and is_input and _must_turn(name, values):
+            value = _copy(call, name, values, values.nbytes(name))
         found.append(value)
     return found
 
 
-def _must_turn(name: str, forward: Forward) -> bool:
+def _must_turn(name: str, values: Values) -> bool:
     """Whether a tensor with its channels outermost lies differently from one with channels innermost."""
-    kind, strides = forward.graph.values[name], forward.layouts.known.get(name)
+    kind, strides = values.graph.values[name], values.layouts.known.get(name)
     if not isinstance(kind, TensorType) or kind.rank < _IMAGE_RANK:
         return False
     is_last = strides is not None and strides[1] == 1
-    return not is_last and forward.sizes(kind.shape[1]) > 1 and forward.sizes(prod(kind.shape[2:])) > 1
+    return not is_last and values.sizes(kind.shape[1]) > 1 and values.sizes(prod(kind.shape[2:])) > 1
 
 
-def _copy(call: PricedCall, name: str, forward: Forward, nbytes: int, elements: int = 0) -> Value:
+def _copy(call: PricedCall, name: str, values: Values, nbytes: int, elements: int = 0) -> Value:
     """A loop that writes an operand for this call."""
-    elements = elements or forward.elements(name)
-    return forward.recorder.loop(call.row, elements, forward.value(name), f"{name}/{call.node.name}", nbytes)
+    elements = elements or values.elements(name)
+    return values.recorder.loop(call.row, elements, values.value(name), f"{name}/{call.node.name}", nbytes)
