@@ -10,7 +10,7 @@ from graphflops.memory.forms import by_form
 from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.memory.recurrent import Recurrent
-from graphflops.tensor import FLOAT16
+from graphflops.tensor import FLOAT16, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
 
 _SEQUENCE_AXES = 3
+# Kinds of operators whose gradients read that of the result in row-major order.
+_READING_IN_ORDER = frozenset(
+    {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling"}
+)
 
 
 class Eager(OnGpu):
     """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
+
+    keeps_repeated = True
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""
@@ -71,6 +77,12 @@ class Eager(OnGpu):
         if is_converted or not is_contiguous(operand.shape, self.layouts.of(name)):
             return operand.like(dtype=out.dtype if is_converted else None).nbytes
         return 0
+
+    def repeated_bytes(self, call: PricedCall) -> Dim:
+        """A copy with all elements, unless the gradient is elementwise or a view."""
+        out = self.values.get(call.node.outputs[0] or "")
+        reads = call.node.operator.kind in _READING_IN_ORDER
+        return out.like().nbytes if reads and isinstance(out, TensorType) else 0
 
     def transposes_gradient(self, call: PricedCall) -> bool:
         """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""

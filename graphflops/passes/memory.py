@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from graphflops.dims import dim_max
 from graphflops.errors import DimError
 from graphflops.passes.meter import Meter
 from graphflops.passes.optimizer import trained_inputs
@@ -58,6 +59,7 @@ class Peaks:
     """Peaks of the graphs of one program; a nested graph that runs at several calls is measured once.
 
     training: whether nested graphs hold what their gradients read.
+    summed: the graph whose results are added up, so that their gradients repeat one number.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class Peaks:
     ) -> None:
         self.execution = execution
         self.sizes = sizes
-        self.training = program.training is not None
+        training = program.training
+        self.training = training is not None
+        self.summed = program.main if training is not None and training.loss in ("sum", "mean") else None
         self.names = program.names
         self.nested: dict[PricedGraph, Peak] = {}
 
@@ -102,7 +106,9 @@ class Peaks:
         earlier: Iterable[str],
     ) -> tuple[Peak, Timeline, int]:
         """The same for one graph. peaks: by call, those of the graphs that run inside it."""
-        return _Liveness(graph, peaks, self.sizes, execution).measured(resident, seeds, earlier)
+        return _Liveness(graph, peaks, self.sizes, execution).measured(
+            resident, seeds, earlier, graph is self.summed
+        )
 
     def inside(self, call: PricedCall) -> list[Peak]:
         """Peaks of the graphs that run inside a call."""
@@ -138,7 +144,7 @@ class _Liveness:
         self.held = {**execution.held_until(self.root), **ends}
 
     def measured(
-        self, resident: Iterable[str], seeds: Sequence[str] | None, earlier: Iterable[str]
+        self, resident: Iterable[str], seeds: Sequence[str] | None, earlier: Iterable[str], repeats: bool
     ) -> tuple[Peak, Timeline, int]:
         for name in dict.fromkeys(resident):
             value = self.values.get(name)
@@ -153,7 +159,9 @@ class _Liveness:
         turn = None
         if seeds is not None:
             turn = len(self.meter.rows)
-            reverse.backward(self.calls, seeds, released, self.again(released))
+            for name in seeds:
+                reverse.give(name, repeats)
+            reverse.backward(self.calls, released, self.again(released))
         return self.meter.peak(), *self.meter.timeline(turn)
 
     def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
@@ -289,7 +297,7 @@ class _Reverse:
     """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder.
 
     parameters: by name of a parameter, that of the first one that it is tied to. views: buffers that nothing is added to.
-    earlier: parameters with a gradient from the start.
+    repeated: buffers of one number. earlier: parameters with a gradient from the start.
     """
 
     def __init__(self, graph: Graph, meter: Meter, execution: CallByCall, earlier: Iterable[str]) -> None:
@@ -304,14 +312,21 @@ class _Reverse:
         self.buffers: list[Dim] = []
         self.holders: list[int] = []
         self.views: set[int] = set()
+        self.repeated: set[int] = set()
         for name in earlier:
             self.give(self.parameters.get(name, name))
 
-    def give(self, name: str) -> None:
-        """Allocate a gradient that comes from outside: of a result, or of a parameter from an earlier micro-step."""
+    def give(self, name: str, repeats: bool = False) -> None:
+        """Allocate a gradient that comes from outside: of a result, or of a parameter from an earlier micro-step.
+
+        repeats: whether it repeats one number, as the gradient of a sum does.
+        """
         value = self.values.get(name)
         if name not in self.gradients and isinstance(value, TensorType) and value.requires_grad:
-            self.gradients[name] = self.allocate(name, value.like().nbytes)
+            is_one = repeats and self.execution.keeps_repeated
+            buffer = self.gradients[name] = self.allocate(name, 0 if is_one else value.like().nbytes)
+            if is_one:
+                self.repeated.add(buffer)
 
     def run(self, call: PricedCall) -> list[tuple[str, int]]:
         """Compute a call's gradients while the results' are alive; gradients of values that have one are returned."""
@@ -334,7 +349,10 @@ class _Reverse:
                 again.append((name, buffer))
             else:
                 self.gradients[name] = buffer
-        self.meter.mark(call.node.name, workspace=self.execution.backward_bytes(call))
+        workspace = self.execution.backward_bytes(call)
+        if incoming in self.repeated:
+            workspace = dim_max(workspace, self.execution.repeated_bytes(call))
+        self.meter.mark(call.node.name, workspace=workspace)
         return again
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
@@ -375,7 +393,6 @@ class _Reverse:
     def backward(
         self,
         calls: Sequence[PricedCall],
-        seeds: Iterable[str],
         released: Mapping[int, Sequence[str | int]],
         before: Mapping[int, Callable[[], None]],
     ) -> None:
@@ -383,8 +400,6 @@ class _Reverse:
 
         released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
         """
-        for name in seeds:
-            self.give(name)
         for index in range(len(calls) - 1, -1, -1):
             call = calls[index]
             if index in before:

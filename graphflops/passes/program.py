@@ -244,7 +244,10 @@ class CallByCall:
     """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does.
 
     training: whether the gradients of the calls run too. calls: those that run, in order.
+    keeps_repeated: whether a gradient that repeats one number is kept as that number.
     """
+
+    keeps_repeated = False
 
     def __init__(self, graph: PricedGraph, training: bool) -> None:
         self.calls: Sequence[PricedCall] = graph.calls
@@ -273,6 +276,10 @@ class CallByCall:
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Memory that the gradients of a call need beside what they read and write."""
         return 0 if call.gradient is None else call.gradient.estimate.workspace
+
+    def repeated_bytes(self, call: PricedCall) -> Dim:
+        """Memory for the gradient of a call's result where that repeats one number and the kernels want every element."""
+        return 0
 
     def shares_gradient(self, call: PricedCall) -> bool:
         """Whether the first gradient of a call takes the memory of its result's gradient."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import graphflops
@@ -48,3 +50,13 @@ def test_the_summary_names_it() -> None:
 def test_an_execution_that_does_not_exist() -> None:
     with pytest.raises(ModelError, match="no execution is called fast: graph, eager and compiled are"):
         graphflops.analyze(SAMPLE, execution="fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("loss", "kind"), [("sum", "workspace"), ("given", "gradient")])
+def test_the_gradient_of_a_sum_is_one_number(loss: Literal["sum", "given"], kind: str) -> None:
+    """`sum(outputs).backward()` repeats one number as each element's gradient; a product writes it out for a moment."""
+    program = torch.export.export(torch.nn.Linear(16, 32, bias=False), (torch.randn(64, 16),))
+    training = graphflops.Training(optimizer="none", loss=loss)
+    report = graphflops.analyze(program, training=training, execution="eager")
+    held = [(held.kind, held.bytes) for held in report.memory.held if held.name == "linear"]
+    assert held == [("value", 4 * 64 * 32), (kind, 4 * 64 * 32)]
