@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SCHEMA: Literal[1] = 1
 Figures = dict[str, Union[int, str]]  # a number by name, or its formula where a size has no value
 _LARGEST = 2**28  # bytes of a baseline
+_TIME = "max_seconds"
+_SECOND = 10**9  # nanoseconds, in which times are limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,23 @@ Baseline = dict[
 ]  # by model, relative to the budget, and by sizes as `Sizes` prints them
 
 
+class _WireBefore(msgspec.Struct):
+    sizes: dict[str, int] = {}
+    totals: dict[str, int | float | str] = {}  # the time in seconds
+    modules: dict[str, Figures] = {}
+    lines: dict[str, Figures] = {}
+
+    def before(self) -> Before:
+        totals: Figures = {
+            name: round(figure * _SECOND) if isinstance(figure, float) else figure
+            for name, figure in self.totals.items()
+        }
+        return Before(self.sizes, totals, self.modules, self.lines)
+
+
 class _Wire(msgspec.Struct):
     schema: Literal[1]
-    models: Baseline
+    models: dict[str, dict[str, _WireBefore]]
 
 
 def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
@@ -83,7 +99,10 @@ def to_json(baseline: Baseline) -> str:
         model: {
             sizes: {
                 "sizes": _OneLine(before.sizes),
-                "totals": dict(before.totals),
+                "totals": {
+                    name: figure / _SECOND if name == _TIME and isinstance(figure, int) else figure
+                    for name, figure in before.totals.items()
+                },
                 **({"modules": _lines(before.modules)} if before.modules else {}),
                 "lines": _lines(before.lines),
             }
@@ -97,10 +116,14 @@ def to_json(baseline: Baseline) -> str:
 def from_json(data: bytes, path: str) -> Baseline:
     """Reads what `to_json` wrote; FileError names the place where it is not a baseline."""
     try:
-        return msgspec.json.decode(data, type=_Wire).models
+        models = msgspec.json.decode(data, type=_Wire).models
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         what = f"no baseline of schema {SCHEMA}: {error}: make it again with graphflops check --update"
         raise FileError(f"{shown(path)}: {shown(what, 500)}") from None
+    return {
+        model: {sizes: wired.before() for sizes, wired in by_sizes.items()}
+        for model, by_sizes in models.items()
+    }
 
 
 def read(path: str) -> Baseline:

@@ -13,7 +13,7 @@ from graphflops.render.conclusion import conclusion, state
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import Numbers, assumptions, count_of, memory, number, percent, safe
+from graphflops.render.text import Numbers, assumptions, count_of, memory, number, percent, safe, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from graphflops.findings import Finding, Findings, LimitResult, ModelFindings, Severity
     from graphflops.render.table import Page
 
+_SECOND = 10**9  # nanoseconds, in which times are limited
 _FORMULA = 60  # characters of a formula in the middle of a line
 _SENTENCE = 1_000  # characters of a message shown
 _MARKS = {"within": "ok", "over": "OVER", "unknown": "?"}
@@ -151,6 +152,8 @@ def _amount(count: int | None, limit: LimitResult) -> str:
         return "?"
     if limit.unit == "B":
         return memory(count)
+    if limit.unit == "ns":
+        return seconds(count / _SECOND)
     figure = number(count)
     return f"{figure}{'' if figure[-1].isalpha() else ' '}{limit.unit}".rstrip()
 
@@ -227,11 +230,16 @@ def _limit_wire(limit: LimitResult) -> dict[str, Any]:
     return {
         "quantity": safe(limit.quantity, 10_000),
         "module": safe(limit.module, 10_000),
-        "measured": limit.measured,
-        "limit": limit.most,
+        "measured": _exact(limit.measured, limit),
+        "limit": _exact(limit.most, limit),
         "used": used,
         "verdict": limit.verdict,
     }
+
+
+def _exact(count: int | None, limit: LimitResult) -> float | None:
+    """An amount for programs; a time in seconds."""
+    return count / _SECOND if count is not None and limit.unit == "ns" else count
 
 
 def _quantity(quantity: Dim | None, model: ModelFindings) -> Any:

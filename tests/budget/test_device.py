@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,26 @@ def test_time_on_a_device(tmp_path: Path) -> None:
 def test_time_needs_a_unit() -> None:
     with pytest.raises(FileError, match=r'is no time: write "2.5 ms" or "800 us"'):
         limits.given({"device": "h200", "max_seconds": "3 GB"})
+
+
+def test_times_are_printed_and_saved_in_seconds(tmp_path: Path) -> None:
+    text = 'baseline = "before.json"\nmodels = ["model.pt2"]\n[[budget]]\ndevice = "h200"\nmax_seconds = ["+2 %", "1 us"]\n'
+    (tmp_path / "graphflops.toml").write_text(text)
+    (tmp_path / "model.pt2").write_bytes(DECODER.read_bytes())
+    arguments = ["check", "--budget", str(tmp_path / "graphflops.toml")]
+    CliRunner().invoke(main, [*arguments, "--update"])
+    time = analyze(DECODER, device="h200").totals.time
+    assert time is not None
+    ((saved,),) = [
+        by_sizes.values()
+        for by_sizes in json.loads((tmp_path / "before.json").read_text())["models"].values()
+    ]
+    assert saved["totals"]["max_seconds"] == pytest.approx(time.seconds, abs=1e-9)
+    found = CliRunner().invoke(main, [*arguments, "--format", "json"])
+    (model,) = json.loads(found.stdout)["models"]
+    relative, absolute = model["limits"]
+    assert relative["limit"] == pytest.approx(1.02 * time.seconds, rel=1e-6)
+    assert (absolute["measured"], absolute["limit"]) == (pytest.approx(time.seconds, abs=1e-9), 1e-6)
+    table = CliRunner().invoke(main, arguments).stdout
+    assert f"{1e3 * time.seconds:.2f} ms" in table
+    assert "ns" not in table.replace("limits", "")
