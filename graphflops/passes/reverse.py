@@ -1,0 +1,138 @@
+"""The backward pass of a training step: when the memory of each gradient is allocated and released."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.dims import dim_max
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.graph import Graph
+    from graphflops.passes.meter import Meter
+    from graphflops.passes.program import Backward, CallByCall, PricedCall
+
+
+class Reverse:
+    """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder.
+
+    parameters: by name of a parameter, that of the first one that it is tied to. views: buffers that nothing is added to.
+    repeated: buffers of one number. earlier: parameters with a gradient from the start.
+    """
+
+    def __init__(self, graph: Graph, meter: Meter, execution: CallByCall, earlier: Iterable[str]) -> None:
+        self.values = execution.values
+        self.meter = meter
+        self.execution = execution
+        stored = [entry for entry in graph.inputs if entry.role == "parameter"]
+        first = {entry.target: entry.name for entry in reversed(stored)}
+        self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
+        self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
+        self.sizes: dict[int, Sequence[Dim]] = {}
+        self.buffers: list[Dim] = []
+        self.holders: list[int] = []
+        self.views: set[int] = set()
+        self.repeated: set[int] = set()
+        for name in earlier:
+            self.give(self.parameters.get(name, name))
+
+    def give(self, name: str, repeats: bool = False) -> None:
+        """Allocate a gradient that comes from outside: of a result, or of a parameter from an earlier micro-step.
+
+        repeats: whether it repeats one number, as the gradient of a sum does.
+        """
+        value = self.values.get(name)
+        if name not in self.gradients and isinstance(value, TensorType) and value.requires_grad:
+            is_one = repeats and self.execution.keeps_repeated
+            buffer = self.gradients[name] = self.allocate(name, 0 if is_one else value.like().nbytes)
+            if is_one:
+                self.repeated.add(buffer)
+
+    def run(self, call: PricedCall) -> list[tuple[str, int]]:
+        """Compute a call's gradients while the results' are alive; gradients of values that have one are returned."""
+        assert call.gradient is not None
+        operands = call.tensors(self.values)
+        incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
+        again = []
+        shares = self.execution.shares_gradient(call)
+        for (place, fresh), size in zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False):
+            shared = shares and incoming is not None and self.buffers[incoming] == size
+            if incoming is None or (fresh and not shared):
+                buffer = self.allocate(operands[place], size)
+                if operands[place] in self.parameters and self.execution.transposes_gradient(call):
+                    self.views.add(buffer)
+            else:
+                buffer, shares = incoming, False
+                self.holders[buffer] += 1
+            name = self.parameters.get(operands[place], operands[place])
+            if name in self.gradients:
+                again.append((name, buffer))
+            else:
+                self.gradients[name] = buffer
+        workspace = self.execution.backward_bytes(call)
+        if incoming in self.repeated:
+            workspace = dim_max(workspace, self.execution.repeated_bytes(call))
+        self.meter.mark(call.node.name, workspace=workspace)
+        return again
+
+    def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
+        """Bytes of each gradient; equal calls share the object."""
+        sizes = self.sizes.get(id(gradient))
+        if sizes is None:
+            out = gradient.estimate.out
+            sizes = [value.nbytes if isinstance(value, TensorType) else 0 for value in out]
+            self.sizes[id(gradient)] = sizes
+        return sizes
+
+    def accumulate(self, name: str, buffer: int, node: str) -> None:
+        """Add a second gradient of a value to its first.
+
+        In place, unless the first is a view or repeated, or others hold it too.
+        """
+        first, value = self.gradients[name], self.values[name]
+        assert isinstance(value, TensorType)
+        size = value.like().nbytes
+        if first in self.views or self.holders[first] > 1 or self.buffers[first] != size:
+            self.gradients[name] = self.allocate(name, size)
+            self.meter.mark(node)
+            self.drop(first)
+        self.drop(buffer)
+
+    def allocate(self, name: str, size: Dim) -> int:
+        self.buffers.append(size)
+        self.holders.append(1)
+        buffer = len(self.buffers) - 1
+        self.meter.take(name, size, "gradient", -1 - buffer)  # numbers from 0 on are those of calls
+        return buffer
+
+    def drop(self, buffer: int) -> None:
+        self.holders[buffer] -= 1
+        if self.holders[buffer] == 0:
+            self.meter.drop(-1 - buffer)
+
+    def backward(
+        self,
+        calls: Sequence[PricedCall],
+        released: Mapping[int, Sequence[str | int]],
+        before: Mapping[int, Callable[[], None]],
+    ) -> None:
+        """Run the gradients of the calls, the last one first.
+
+        released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
+        """
+        for index in range(len(calls) - 1, -1, -1):
+            call = calls[index]
+            if index in before:
+                before[index]()
+            self.meter.row = call.row
+            again = [] if call.gradient is None else self.run(call)
+            for output in call.node.outputs:
+                if output in self.gradients:
+                    self.drop(self.gradients.pop(output))
+            for key in released.get(index, ()):
+                self.meter.drop(key)
+            for name, buffer in again:
+                self.accumulate(name, buffer, call.node.name)
