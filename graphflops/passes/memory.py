@@ -17,7 +17,6 @@ from graphflops.passes.meter import Meter
 from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, SizesKnown
 from graphflops.passes.recompute import checkpoints
-from graphflops.passes.reverse import Reverse
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType
 
@@ -153,14 +152,17 @@ class _Liveness:
         for name, index in self.saved.items():
             if name not in self.kept and name in self.bytes:
                 released.setdefault(index, []).append(name)
+        if seeds is None:
+            self.forward(released)
+            return self.meter.peak(), *self.meter.timeline(None)
+        from graphflops.passes.reverse import Reverse  # only a training step needs it
+
         reverse = Reverse(self.graph, self.meter, self.execution, earlier)
         self.forward(released)
-        turn = None
-        if seeds is not None:
-            turn = len(self.meter.rows)
-            for name in seeds:
-                reverse.give(name, repeats)
-            reverse.backward(self.calls, released, self.again(released))
+        turn = len(self.meter.rows)
+        for name in seeds:
+            reverse.give(name, repeats)
+        reverse.backward(self.calls, released, self.again(released))
         return self.meter.peak(), *self.meter.timeline(turn)
 
     def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
