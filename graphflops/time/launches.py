@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import attention_kernel
@@ -12,15 +12,18 @@ from graphflops.passes.program import PricedGraph
 from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
+from graphflops.time.gradient_layouts import GradientLayouts
 from graphflops.time.host import backward_seconds, forward_seconds
-from graphflops.time.lowering.calls import backward_kernels, forward_kernels
+from graphflops.time.kernel import Product
+from graphflops.time.lowering.calls import forward_kernels
 from graphflops.time.lowering.collectives import group_sizes
-from graphflops.time.lowering.moved import elementwise
+from graphflops.time.lowering.gradients import backward_kernels
+from graphflops.time.lowering.moved import copy, elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from graphflops.memory.layouts import Layouts
+    from graphflops.memory.layouts import Layouts, Strides
     from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.time.kernel import AttentionKernel, Kernel
@@ -91,6 +94,7 @@ class Launcher:
         run = self.runs.of(graph)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
+        gradients = GradientLayouts(layouts, graph.values, self._repeated(graph))
         again = {found.last: found for found in gradient_checkpoints(calls, graph.graph.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
             call = calls[index]
@@ -102,7 +106,9 @@ class Launcher:
             if call.gradient is None:
                 continue
             kernels = self._lowered(call, graph, layouts, is_backward=True)
-            sums = self._sums(call, graph, contributions)
+            if kernels is not None and (copied := gradients.copies(call)):
+                kernels = (*self._copies(call, copied), *map(_of_copies, kernels))
+            sums = self._sums(call, graph, contributions, gradients)
             host = backward_seconds(
                 self.costs, call.node.operator, kernels or (), self._parameters(call, graph)
             )
@@ -116,7 +122,28 @@ class Launcher:
         names = [operands[place] for place, _ in call.gradient.gradients if place < len(operands)]
         return sum(name in self.parameters for name in names)
 
-    def _sums(self, call: PricedCall, graph: PricedGraph, contributions: Counter[str]) -> tuple[Kernel, ...]:
+    def _repeated(self, graph: PricedGraph) -> Sequence[str]:
+        """The values whose gradient repeats one element: results of the program that are summed to a loss."""
+        training = self.program.training
+        is_summed = training is not None and training.loss in ("sum", "mean")
+        return graph.graph.seeds if is_summed and graph is self.program.main else ()
+
+    def _copies(self, call: PricedCall, layouts: Sequence[Strides]) -> Iterator[Kernel]:
+        """Copies of the gradient of a call's result, which the call cannot read as it lies."""
+        out = next(value for value in call.estimate.out if isinstance(value, TensorType))
+        for strides in layouts:
+            try:
+                yield copy(self.sizes.tensor(out, strides))
+            except OpenSizeError:
+                continue
+
+    def _sums(
+        self,
+        call: PricedCall,
+        graph: PricedGraph,
+        contributions: Counter[str],
+        gradients: GradientLayouts,
+    ) -> tuple[Kernel, ...]:
         """Additions of further gradients of a value to the first."""
         assert call.gradient is not None
         operands, sums = call.tensors(graph.values), []
@@ -125,6 +152,7 @@ class Launcher:
             contributions[name] += 1
             value = graph.values.get(name)
             if contributions[name] > 1 and isinstance(value, TensorType):
+                gradients.summed(name)
                 try:
                     tensor = self.sizes.tensor(value)
                 except OpenSizeError:
@@ -179,6 +207,14 @@ class Launcher:
         if form is not None:
             self.known[key] = found
         return found
+
+
+def _of_copies(kernel: Kernel) -> Kernel:
+    """The kernel where the gradient was copied: a transposed one then lies in order."""
+    sizes = kernel.sizes
+    if not isinstance(sizes, Product) or sizes.layout != "nt":
+        return kernel
+    return replace(kernel, sizes=replace(sizes, layout="nn"))
 
 
 def _entered(before: str, now: str) -> int:

@@ -158,6 +158,10 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             return ((sizes.kernel, phase), (sizes.kernel,), ())
         case Product() if kernel.is_alone:
             return (("alone",), ())
+        case Product(batch=batch) if batch > 1:
+            return (("batched",), ())
+        case Product(layout=layout):
+            return ((layout,), ())
         case _:
             return ((kernel.variant,), ())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.time import predict_reductions
 from graphflops.time.kernel import Chunks, Convolution, Rows
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def seconds(
         longest = kernel.sizes.longest * rates["column"] * 1e-9
         together = (longest**_MIX_OF_CHUNKS + traffic**_MIX_OF_CHUNKS) ** (1 / _MIX_OF_CHUNKS)
         return rates["floor"] * 1e-6 + together, longest, traffic
+    if isinstance(kernel.sizes, Rows) and predict_reductions.applies(kernel.sizes, rates):
+        return *predict_reductions.seconds(kernel.sizes, traffic, rates, device), traffic
     elements = max(kernel.read_bytes, kernel.written_bytes) / width / (rates["elements"] * cycles)
     work = (kernel.vector_flops + kernel.flops * _repeats(kernel)) / (rates["work"] * cycles)
     rows = wait = 0.0

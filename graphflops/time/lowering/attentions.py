@@ -33,13 +33,13 @@ def attention(call: ConcreteCall) -> list[Kernel]:
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
-    """The fused backward; or for each product of the forward two, and the gradients of what is between them."""
+    """The fused backward, or the gradients of the unfused products and of what is between them."""
     found = _operands(call)
     if found is None or call.gradient is None:
         return []
     kernel = call.attention_kernel or "flash"
     if kernel == "math":
-        return [part for part in _unfused(call, *found) for _ in range(2 if part.flops else 1)]
+        return _unfused_backward(call, *found)
     return [_fused(call, found, kernel, "backward")]
 
 
@@ -109,11 +109,36 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
             reduction(scores, batch * rows),
             elementwise(scores, size, size, variant="strided"),
         ]
-    first = Problem(Product(rows, keys, query.shape[-1], batch, "tn"), "float32", _FLOAT).kernel()
-    second = Problem(Product(rows, value.shape[-1], keys, batch, "nn"), "float32", _FLOAT).kernel()
+    first, second = (problem.kernel() for problem in _products(query, key, value))
     out = call.out
     back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
     return [*copies, *scaled, *ordered, first, *before, softmax, *after, second, *back]
+
+
+def _products(query: Tensor, key: Tensor, value: Tensor) -> tuple[Problem, Problem]:
+    """The scores, and what they weigh."""
+    batch, rows, keys = prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    scores = Product(rows, keys, query.shape[-1], batch, "tn")
+    weighed = Product(rows, value.shape[-1], keys, batch, "nn")
+    return Problem(scores, "float32", _FLOAT), Problem(weighed, "float32", _FLOAT)
+
+
+def _unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
+    """Two products for each of the forward, the gradient of the softmax between them, and scaling and casts again."""
+    batch = prod(query.shape[:-2])
+    scores, weighed = _products(query, key, value)
+    rows, keys = scores.sizes.m, scores.sizes.n
+    size = 4 * batch * rows * keys
+    softmax = Kernel(
+        *("softmax", "float32", 0, size, 2 * size, size, Rows(batch * rows, keys)),
+        variant="softmax_backward",
+    )
+    wide = [_float(x, batch) for x in (query, key, value)]
+    before = elementwise(wide[0], 2 * size, size, batch * rows * keys)
+    scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
+    casts = [copy(x, query.bits) for x in (wide[0], *wide)] if query.bits < _FLOAT else []
+    products = [problem.kernel() for one in (weighed, scores) for problem in (one.for_a, one.for_b)]
+    return [*casts[:1], *products[:2], before, softmax, *products[2:], *scaled, *casts[1:]]
 
 
 def _float(tensor: Tensor, batch: int) -> Tensor:

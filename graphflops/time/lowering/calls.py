@@ -1,13 +1,13 @@
-"""The kernels of one call, forward and backward, by the kind of its operator."""
+"""The kernels of one call by the kind of its operator."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows
-from graphflops.time.lowering.attentions import attention, attention_backward
-from graphflops.time.lowering.collectives import collective, collective_backward
-from graphflops.time.lowering.convolutions import convolution, convolution_backward
+from graphflops.time.lowering.attentions import attention
+from graphflops.time.lowering.collectives import collective
+from graphflops.time.lowering.convolutions import convolution
 from graphflops.time.lowering.moved import (
     copy,
     elementwise,
@@ -17,14 +17,14 @@ from graphflops.time.lowering.moved import (
     reduction,
     rows_kernel,
 )
-from graphflops.time.lowering.norms import norm, norm_backward
-from graphflops.time.lowering.products import product, product_backward
-from graphflops.time.lowering.recurrences import recurrent, recurrent_backward
+from graphflops.time.lowering.norms import norm
+from graphflops.time.lowering.products import product
+from graphflops.time.lowering.recurrences import recurrent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from graphflops.time.concrete import ConcreteCall, Tensor
+    from graphflops.time.concrete import ConcreteCall
     from graphflops.time.lowering.moved import Lowering
 
 
@@ -36,13 +36,6 @@ def forward_kernels(call: ConcreteCall) -> list[Kernel]:
     if call.cost.read_bytes + call.cost.written_bytes == 0:
         return []
     return lower(call)
-
-
-def backward_kernels(call: ConcreteCall) -> list[Kernel]:
-    """What the gradients of a call launch, in order."""
-    if call.gradient is None or not call.gradient.gradients:
-        return []
-    return _BACKWARD.get(call.operator.kind, _other_backward)(call)
 
 
 def _layout(call: ConcreteCall) -> list[Kernel]:
@@ -120,6 +113,14 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
     return [Kernel("copy", out.dtype, 0, 0, call.cost.read_bytes, call.cost.written_bytes, variant=variant)]
 
 
+def _gathered(call: ConcreteCall) -> list[Kernel]:
+    """Rows of the result are read from anywhere in the table."""
+    out = call.out
+    if out is None:
+        return []
+    return [rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)]
+
+
 def _other(call: ConcreteCall) -> list[Kernel]:
     """An operator without a lowering of its own: one kernel with its work and traffic."""
     like = call.out or next(iter(call.operands), None)
@@ -140,125 +141,6 @@ def _dropout(call: ConcreteCall) -> list[Kernel]:
     ]
 
 
-# Backward
-
-
-def _wanted(call: ConcreteCall) -> list[Tensor]:
-    """The operands that want a gradient."""
-    assert call.gradient is not None
-    return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
-
-
-def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
-    """A kernel for each wanted operand whose gradient is not the result's, a sum over the axes that were broadcast."""
-    out = call.out
-    assert call.gradient is not None
-    if out is None:
-        return []
-    kernels = []
-    extra = _FURTHER_KERNELS.get(call.operator.name, 0)
-    for place, has_memory in call.gradient.gradients:
-        if place >= len(call.operands):
-            continue
-        operand = call.operands[place]
-        if has_memory and call.operator.name not in ("add", "sub", "expand"):
-            reads = out.full_bytes * (1 + min(len(call.operands), 2))
-            kernels += [elementwise(out, reads, out.full_bytes, 2 * out.numel)] * (1 + extra)
-        if operand.numel < out.numel:
-            kernels.append(_summed(out, operand))
-    return kernels
-
-
-def _summed(out: Tensor, operand: Tensor) -> Kernel:
-    """The sum of a gradient over the axes that were broadcast; over a few repeats it runs like a pointwise kernel."""
-    if out.numel < _FEW_REPEATS * operand.numel:
-        return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
-    return reduction(out, operand.numel, is_inner=operand.shape[-1:] != out.shape[-1:])
-
-
-def _cast_backward(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    return (
-        [copy(out, call.operands[0].bits)]
-        if out is not None and call.operands and not call.estimate.alias
-        else []
-    )
-
-
-def _view_backward(call: ConcreteCall) -> list[Kernel]:
-    """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
-    out, name = call.out, call.operator.name
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
-    if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
-        return [fill(x), copy(out)] if x.numel != out.numel else []
-    if name in ("split", "chunk", "unbind"):
-        return [Kernel("copy", x.dtype, read_bytes=x.full_bytes, written_bytes=x.full_bytes)]
-    if name == "expand" and x.numel < out.numel:
-        return [_summed(out, x)]
-    return [copy(x)] if call.is_copy else []
-
-
-def _reduction_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gradient is repeated over the axes that were reduced; a mean divides it first."""
-    out = call.out
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
-    if call.operator.name == "sum":
-        return []
-    return [
-        elementwise(
-            x, x.full_bytes if call.operator.name != "mean" else out.full_bytes, x.full_bytes, x.numel
-        )
-    ]
-
-
-def _gather_backward(call: ConcreteCall) -> list[Kernel]:
-    """Zeros of the table's size, and the gradient's rows added into them."""
-    out = call.out
-    table = call.operand("weight", "x")
-    if out is None or table is None or not table.requires_grad:
-        return []
-    added = Kernel(
-        "scatter", table.dtype, 0, out.numel, out.full_bytes, out.full_bytes, variant=call.operator.name
-    )
-    return [fill(table), added]
-
-
-def _movement_backward(call: ConcreteCall) -> list[Kernel]:
-    """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
-    if call.operator.name in ("cat", "stack"):
-        return []
-    return [copy(x) for x in _wanted(call)]
-
-
-def _other_backward(call: ConcreteCall) -> list[Kernel]:
-    """A kernel for each gradient with memory of its own, which share the work and the traffic."""
-    assert call.gradient is not None
-    count = sum(has_memory for _, has_memory in call.gradient.gradients)
-    like, cost = call.out or next(iter(call.operands), None), call.backward_cost
-    if like is None or not count or cost.written_bytes == 0:
-        return []
-    work = (cost.vector_flops + cost.transcendentals) // count
-    moved = cost.read_bytes // count, cost.written_bytes // count
-    family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
-    variant = f"{call.operator.name}_backward"
-    kernel = Kernel(family, like.dtype, cost.matrix_flops // count, work, *moved, variant=variant)  # type: ignore[arg-type]
-    return [kernel] * count
-
-
-# Kernels of a gradient beside the one that every elementwise operator has (derivatives.yaml of PyTorch).
-_FURTHER_KERNELS = {"pow": 2, "rsqrt": 2, "sqrt": 1, "abs": 1, "sin": 1, "cos": 1, "div": 1, "where": 1}
-_FEW_REPEATS = 32
-_FAMILY_OF_BACKWARD = {
-    "softmax": "softmax",
-    "pooling": "pool",
-    "resampling": "pool",
-    "dropout": "elementwise",
-    "scan": "scan",
-}
 _BY_NAME: Mapping[str, Lowering] = {"pad": _pad}
 _FORWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise,
@@ -270,7 +152,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "view": _layout,
     "creation": _filled,
     "movement": _moved,
-    "gather": of_rows("gather"),
+    "gather": _gathered,
     "scatter": of_rows("scatter"),
     "reduction": _reduced,
     "scan": of_rows("scan"),
@@ -286,19 +168,4 @@ _FORWARD: Mapping[str, Lowering] = {
     "random": of_rows("random"),
     "dropout": _dropout,
     "collective": collective,
-}
-_BACKWARD: Mapping[str, Lowering] = {
-    "elementwise": _elementwise_backward,
-    "cast": _cast_backward,
-    "identity": _view_backward,
-    "view": _view_backward,
-    "movement": _movement_backward,
-    "gather": _gather_backward,
-    "reduction": _reduction_backward,
-    "product": product_backward,
-    "convolution": convolution_backward,
-    "normalisation": norm_backward,
-    "attention": attention_backward,
-    "recurrent": recurrent_backward,
-    "collective": collective_backward,
 }

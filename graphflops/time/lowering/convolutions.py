@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.time.kernel import Convolution, Kernel, Rows
-from graphflops.time.lowering.moved import copy, elementwise, reduction
+from graphflops.time.lowering.moved import copy, elementwise, sum_to
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
@@ -185,7 +185,7 @@ def convolution_backward(call: ConcreteCall) -> list[Kernel]:
         kernels += problem.converted(phase, out, x)
         kernels += [problem.kernel(phase, flops, (out, x), weight), *problem.converted(phase, weight)]
     if call.wants("bias"):
-        kernels.append(reduction(out, out.shape[1], is_inner=False))
+        kernels.append(sum_to(out, [1]))
     return kernels
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.predict_reductions import PLANES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +59,19 @@ def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int 
         sizes=Rows(results, tensor.numel // max(results, 1), is_inner),
         variant="" if is_inner else "outer",
     )
+
+
+def sum_to(tensor: Tensor, kept: Sequence[int]) -> Kernel:
+    """The sum of a tensor over all axes but `kept`. Which axis lies innermost decides how blocks are laid out."""
+    results = prod(tensor.shape[axis] for axis in kept)
+    reduced = [axis for axis in range(tensor.rank) if axis not in kept and tensor.shape[axis] > 1]
+    steps = tensor.strides
+    wide = [axis for axis in kept if tensor.shape[axis] > 1]
+    if not reduced or not wide or min(steps[axis] for axis in wide) < min(steps[axis] for axis in reduced):
+        return reduction(tensor, results, is_inner=False)
+    inner = reduction(tensor, results)
+    is_planes = max(steps[axis] for axis in reduced) > max(steps[axis] for axis in wide)
+    return replace(inner, variant=PLANES) if is_planes else inner
 
 
 def of_rows(family: Family, kernels: int = 1) -> Lowering:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
 
 _HALF = 16  # bits
+_MANY_ROWS = 65536  # as layer_norm_kernel.cu of ATen chooses
+_FEW_COLUMNS = 2112
+_ROWS_OF_A_PART = 32
 
 
 def norm(call: ConcreteCall) -> list[Kernel]:
@@ -52,9 +55,34 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
     of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
     if name == "batch_norm":  # one kernel for all gradients
         return [of_x]
-    moved = (4 * x.numel, 2 * x.full_bytes, 0)
-    of_weight = Kernel("reduction", x.dtype, 0, *moved, _columns(call, x), variant=f"{name}_weight")
-    return [of_x] * x.requires_grad + [of_weight] * call.wants("weight", "bias")
+    if name in ("group_norm", "native_group_norm"):
+        return _group_norm_backward(call, x)
+    of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
+    return [of_x] * x.requires_grad + of_weight
+
+
+def _group_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums."""
+    channels = prod(x.shape[:2])
+    sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=Rows(channels, x.numel // max(channels, 1)))
+    small = elementwise(x, 0, 0)
+    applied = elementwise(x, 2 * x.full_bytes, x.full_bytes, 4 * x.numel, variant="strided")
+    of_weight = [small] * call.wants("weight", "bias")
+    return [replace(sums, variant="moments"), *[small, applied] * x.requires_grad, *of_weight]
+
+
+def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:
+    """A block for every 32 columns that goes through all rows; very many rows of few columns in parts that are added up."""
+    columns, work, read = _columns(call, x), 4 * x.numel, 2 * x.full_bytes
+    if columns.columns <= _MANY_ROWS or columns.rows >= _FEW_COLUMNS:
+        return [Kernel("reduction", x.dtype, 0, work, read, 0, columns, variant=f"{name}_weight")]
+    parts = columns.columns // _ROWS_OF_A_PART
+    added = Rows(columns.rows, parts, is_inner=False)
+    size = columns.rows * parts * 4
+    return [
+        elementwise(x, read, size, work),
+        Kernel("reduction", "float32", 0, size // 4, size, 0, added, variant="outer"),
+    ]
 
 
 def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:

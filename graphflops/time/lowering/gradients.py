@@ -1,0 +1,232 @@
+"""The kernels of the gradients of one call, by the kind of its operator."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.lowering.attentions import attention_backward
+from graphflops.time.lowering.collectives import collective_backward
+from graphflops.time.lowering.convolutions import convolution_backward
+from graphflops.time.lowering.moved import copy, elementwise, fill, rows_kernel, sum_to
+from graphflops.time.lowering.norms import norm_backward
+from graphflops.time.lowering.products import product_backward
+from graphflops.time.lowering.recurrences import recurrent_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.time.concrete import ConcreteCall, Tensor
+    from graphflops.time.lowering.moved import Lowering
+
+
+def backward_kernels(call: ConcreteCall) -> list[Kernel]:
+    """What the gradients of a call launch, in order."""
+    if call.gradient is None or not call.gradient.gradients:
+        return []
+    return _BACKWARD.get(call.operator.kind, _other_backward)(call)
+
+
+def _wanted(call: ConcreteCall) -> list[Tensor]:
+    """The operands that want a gradient."""
+    assert call.gradient is not None
+    return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
+
+
+def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
+    """A kernel for each wanted operand whose gradient is not the result's, a sum over the axes that were broadcast."""
+    out = call.out
+    assert call.gradient is not None
+    if out is None:
+        return []
+    kernels = []
+    extra = _FURTHER_KERNELS.get(call.operator.name, 0)
+    for place, has_memory in call.gradient.gradients:
+        if place >= len(call.operands):
+            continue
+        operand = call.operands[place]
+        if has_memory and call.operator.name not in ("add", "sub", "expand"):
+            kernels += [_multiplied(call, place, out)] * (1 + extra)
+        if operand.numel < out.numel:
+            kernels.append(_summed(out, operand))
+    return kernels
+
+
+def _multiplied(call: ConcreteCall, place: int, out: Tensor) -> Kernel:
+    """The gradient of one operand: that of the result times a factor, of the other operand or of the operand itself."""
+    if len(call.operands) > 1:
+        factor = max((x for i, x in enumerate(call.operands) if i != place), key=lambda x: x.numel)
+    elif call.operator.is_arithmetic:  # by a number
+        factor = None
+    else:
+        factor = call.operands[place]
+    read = out.full_bytes + (0 if factor is None else factor.nbytes)
+    variant = "" if factor is None or factor.shape == out.shape else "strided"
+    return elementwise(out, read, out.full_bytes, 2 * out.numel, variant=variant)
+
+
+def _summed(out: Tensor, operand: Tensor) -> Kernel:
+    """The sum of a gradient over the axes that were broadcast; over a few repeats it runs like a pointwise kernel."""
+    if out.numel < _FEW_REPEATS * operand.numel:
+        return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
+    before = out.rank - operand.rank
+    kept = [before + axis for axis, size in enumerate(operand.shape) if size == out.shape[before + axis]]
+    return sum_to(out, kept)
+
+
+def _cast_backward(call: ConcreteCall) -> list[Kernel]:
+    out = call.out
+    return (
+        [copy(out, call.operands[0].bits)]
+        if out is not None and call.operands and not call.estimate.alias
+        else []
+    )
+
+
+def _view_backward(call: ConcreteCall) -> list[Kernel]:
+    """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
+    out, name = call.out, call.operator.name
+    if out is None or not call.operands:
+        return []
+    x = call.operands[0]
+    if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
+        return [fill(x), copy(out)] if x.numel != out.numel else []
+    if name in ("split", "chunk", "unbind"):
+        variant = "joined" if name == "unbind" else ""
+        return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant=variant)]
+    if name == "expand" and x.numel < out.numel:
+        return [_summed(out, x)]
+    return []
+
+
+def _reduction_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradient is repeated over the axes that were reduced; a mean divides it first."""
+    out = call.out
+    if out is None or not call.operands:
+        return []
+    x = call.operands[0]
+    if call.operator.name == "sum":
+        return []
+    if call.operator.name == "mean":
+        return [_spread(x, out)]
+    return [elementwise(x, x.full_bytes, x.full_bytes, x.numel)]
+
+
+def _spread(x: Tensor, out: Tensor) -> Kernel:
+    """The gradient of a mean: that of the result, divided and repeated."""
+    return elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
+
+
+def _pooling_backward(call: ConcreteCall) -> list[Kernel]:
+    """One kernel; to one position an adaptive average is a mean."""
+    out = call.out
+    if (
+        out is not None
+        and call.operands
+        and call.operator.name == "adaptive_avg_pool"
+        and prod(out.shape[2:]) == 1
+    ):
+        return [_spread(call.operands[0], out)]
+    return _other_backward(call)
+
+
+def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
+    """Interpolation adds to each position of the operand, one thread after another; zeros come first."""
+    out = call.out
+    x = call.operand("x")
+    if out is None or x is None or not x.numel or "linear" not in call.operator.word:
+        return _other_backward(call)
+    adds = Rows(x.numel, max(out.numel * _CORNERS // x.numel, 1), is_inner=False)
+    moved = (out.full_bytes, _CORNERS * out.full_bytes)
+    return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, adds, variant="interpolation")]
+
+
+def _scan_backward(call: ConcreteCall) -> list[Kernel]:
+    """The same scan from the last element to the first: the gradient is turned around before and after."""
+    out = call.out
+    if out is None:
+        return []
+    turned = Kernel(
+        "copy", out.dtype, read_bytes=out.full_bytes, written_bytes=out.full_bytes, variant="strided"
+    )
+    return [turned, rows_kernel("scan", out, call, out.full_bytes, out.full_bytes), turned]
+
+
+def _gather_backward(call: ConcreteCall) -> list[Kernel]:
+    """Zeros of the table's size, and the gradient's rows added into them."""
+    out = call.out
+    table = call.operand("weight", "x")
+    if out is None or table is None or not table.requires_grad:
+        return []
+    indices = max(out.numel // max(prod(table.shape[1:]), 1), 1)
+    moved = (out.full_bytes, out.full_bytes)
+    if call.operator.name == "embedding" and indices <= _UNSORTED:
+        sizes = Rows(table.shape[-1], indices, is_inner=False)
+        return [
+            fill(table),
+            Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward"),
+        ]
+    if call.operator.name in ("embedding", "index"):
+        width = _INDEX_BYTES * indices
+        order = Kernel(
+            "sort", "int64", 0, 0, width, width, Rows(1, indices), variant=f"{call.operator.name}_indices"
+        )
+        return [fill(table), order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
+    added = Kernel("scatter", table.dtype, 0, out.numel, *moved, variant=call.operator.name)
+    return [fill(table), added]
+
+
+def _movement_backward(call: ConcreteCall) -> list[Kernel]:
+    """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
+    if call.operator.name in ("cat", "stack"):
+        return []
+    return [copy(x) for x in _wanted(call)]
+
+
+def _other_backward(call: ConcreteCall) -> list[Kernel]:
+    """A kernel for each gradient with memory of its own, which share the work and the traffic."""
+    assert call.gradient is not None
+    count = sum(has_memory for _, has_memory in call.gradient.gradients)
+    like, cost = call.out or next(iter(call.operands), None), call.backward_cost
+    if like is None or not count or cost.written_bytes == 0:
+        return []
+    work = (cost.vector_flops + cost.transcendentals) // count
+    moved = cost.read_bytes // count, cost.written_bytes // count
+    family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
+    variant = f"{call.operator.name}_backward"
+    kernel = Kernel(family, like.dtype, cost.matrix_flops // count, work, *moved, variant=variant)  # type: ignore[arg-type]
+    return [kernel] * count
+
+
+# Kernels of a gradient beside the one that every elementwise operator has (derivatives.yaml of PyTorch).
+_FURTHER_KERNELS = {"pow": 2, "rsqrt": 2, "sqrt": 1, "abs": 1, "sin": 1, "cos": 1, "div": 1, "where": 1}
+_FEW_REPEATS = 32
+_UNSORTED = 3072  # indices that one kernel adds in any order (Embedding.cu of ATen)
+_INDEX_BYTES = 8
+_CORNERS = 4
+_FAMILY_OF_BACKWARD = {
+    "softmax": "softmax",
+    "pooling": "pool",
+    "resampling": "pool",
+    "dropout": "elementwise",
+    "scan": "scan",
+}
+_BACKWARD: Mapping[str, Lowering] = {
+    "elementwise": _elementwise_backward,
+    "cast": _cast_backward,
+    "identity": _view_backward,
+    "view": _view_backward,
+    "movement": _movement_backward,
+    "gather": _gather_backward,
+    "reduction": _reduction_backward,
+    "pooling": _pooling_backward,
+    "resampling": _resampling_backward,
+    "scan": _scan_backward,
+    "product": product_backward,
+    "convolution": convolution_backward,
+    "normalisation": norm_backward,
+    "attention": attention_backward,
+    "recurrent": recurrent_backward,
+    "collective": collective_backward,
+}
