@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ class Convention:
     """FLOPs of one item, counted in several ways.
 
     dense: the matrix work that the program runs, hidden pairs of attention included. visible: without the hidden pairs.
-    active: 2 FLOPs for each parameter that the item is multiplied by, and the attention's; 6 in training.
+    active: 2 FLOPs for each multiplication of the item by a parameter, and the attention's; 6 in training.
     total: the same with all parameters that are multiplied by any item: experts that the item is not routed to included.
     """
 
@@ -59,17 +60,22 @@ def per_item(report: Report, axis: str) -> PerItem:
     Raises ModelError where no input has that axis, or where a size has no value.
     """
     items = _items(report, axis)
-    multiplied = list(_multiplied(report))
-    stored = sum({name: size for name, size, _ in multiplied}.values())
-    weights = sum(flops for _, _, flops in multiplied) / 2 / items
+    sizes: dict[str, int] = {}
+    used: Counter[str] = Counter()  # multiplications of one item, by stored tensor
+    for name, size, flops in _multiplied(report):
+        sizes[name] = size
+        used[name] += flops / 2 / items  # type: ignore[assignment]
+    stored, weights = sum(sizes.values()), sum(used.values())
+    reached = sum(max(size, used[name]) for name, size in sizes.items())
+    active = round(sum(min(size, used[name]) for name, size in sizes.items()))
     attention = _value(report, sum(use.flops for use in report.attentions)) / items
     cost = report.totals.cost
     matrix, masked = _value(report, cost.matrix_flops), _value(report, cost.masked_flops)
     forward = Convention(
-        matrix / items, (matrix - masked) / items, 2 * weights + attention, 2 * stored + attention
+        matrix / items, (matrix - masked) / items, 2 * weights + attention, 2 * reached + attention
     )
     training = _training(report, items, forward)
-    return PerItem(axis, items, forward, training, round(weights), stored)
+    return PerItem(axis, items, forward, training, active, stored)
 
 
 def _training(report: Report, items: int, forward: Convention) -> Convention:

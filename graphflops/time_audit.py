@@ -19,7 +19,7 @@ from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import bytes_of, predict
-from graphflops.time.unfused import UNFUSED, fused_seconds, seconds_of
+from graphflops.time.unfused import fused_seconds, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,7 +180,9 @@ def _unfused(program: _Program) -> Iterator[Waste]:
     rows = {row.node: row for row in program.report.rows}
     for use in program.report.attentions:
         row, own = rows.get(use.calls[0]), seconds_of(use, rows)
-        if row is not None and own and (not use.op or use.kernel == UNFUSED):
+        kernels = [rows[name].time for name in use.calls if name in rows]
+        is_unfused = not use.op or any(time is not None and "softmax" in time.kernel for time in kernels)
+        if row is not None and own and is_unfused:
             fused = fused_seconds(use, row.matrix_dtype or "float32", program.report, program.device)
             why = last_refusal(use.kernel_reason)
             reason = f", because {why}" if why else ""

@@ -93,3 +93,12 @@ def test_a_price_takes_a_device() -> None:
     result = CliRunner().invoke(main, ["analyze", str(DECODER), "--price-per-hour", "3"])
     assert result.exit_code == 2
     assert "name a device with --device" in result.stderr
+
+
+def test_a_convolution_multiplies_an_image_by_a_weight_often() -> None:
+    """A weight counts as often as it multiplies, in `active` and `total` alike; N counts it once."""
+    report = analyze(ROOT / "samples" / "convnet.pt2")
+    (image,) = report.inputs
+    found = report.per(f"{image.name}[0]")
+    assert found.forward.active == found.forward.total == found.forward.dense
+    assert found.active_parameters == found.parameters <= report.parameters
