@@ -142,7 +142,8 @@ def variant_of(kernel: Kernel) -> str:
         case Convolution() as sizes:
             return f"{convolution_kind(sizes)}.{sizes.phase}"
         case Attention() as sizes:
-            return f"{sizes.kernel}.{'decoding' if sizes.queries == 1 else sizes.phase}"
+            phase = "decoding" if sizes.queries == 1 else sizes.phase
+            return ".".join(filter(None, (sizes.kernel, kernel.variant, phase)))
         case _:
             return kernel.variant
 

@@ -155,7 +155,7 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             return ((kind, sizes.phase), (kind,), ("dense", sizes.phase), ("dense",))
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
-            return ((sizes.kernel, phase), (sizes.kernel,), ())
+            return ((sizes.kernel, kernel.variant, phase), (sizes.kernel, phase), (sizes.kernel,), ())
         case Product() if kernel.is_alone:
             return (("alone",), ())
         case Product(batch=batch) if batch > 1:

@@ -69,7 +69,9 @@ def _fused(
         phase=phase,
     )
     flops = int(cost.matrix_flops * computed)
-    return Kernel("attention", query.dtype, flops, 0, cost.read_bytes, cost.written_bytes, sizes)
+    moved = (cost.read_bytes, cost.written_bytes)
+    variant = "masked" if call.operand("mask") is not None else ""
+    return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
 
 
 def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
