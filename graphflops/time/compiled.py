@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
     from graphflops.time.inductor.nodes import Node, Recorder
 
+_HALF = 2  # bytes
 _ALIGNED, _WORTH_PADDING = 8, 2**30
 _CONTIGUOUS = {
     "tn": "kn",
@@ -177,13 +178,15 @@ def _padded(kernel: Kernel) -> list[Kernel]:
     sizes = kernel.sizes
     if not isinstance(sizes, Product) or sizes.batch > 1 or sizes.m * sizes.n * sizes.k < _WORTH_PADDING:
         return [kernel]
+    width = int(bytes_of(kernel.dtype))
+    if width != _HALF:  # float32 runs without tensor cores
+        return [kernel]
     m, n, k = (
         -(-size // _ALIGNED) * _ALIGNED if axis in _CONTIGUOUS[sizes.layout] else size
         for axis, size in (("m", sizes.m), ("n", sizes.n), ("k", sizes.k))
     )
     if (m, n, k) == (sizes.m, sizes.n, sizes.k):
         return [kernel]
-    width = int(bytes_of(kernel.dtype))
     copied = [
         width * rows * columns
         for rows, columns, is_changed in (

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.passes.fusion import is_fusible, is_view
+from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError
 from graphflops.time.inductor.nodes import Value
 from graphflops.time.inductor.operands import operand_name
@@ -177,7 +178,9 @@ class Backward:
             "comparison",
             "logic",
         ):
-            self._sum(call, name, elements, value)
+            kind = self.values[name]
+            is_inner = isinstance(kind, TensorType) and kind.rank > 1 and kind.shape[-1] == 1
+            self._sum(call, name, elements, value, is_inner=is_inner)
         else:
             self._give(name, value, call.row)
 
@@ -189,6 +192,9 @@ class Backward:
         x = concrete.operands[0] if concrete.operands else None
         if x is None or not x.rank:
             return
+        if concrete.operator.name in ("group_norm", "native_group_norm") and names[0] in wanted:
+            self._of_groups(call, x, wanted, incoming)
+            return
         rows = self._rows(concrete, x)
         kept = Value({f"{call.node.name}/kept": 8 * rows[0]})
         lies = self.forward.operands(call)[0]
@@ -199,14 +205,34 @@ class Backward:
         if names[0] in wanted and is_batch_norm and concrete.arguments.get("training") is not True:
             self._give(names[0], Value.of((*incoming, *factors), _OPERATIONS), call.row)
         elif names[0] in wanted:
-            of_images = concrete.operator.is_of_images or "group" in concrete.operator.name
-            is_inner = self.forward.is_inner(lies, of_images=of_images)
+            is_inner = self.forward.is_inner(lies, of_images=concrete.operator.is_of_images)
             sums = self.recorder.reduction(call.row, rows, read, f"{call.node.name}'sums", is_inner=is_inner)
             self._give(names[0], Value.of((read, sums, *factors), _OPERATIONS), call.row)
             if is_batch_norm:  # the gradients of weight and bias are these sums
                 parameters = parameters[1:]
         for name in parameters:
             self._sum(call, name, x.numel, read if name == parameters[0] else Value.of((*incoming, kept)))
+
+    def _of_groups(
+        self, call: PricedCall, x: Tensor, wanted: Sequence[str], incoming: Sequence[Value]
+    ) -> None:
+        """Sums over each channel of each image, and from these those of groups; the gradient takes two passes."""
+        channels = prod(x.shape[:2])
+        lies, *factors = self.forward.operands(call)
+        read = Value.of((*incoming, lies), _OPERATIONS)
+        sums = self.recorder.reduction(
+            call.row,
+            (channels, x.numel // max(channels, 1)),
+            read,
+            f"{call.node.name}'sums",
+            is_inner=self.forward.is_inner(lies, of_images=True),
+        )
+        first, *parameters = wanted
+        part = Value.of((read, sums, *factors), _OPERATIONS)
+        part = self.recorder.loop(call.row, x.numel, part, f"{first}'{call.node.name}/part", x.full_bytes)
+        self._give(first, Value.of((part, sums)), call.row)
+        for name in parameters:
+            self._sum(call, name, channels, sums)
 
     def _rows(self, concrete: ConcreteCall, x: Tensor) -> tuple[int, int]:
         """How many rows there are, and their length."""

@@ -62,7 +62,7 @@ class Forward(Values):
         try:
             if call.estimate.unknown or call.estimate.regions:
                 self._own(call, None if call.estimate.unknown else (), place)
-            elif is_view(call) or self._is_in_order(call):
+            elif self._is_in_order(call) or (is_view(call) and not self._is_copy(call)):
                 self._view(call)
             elif is_fusible(call) or self._is_copy(call) or _is_written(call):
                 concrete = ConcreteCall(call, self.graph.values, self.layouts.known, self.sizes)
