@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _MOST_READS = 8  # buffers that a value is computed from before it is stored
 _MOST_READS_OF_SHARED = 4  # the same for a value that several calls read
 _MOST_OPERATIONS = 30
-_LOAD = 3  # operations: a load and conversions
-_TRANSCENDENTAL = 6
+_LOAD = 1  # operations of a load or conversion
+_TRANSCENDENTAL = 2
 _WINDOW = 5  # loads that an element of a window of pooling takes as long as
 _UNROLLED = 8  # elements of a reduction that is no loop
 _IMAGE_RANK = 4

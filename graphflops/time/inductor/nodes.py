@@ -34,13 +34,24 @@ class Value:
         """A value that is computed from others wherever it is read."""
         reads: dict[str, int] = {}
         inner = outer = 0
+        most = slowest = (
+            0  # of values that are computed from the same buffers, which share their instructions
+        )
         for value in values:
-            operations += value.operations
-            slow += value.slow
+            if value.reads.keys() & reads.keys():
+                most, slowest = max(most, value.operations), max(slowest, value.slow)
+            else:
+                operations, slow, most, slowest = (
+                    operations + most,
+                    slow + slowest,
+                    value.operations,
+                    value.slow,
+                )
             inner += value.inner
             outer += value.outer
             for buffer, size in value.reads.items():
                 reads[buffer] = max(size, reads.get(buffer, 0))
+        operations, slow = operations + most, slow + slowest
         return Value(reads, operations, slow, inner=inner, outer=outer)
 
 
