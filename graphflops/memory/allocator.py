@@ -90,8 +90,9 @@ class Allocator:
         self.segments: dict[int, int] = {}  # bytes by address; of expandable ones those that are mapped
 
     def reset_peaks(self) -> None:
-        """Forget the peaks of requested and allocated bytes."""
+        """Forget the peaks."""
         self.peak_requested, self.peak_allocated = self.requested, self.allocated
+        self.peak_reserved = self.reserved
 
     def allocate(self, size: int, stream: int = 0) -> Block:
         """Serve a request of `size` > 0 bytes; raises OutOfMemory."""

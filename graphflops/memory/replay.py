@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
 _KEPT = ("library", "optimizer")  # allocated in the first run, to stay
-_RUNS = 2  # after the first one memory is cached, and an optimizer has its state
+_RUNS = 2  # after the first one an optimizer has its state, which lies where memory was free
 
 
 class Moment(NamedTuple):
@@ -53,7 +53,8 @@ def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
 def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> list[int]:
     """Run a timeline until memory is as in every later run; returns the bytes reserved at each moment.
 
-    sizes: bytes by entry of the timeline. The allocator's peaks of requested and allocated bytes are those of the last run.
+    sizes: bytes by entry of the timeline. Before the last run the cache is emptied, as people do before they measure a run
+    (`torch.cuda.empty_cache()`); the allocator's peaks are those of the last run.
     Raises OutOfMemory at the allocator's limit.
     """
     for kind in BEFORE:
@@ -64,6 +65,7 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
     blocks: dict[int, Block] = {}
     reserved: list[int] = []
     for run in range(_RUNS):
+        allocator.empty_cache()
         allocator.reset_peaks()
         reserved = []
         for kept, taken, freed in order:
