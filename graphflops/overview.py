@@ -86,6 +86,7 @@ def _without(model: str, message: str) -> str:
 
 def _cost(report: Report, seconds: float) -> ModelCost:
     whole = report.step() or report.totals
+    on_device = report.memory_use[-1].device_total if report.device and report.memory_use else None
     return ModelCost(
         matrix_flops=whole.cost.matrix_flops,
         parameters=report.parameters,
@@ -95,7 +96,7 @@ def _cost(report: Report, seconds: float) -> ModelCost:
         unknown=report.coverage.unknown,
         seconds=seconds,
         time=whole.time,
-        device_bytes=report.memory_use[-1].device_total if report.device and report.memory_use else None,
+        device_bytes=None if on_device is None else report.value(on_device),
         values=report.values,
         assumed=report.assumed,
     )

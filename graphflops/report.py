@@ -159,7 +159,8 @@ class PhaseMemory:
     device: "" where none is named. weights to workspaces: alive at the peak at the known sizes. activations: results of
     calls, and what is kept for gradients; temporaries: buffers of kernels and of the optimizer's step; workspaces: of
     libraries, None where no device is named. requested_peak: their sum, as PyTorch's `requested_bytes`.
-    allocated_peak, reserved_peak: of PyTorch's allocator at the known sizes, None where a size has no value.
+    allocated_peak, reserved_peak: of PyTorch's allocator, None where a size has no value: the requested peak and what the
+    allocator takes beside it at the known sizes.
     context: the driver and the libraries; None where it is not known. peak_node: the call at the peak, "" in the optimizer.
     timeline: all that is held when.
     """
@@ -176,10 +177,10 @@ class PhaseMemory:
     temporaries: Dim
     workspaces: Dim | None
     requested_peak: Dim
-    allocated_peak: int | None
-    reserved_peak: int | None
+    allocated_peak: Dim | None
+    reserved_peak: Dim | None
     context: int | None
-    device_total: int | None
+    device_total: Dim | None
     peak_node: str
     timeline: Timeline
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import evaluate, total
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import Allocator, OutOfMemory
-from graphflops.memory.ledger import ENTRIES, LASTING, at_sizes, on_device
+from graphflops.memory.ledger import ENTRIES, LASTING, PEAKS, at_sizes, on_device
 from graphflops.size_names import AXIS
 from graphflops.sweep import symbols_of
 
@@ -88,10 +88,10 @@ class VariedSize:
         # In inference few large blocks come and go: what returning segments gains there is not to be relied on.
         returns = entry.phase == "training"
         found = at_sizes(entry, values, Allocator(limit if returns else None), report.rows)
-        if limit is not None and (found.reserved_peak or 0) > limit:
-            raise OutOfMemory
-        names = (*dict.fromkeys(ENTRIES.values()), "requested_peak")
+        names = (*dict.fromkeys(ENTRIES.values()), *PEAKS)
         quantities: dict[str, Any] = {name: evaluate(getattr(found, name), values) for name in names}
+        if limit is not None and quantities["reserved_peak"] > limit:
+            raise OutOfMemory
         return replace(found, **quantities)
 
     def is_within(self, value: int | None, device: Device) -> bool:
@@ -106,7 +106,7 @@ class VariedSize:
         """Bytes of the last phase on a device with the driver's, and whether they are there."""
         is_enough = self.is_within(None, device)
         total = self.at(None, device, room(device) if is_enough else None).device_total
-        assert total is not None
+        assert isinstance(total, int)
         return total, is_enough
 
     def _at(self, value: int | None) -> tuple[Report, Mapping[str, int]]:

@@ -44,6 +44,7 @@ ENTRIES: Mapping[HeldKind, str] = {
     "library": "workspaces",
 }
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
+PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
 LASTING = ("weight", "buffer", "optimizer", "library")  # alive in the whole phase
 
 
@@ -78,6 +79,8 @@ def at_sizes(
 ) -> PhaseMemory:
     """The entry of a phase with its peak at these sizes, and with what the allocator takes. rows: of its report.
 
+    What the allocator takes beside the requested bytes goes by the number of blocks and segments, not by their sizes: the
+    formulas are those of the requested bytes and a number, which is exact at these sizes.
     Raises OutOfMemory at the allocator's limit.
     """
     timeline = entry.timeline
@@ -96,9 +99,13 @@ def at_sizes(
     if len(known) < len(sizes):
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
     replay(timeline, known, allocator)
-    reserved = allocator.peak_reserved
+    requested = evaluate(entry.requested_peak, values) or 0
+    allocated, reserved = (
+        entry.requested_peak + (size - requested)
+        for size in (allocator.peak_allocated, allocator.peak_reserved)
+    )
     whole = None if entry.context is None else reserved + entry.context
-    return replace(peak, allocated_peak=allocator.peak_allocated, reserved_peak=reserved, device_total=whole)
+    return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
 
 
 def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:

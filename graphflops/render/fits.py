@@ -196,7 +196,7 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
     for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
         size, more = (numbers.value(getattr(entry, name) or 0) or 0 for entry in (at, beyond))
         if size or more:
-            share = percent(size, at.device_total or 1)
+            share = percent(size, numbers.value(at.device_total or 1) or 1)
             step = "" if name in ("reserved_peak", "device_total") else memory(more - size)
             lines.append(Entry([label(name), memory(size), share, step]))
     return TextTable(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
-from graphflops.render.text import memory, safe
+from graphflops.render.text import safe
 from graphflops.render.training import optimizer
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def described(report: Report) -> str:
 def _total(entry: PhaseMemory, numbers: Numbers) -> str:
     """All that the phase takes; without a device what its allocator takes; a formula where a size is open."""
     known = next((size for size in (entry.device_total, entry.reserved_peak) if size is not None), None)
-    return numbers.memory(entry.requested_peak) if known is None else memory(known)
+    return numbers.memory(entry.requested_peak if known is None else known)
 
 
 def _article(name: str) -> str:

@@ -133,8 +133,8 @@ def _on_device(report: Report) -> Row:
     if time_ is not None:
         row |= {"time_bound": time_.bound, **{f"time_{name}": getattr(time_, name) for name in TIMES}}
     for name in ("allocated_peak", "reserved_peak"):
-        known = [peak for use in report.memory_use if (peak := getattr(use, name)) is not None]
-        row[name] = max(known, default=None)
+        sizes = [_number(report, getattr(use, name)) for use in report.memory_use]
+        row[name] = max([size for size in sizes if size is not None], default=None)
     return row
 
 

@@ -25,7 +25,8 @@ def checked(tmp_path: Path, text: str) -> tuple[int, str]:
 
 
 def test_a_step_may_take_so_much(tmp_path: Path) -> None:
-    needed = analyze(DECODER, training=True, device="h200").memory_use[-1].device_total
+    report = analyze(DECODER, training=True, device="h200")
+    needed = report.value(report.memory_use[-1].device_total or 0)
     limit = 'device = "h200"\ntraining = true\nmax_device_bytes = '
     code, text = checked(tmp_path, f"{limit}{needed}")
     assert code == 0, text

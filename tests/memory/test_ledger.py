@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from graphflops import analyze
+from graphflops.dims import evaluate
 from graphflops.report import PhaseMemory, Report
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 PARTS = ("weights", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries", "workspaces")
+BLOCK, SEGMENT = 512, 2 * 2**20  # what sizes are rounded to
 BLAS = 32 * 2**20  # PyTorch's workspace of cuBLAS on a Hopper device
 
 
@@ -29,9 +31,13 @@ def test_the_parts_add_up_to_the_peak(name: str) -> None:
         parts = [report.value(getattr(entry, part)) or 0 for part in PARTS]
         peak = report.value(entry.requested_peak)
         assert peak == sum(parts)
-        assert entry.allocated_peak is not None
-        assert entry.reserved_peak is not None
-        assert peak <= entry.allocated_peak <= entry.reserved_peak
+        allocated, reserved = (
+            report.value(size or 0) for size in (entry.allocated_peak, entry.reserved_peak)
+        )
+        assert peak is not None
+        assert allocated is not None
+        assert reserved is not None
+        assert peak <= allocated <= reserved
 
 
 def test_inference_holds_activations_parameters_and_one_workspace() -> None:
@@ -66,6 +72,17 @@ def test_an_open_size_leaves_the_allocator_open() -> None:
     assert entry.allocated_peak is None
     assert entry.execution == "graph"
     assert not isinstance(entry.requested_peak, int)
+
+
+@pytest.mark.parametrize("sizes", [{"s23": 1, "s27": 8}, {"s23": 4, "s27": 32}])
+def test_what_the_allocator_takes_is_a_formula(sizes: dict[str, int]) -> None:
+    _, entries = phases("gqa_transformer.pt2")
+    _, simulated = phases("gqa_transformer.pt2", dims=sizes)
+    for entry, there in zip(entries, simulated, strict=True):
+        for name, unit in (("allocated_peak", BLOCK), ("reserved_peak", SEGMENT)):
+            formula, number = getattr(entry, name), getattr(there, name)
+            assert abs(evaluate(formula, sizes) - number) < unit * len(there.timeline.held)
+        assert entry.device_total == entry.reserved_peak + entry.context  # type: ignore[operator]
 
 
 def test_json_keeps_the_ledger() -> None:

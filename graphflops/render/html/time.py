@@ -18,6 +18,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
     """The device with the times of the phases and the bytes that the last phase takes; None for a report without one."""
     if not report.device:
         return None
+    taken = report.memory_use[-1].device_total if report.memory_use else None
     phases = {
         "forward": report.totals.time,
         "backward": None if report.backward is None else report.backward.time,
@@ -28,7 +29,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
         "name": safe(report.device, 60),
         "execution": report.execution,
         "times": {name: _phase(time) for name, time in phases.items() if time is not None},
-        "bytes": report.memory_use[-1].device_total if report.memory_use else None,
+        "bytes": None if taken is None else report.value(taken),
     }
 
 
