@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Buffer(NamedTuple):
@@ -32,9 +32,14 @@ class Buffer(NamedTuple):
     is_fresh: bool = False
 
 
-def reused(buffers: Sequence[Buffer], end: int) -> dict[str, str]:
-    """By tensor that takes another's buffer: the tensor that had it first. buffers: in the order in which they are made."""
+def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None = None) -> dict[str, str]:
+    """By tensor that takes another's buffer: the tensor that had it first. buffers: in the order in which they are made.
+
+    inside: by position, bytes that the estimate counts beside the buffers: of tensors that stay inside of a kernel.
+    """
     live = _live(buffers, end)
+    for position, size in (inside or {}).items():
+        live[position] += size
     most = max(live, default=0)
     sizes = {buffer.name: buffer.size for buffer in buffers}
     instead: dict[str, str] = {}

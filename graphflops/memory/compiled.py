@@ -203,7 +203,8 @@ class _Run:
                     name, size(name), place, last.get(name, place), over, is_fresh=not kernel.reuses
                 )
                 buffers.append(buffer)
-        return reused([buffer for buffer in buffers if buffer.size], end)
+        inside = {place: sum(map(size, kernel.inside)) for place, kernel in enumerate(order, 1)}
+        return reused([buffer for buffer in buffers if buffer.size], end, inside)
 
 
 def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -> list[Op]:

@@ -8,7 +8,7 @@ from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
 from graphflops.memory import kernels
 from graphflops.memory.inductor.joint_graph import JointGraph, Op, OpKind
-from graphflops.memory.inductor.padding import padded_columns
+from graphflops.memory.inductor.padding import padded_columns, padded_rows
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class BackwardLowering:
         found: list[tuple[int, str]] = []
         for (place, is_fresh), gradient in estimates:
             size = gradient.nbytes if isinstance(gradient, TensorType) else 0
+            if call.node.operator.is_gate:  # its operand may be in float32
+                size = self.joint.sizes[lowered.operands[place]]
             if is_fresh:
                 fresh[place] = self.new(operands[place], size)
             found.append((place, fresh.get(place, incoming[0])))
@@ -220,11 +222,10 @@ class BackwardLowering:
             others = [operands[other] for other in factors if other != place]
             reads = [*incoming[:1], *others]
             if padded_columns(call, self.values) is not None:
-                reads[0] = self.padded(lowered, incoming[0], self.joint.sizes[incoming[0]])
+                reads[0] = self.padded(lowered, incoming[0], padded_rows(call, self.values))
                 reads[1:] = [
-                    self.padded(lowered, x, self.joint.sizes[fresh[1]]) if place == 0 else x
+                    self.padded(lowered, x, self.forward.nbytes(names[1])) if place == 0 else x
                     for x in others
-                    if 1 in fresh
                 ]
             self.add(lowered, "extern", (tensor,), reads, workspace=self.workspace(lowered))
 

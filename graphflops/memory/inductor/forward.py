@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, prod
 from graphflops.memory.inductor.library_calls import attention, convolution, product
 from graphflops.memory.inductor.lowering import Lowering
+from graphflops.memory.inductor.padding import aligned_bytes
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -157,7 +158,10 @@ class ForwardLowering(Lowering):
         if call.node.operator.kind == "loss":
             self.add(call, "reduction", made, (*operands, statistics), elements=space, kept=1)
         else:
-            self.add(call, "pointwise", made, (*operands[:1], statistics), elements=space)
+            out = self.values[made[0]]
+            assert isinstance(out, TensorType)
+            size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
+            self.add(call, "pointwise", made, (*operands[:1], statistics), {made[0]: size}, space)
         return {"statistics": statistics}
 
     def reduction(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:

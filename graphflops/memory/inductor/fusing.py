@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from graphflops.memory.inductor.joint_graph import Op
 
 _MOST_READ_SHARED, _MOST_READ = 4, 8  # inductor's realize_reads_threshold and realize_acc_reads_threshold
+_MOST_INSTRUCTIONS, _INSTRUCTIONS_OF_OP = (
+    30,
+    2,
+)  # its realize_opcount_threshold; how many an operator has, about
 _FARTHEST = 64  # operators between two that are only joined because they read the same
 
 
@@ -24,12 +28,14 @@ _FARTHEST = 64  # operators between two that are only joined because they read t
 class Kernel:
     """Operators that run together.
 
-    outputs: tensors that other kernels read, or that outlive the graph. reads: tensors from outside. row, node: of the call
+    outputs: tensors that other kernels read, or that outlive the graph. inside: others, which take no memory, but which
+    inductor counts where it estimates memory. reads: tensors from outside. row, node: of the call
     of the last operator. over: by result, the tensors that the operator that makes it reads: it may be written over them.
     reuses: whether results may take free memory.
     """
 
     outputs: tuple[str, ...]
+    inside: tuple[str, ...]
     reads: tuple[str, ...]
     row: int
     node: str
@@ -55,23 +61,30 @@ def _stored(ops: Sequence[Op], outputs: Container[str]) -> list[Op]:
             users.setdefault(name, []).append(op)
     sources: dict[str, tuple[str, ...]] = {}  # by tensor that is computed wherever it is read
     parts: dict[str, frozenset[str]] = {}  # of these, of what a part is read
+    work: dict[str, int] = {}  # of these, instructions
     found: list[Op] = []
     for op in ops:
+        count = _INSTRUCTIONS_OF_OP + sum(work.get(name, 0) for name in op.reads)
         cut = op.parts.union(*(parts.get(name, ()) for name in op.reads))
         own = tuple(dict.fromkeys(source for name in op.reads for source in sources.get(name, (name,))))
-        if op.kind == "pointwise" and not op.is_alone and _is_inlined(op, own, users, outputs):
+        if op.kind == "pointwise" and not op.is_alone and _is_inlined(op, own, count, users, outputs):
             sources.update(dict.fromkeys(op.outputs, own))
             parts.update(dict.fromkeys(op.outputs, cut))
+            work.update(dict.fromkeys(op.outputs, count))
         else:
             found.append(op if own == op.reads else replace(op, reads=own, parts=cut))
     return found
 
 
-def _is_inlined(op: Op, own: Sequence[str], users: Mapping[str, list[Op]], outputs: Container[str]) -> bool:
+def _is_inlined(
+    op: Op, own: Sequence[str], count: int, users: Mapping[str, list[Op]], outputs: Container[str]
+) -> bool:
     readers = [user for name in op.outputs for user in users.get(name, ())]
     if any(name in outputs for name in op.outputs) or any(not user.is_fusible for user in readers):
         return False
     is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
+    if is_shared and count > _MOST_INSTRUCTIONS:
+        return False
     return len(own) <= (_MOST_READ_SHARED if is_shared else _MOST_READ)
 
 
@@ -168,7 +181,7 @@ class _Groups:
         is_extern = members[0].kind == "extern"
         left = [name for name in made if is_extern or name in outputs or readers.get(name, set()) - {group}]
         last = members[-1]
+        inside = tuple(name for name in made if name not in left)
         over = {} if is_extern else {name: op.reads for op in members for name in op.outputs}
-        return Kernel(
-            tuple(left), tuple(reads), last.row, last.node, last.workspace, over, not last.allocates
-        )
+        where = (last.row, last.node, last.workspace)
+        return Kernel(tuple(left), inside, tuple(reads), *where, over, not last.allocates)

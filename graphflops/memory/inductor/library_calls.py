@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
 from graphflops.memory import kernels
-from graphflops.memory.inductor.padding import padded_columns
+from graphflops.memory.inductor.padding import aligned_bytes, padded_columns
 from graphflops.memory.products import operand_copies
 from graphflops.tensor import TensorType
 
@@ -127,7 +127,7 @@ def unfused(
     """Attention without a fused kernel: in float32, with its scores in memory."""
     found = low.execution.attention(call)
     assert found is not None
-    scores, name = found.scores, call.node.name
+    scores, name, problem = found.scores, call.node.name, found.problem
     sizes = [found.repeated(operand) for operand in found.problem.operands]
     query = low.copied(call, operands[0], sizes[0], "query")
     key = low.copied(call, operands[1], sizes[1], "key")
@@ -135,7 +135,11 @@ def unfused(
     space = low.joint.number(scores) // _FLOAT_BYTES
     names = {use: f"{name} {use}" for use in ("scores", "statistics", "probabilities", "result")}
     low.add(call, "extern", (names["scores"],), (query, key), sizes={names["scores"]: scores})
-    weights = [names["scores"], *operands[3:4]]
+    weights = [names["scores"]]
+    if operands[3:4]:
+        weights = [f"{name} masked scores"]
+        read = (names["scores"], operands[3])
+        low.add(call, "pointwise", weights, read, {weights[0]: scores}, space)
     moments = {names["statistics"]: 2 * _FLOAT_BYTES * rows}
     kept = low.joint.number(rows)
     low.add(call, "reduction", tuple(moments), weights, moments, space, kept=kept)
@@ -144,9 +148,10 @@ def unfused(
         random = {"recomputable": False, "is_random": True}
         low.add(call, "pointwise", (mask,), (), {mask: scores // _FLOAT_BYTES}, space, **random)
     read = (*weights, names["statistics"], *dropped.values())
-    low.add(call, "pointwise", (names["probabilities"],), read, {names["probabilities"]: scores}, space)
+    shape = (*problem.query.type.shape[:-1], problem.key.type.shape[-2])
+    size = aligned_bytes(shape, 8 * _FLOAT_BYTES) or scores
+    low.add(call, "pointwise", (names["probabilities"],), read, {names["probabilities"]: size}, space)
     value = low.copied(call, operands[2], sizes[2], "value")
-    problem = found.problem
     query_type, value_type = problem.query.type, problem.value.type
     out = prod((*query_type.shape[:-1], value_type.shape[-1])) * _FLOAT_BYTES
     low.add(call, "extern", (names["result"],), (names["probabilities"], value), sizes={names["result"]: out})

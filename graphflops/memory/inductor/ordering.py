@@ -42,7 +42,8 @@ class _Order:
         outputs: Container[str],
     ) -> None:
         self.kernels, self.outputs = kernels, outputs
-        self.maker = {name: index for index, kernel in enumerate(kernels) for name in kernel.outputs}
+        self.results = [(*kernel.outputs, *kernel.inside) for kernel in kernels]
+        self.maker = {name: index for index, names in enumerate(self.results) for name in names}
         self.reads = [
             [name for name in kernel.reads if name in self.maker or name in given] for kernel in kernels
         ]
@@ -59,7 +60,7 @@ class _Order:
         for index, makers in enumerate(self.before):
             for maker in makers:
                 self.after[maker].append(index)
-        self.made = [sum(self.size[name] for name in kernel.outputs) for kernel in kernels]
+        self.made = [sum(self.size[name] for name in names) for names in self.results]
 
     def as_written(self) -> list[int]:
         """Each kernel after those that it reads, otherwise in the given order."""
@@ -144,9 +145,9 @@ class _LeastMemory:
         self.plan = plan
         self.left = {name: len(readers) + (name in plan.outputs) for name, readers in plan.readers.items()}
         self.freed = [0] * len(plan.kernels)
-        for index, kernel in enumerate(plan.kernels):
+        for index, names in enumerate(plan.results):
             self.freed[index] += sum(plan.size[name] for name in plan.reads[index] if self.left[name] == 1)
-            self.freed[index] += sum(plan.size[name] for name in kernel.outputs if self.left[name] == 0)
+            self.freed[index] += sum(plan.size[name] for name in names if self.left[name] == 0)
         self.waiting = [len(makers) for makers in plan.before]
         self.is_ready = [count == 0 for count in self.waiting]
         self.small: list[tuple[int, int]] = []  # net bytes, place

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.dims import Dim, prod
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from graphflops.cost import Value
     from graphflops.passes.program import PricedCall
 
 _ALIGNED, _HALF = 8, 16
+_LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
 def padded_columns(call: PricedCall, values: Mapping[str, Value]) -> int | None:
@@ -28,3 +30,29 @@ def padded_columns(call: PricedCall, values: Mapping[str, Value]) -> int | None:
     if not isinstance(columns, int) or columns <= _ALIGNED or columns % _ALIGNED == 0:
         return None
     return -(-columns // _ALIGNED) * _ALIGNED
+
+
+def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
+    """Bytes of a stored result whose matrices are longer than a kilobyte of elements: each begins at a line of memory.
+
+    None where that is already so, or where a size is open. Source: `_pad_strides` in torch/_inductor/ir.py.
+    """
+    sizes = [size for size in shape if isinstance(size, int)]
+    if len(sizes) < len(shape) or not sizes or 0 in sizes:
+        return None
+    line, stride, last, is_aligned = _LINE_BYTES * 8 // bits, 1, 0, True
+    for size in reversed(sizes):
+        if stride > _LONG and stride % line:
+            stride, is_aligned = -(-stride // line) * line, False
+        last += (size - 1) * stride
+        stride *= size
+    return None if is_aligned else (last + 1) * bits // 8
+
+
+def padded_rows(call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    """Bytes of a copy of a result with padded columns, or of its gradient: its rows begin at lines of memory."""
+    columns = padded_columns(call, values)
+    out = values[call.node.outputs[0] or ""]
+    if columns is None or not isinstance(out, TensorType):
+        return 0
+    return prod(out.shape[:-1]) * (-(-columns * _HALF // 8 // _LINE_BYTES) * _LINE_BYTES)

@@ -42,7 +42,7 @@ def test_sums_along_other_axes_are_kernels_of_their_own() -> None:
 
 
 def kernel(out: str, *reads: str) -> Kernel:
-    return Kernel((out,), reads, 0, out, 0, {}, True)
+    return Kernel((out,), (), reads, 0, out, 0, {}, True)
 
 
 def test_a_large_result_is_computed_last() -> None:
