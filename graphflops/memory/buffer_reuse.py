@@ -40,40 +40,54 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
     live = _live(buffers, end)
     for position, size in (inside or {}).items():
         live[position] += size
-    most = max(live, default=0)
-    sizes = {buffer.name: buffer.size for buffer in buffers}
-    instead: dict[str, str] = {}
-    free: dict[int, list[tuple[int, str]]] = defaultdict(
-        list
-    )  # by size: when it became free, and its first name
-    ends: dict[int, list[Buffer]] = defaultdict(list)
-    taken: set[str] = set()
+    plan = _Plan(live, {buffer.name: buffer.size for buffer in buffers})
     place = 0
     for buffer in buffers:
         for position in range(place, buffer.first):
-            for gone in ends.pop(position, ()):
-                if gone.name not in taken and not gone.is_given:
-                    free[gone.size].append((position, instead.get(gone.name, gone.name)))
+            plan.free_at(position)
         place = max(place, buffer.first)
-        ends[buffer.last].append(buffer)
-        if buffer.is_given:
-            continue
+        plan.ends[buffer.last].append(buffer)
+        if not buffer.is_given:
+            plan.place(buffer)
+    return plan.instead
+
+
+class _Plan:
+    """Free buffers while a graph runs. live: estimated bytes by position. instead: by tensor, the first that had its buffer.
+
+    free: by size, the free buffers with the position since which they are free. taken: tensors that are written over.
+    """
+
+    def __init__(self, live: list[int], sizes: Mapping[str, int]) -> None:
+        self.live, self.sizes, self.most = live, sizes, max(live, default=0)
+        self.instead: dict[str, str] = {}
+        self.free: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        self.ends: dict[int, list[Buffer]] = defaultdict(list)
+        self.taken: set[str] = set()
+
+    def free_at(self, position: int) -> None:
+        """Free what is read at a position for the last time."""
+        for gone in self.ends.pop(position, ()):
+            if gone.name not in self.taken and not gone.is_given:
+                self.free[gone.size].append((position, self.instead.get(gone.name, gone.name)))
+
+    def place(self, buffer: Buffer) -> None:
+        """Write a tensor over another, or into a buffer that is free, or leave it a buffer of its own."""
+        free = self.free[buffer.size]
         over = next(
-            (name for name in buffer.over if sizes.get(name) == buffer.size and name not in taken), None
+            (x for x in buffer.over if self.sizes.get(x) == buffer.size and x not in self.taken), None
         )
         if over is not None:
-            taken.add(over)
-            name = instead[buffer.name] = instead.get(over, over)
-            free[buffer.size] = [entry for entry in free[buffer.size] if entry[1] != name]
-            continue
-        if free[buffer.size] and not buffer.is_fresh:
-            since, name = free[buffer.size][-1]
-            between = live[since + 1 : buffer.first]
-            if buffer.size + max(between, default=0) <= most:
-                free[buffer.size].pop()
-                live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
-                instead[buffer.name] = name
-    return instead
+            self.taken.add(over)
+            name = self.instead[buffer.name] = self.instead.get(over, over)
+            free[:] = [entry for entry in free if entry[1] != name]
+        elif free and not buffer.is_fresh:
+            since, name = free[-1]
+            between = self.live[since + 1 : buffer.first]
+            if buffer.size + max(between, default=0) <= self.most:
+                free.pop()
+                self.live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
+                self.instead[buffer.name] = name
 
 
 def _live(buffers: Sequence[Buffer], end: int) -> list[int]:

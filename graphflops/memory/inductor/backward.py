@@ -8,6 +8,7 @@ from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
 from graphflops.memory import kernels
 from graphflops.memory.inductor.joint_graph import JointGraph, Op, OpKind
+from graphflops.memory.inductor.library_calls import reshaped_operands
 from graphflops.memory.inductor.padding import padded_columns, padded_rows
 from graphflops.tensor import TensorType
 
@@ -227,7 +228,8 @@ class BackwardLowering:
                     self.padded(lowered, x, self.forward.nbytes(names[1])) if place == 0 else x
                     for x in others
                 ]
-            self.add(lowered, "extern", (tensor,), reads, workspace=self.workspace(lowered))
+            views = frozenset(reshaped_operands(call, self.values, operands))
+            self.add(lowered, "extern", (tensor,), reads, workspace=self.workspace(lowered), views=views)
 
     def padded(self, lowered: Lowered, tensor: str, size: Dim) -> str:
         """Append a copy with rows or columns up to a multiple of 8."""
@@ -277,7 +279,13 @@ class BackwardLowering:
         mask = [kept["mask"]] if "mask" in kept else []
         softmax = (made["probabilities"], kept["probabilities"], *mask)
         self.add(lowered, "pointwise", (made["result"],), incoming[:1])
-        self.add(lowered, "extern", (made["value"],), (made["result"], kept["probabilities"]))
+        self.add(
+            lowered,
+            "extern",
+            (made["value"],),
+            (made["result"], kept["weights"]),
+            views=frozenset((kept["weights"],)),
+        )
         self.add(lowered, "extern", (made["probabilities"],), (made["result"], kept["value"]))
         self.add(lowered, "reduction", (made["sums"],), softmax, elements=space, kept=rows)
         self.add(lowered, "pointwise", (made["scores"],), (*softmax, made["sums"]), elements=space)

@@ -31,7 +31,7 @@ class Op:
     again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
     a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
     library allocates the results, so that they take no memory that is free. reads_twice: whether its formula has what it
-    reads more than once. parts: tensors of which it reads a part.
+    reads more than once. parts: tensors of which it reads a part. views: those that it reads in another shape.
     """
 
     kind: OpKind
@@ -50,6 +50,7 @@ class Op:
     allocates: bool = False
     reads_twice: bool = False
     parts: frozenset[str] = frozenset()
+    views: frozenset[str] = frozenset()
 
     @property
     def is_fusible(self) -> bool:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
 from graphflops.memory import kernels
-from graphflops.memory.inductor.padding import aligned_bytes, padded_columns
+from graphflops.memory.inductor.padding import padded_columns
+from graphflops.memory.inductor.unfused_attention import unfused
 from graphflops.memory.products import operand_copies
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from graphflops.cost import Value
     from graphflops.memory.inductor.lowering import Lowering
     from graphflops.passes.program import PricedCall
 
@@ -32,16 +34,28 @@ def product(
         for place, (name, tensor) in enumerate(zip(names, operands, strict=True))
     ]
     kept = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
+    views = frozenset(reshaped_operands(call, low.values, reads))
     padded = padded_columns(call, low.values)
     if padded is None:
-        low.add(call, "extern", made, reads, workspace=call.estimate.workspace)
+        low.add(call, "extern", made, reads, workspace=call.estimate.workspace, views=views)
         return kept
     weight = low.values[names[1]]
     assert isinstance(weight, TensorType)
     reads[1] = low.copied(call, reads[1], weight.nbytes // weight.shape[0] * padded, "padded")
     sizes = {made[0]: low.nbytes(made[0]) // weight.shape[0] * padded}
-    low.add(call, "extern", made, reads, sizes=sizes)
+    low.add(call, "extern", made, reads, sizes=sizes, views=views)
     return kept
+
+
+def reshaped_operands(call: PricedCall, values: Mapping[str, Value], reads: Sequence[str]) -> list[str]:
+    """Of the tensors that a product reads, those whose axes it merges: a linear layer wants two, other products three."""
+    most = 2 if call.node.operator.name == "linear" else 3
+    types = [values[name] for name in call.tensors(values)]
+    return [
+        tensor
+        for tensor, value in zip(reads, types, strict=True)
+        if isinstance(value, TensorType) and value.rank > most
+    ]
 
 
 def convolution(
@@ -107,7 +121,11 @@ def attention(
     """A fused kernel that keeps the row sums, or two products with a softmax between them."""
     found = low.execution.attention(call)
     if found is None or not found.is_fused:
-        return unfused(low, call, operands, made) if found is not None else low.extern(call, operands, made)
+        return (
+            unfused(low, call, found, operands, made)
+            if found is not None
+            else low.extern(call, operands, made)
+        )
     reads = [*operands]
     if found.mask_copy != 0:
         reads[3] = low.copied(call, operands[3], found.mask_copy, "mask")
@@ -119,44 +137,3 @@ def attention(
         low.joint.labels[beside["row sums"]] = (call.node.name, "saved")
     low.add(call, "extern", (made[0], *beside.values()), reads, sizes=sizes, allocates=True)
     return {**beside, **({"mask": reads[3]} if len(reads) > 3 else {})}
-
-
-def unfused(
-    low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
-) -> Mapping[str, str]:
-    """Attention without a fused kernel: in float32, with its scores in memory."""
-    found = low.execution.attention(call)
-    assert found is not None
-    scores, name, problem = found.scores, call.node.name, found.problem
-    sizes = [found.repeated(operand) for operand in found.problem.operands]
-    query = low.copied(call, operands[0], sizes[0], "query")
-    key = low.copied(call, operands[1], sizes[1], "key")
-    rows = prod(found.problem.query.type.shape[:-1])
-    space = low.joint.number(scores) // _FLOAT_BYTES
-    names = {use: f"{name} {use}" for use in ("scores", "statistics", "probabilities", "result")}
-    low.add(call, "extern", (names["scores"],), (query, key), sizes={names["scores"]: scores})
-    weights = [names["scores"]]
-    if operands[3:4]:
-        weights = [f"{name} masked scores"]
-        read = (names["scores"], operands[3])
-        low.add(call, "pointwise", weights, read, {weights[0]: scores}, space)
-    moments = {names["statistics"]: 2 * _FLOAT_BYTES * rows}
-    kept = low.joint.number(rows)
-    low.add(call, "reduction", tuple(moments), weights, moments, space, kept=kept)
-    dropped = {"mask": f"{name} mask"} if found.problem.dropout else {}
-    for mask in dropped.values():
-        random = {"recomputable": False, "is_random": True}
-        low.add(call, "pointwise", (mask,), (), {mask: scores // _FLOAT_BYTES}, space, **random)
-    read = (*weights, names["statistics"], *dropped.values())
-    shape = (*problem.query.type.shape[:-1], problem.key.type.shape[-2])
-    size = aligned_bytes(shape, 8 * _FLOAT_BYTES) or scores
-    low.add(call, "pointwise", (names["probabilities"],), read, {names["probabilities"]: size}, space)
-    value = low.copied(call, operands[2], sizes[2], "value")
-    query_type, value_type = problem.query.type, problem.value.type
-    out = prod((*query_type.shape[:-1], value_type.shape[-1])) * _FLOAT_BYTES
-    low.add(call, "extern", (names["result"],), (names["probabilities"], value), sizes={names["result"]: out})
-    low.add(call, "pointwise", made[:1], (names["result"],))
-    low.joint.labels.update(
-        (tensor, (name, "saved")) for tensor in (query, key, value, *names.values(), *dropped.values())
-    )
-    return {"query": query, "key": key, "value": value, **names, **dropped}

@@ -40,9 +40,13 @@ class Partition:
     def saved(self) -> dict[str, None]:
         """Names of the tensors that the forward hands to the backward, those of inputs included, in program order."""
         graph = FlowGraph()
-        entry, leave = self._nodes(graph)
+        edges = self._nodes(graph)
         beyond = graph.beyond_cut()
-        cut = [name for name in entry if entry[name] not in beyond and leave[name] in beyond]
+        cut = [
+            name
+            for name, nodes in edges.items()
+            if any(entry not in beyond and leave in beyond for entry, leave in nodes)
+        ]
         order = {name: place for place, op in enumerate(self.ops) for name in op.outputs}
         return dict.fromkeys(sorted(cut, key=lambda name: order.get(name, -1)))
 
@@ -68,8 +72,9 @@ class Partition:
             if place not in self.forward:
                 found[place] = 0
                 continue
-            users = [user for name in op.outputs for user in self.users.get(name, ())]
-            found[place] = min((found[self.place[id(user)]] + 1 for user in users), default=_NEVER)
+            users = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
+            steps = [found[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
+            found[place] = min(steps, default=_NEVER)
         return found
 
     def _not_computed_again(self) -> set[str]:
@@ -148,52 +153,61 @@ class Partition:
                     if self._is_forward(user) and _fuses(op, user) and banned.isdisjoint(user.outputs):
                         heapq.heappush(heap, self.place[id(user)])
 
-    def _nodes(self, graph: FlowGraph) -> tuple[dict[str, int], dict[str, int]]:
-        """Add what leads to the backward; by tensor, the nodes before and behind the edge that is cut where it is saved."""
+    def _nodes(self, graph: FlowGraph) -> dict[str, list[tuple[int, int]]]:
+        """Add what leads to the backward; by tensor, the nodes before and behind the edges that are cut where it is saved.
+
+        A tensor that is read in another shape has a second edge, for the view.
+        """
         distances = self._distances()
-        read = [name for op in self.ops if op.is_gradient for name in op.reads]
-        waiting = [name for name in dict.fromkeys(read) if self._is_of_forward(name)]
-        waiting += [name for name in self.joint.gradients if self._is_of_forward(name)]
-        entry: dict[str, int] = {}
-        leave: dict[str, int] = {}
-        for name in waiting:
-            self._add(graph, name, entry, leave, distances)
-            graph.connect(leave[name], SINK, INFINITE)
-        todo = [*waiting]
+        gradients = [op for op in self.ops if op.is_gradient]
+        read = {(name, name in op.views) for op in gradients for name in op.reads}
+        read |= {(name, False) for name in self.joint.gradients}
+        waiting = sorted(entry for entry in read if self._is_of_forward(entry[0]))
+        edges: dict[str, list[tuple[int, int]]] = {}
+        todo: list[str] = []
+        for name, is_view in waiting:
+            own = self._edge(graph, name, edges, distances, todo)
+            if is_view:
+                view = (graph.new(), graph.new())
+                graph.connect(own[1], view[0], INFINITE)
+                graph.connect(*view, int(self.joint.bytes(name) * _NEARER))
+                edges[name].append(view)
+                own = view
+            graph.connect(own[1], SINK, INFINITE)
         while todo:
             name = todo.pop()
+            entry = edges[name][0][0]
             if name in self.banned or name not in self.maker:
-                graph.connect(SOURCE, entry[name], INFINITE)
+                graph.connect(SOURCE, entry, INFINITE)
                 continue
             op = self.maker[name]
             if op.must_recompute:
-                graph.connect(entry[name], SINK, INFINITE)
+                graph.connect(entry, SINK, INFINITE)
             for source in op.reads:
-                if source not in entry:
-                    self._add(graph, source, entry, leave, distances)
-                    todo.append(source)
-                graph.connect(leave[source], entry[name], INFINITE)
-        return entry, leave
+                graph.connect(self._edge(graph, source, edges, distances, todo)[1], entry, INFINITE)
+        return edges
 
-    def _add(
+    def _edge(
         self,
         graph: FlowGraph,
         name: str,
-        entry: dict[str, int],
-        leave: dict[str, int],
+        edges: dict[str, list[tuple[int, int]]],
         distances: dict[int, int],
-    ) -> None:
-        if name in entry:
-            return
-        entry[name], leave[name] = graph.new(), graph.new()
-        size = self.joint.bytes(name)
-        op = self.maker.get(name)
-        if op is not None:
-            far = max(min(distances[self.place[id(op)]], _FARTHEST), 1)
-            size = int(size * _NEARER**far)
-            stored = not all(_fuses(op, user) for user in self.users.get(name, ()))
-            size *= 1 if stored else 2
-        graph.connect(entry[name], leave[name], size)
+        todo: list[str],
+    ) -> tuple[int, int]:
+        """The nodes of a tensor, with what it costs to save it; new ones are put on the list of what is to do."""
+        if name not in edges:
+            size = self.joint.bytes(name)
+            op = self.maker.get(name)
+            if op is not None:
+                far = max(min(distances[self.place[id(op)]], _FARTHEST), 1)
+                size = int(size * _NEARER**far)
+                users = self.users.get(name, ())
+                size *= 2 if all(name in user.views or _fuses(op, user) for user in users) else 1
+            edges[name] = [(graph.new(), graph.new())]
+            graph.connect(*edges[name][0], size)
+            todo.append(name)
+        return edges[name][0]
 
     def _is_of_forward(self, name: str) -> bool:
         op = self.maker.get(name)

@@ -64,3 +64,18 @@ def test_a_checkpoint_saves_what_goes_into_it() -> None:
         results={"result"},
     )
     assert list(Partition(graph).saved()) == ["given"]
+
+
+def test_a_relu_that_a_linear_layer_reshapes_is_saved_beside_its_mask() -> None:
+    """The view counts as what is saved, so that the relu would be computed again; the mask, half its size, is saved too."""
+    graph = joint(
+        op("extern", "product", "x", recomputable=False),
+        op("pointwise", "relu", "product"),
+        op("extern", "result", "relu", recomputable=False, views=frozenset({"relu"})),
+        op("extern", "gradient of weight", "relu", is_gradient=True, views=frozenset({"relu"})),
+        op("pointwise", "mask", "relu"),
+        op("pointwise", "gradient", "mask", is_gradient=True),
+        sizes={"product": 1000, "relu": 1000, "result": 10, "mask": 500, "gradient": 10},
+        results={"result"},
+    )
+    assert list(Partition(graph).saved()) == ["relu", "mask"]
