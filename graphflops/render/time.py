@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.report import Cut, Report, Row
 
 _LINES = 12
+_MOSTLY = 0.5  # of the time
 _NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
 _MOST_MODULES = 4_000  # paths whose prefixes are tried
 
@@ -35,6 +36,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         "limited by",
         ", ".join(f"{name} {100 * part:.0f} %" for name, part in whole.shares.items() if part >= 0.005),
     )
+    if whole.shares.get("launch", 0.0) >= _MOSTLY:
+        yield "launches", "depend on the CPU; measure yours: graphflops profile --host-only"
     if reached := _reached(whole):
         yield "reaches", reached
     most, least = ("at most ", ">= ") if whole.is_lower_bound else ("", "")

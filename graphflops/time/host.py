@@ -30,21 +30,24 @@ def forward_seconds(
     if not kernels:
         own = costs["forward.skipped" if operator.kind in ("dropout", "cast") else "forward.without_kernel"]
     else:
-        own = _steps(kernels) * costs["recurrent_step"] or _cost(costs, "forward", operator)
+        own = _launching(costs, "forward", operator, kernels)
     return own + records * costs["forward.recording"] + modules * costs["forward.module"]
 
 
 def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], parameters: int) -> float:
-    """CPU time of the gradients of a call, some of which are those of parameters."""
-    own = _cost(costs, "backward", operator) if kernels else costs["backward.without_kernel"]
-    own = max(own, _steps(kernels) * costs["recurrent_step"])
+    """CPU time of the gradients of a call, some of which are those of parameters. kernels: with sums of gradients."""
+    own = _launching(costs, "backward", operator, kernels) if kernels else costs["backward.without_kernel"]
     return own + parameters * costs["backward.parameter"]
 
 
-def _cost(costs: Costs, phase: str, operator: Op) -> float:
+def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]) -> float:
     """Of a call that launches kernels: by operator where it has a cost of its own, else by kind, else as any call."""
+    steps = _steps(kernels)
+    if steps:
+        return steps * costs["recurrent_step"]
     names = [f"{phase}.{name}" for name in (operator.name, operator.kind, "call")]
-    return next(costs[name] for name in names if name in costs)
+    own = next(costs[name] for name in names if name in costs)
+    return own + (len(kernels) - 1) * costs[f"{phase}.further_kernel"]
 
 
 def _steps(kernels: Sequence[Kernel]) -> int:

@@ -63,7 +63,8 @@ class Launcher:
 
     def backward(self) -> list[Launches]:
         """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
-        return list(self._backward(self.program.main, 0, 1))
+        start = Launches(-1, (), self.costs["backward.start"])
+        return [start, *self._backward(self.program.main, 0, 1)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
         yield from self._run(graph, self.runs.of(graph).calls, first, times, records)
@@ -108,11 +109,9 @@ class Launcher:
             kernels = self._lowered(call, graph, layouts, is_backward=True)
             if kernels is not None and (copied := gradients.copies(call)):
                 kernels = (*self._copies(call, copied), *map(_of_copies, kernels))
-            sums = self._sums(call, graph, contributions, gradients)
-            host = backward_seconds(
-                self.costs, call.node.operator, kernels or (), self._parameters(call, graph)
-            )
-            yield Launches(row, (*kernels, *sums) if kernels is not None and sums else kernels, host, times)
+            launched = (*(kernels or ()), *self._sums(call, graph, contributions, gradients))
+            host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, graph))
+            yield Launches(row, None if kernels is None else launched, host, times)
 
     def _parameters(self, call: PricedCall, graph: PricedGraph) -> int:
         """How many of the gradients of a call are those of parameters."""

@@ -112,15 +112,14 @@ def _published(name: str) -> Device:
 
 
 def encoded(device: Device) -> bytes:
-    """The profile as JSON, a line for each figure or calibration point; whole numbers have no point."""
+    """The profile as JSON, a line for each object and each calibration point; whole numbers have no decimal point."""
     plain = msgspec.to_builtins(device)
     kept = {key: value for key, value in plain.items() if value not in (None, "", [], {})}
     for one in kept.get("calibration", ()):
         one["points"] = [
             [int(number) if number.is_integer() else number for number in point] for point in one["points"]
         ]
-    lines = msgspec.json.format(msgspec.json.encode(kept), indent=0)
-    return re.sub(rb"(?<=\d),\n(?=\d)", b",", lines)
+    return re.sub(rb"([\]}]),", rb"\1,\n", msgspec.json.encode(kept))
 
 
 def _gpu(found: Measured) -> Device:
