@@ -1,9 +1,11 @@
-"""Peak memory of real models run eagerly on a GPU, against both predictions.
+"""Peak memory of real models run on a GPU, against the predictions.
 
-`python -m benchmarks.memory` builds each model of `memory_models.py` in bfloat16 with random weights, runs it, and compares
-the peak of requested bytes beyond weights and inputs with `analyze(..., execution="graph")` and `execution="eager"`: for
-inference, and for a forward with `sum(outputs).backward()`. The rules in `graphflops/memory` were read from the models of
-the first table; those of the second were never used for them. `--only WORD` runs the models whose name holds the word.
+`python -m benchmarks.memory` builds each model of `memory_models.py` and `later_models.py` in bfloat16 with random weights,
+runs it, and compares the peak of requested bytes beyond weights and inputs with what `analyze(..., execution=...)` predicts:
+eager inference; the exported program run call by call, each value freed at its last use (`graph`); a forward with
+`sum(outputs).backward()`; and, with `--compiled`, both under `torch.compile`. The rules of `memory/` were read from
+the models of the first table; those of the others were never used for them. `--only WORD` runs the models whose name holds
+the word, `--jobs N` so many at once.
 """
 
 from __future__ import annotations
@@ -11,24 +13,34 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import multiprocessing
 import os
 import platform
 import statistics
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 import graphflops
+from benchmarks.later_models import LATER
 from benchmarks.memory_models import HELD_OUT, READ_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from benchmarks.memory_models import Built
+    from graphflops import Execution
 
-Pair = tuple[float, float]  # measured / predicted, by `graph` and by `eager`
+TABLES = {
+    "models that the rules were read from": READ_FROM,
+    "models that were not": HELD_OUT,
+    "later models, measured after the rules were written": LATER,
+}
+WAYS = ("inference", "graph", "training", "compiled", "compiled training")
+Row = dict[str, tuple[int, int]]  # measured and predicted bytes by way
 
 
 def requested_peak(run: Callable[[], object]) -> int:
@@ -65,9 +77,23 @@ def measured(model: torch.nn.Module, args: Any, kwargs: Any) -> tuple[int, int]:
     return peaks[0], peaks[1]
 
 
-def predicted(program: object, execution: str) -> tuple[int, int]:
-    """The same peaks from the exported program, inputs not included."""
-    report = graphflops.analyze(program, training=True, execution=execution)  # type: ignore[arg-type]
+def graph_peak(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> int:
+    """The peak of the exported program run call by call, each value freed at its last use."""
+    interpreter = torch.fx.Interpreter(program.module())
+    inputs = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+
+    def run() -> object:
+        with torch.no_grad():
+            return interpreter.run(*inputs, enable_io_processing=False)
+
+    run()
+    return requested_peak(run)
+
+
+def predicted(program: object, execution: Execution) -> tuple[int, int]:
+    """Peaks of inference and of forward and backward from the exported program, inputs not included."""
+    training = graphflops.Training(optimizer="none")
+    report = graphflops.analyze(program, training=training, execution=execution)  # type: ignore[arg-type]
     inputs = sum(int(entry.type.nbytes) for entry in report.inputs)
     step = report.step()
     assert step is not None
@@ -75,69 +101,96 @@ def predicted(program: object, execution: str) -> tuple[int, int]:
     return peaks[0] - inputs, peaks[1] - inputs
 
 
-def compared(built: Built) -> tuple[Pair, Pair, int, int]:
-    """Measured over predicted for inference and for training, and what was measured."""
+def compared(title: str, name: str, *, compiled: bool) -> Row:
+    """Measured and predicted peaks of one model."""
+    _quiet()
     with torch.device("cuda"):
-        model, args, kwargs = built()
+        model, args, kwargs = TABLES[title][name]()
     model = model.to("cuda", torch.bfloat16).eval()
     for part in model.modules():
         if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
             part.train()
-    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to("cuda"), (args, kwargs))
+    args, kwargs = pytree.tree_map_only(torch.Tensor, _placed, (args, kwargs))
     inference, training = measured(model, args, kwargs)
     program = graphflops.capture(model, args, kwargs)  # moved to meta, tied weights would be two
-    graph, eager = predicted(program, "graph"), predicted(program, "eager")
-    pairs = [(real / graph[i], real / eager[i]) for i, real in enumerate((inference, training))]
-    return pairs[0], pairs[1], inference, training
+    eager = predicted(program, "eager")
+    row = {"inference": (inference, eager[0]), "training": (training, eager[1])}
+    row["graph"] = graph_peak(program, args, kwargs), predicted(program, "graph")[0]
+    if compiled:
+        found, expected = measured(torch.compile(model), args, kwargs), predicted(program, "compiled")
+        row |= {way: (found[i], expected[i]) for i, way in enumerate(WAYS[3:])}
+    return row
 
 
-def table(title: str, models: Mapping[str, Built], only: str) -> None:
-    """One line a model, then the errors of all."""
-    print(f"\n{title}")
-    print(
-        f"{'model':14}{'inference MB':>13}{'graph':>8}{'eager':>8}{'fwd+bwd MB':>13}{'graph':>8}{'eager':>8}"
-    )
-    found: list[tuple[Pair, Pair]] = []
-    for name, built in models.items():
-        if only not in name:
-            continue
-        try:
-            first, second, inference, training = compared(built)
-        except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build or export
-            print(f"{name:14}not run: {str(error).splitlines()[0][:90]}", flush=True)
-            continue
-        found.append((first, second))
-        figures = f"{inference / 1e6:13.2f}{first[0]:8.3f}{first[1]:8.3f}"
-        print(f"{name:14}{figures}{training / 1e6:13.2f}{second[0]:8.3f}{second[1]:8.3f}", flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
-    for what, place in (("inference", 0), ("forward and backward", 1)):
-        for way, which in (("graph", 0), ("eager", 1)):
-            errors = sorted(abs(1 / row[place][which] - 1) for row in found)
-            if errors:
-                within = [sum(error <= limit for error in errors) for limit in (0.01, 0.03, 0.05)]
-                print(
-                    f"{what}, {way}: median error {statistics.median(errors):.2%}, worst {errors[-1]:.0%}; "
-                    f"within 1 / 3 / 5 %: {' / '.join(map(str, within))} of {len(errors)}"
-                )
+def _placed(x: torch.Tensor) -> torch.Tensor:
+    return x.to("cuda", torch.bfloat16) if x.is_floating_point() else x.to("cuda")
 
 
-def main() -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="a word that a model's name must hold")
-    only = parser.parse_args().only
+def _quiet() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     torch.autograd.set_multithreading_enabled(False)
+
+
+def tried(title: str, name: str, *, compiled: bool) -> Row | str:
+    """The row of a model, or why there is none."""
+    try:
+        return compared(title, name, compiled=compiled)
+    except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build or export
+        return str(error).splitlines()[0][:90]
+    finally:
+        gc.collect()
+
+
+def table(title: str, options: argparse.Namespace) -> None:
+    """One line a model, then the errors of all."""
+    ways = WAYS if options.compiled else WAYS[:3]
+    print(f"\n{title}\n{'model':16}" + "".join(f"{way:>14} MB{'ratio':>7}" for way in ways))
+    names = [name for name in TABLES[title] if options.only in name]
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, context, max_tasks_per_child=4) as pool:
+        rows = pool.map(partial(tried, title, compiled=options.compiled), names)
+        for name, row in zip(names, rows, strict=True):
+            if isinstance(row, str):
+                print(f"{name:16}not run: {row}", flush=True)
+                continue
+            pairs = [row[way] for way in ways]
+            print(
+                f"{name:16}" + "".join(f"{real / 1e6:17.2f}{real / said:7.3f}" for real, said in pairs),
+                flush=True,
+            )
+            for way, (real, said) in zip(ways, pairs, strict=True):
+                found[way].append(abs(said / real - 1))
+    for way, errors in found.items():
+        print(_errors(way, sorted(errors)))
+
+
+def _errors(way: str, errors: list[float]) -> str:
+    if not errors:
+        return f"{way}: no model"
+    within = [sum(error <= limit for error in errors) for limit in (0.01, 0.03, 0.05, 0.1)]
+    return (
+        f"{way}: median error {statistics.median(errors):.2%}, worst {errors[-1]:.0%}; "
+        f"within 1 / 3 / 5 / 10 %: {' / '.join(map(str, within))} of {len(errors)}"
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="a word that a model's name must hold")
+    parser.add_argument("--jobs", type=int, default=1, help="models that are measured at once")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile too, which takes minutes")
+    options = parser.parse_args()
     device = torch.cuda.get_device_name()
     print(
         f"{device}, torch {torch.__version__.partition('+')[0]}, Python {platform.python_version()}, bfloat16"
     )
-    print("measured: peak of requested bytes beyond weights and inputs; graph, eager: measured / predicted")
-    table("models that the rules were read from", READ_FROM, only)
-    table("models that were never used", HELD_OUT, only)
+    print("peak of requested bytes beyond weights and inputs; ratio: measured / predicted")
+    for title in TABLES:
+        table(title, options)
 
 
 if __name__ == "__main__":
