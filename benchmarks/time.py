@@ -1,9 +1,9 @@
 """Time of real models on a GPU against the predictions, for each way to run them.
 
-`python -m benchmarks.time --device h200` builds each model of `memory_models.py` with random weights, in bfloat16 and some
-in float32, measures it eagerly, an AdamW step, and as a CUDA graph, and prints measured and predicted milliseconds. Eager
+`python -m benchmarks.time --device h200` builds each model of `later_models.py` and `memory_models.py` with random weights, in
+bfloat16 and some in float32, measures it eagerly, an AdamW step, and as a CUDA graph, and prints measured and predicted milliseconds. Eager
 times depend on the CPU: micro-benchmarks before and after each model tell how fast it is, and the columns `here`
-are predicted by it. Models of the first table were never used for constants of kernels, some of the second were.
+are predicted by it. Models of the first two tables were never used for constants of kernels, some of the third were.
 `--only WORD` runs the models whose name holds the word; `--compiled` measures torch.compile for a few, which takes minutes;
 `--limit SECONDS` starts no further model after that time. On an idle H200 all take about six minutes.
 """
@@ -29,6 +29,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import graphflops
+from benchmarks.later_models import LATER
 from benchmarks.memory_models import HELD_OUT, READ_FROM
 from graphflops.devices import complete, device
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host, slowness
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 FLOAT32 = ("resnet50", "gpt2", "deit", "swin", "convnext")  # measured in float32 too
+LATER_FLOAT32 = ("resnet152", "vit_b_b64", "whisper_base", "coatnet")
 COMPILED = ("resnet18_b1", "gpt2", "vit_b_16", "mobilenet_v2", "llama", "bert")
 WAYS = ("eager", "eager here", "graph", "step", "step here", "compiled")
 PROCESSES = 3  # one measures, the others export and analyze
@@ -150,7 +152,7 @@ def row(name: str, profile: str, alone: Any, *, compiled: bool) -> tuple[float, 
     kind = getattr(torch, dtype or "bfloat16")
     with alone:
         with torch.device("cuda"):
-            model, args, kwargs = {**READ_FROM, **HELD_OUT}[key]()
+            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER}[key]()
         model = model.to("cuda", kind).eval()
         for part in model.modules():
             if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
@@ -269,6 +271,8 @@ def main() -> None:
     quiet()
     ended = monotonic() + options.limit
     print(f"measured / predicted milliseconds on {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    later = [*LATER, *(f"{name} float32" for name in LATER_FLOAT32)]
+    table("later models, never used for any constant", later, options, ended)
     table("never used for constants of kernels", list(HELD_OUT), options, ended)
     known = [*READ_FROM, *(f"{name} float32" for name in FLOAT32)]
     table("constants were fitted to kernels of some of these", known, options, ended)
