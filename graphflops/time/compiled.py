@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.passes.fusion import is_view
+from graphflops.memory.inductor.layout_choice import prefers_channels_last
 from graphflops.time.inductor.backward import Backward
 from graphflops.time.inductor.forward import Forward
-from graphflops.time.inductor.image_layout import runs_channels_last
+from graphflops.time.inductor.kinds import is_view
 from graphflops.time.inductor.schedule import fused, kernel_of, loop_kernel, readers_of, reduction_kernel
 from graphflops.time.kernel import Convolution, Kernel, Product, Rows
 from graphflops.time.launches import Launcher, Launches
@@ -96,7 +96,9 @@ class CompiledLauncher(Launcher):
         found = self.plans.get((graph, records))
         if found is None:
             run = self.runs.of(graph)
-            is_last = runs_channels_last(graph, run.calls, is_trained=records)
+            is_last = prefers_channels_last(
+                run.calls, graph.values, len(graph.graph.inputs), training=records
+            )
 
             def lower(call: PricedCall) -> tuple[Kernel, ...] | None:
                 return self._own(call, graph, is_backward=False, channels_last=is_last)

@@ -10,11 +10,7 @@ from torch import nn
 
 import graphflops
 from benchmarks.memory_models import Gpt, Unet
-from graphflops.analysis import as_graph
 from graphflops.memory.buffer_reuse import Buffer, reused
-from graphflops.passes.bind import bind
-from graphflops.passes.fusion import fused
-from graphflops.passes.price import price
 
 LAYER = partial(nn.TransformerEncoderLayer, 512, 8, 2048, 0.1, batch_first=True)
 
@@ -48,16 +44,6 @@ class Mlp(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.sigmoid(self.up(x))
         return self.down(y * 2 + 1) + x
-
-
-def test_a_chain_of_elementwise_calls_is_one_kernel() -> None:
-    graph = as_graph(graphflops.capture(Mlp(), (torch.empty(8, 64),)))
-    program = price(graph, bind(graph, {}, {}), lambda graph: lambda op: None)
-    words = [
-        [program.main.calls[place].node.operator.name for place in places]
-        for places in fused(program.main.calls, program.main.values).groups
-    ]
-    assert words == [["linear"], ["sigmoid", "mul", "add"], ["linear"], ["add"]]
 
 
 def test_a_fused_chain_makes_no_tensors() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.passes.fusion import is_fusible, is_view
 from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError
+from graphflops.time.inductor.kinds import is_fusible, is_view
 from graphflops.time.inductor.nodes import Value
 from graphflops.time.inductor.operands import operand_name
 from graphflops.time.lowering.norms import rows_of

@@ -10,8 +10,8 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.passes.fusion import is_fusible, is_view
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Tensor
+from graphflops.time.inductor.kinds import is_fusible, is_view
 from graphflops.time.inductor.nodes import Value
 from graphflops.time.inductor.operands import operand_name, operands_of
 from graphflops.time.inductor.values import Values
