@@ -2,8 +2,9 @@
 
 `python -m benchmarks.time --device h200` builds each model of `later_models.py` and `memory_models.py` with random weights,
 in bfloat16 and some in float32, measures it eagerly, an AdamW step, and as a CUDA graph, and prints measured and predicted
-milliseconds. Eager times depend on the CPU: micro-benchmarks before and after each model tell how fast it is, and the columns `here`
-are predicted by it. Models of the first two tables were never used for constants of kernels, some of the third were.
+milliseconds. Eager times depend on the CPU: micro-benchmarks before and after each model tell how fast it is, and the
+columns `here` are predicted by it. Models of the first two tables were never used for constants of kernels, some of the
+third were.
 `--only WORD` runs the models whose name holds the word; `--compiled` measures torch.compile for a few, which takes minutes;
 `--limit SECONDS` starts no further model after that time. On an idle H200 all take about six minutes.
 """
