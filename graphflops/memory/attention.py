@@ -78,7 +78,7 @@ class AttentionMemory:
         """What the gradient reads beside operands and result, the row sums of fused kernels apart."""
         if self.is_fused:
             return self.mask_copy
-        return self.scores + self.scaled + self.repeated(self.problem.key) + self.value_copy
+        return self.scores + self.dropped + self.scaled + self.repeated(self.problem.key) + self.value_copy
 
     @property
     def saved_operands(self) -> list[str]:
@@ -137,6 +137,13 @@ class AttentionMemory:
         """Scores in float32."""
         query, key = self.problem.query.type, self.problem.key.type
         return prod(query.shape[:-1]) * key.shape[-2] * _FLOAT_BYTES
+
+    @property
+    def dropped(self) -> Dim:
+        """The scores after dropout, and which of them it keeps."""
+        if self.problem.dropout == 0:
+            return 0
+        return self.scores + ceil_div(self.scores, _BOOL_PART)
 
     @property
     def float_copies(self) -> Dim:

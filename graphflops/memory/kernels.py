@@ -29,8 +29,25 @@ _PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
 _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 
 # Tensors of the result's size that PyTorch's formula of a gradient makes on its way, beside the gradient: for a power,
-# `grad * (exponent * x.pow(exponent - 1))` makes two (tools/autograd/derivatives.yaml).
-_TEMPORARIES = {"pow": 2, "rsqrt": 2, "sqrt": 1, "abs": 1, "sin": 1, "cos": 1, "softmax": 1}
+# `grad * (exponent * x.pow(exponent - 1))` makes two (tools/autograd/derivatives.yaml). All live until the end.
+_TEMPORARIES = {
+    "pow": 2,
+    "square": 2,
+    "rsqrt": 2,
+    "reciprocal": 2,
+    "sqrt": 1,
+    "abs": 1,
+    "sin": 1,
+    "cos": 2,
+    "tan": 2,
+    "log1p": 1,
+    "expm1": 1,
+    "erf": 4,
+    "cumsum": 2,
+    "softmax": 1,
+}
+_EXTREMES = frozenset({"amax", "amin"})  # which also compare: a truth value for each element
+_OF_OPERAND = {"var": 1, "std": 2, "logsumexp": 2, "amax": 1, "amin": 1}  # the same, of the operand's size
 _SEQUENCE_AXES = 3
 # Operators whose gradient autograd gives the whole operand, though only its shape is needed.
 _KEEPING_OPERAND = frozenset({"max_pool", "adaptive_max_pool"})
@@ -62,6 +79,9 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return 0
     if name in _TEMPORARIES:
         return _TEMPORARIES[name] * out.like().nbytes
+    if name in _OF_OPERAND:
+        x = layouts.typed(call.tensors(values)[0])
+        return _OF_OPERAND[name] * x.like().nbytes + (x.numel if name in _EXTREMES else 0)
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
         return column_sum_bytes(prod(out.shape[:-1]), out.shape[-1])

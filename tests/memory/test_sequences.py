@@ -86,3 +86,46 @@ def test_heads_that_only_an_export_repeats_are_shared(dtype: torch.dtype, kernel
     report = graphflops.analyze(program, training=True, device="h200")
     assert [use.kernel for use in report.attentions] == [kernel]
     assert not [held.name for held in report.memory_use[1].timeline.held if held.name.startswith("reshape")]
+
+
+ROWS, COLUMNS = 512, 1024
+
+
+class Scaled(nn.Module):
+    """A head whose scores are divided, as those of Granite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(COLUMNS, 8 * COLUMNS, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) / 2
+
+
+class Erf(nn.Module):
+    """`erf` has a gradient of four temporary tensors: `2 / sqrt(pi) * exp(-(x ** 2)) * gradient` is one expression."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.erf(x * 2) * 2
+
+
+def step_peak(module: nn.Module) -> int:
+    """The peak of a step without an optimizer, in tensors of ROWS x COLUMNS float32 numbers, beyond the input's."""
+    x = torch.zeros(ROWS, COLUMNS, requires_grad=True)
+    training = graphflops.Training(optimizer="none", grad_inputs=("x",))
+    report = graphflops.analyze(torch.export.export(module, (x,)), training=training, execution="eager")
+    tensor = ROWS * COLUMNS * 4
+    peak = report.value(report.step().peak_bytes) or 0
+    assert peak % tensor == 0
+    return peak // tensor - 1
+
+
+def test_the_gradient_of_a_sum_takes_no_memory() -> None:
+    """The scores, their gradient, those of the operand and the weight: what divides reads one number, repeated."""
+    x, scores, weight = 1, 8, 8 * COLUMNS // ROWS
+    assert step_peak(Scaled()) == scores + scores + x + weight
+
+
+def test_gradients_of_one_expression_hold_all_that_it_makes() -> None:
+    """x * 2, the result, and of the gradient: that of the result, four temporary tensors, and what is computed."""
+    assert step_peak(Erf()) == 2 + 1 + 4 + 1
