@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SEQUENCE_AXES = 3
 # Kinds of operators whose gradients read that of the result in row-major order.
 _READING_IN_ORDER = frozenset(
-    {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling"}
+    {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
 )
 
 
@@ -79,10 +79,11 @@ class Eager(OnGpu):
         return 0
 
     def repeated_bytes(self, call: PricedCall) -> Dim:
-        """A copy with all elements, unless the gradient is elementwise or a view."""
+        """A copy with all elements, unless the gradient is elementwise or a view; a bias sums up one number in place."""
         out = self.values.get(call.node.outputs[0] or "")
         reads = call.node.operator.kind in _READING_IN_ORDER
-        return out.like().nbytes if reads and isinstance(out, TensorType) else 0
+        copy = out.like().nbytes if reads and isinstance(out, TensorType) else 0
+        return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
 
     def transposes_gradient(self, call: PricedCall) -> bool:
         """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""

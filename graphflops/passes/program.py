@@ -278,8 +278,8 @@ class CallByCall:
         return 0 if call.gradient is None else call.gradient.estimate.workspace
 
     def repeated_bytes(self, call: PricedCall) -> Dim:
-        """Memory for the gradient of a call's result where that repeats one number and the kernels want every element."""
-        return 0
+        """The same where the gradient of a call's result repeats one number, of which some kernels want every element."""
+        return self.backward_bytes(call)
 
     def shares_gradient(self, call: PricedCall) -> bool:
         """Whether the first gradient of a call takes the memory of its result's gradient."""

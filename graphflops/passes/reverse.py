@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.dims import dim_max
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -72,10 +71,9 @@ class Reverse:
                 again.append((name, buffer))
             else:
                 self.gradients[name] = buffer
-        workspace = self.execution.backward_bytes(call)
-        if incoming in self.repeated:
-            workspace = dim_max(workspace, self.execution.repeated_bytes(call))
-        self.meter.mark(call.node.name, workspace=workspace)
+        is_repeated = incoming in self.repeated
+        needed = self.execution.repeated_bytes if is_repeated else self.execution.backward_bytes
+        self.meter.mark(call.node.name, workspace=needed(call))
         return again
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
