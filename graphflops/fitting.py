@@ -69,6 +69,11 @@ class Fits(Rendered):
         """True where one of the devices suffices; of a varied size, at some value."""
         return any(verdict.largest if self.varied else verdict.fits for verdict in self.verdicts)
 
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether calls of unknown cost may need more memory than is counted, so that a yes is not certain."""
+        return self.report.coverage.unknown > 0
+
 
 def fits(
     model: Model,

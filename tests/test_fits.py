@@ -13,6 +13,7 @@ from graphflops import analyze
 from graphflops.cli import main
 from graphflops.fitting import fits
 from graphflops.remedies import repeated_modules
+from graphflops.render import formats
 from graphflops.render.fits import table
 from tests.render.reports import with_unknown
 
@@ -121,9 +122,24 @@ def test_what_an_unknown_call_needs_is_not_taken_for_nothing() -> None:
     found = fits(DECODER, device="h200")
     found = replace(found, report=with_unknown(found.report))
     text = table(found)
-    assert text.startswith("yes: gqa_transformer.pt2 runs on NVIDIA H200 SXM (150.1 GB) in >= ")
+    assert text.startswith(
+        "yes, as far as is known: gqa_transformer.pt2 runs on NVIDIA H200 SXM (150.1 GB) in >= "
+    )
     assert "what these need beside their operands is not known: my.fused.default, my.other.default" in text
     amounts = {line[2:21].strip(): line[21:].strip() for line in text.splitlines() if line.startswith("  ")}
     for entry in ("activations", "requested peak", "total on the device"):
         assert amounts[entry].startswith(">= ")
     assert not amounts["weights"].startswith(">= ")
+    said = json.loads(formats.render(found, "json"))
+    assert said["fits"]
+    assert said["is_lower_bound"]
+    assert said["unknown_operators"] == {"my.fused.default": 2, "my.other.default": 1}
+
+
+def test_strict_takes_no_yes_that_is_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fits(DECODER, device="h200")
+    for given, code in ((found, 0), (replace(found, report=with_unknown(found.report)), 3)):
+        monkeypatch.setattr("graphflops.fitting.fits", lambda *_, given=given, **__: given)
+        done = CliRunner().invoke(main, ["fits", str(DECODER), "--device", "h200", "--strict"])
+        assert done.exit_code == code
+        assert CliRunner().invoke(main, ["fits", str(DECODER), "--device", "h200"]).exit_code == 0

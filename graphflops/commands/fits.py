@@ -24,6 +24,9 @@ from graphflops.render import formats
 @training
 @options.execution
 @options.output_of("Fits")
+@click.option(
+    "--strict", is_flag=True, help="Exit with 3 also where the cost of a node is unknown: it may need more."
+)
 @options.model_name
 @options.rule_files
 @click.pass_context
@@ -34,11 +37,13 @@ def fits(
     rule_files: tuple[str, ...],
     form: str | None,
     output: str | None,
+    strict: bool,
     **given: Any,
 ) -> None:
     """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device.
 
-    Says how much memory is left, or missing, and what would make a training step fit. Exits with 3 where it does not fit.
+    Says how much memory is left, or missing, and what would make a training step fit. Exits with 3 where it does not fit;
+    calls of unknown cost may need more than is counted, and --strict takes no yes with them.
 
     \b
     graphflops fits lm.pt2 --device h200
@@ -53,5 +58,5 @@ def fits(
     import_rules(rule_files)
     found = computed(model, **given)
     files.write(formats.render(found, form, **files.screen(output)), output)
-    if not found.fits:
+    if not found.fits or (strict and found.is_lower_bound):
         ctx.exit(3)

@@ -50,6 +50,10 @@ def json(found: Fits) -> str:
     data = {
         "schema": 1,
         "fits": found.fits,
+        "is_lower_bound": found.is_lower_bound,
+        "unknown_operators": {
+            safe(name, 200): count for name, count in found.report.coverage.unknown_ops.items()
+        },
         "model": safe(found.report.origin.path, 10_000),
         "phase": entry.phase,
         "execution": entry.execution,
@@ -92,23 +96,29 @@ def verdict(found: Fits) -> str:
     model = summary.title(found.report)
     if len(found.verdicts) > 1:
         enough = sum(bool(one.largest) if found.varied else one.fits for one in found.verdicts)
-        return f"{model} {verb}s on {enough} of {len(found.verdicts)} devices"
+        return f"{model} {verb}s on {enough} of {len(found.verdicts)} devices{_as_far(found)}"
     place = f"{safe(first.device, 60)} ({memory(first.memory)})"
     if found.varied:
         name = safe(found.varied, 60)
         if not first.largest:
             return f"no: {model} does not {verb} on {place} at any {name}"
         end = ", where the model's own range ends" if first.is_bounded else ""
-        return f"{model} {verb}s on {place} up to {name} = {first.largest:,}{end}"
+        return f"{model} {verb}s on {place} up to {name} = {first.largest:,}{end}{_as_far(found)}"
     if first.fits:
         least = at_least(found.report)
         left = f"at most {memory(first.margin)}" if least else memory(first.margin)
-        return f"yes: {model} {verb}s on {place} in {least}{memory(first.needed)}: {left} are left"
+        needed = f"{least}{memory(first.needed)}"
+        return f"yes{_as_far(found)}: {model} {verb}s on {place} in {needed}: {left} are left"
     if first.margin < 0:
         return (
             f"no: {model} needs {memory(first.needed)} to {verb} on {place}: {memory(-first.margin)} too much"
         )
     return f"no: {model} needs {memory(first.needed)} to {verb} on {place}: too close to its limit"
+
+
+def _as_far(found: Fits) -> str:
+    """What stands after a yes where calls of unknown cost may need more."""
+    return ", as far as is known" if found.is_lower_bound else ""
 
 
 def _notes(found: Fits) -> Iterator[str]:
