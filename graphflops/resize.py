@@ -148,6 +148,7 @@ def _without_times(report: Report) -> Report:
     return replace(
         report,
         device="",
+        profile_errors={},
         rows=tuple([replace(row, time=None, backward_time=None) for row in report.rows]),
         totals=replace(report.totals, time=None),
         backward=backward,

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import CONVENTIONS
+from graphflops.lazy import imported
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import listing as cells
@@ -80,6 +81,8 @@ def table(
     page.line((f"  bytes: {CONVENTIONS['bytes']}", "dim"))
     if report.device:
         page.line((f"  time:  {CONVENTIONS['time']}", "dim"))
+        known: str = imported("graphflops.render.time:profile")(report)
+        page.line((f"  profile: {known}", "dim"))
     return page.text()
 
 

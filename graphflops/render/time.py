@@ -56,6 +56,16 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "energy", f"at most {whole.energy_joules:.3g} J, at the power limit of the device"
 
 
+def profile(report: Report) -> str:
+    """How well the device's profile predicts kernels that it was not made from."""
+    if not report.profile_errors:
+        return "no kernel of this device was measured"
+    errors = ", ".join(
+        f"{safe(name, 40)} {100 * error:.0f} %" for name, error in report.profile_errors.items()
+    )
+    return f"median error on measured kernels that were held out: {errors}"
+
+
 def _with_interval(time: PhaseTime) -> str:
     return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({interval(time.low, time.high)})"
 

@@ -97,8 +97,18 @@ def with_times(report: Report, program: PricedProgram, device: Device, runs: Run
         backward=None if report.backward is None else replace(report.backward, time=times.backward),
         optimizer=None if report.optimizer is None else replace(report.optimizer, time=times.optimizer),
         step_time=times.step,
+        profile_errors=_held_out(device),
     )
     return told(timed, device) if any(use.kernel == UNFUSED for use in report.attentions) else timed
+
+
+def _held_out(device: Device) -> dict[str, float]:
+    """The median error on kernels that were held out, of the worst variant of each family that was measured."""
+    errors: dict[str, float] = {}
+    for one in device.calibration:
+        if one.error:
+            errors[one.family] = max(errors.get(one.family, 0.0), one.error[0])
+    return errors
 
 
 class _Timer:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from graphflops import analyze
 from graphflops.devices import device, names
+from graphflops.render import render
+from graphflops.report import Report
 from graphflops.time.kernel import Convolution, Kernel, Product, Rows
 from graphflops.time.predict import matrix_peak, predict
 
@@ -140,3 +145,15 @@ def test_gradients_of_depthwise_convolutions(batch, channels, size, filter_, las
     flops = 2 * batch * channels * size * size * filter_ * filter_
     kernel = Kernel("convolution", "bfloat16", flops, 0, 2 * moved, moved, sizes)
     assert predict(kernel, H200).seconds * 1e6 == pytest.approx(microseconds, rel=0.5)
+
+
+def test_a_report_has_the_errors_of_the_profile_on_kernels_held_out():
+    sample = Path(__file__).parents[2] / "samples" / "gqa_transformer.pt2"
+    measured = analyze(sample, device="h200")
+    for one in device("h200").calibration:
+        assert measured.profile_errors[one.family] >= one.error[0]
+    assert Report.from_json(measured.to_json()).profile_errors == measured.profile_errors
+    assert "median error on measured kernels that were held out: matmul" in render(measured, "table")
+    datasheet = analyze(sample, device="l4")
+    assert datasheet.profile_errors == {}
+    assert "no kernel of this device was measured" in render(datasheet, "table")
