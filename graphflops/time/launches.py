@@ -73,6 +73,7 @@ class Launcher:
         self, graph: PricedGraph, calls: Sequence[PricedCall], first: int, times: int, records: bool
     ) -> Iterator[Launches]:
         layouts = self.runs.of(graph).layouts
+        inside = frozenset[str]() if records else self._inside_operators(graph)
         entered = ""
         for call in calls:
             stack = call.node.module_stack
@@ -87,9 +88,19 @@ class Launcher:
             host = forward_seconds(
                 self.costs, call.node.operator, kernels or (), records=kept, modules=modules
             )
+            if call.node.name in inside:
+                host = len(kernels or ()) * self.costs["forward.inside"]
             yield Launches(row, kernels, host, times)
             for inner, place, turns in self._nested(call, row, times):
                 yield from self._forward(inner, place, turns, records)
+
+    def _inside_operators(self, graph: PricedGraph) -> frozenset[str]:
+        """Names of the calls that one operator of torch.nn makes, without Python, where no gradient is wanted."""
+        run, fast = self.runs.of(graph), self.runs.of(graph, has_fast_paths=True)
+        if fast is run:
+            return frozenset()
+        left = {call.node.name for call in fast.calls}
+        return frozenset(call.node.name for call in run.calls if call.node.name not in left)
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         run = self.runs.of(graph)

@@ -1,0 +1,80 @@
+"""The CPU's time of calls: costs by operator or kind, further kernels, modules, recording, and what runs without Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.devices import complete, device
+from graphflops.ops import operator
+from graphflops.time.host import backward_seconds, forward_seconds
+from graphflops.time.kernel import Kernel, Recurrence
+
+COSTS = {
+    "forward.call": 10.0,
+    "forward.linear": 20.0,
+    "forward.product": 30.0,
+    "forward.without_kernel": 3.0,
+    "forward.skipped": 2.0,
+    "forward.further_kernel": 5.0,
+    "forward.module": 1.0,
+    "forward.recording": 4.0,
+    "backward.call": 40.0,
+    "backward.without_kernel": 6.0,
+    "backward.further_kernel": 7.0,
+    "backward.parameter": 8.0,
+    "recurrent_step": 0.5,
+}
+KERNEL = Kernel("elementwise", "float32", 0, 0, 4, 4)
+LSTM = Kernel(
+    "recurrent", "float32", 0, 0, 4, 4, Recurrence(steps=3, batch=2, inputs=8, hidden=8, gates=4, layers=2)
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernels", "records", "modules", "seconds"),
+    [
+        ("aten.linear.default", 1, False, 0, 20),  # by name
+        ("aten.mm.default", 1, False, 0, 30),  # by kind
+        ("aten.relu.default", 1, False, 0, 10),  # as any call
+        ("aten.relu.default", 3, True, 2, 10 + 2 * 5 + 4 + 2 * 1),
+        ("aten.view.default", 0, False, 0, 3),
+        ("aten.dropout.default", 0, False, 1, 2 + 1),
+        ("aten.sym_size.int", 0, False, 0, 0),
+    ],
+)
+def test_forward(op, kernels, records, modules, seconds):
+    found = forward_seconds(COSTS, operator(op), [KERNEL] * kernels, records=records, modules=modules)
+    assert found == pytest.approx(seconds)
+
+
+def test_each_step_of_each_recurrent_layer_is_launched():
+    found = forward_seconds(COSTS, operator("aten.lstm.input"), [LSTM], records=False, modules=0)
+    assert found == pytest.approx(3 * 2 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernels", "parameters", "seconds"),
+    [("aten.linear.default", 3, 2, 40 + 2 * 7 + 2 * 8), ("aten.view.default", 0, 0, 6)],
+)
+def test_backward(op, kernels, parameters, seconds):
+    assert backward_seconds(COSTS, operator(op), [KERNEL] * kernels, parameters) == pytest.approx(seconds)
+
+
+def test_every_device_has_a_host():
+    names = ("h200", "a100", "tpu-v5e")
+    hosts = [complete(device(name)).host for name in names]
+    assert all(host.seconds.keys() >= {name for name in COSTS if "linear" not in name} for host in hosts)
+
+
+def test_an_encoder_layer_is_one_call_where_nothing_wants_a_gradient():
+    torch = pytest.importorskip("torch")
+    import graphflops
+
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+    exported = graphflops.capture(layer, (torch.randn(2, 8, 64),))
+    report = graphflops.analyze(exported, device="h200", training=True)
+    kernels = sum(bool(row.time and row.time.kernel) for row in report.rows)
+    inside = device("h200").host.seconds["forward.inside"]
+    assert report.totals.time.seconds < 2 * kernels * inside
+    recorded = sum(row.time.seconds for row in report.rows if row.time)
+    assert recorded > report.totals.time.seconds
