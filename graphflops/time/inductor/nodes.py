@@ -107,7 +107,8 @@ class Recorder:
         steps = split_lengths(results, length, is_inner=is_inner)
         for place, (count, reduced) in enumerate(steps):
             name = buffer if place == len(steps) - 1 else f"{buffer}/{place}"
-            node = Node(row, count, reduced, value.reads, {name: 4 * count}, value.slow, is_inner=is_inner)
+            along = is_inner or place > 0  # parts of a result lie side by side
+            node = Node(row, count, reduced, value.reads, {name: 4 * count}, value.slow, is_inner=along)
             value = self._add(node)
         return value
 

@@ -14,11 +14,8 @@ if TYPE_CHECKING:
 
 _SHARED = 10  # bytes: less in common is not worth fusing
 _MOST_FUSED = 64  # nodes
-_LOOP, _REDUCED = (
-    2,
-    3,
-)  # time of an element of a loop or reduction beside its loads, by that of a load in a loop
-_REDUCED_LOAD = 1.7
+_LOOP = 2  # time of an element of a loop beside its loads, by that of a load
+_INNER, _INNER_LOAD, _OUTER_LOAD = 5.5, 1.1, 2.2  # the same of an element that is reduced, and of its loads
 
 
 def fused(recorder: Recorder) -> list[list[Node]]:
@@ -93,8 +90,10 @@ def kernel_of(group: Sequence[Node], written: Collection[str], recorder: Recorde
     elements = max(node.results * node.length for node in group)
     slow = max(node.slow * node.results * node.length for node in group)
     moved = (sum(reads.values()), stored)
-    if any(node.length > 1 for node in group):
-        return reduction_kernel(elements, len(reads), *moved, slow=slow)
+    reductions = [node for node in group if node.length > 1]
+    if reductions:
+        is_inner = all(node.is_inner for node in reductions)
+        return reduction_kernel(elements, len(reads), *moved, slow=slow, is_inner=is_inner)
     return loop_kernel(elements, len(reads), *moved, slow=slow)
 
 
@@ -105,10 +104,13 @@ def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int
     )
 
 
-def reduction_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
-    """A kernel that reduces rows; arguments are those of a pointwise one."""
-    work = int(elements * (_REDUCED + _REDUCED_LOAD * loads)) + slow
-    return Kernel("reduction", "float32", 0, work, read, written, variant="fused")
+def reduction_kernel(
+    elements: int, loads: int, read: int, written: int, *, slow: int = 0, is_inner: bool = True
+) -> Kernel:
+    """A kernel that reduces rows; arguments are those of a pointwise one. is_inner: along the innermost axis."""
+    each = _INNER + _INNER_LOAD * loads if is_inner else _OUTER_LOAD * loads
+    variant = "fused" if is_inner else "fused.outer"
+    return Kernel("reduction", "float32", 0, int(elements * each) + slow, read, written, variant=variant)
 
 
 def _reads(group: Sequence[Node]) -> Iterator[tuple[str, int]]:
