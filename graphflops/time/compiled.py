@@ -138,8 +138,9 @@ class CompiledLauncher(Launcher):
             kept = [kernel for kernel in kernels if kind != "product" or kernel.family == "matmul"]
             return tuple([part for kernel in kept for part in _padded(kernel)])
         fused = (*_WRITTEN, "copy") if channels_last else _WRITTEN
+        own = [kernel for kernel in kernels if kernel.family not in fused]
         return tuple(
-            [_image_kernel(kernel, channels_last) for kernel in kernels if kernel.family not in fused]
+            [part for kernel in own for part in (_image_kernels(kernel) if channels_last else (kernel,))]
         )
 
 
@@ -167,12 +168,17 @@ def _written(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def _image_kernel(kernel: Kernel, channels_last: bool) -> Kernel:
-    """A convolution with channels innermost."""
+def _image_kernels(kernel: Kernel) -> list[Kernel]:
+    """A convolution with channels innermost; the gradient of its weight is copied into the order of the weight."""
     sizes = kernel.sizes
-    if not isinstance(sizes, Convolution) or not channels_last:
-        return kernel
-    return replace(kernel, sizes=replace(sizes, channels_last=True))
+    if not isinstance(sizes, Convolution):
+        return [kernel]
+    own = replace(kernel, sizes=replace(sizes, channels_last=True))
+    lies_alike = set(sizes.filter) == {1} or sizes.channels == sizes.groups
+    if sizes.phase != "weight_gradient" or lies_alike:
+        return [own]
+    nbytes = kernel.written_bytes
+    return [own, Kernel("copy", kernel.dtype, 0, 0, nbytes, nbytes, variant="strided")]
 
 
 def _padded(kernel: Kernel) -> list[Kernel]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import Kernel
 
 _OPERATIONS = 6
+_FUSED_MULTIPLY_ADDS = 4  # operations of a polynomial that take as long as a load
 _MOST_READS, _MOST_READS_OF_SHARED = 8, 4
 _FLOAT = 4  # bytes
 _WIDE = 64  # elements of a row, above which threads add to different places
@@ -168,7 +169,8 @@ class Backward:
             further = [self.forward.value(other) for other in (*_others(read, name), *results)]
             if call.node.operator.kind == "dropout":
                 further = [Value({f"{call.node.name}/mask": elements})]
-            value = Value.of((*incoming, *further), _OPERATIONS if further else 1)
+            slow = _slow_functions(concrete, elements) if further else 0
+            value = Value.of((*incoming, *further), _OPERATIONS if further else 1, slow)
             self._reduced(call, name, elements, value)
 
     def _reduced(self, call: PricedCall, name: str, elements: int, value: Value) -> None:
@@ -283,6 +285,13 @@ class Backward:
                 (self.recorder.loop(call.row, out.numel if out else 1, rows, f"{zeros}/added", size),)
             )
             self._give(name, Value({**added.reads, zeros: _FLOAT * elements}), call.row)
+
+
+def _slow_functions(concrete: ConcreteCall, elements: int) -> int:
+    """Loads that the transcendental functions of a gradient take as long as, with the polynomials around them."""
+    cost = concrete.backward_cost
+    each = cost.transcendentals // max(elements, 1)
+    return each * (1 + cost.vector_flops // max(elements, 1) // _FUSED_MULTIPLY_ADDS)
 
 
 def _others(read: Sequence[str], name: str) -> Sequence[str]:
