@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, dim_max, prod
+from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -54,7 +54,13 @@ def with_fast_paths(
             and isinstance(values.get(name), TensorType)  # sizes are computed beside the operator
             and (name in returned or readers.get(name, -1) > places[-1])
         ]
-        found += [module.call(results)] if kind and module.is_fast and results else inside
+        is_fast = kind and module.is_fast and results
+        weights = module.returned_weights if is_fast else ()
+        found += (
+            [module.call([*results, *(name for name in weights if name not in results)])]
+            if is_fast
+            else inside
+        )
     return found
 
 
@@ -116,6 +122,20 @@ class _Module:
                 return prod(query.shape[:-1]) * key.shape[-2] * (query.dtype.bits // 8)
         return None
 
+    @property
+    def returned_weights(self) -> Sequence[str]:
+        """The mean of the probabilities over the heads, which an attention returns beside its result."""
+        if self.kind != _ATTENTION:
+            return ()
+        probabilities: set[str | None] = set()
+        for call in self.calls:
+            is_read = not probabilities.isdisjoint(call.uses)
+            if call.node.operator.name == "mean" and is_read:
+                return [name for name in call.node.outputs if name is not None]
+            if call.node.operator.kind == "softmax" or (is_read and call.node.operator.kind == "view"):
+                probabilities.update(call.node.outputs)
+        return ()
+
     def attention_bytes(self, x: Dim) -> Dim:
         """The most that the attention holds, its result included; x: bytes of the sequence."""
         scores = self.score_bytes or 0
@@ -148,7 +168,9 @@ class _Module:
         x = out[0].like().nbytes
         first = min(self.calls, key=lambda call: call.node.python_stack.count("File "))
         node = replace(first.node, op=f"fused.{self.kind}", args=(), kwargs=(), outputs=tuple(results))
-        estimate = Estimate(out, workspace=dim_max(0, self.peak(x) - x))
+        estimate = Estimate(
+            out, workspace=dim_max(0, self.peak(x) - total(value.like().nbytes for value in out))
+        )
         return replace(
             first, node=node, uses=tuple(self.operands), estimate=estimate, gradient=None, form=None
         )

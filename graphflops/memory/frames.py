@@ -34,6 +34,7 @@ from graphflops.memory.statements import (
     is_next_turn,
     is_spelled,
     is_weights,
+    keeps_results,
     receiver,
 )
 
@@ -181,7 +182,10 @@ class _References:
         self.hold(frame.locals, frame.last)
         names = assigned_names(frame.line.text) or chained_name(frame.line.text, frame.chain)
         frame.chain = receiver(frame.line.text) or (frame.chain if names else "")
-        for name, values in zip(names, self.assigned(frame, names), strict=True):
+        assigned = self.assigned(frame, names)
+        if names and keeps_results(frame.line):
+            frame.variables[f"#{frame.last}"] = assigned[0]
+        for name, values in zip(names, assigned, strict=True):
             self.hold(frame.variables.get(name, ()), frame.last)
             frame.variables[name] = values
         frame.hidden, frame.locals, frame.weights = set(), set(), []

@@ -28,6 +28,7 @@ _STATEMENT_WORDS = ("return", "if", "elif", "for", "while", "with", "assert", "d
 _CALLEE = re.compile(r"[^=]*=\s*([\w.]+)\(")
 _METHOD = re.compile(r"([A-Za-z_]\w*)\.\w+\([^()]*\)?$")
 _MASK_OF_DICTIONARY = re.compile(r"create_\w*masks?\(\*\*(\w+)")
+_KEEPS_RESULTS = re.compile(r"modeling_deberta(?:_v2)?\.py$")
 _WEIGHTS = re.compile(r"attn|attention|prob|weight")
 JOINED = re.compile(r"(?:cat|concat|stack|hstack|vstack)\(\s*(\w)")
 _SYMBOLS = {
@@ -42,7 +43,8 @@ _SYMBOLS = {
 PASSED_THROUGH = frozenset(
     {"softmax", "dropout"}
 )  # kinds of modules whose result takes the place of their operand
-BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
+# Products of tensors that were all computed.
+BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum", "scaled_dot_product_attention"})
 _NUMBERS = re.compile(r"\d+")
 _MOST_FRAMES = 200  # of one call: deeper code is cut
 
@@ -115,6 +117,11 @@ def dictionary_of_mask(text: str) -> str:
 def is_weights(name: str) -> bool:
     """Whether a variable is named as attention weights are."""
     return bool(_WEIGHTS.search(name))
+
+
+def keeps_results(line: CodeLine) -> bool:
+    """Whether a loop over layers keeps the results of all: DeBERTa's model asks its encoder for them in every call."""
+    return "layer_module(" in line.text and bool(_KEEPS_RESULTS.search(line.file))
 
 
 def has_dtype(node: Node) -> bool:

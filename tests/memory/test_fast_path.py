@@ -52,3 +52,21 @@ def test_a_module_runs_as_one_operator(module: nn.Module, measured: int) -> None
 
 def test_a_layer_with_the_batch_second_has_no_fast_path() -> None:
     assert peak(layer()) > peak(layer(batch_first=True))
+
+
+class KeptWeights(nn.Module):
+    """The second result of an attention, the mean of its probabilities, stays in a variable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.MultiheadAttention(512, 8, batch_first=True) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = self.first(x, x, x)
+        z, weights = self.second(y, y, y)
+        return z
+
+
+def test_the_weights_of_an_attention_live_while_the_next_one_runs() -> None:
+    """The sequence before it, the weights of 8 x 256 x 256 in bfloat16, and 18 MiB for the second attention."""
+    assert peak(KeptWeights()) == (2 + 1 + 18) * MIB
