@@ -9,7 +9,7 @@ import msgspec
 from graphflops.errors import OptionError
 from graphflops.render import summary
 from graphflops.render.json import inert
-from graphflops.render.text import safe
+from graphflops.render.text import interval, operator_name, safe
 from graphflops.version import __version__
 
 if TYPE_CHECKING:
@@ -70,10 +70,11 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _call(row: Row, time: CallTime, start: float) -> dict[str, Any]:
-    event = _span(row.op, _CALLS, start, start + time.seconds)
+    event = _span(operator_name(row.op), _CALLS, start, start + time.seconds)
     facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
     shown = {name: safe(text) for name, text in facts.items() if text}
-    return {**event, "args": {**shown, "limited by": time.bound, "low": time.low, "high": time.high}}
+    spread = interval(time.low, time.high)
+    return {**event, "args": {**shown, "limited by": time.bound, "90 % interval": spread}}
 
 
 def _span(name: str, track: int, start: float, end: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.ledger import Ledger, traffic
-from graphflops.render.text import safe, short_type
+from graphflops.render.text import operator_name, safe, short_type
 from graphflops.version import __version__
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Stacks:
         row = self.report.rows[index]
         if row.module not in self._modules:
             self._modules[row.module] = self._around(row.module)
-        return [*self._modules[row.module], self._frame(row.op, "", row.source)]
+        return [*self._modules[row.module], self._frame(operator_name(row.op), "", row.source)]
 
     def _around(self, path: str) -> list[int]:
         root = short_type(self.report.modules.get("", "")) or "(program)"
