@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
+import graphflops
 from graphflops.cli import main
 from graphflops.commands.profile import profile as command
 from graphflops.devices import Host, device
@@ -133,3 +134,32 @@ def test_a_gpu_that_was_measured_before_keeps_points_that_predict_better(monkeyp
     assert list(of(noise)) == []
     (kept,) = of(slower)
     assert kept.error[1] < 0.05
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA GeForce RTX 4070"])
+def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, monkeypatch):
+    import torch
+
+    about = SimpleNamespace(name=gpu, total_memory=2**34, multi_processor_count=46, L2_cache_size=2**25)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: about)
+    monkeypatch.setattr(
+        measure, "CudaClock", lambda: SimpleNamespace(device="cuda", runtime="torch", sets=len)
+    )
+    reference = device("h200")
+    monkeypatch.setattr(measure, "_seconds", lambda clock, trial: 1.3 * modelled(trial.kernel, reference))
+    monkeypatch.setattr(make, "host_benchmarks", lambda kind: dict(reference.host.benchmarks))
+    path = tmp_path / "mine.json"
+    done = CliRunner().invoke(command, ["--device", "cuda", "--output", str(path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "host       1.00 x" in done.output
+    assert path.stat().st_size < 100_000
+    mine, model = device(str(path)), "samples/gqa_transformer.pt2"
+    assert mine.host.seconds["forward.call"] == pytest.approx(reference.host.seconds["forward.call"])
+    eager, graph = (
+        graphflops.analyze(model, device=str(path), execution=execution).totals.time.seconds
+        for execution in ("eager", "graph")
+    )
+    known = graphflops.analyze(model, device="h200", execution="graph").totals.time.seconds
+    assert graph < eager
+    assert graph == pytest.approx(1.3 * known, rel=0.35)
