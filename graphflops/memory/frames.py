@@ -100,14 +100,16 @@ class _References:
         self.memory_of = memory_of
         self.until: dict[str, int] = {}
         self.frames: list[_Frame] = []
+        self.lines: Sequence[CodeLine] = ()
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.last_read = {value: place for place, node in enumerate(nodes) for value in node.reads()}
+        self.reads = {node.name: node.reads() for node in nodes}
+        self.last_read = {value: place for place, node in enumerate(nodes) for value in self.reads[node.name]}
         self.makers = {name: node for node in nodes for name in node.outputs if name is not None}
         self.distributions: set[str] = (
             set()
         )  # results of a softmax, also converted or with some of them dropped
         computed = [node for node in nodes if node.outputs and node.operator.kind != "view"]
-        self.readers = Counter(value for node in computed for value in set(node.reads()))
+        self.readers = Counter(value for node in computed for value in set(self.reads[node.name]))
 
     def found(self) -> dict[str, int]:
         lines: tuple[CodeLine, ...] = ()
@@ -132,6 +134,15 @@ class _References:
     def enter(self, lines: Sequence[CodeLine], place: int) -> None:
         """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
         frames = self.frames
+        if lines is not self.lines:
+            self.change(lines, place)
+            self.lines = lines
+        for frame in frames:
+            frame.last = place
+
+    def change(self, lines: Sequence[CodeLine], place: int) -> None:
+        """Leave the functions that do not go on, close a statement that is done, enter new functions."""
+        frames = self.frames
         shared, depths = self.still_running(lines), min(len(frames), len(lines))
         is_repeated = 0 < shared < depths and (
             any(frames[depth].begins_again(lines[depth:]) for depth in range(shared, depths))
@@ -145,8 +156,6 @@ class _References:
                 frame.line, frame.first = line, place
         for depth in range(len(frames), len(lines)):
             frames.append(_Frame(lines[depth], lines[depth : depth + 2], place, place, place))
-        for frame in frames:
-            frame.last = place
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
         """How many of the frames go on; all above one whose line has changed have returned."""
@@ -250,10 +259,11 @@ class _References:
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        read = [self.memory_of.get(value, value) for value in node.reads()]
+        read = [self.memory_of.get(value, value) for value in self.reads[node.name]]
         if node.operator.kind not in PASSED_THROUGH:
             for frame in self.frames[:-1]:
-                frame.locals.update(value for value in read if value in frame.hidden)
+                if frame.hidden:
+                    frame.locals.update(value for value in read if value in frame.hidden)
         if not self.frames or not lines or is_spelled(node, lines[-1].text):
             return
         frame = self.frames[-1]
@@ -270,10 +280,10 @@ class _References:
 
     def overwrite(self, frame: _Frame, node: Node) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
-        read = set(node.reads())
+        read = set(self.reads[node.name])
         for name in [*read]:
             if name in frame.hidden:
-                read.update(self.makers[name].reads())
+                read.update(self.reads[self.makers[name].name])
         for name in read & frame.locals:
             if self.makers[name].op == node.op:
                 frame.locals.remove(name)
@@ -284,7 +294,7 @@ class _References:
         made = {
             name: place for place, node in enumerate(self.nodes) for name in node.outputs if name is not None
         }
-        used = [node.reads() for node in self.nodes]
+        used = [self.reads[node.name] for node in self.nodes]
         for first, last in self.modules:
             for place in range(first, last + 1):
                 self.hold([value for value in used[place] if made.get(value, first) < first], last)
