@@ -127,7 +127,6 @@ class Kernel:
     """One kernel.
 
     flops: multiply-adds on matrix units, each 2 FLOPs. vector_flops: other arithmetic, a transcendental counted as one.
-    cached_bytes: part of `read_bytes` that the kernel before has just written, and which may still be in the L2 cache.
     dtype: element type of the matrix product, or of the largest operand. variant: what tells kernels of a family apart:
     "strided" where an elementwise kernel computes an address for each element, "outer" where rows are not contiguous,
     "masked" where an attention adds a tensor to its scores, "fused" where torch.compile wrote the kernel, else the name of
@@ -142,6 +141,5 @@ class Kernel:
     read_bytes: int = 0
     written_bytes: int = 0
     sizes: Sizes | None = None
-    cached_bytes: int = 0
     variant: str = ""
     is_alone: bool = False

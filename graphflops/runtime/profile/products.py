@@ -58,7 +58,6 @@ def _trial(dtype: str, sizes: Product, clock: Clock) -> Trial:
     kernel = Kernel(
         *("matmul", dtype, 2 * batch * m * n * k, 0),
         *(batch * k * (m + n) * kind.itemsize, written, sizes),
-        cached_bytes=batch * m * k * kind.itemsize,
         is_alone=True,
     )
     return Trial(kernel, partial(_prepare, kind, sizes, clock))
