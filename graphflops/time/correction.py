@@ -63,11 +63,20 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
     known = {(one.family, one.variant, one.dtype): one for one in device.calibration}
     variant = variant_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
+    if isinstance(kernel.sizes, Product) and _has_own_rates(kernel, device):
+        variants = (variant,)
     for name in variants:
         for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
             if (kernel.family, name, dtype) in known:
                 return interpolated(known[kernel.family, name, dtype], columns_of(kernel))
     return None
+
+
+def _has_own_rates(kernel: Kernel, device: Device) -> bool:
+    """Whether the device has constants for products of this layout alone, which points of another one do not correct."""
+    assert isinstance(kernel.sizes, Product)
+    layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
+    return any(name.startswith(f"matmul.{layout}.") for name in device.rates) and not kernel.is_alone
 
 
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
@@ -137,8 +146,10 @@ def names_of(family: str, count: int) -> tuple[str, ...]:
 def variant_of(kernel: Kernel) -> str:
     """What tells kernels of a family apart beside their sizes."""
     match kernel.sizes:
-        case Product(layout=layout):
-            return f"{layout}.alone" if kernel.is_alone else layout
+        case Product(layout=layout, batch=batch):
+            if kernel.is_alone:
+                return f"{layout}.alone"
+            return layout if batch == 1 else "batched"
         case Convolution() as sizes:
             return f"{convolution_kind(sizes)}.{sizes.phase}"
         case Attention() as sizes:

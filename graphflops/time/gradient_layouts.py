@@ -35,7 +35,7 @@ _MADE_IN_ORDER = frozenset(
     }
 )
 _TRANSPOSES = frozenset({"permute", "transpose", "t"})
-_SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "view", "squeeze", "unsqueeze"})
+_SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"})
 _PASSES_ON = frozenset({"add", "sub", "identity"})
 _ONE_BY_ONE = frozenset({"elementwise", "cast", "dropout"})
 _ORDERED = frozenset({"layer_norm", "rms_norm", "group_norm"})

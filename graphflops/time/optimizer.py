@@ -59,7 +59,7 @@ _PASSES = {
     ),
 }
 _FUSED = {
-    "sgd": Pass(2, 2, 1, "fused"),
+    "sgd": _ADD,
     "momentum": Pass(3, 3, 2, "fused"),
     "adam": Pass(4, 4, 3, "fused"),
     "adamw": Pass(4, 4, 3, "fused"),

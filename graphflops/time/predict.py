@@ -152,7 +152,15 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             kind = predict_products.convolution_kind(sizes)
             if kind.startswith("depthwise"):
                 return ((kind, sizes.phase), (kind,), ("depthwise", sizes.phase), ("depthwise",))
-            return ((kind, sizes.phase), (kind,), ("dense", sizes.phase), ("dense",))
+            like = kind.split("_")[0]
+            return (
+                (kind, sizes.phase),
+                (kind,),
+                (like, sizes.phase),
+                (like,),
+                ("dense", sizes.phase),
+                ("dense",),
+            )
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             return ((sizes.kernel, kernel.variant, phase), (sizes.kernel, phase), (sizes.kernel,), ())

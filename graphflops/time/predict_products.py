@@ -135,14 +135,22 @@ def convolution_kind(sizes: Convolution) -> str:
             return f"depthwise{last}"
         return "grouped" if len(sizes.filter) > 1 else "grouped_sequence"
     if sizes.channels % 8:
-        return f"stem{last}"
+        return f"{'patches' if _is_patches(sizes) else 'stem'}{last}"
     if not _is_pointwise(sizes):
         return "volume" if len(sizes.filter) > 2 else "dense"
     pixels = prod(sizes.result)
-    if _is_planar(sizes) and sizes.phase != "forward" and pixels % 2 and pixels > 1:
+    if not _is_planar(sizes):
+        return "pointwise_last"
+    if pixels % 2 and pixels > 1:
         return "pointwise_odd"
-    is_uneven = _is_planar(sizes) and pixels % 8 and sizes.channels % 64
+    is_uneven = pixels % 8 and sizes.channels % 64
     return "pointwise_uneven" if is_uneven else "pointwise"
+
+
+def _is_patches(sizes: Convolution) -> bool:
+    """Whether windows of several positions cover the image side by side."""
+    sides = zip(sizes.image, sizes.result, sizes.filter, strict=True)
+    return prod(sizes.filter) > 1 and all(image // filter_ == result for image, result, filter_ in sides)
 
 
 def _is_pointwise(sizes: Convolution) -> bool:

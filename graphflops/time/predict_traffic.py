@@ -22,6 +22,7 @@ _BYTES_PER_CYCLE = (
 )
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
+_UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
 
 def seconds(
@@ -41,17 +42,21 @@ def seconds(
         return rates["floor"] * 1e-6 + together, longest, traffic
     if isinstance(kernel.sizes, Rows) and predict_reductions.applies(kernel.sizes, rates):
         return *predict_reductions.seconds(kernel.sizes, traffic, rates, device), traffic
-    elements = max(kernel.read_bytes, kernel.written_bytes) / width / (rates["elements"] * cycles)
-    work = (kernel.vector_flops + kernel.flops * _repeats(kernel)) / (rates["work"] * cycles)
+    rate = rates.get("elements", _UNLIMITED)
+    elements = max(kernel.read_bytes, kernel.written_bytes) / width / (rate * cycles)
+    computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
+    work = computed / (rates.get("work", _UNLIMITED) * cycles)
     rows = wait = 0.0
     if isinstance(kernel.sizes, Rows):
-        rows = kernel.sizes.rows * _warps(kernel) * rates["row"] * 1e-9 / (device.multiprocessors or 1)
-        wait = kernel.sizes.columns * rates["column"] * 1e-9
+        rows = (
+            kernel.sizes.rows * _warps(kernel) * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
+        )
+        wait = kernel.sizes.columns * rates.get("column", 0.0) * 1e-9
     elif isinstance(kernel.sizes, Convolution) and kernel.sizes.phase == "weight_gradient":
         taps = kernel.sizes.filters * prod(
             kernel.sizes.filter
         )  # each by a block of its own (DepthwiseConv2d.cu of ATen)
-        rows = taps * rates["row"] * 1e-9 / (device.multiprocessors or 1)
+        rows = taps * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic
 

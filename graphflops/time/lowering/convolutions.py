@@ -68,10 +68,11 @@ class Problem(NamedTuple):
         """Whether cuDNN converts operands to channels-last and the result back."""
         return not (self.is_depthwise or self.is_product or self.is_channels_last or self.is_direct)
 
-    def is_planar_gradient(self, phase: Pass) -> bool:
-        """Whether a gradient is a product for each image, of pixels in order; conversions of odd images are in its time."""
+    @property
+    def is_planar(self) -> bool:
+        """Whether it is a product for each image, of pixels in order; conversions of odd images are in its time."""
         is_plain = self.is_pointwise and set(self.stride) == {1} and not self.transposed
-        return phase != "forward" and is_plain and not self.is_channels_last
+        return is_plain and not self.is_channels_last and not self.is_direct
 
     @property
     def is_channels_last(self) -> bool:
@@ -91,8 +92,7 @@ class Problem(NamedTuple):
                 self.weight.shape[2:],
             ),
             groups=self.groups,
-            channels_last=self.is_channels_last
-            or (self.needs_channels_last and not self.is_planar_gradient(phase)),
+            channels_last=self.is_channels_last or (self.needs_channels_last and not self.is_planar),
             transposed=self.transposed,
             phase=phase,
         )
@@ -109,9 +109,9 @@ class Problem(NamedTuple):
             sizes=self.sizes(phase),
         )
 
-    def converted(self, phase: Pass, *tensors: Tensor) -> list[Kernel]:
+    def converted(self, *tensors: Tensor) -> list[Kernel]:
         """The conversions of these tensors to channels-last or back; few channels are padded."""
-        if self.is_planar_gradient(phase):
+        if self.is_planar:
             return []
         if self.needs_channels_last:
             return [kernel for tensor in tensors for kernel in self.conversion(tensor)]
@@ -158,9 +158,9 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     x, weight, out = problem.x, problem.weight, problem.out
     bias = call.operand("bias")
     return [
-        *problem.converted("forward", x, weight),
+        *problem.converted(x, weight),
         problem.kernel("forward", call.cost.matrix_flops, (x, weight), out),
-        *problem.converted("forward", out),
+        *problem.converted(out),
         *(
             [elementwise(out, out.full_bytes + bias.nbytes, out.full_bytes, variant="strided")]
             if bias is not None
@@ -177,13 +177,11 @@ def convolution_backward(call: ConcreteCall) -> list[Kernel]:
     x, weight, out, flops = problem.x, problem.weight, problem.out, call.cost.matrix_flops
     kernels = []
     if x.requires_grad:
-        phase: Pass = "input_gradient"
-        kernels += problem.converted(phase, out, weight)
-        kernels += [problem.kernel(phase, flops, (out, weight), x), *problem.converted(phase, x)]
+        kernels += problem.converted(out, weight)
+        kernels += [problem.kernel("input_gradient", flops, (out, weight), x), *problem.converted(x)]
     if weight.requires_grad:
-        phase = "weight_gradient"
-        kernels += problem.converted(phase, out, x)
-        kernels += [problem.kernel(phase, flops, (out, x), weight), *problem.converted(phase, weight)]
+        kernels += problem.converted(out, x)
+        kernels += [problem.kernel("weight_gradient", flops, (out, x), weight), *problem.converted(weight)]
     if call.wants("bias"):
         kernels.append(sum_to(out, [1]))
     return kernels
