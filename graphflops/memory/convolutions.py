@@ -36,9 +36,7 @@ _MANY_POSITIONS, _NARROW, _WIDE = 424, 160, 384
 _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS = 8, 32
 _MANY_ROWS = 16_000  # positions of the whole batch from which the gradient of a weight is summed up in parts
 _TILE, _SMALLEST_TILE, _MULTIPROCESSORS = 128, 64, 132
-_MERGED = (
-    32  # channels of a group up to which they are padded to a power of two, and then to a multiple of it
-)
+_FEW_CHANNELS = 256  # of a group, up to which they are padded to a power of two
 
 
 class Layout(NamedTuple):
@@ -233,14 +231,13 @@ class Convolution:
 
     @property
     def padded(self) -> Dim:
-        """The channels; in half precision filled up to a multiple of 8, in a group to a power of two or a multiple of 32."""
+        """The channels; in half precision filled up to a multiple of 8, in a group of few to a power of two."""
+        own = self.channels
         if not self.is_half:
-            return self.channels
-        if self.groups == 1:
-            return ceil_div(self.channels, _ALIGNED) * _ALIGNED
-        if _is_below(self.channels, _MERGED) and isinstance(self.channels, int):
-            return 1 << (self.channels - 1).bit_length()
-        return ceil_div(self.channels, _MERGED) * _MERGED
+            return own
+        if self.groups > 1 and _is_below(own, _FEW_CHANNELS + 1) and isinstance(own, int):
+            return 1 << (own - 1).bit_length()
+        return ceil_div(own, _ALIGNED) * _ALIGNED
 
 
 def _tiled(channels: int) -> int:
