@@ -30,6 +30,7 @@ from graphflops.memory.statements import (
     chained_name,
     code_lines,
     dictionary_of_mask,
+    first_argument,
     has_dtype,
     is_next_turn,
     is_spelled,
@@ -189,6 +190,7 @@ class _References:
     def assign(self, frame: _Frame) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before."""
         self.hold(frame.locals, frame.last)
+        self.let_go(frame)
         names = assigned_names(frame.line.text) or chained_name(frame.line.text, frame.chain)
         frame.chain = receiver(frame.line.text) or (frame.chain if names else "")
         assigned = self.assigned(frame, names)
@@ -198,6 +200,26 @@ class _References:
             self.hold(frame.variables.get(name, ()), frame.last)
             frame.variables[name] = values
         frame.hidden, frame.locals, frame.weights = set(), set(), []
+
+    def let_go(self, frame: _Frame) -> None:
+        """Forget what the first argument of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
+
+        The variable has got that value on a line in between, which the export does not record.
+        """
+        name = first_argument(frame.line.text)
+        held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
+        if not held:
+            return
+        places = range(frame.first, frame.last + 1)
+        made = {value for place in places for value in self.nodes[place].outputs}
+        read = {
+            self.memory_of[value]
+            for place in places
+            for value in self.nodes[place].reads()
+            if value not in made and value in self.memory_of
+        }
+        if read and held.isdisjoint(read):
+            self.hold(frame.variables.pop(name), frame.first - 1)
 
     def assigned(self, frame: _Frame, names: Sequence[str]) -> list[tuple[str, ...]]:
         """What a statement gives each of the variables that it assigns."""

@@ -25,6 +25,10 @@ _ASSIGNMENT = re.compile(
     r"([A-Za-z_][\w.]*(?:\[[^\]=]*\])?(?:\s*,\s*[*A-Za-z_][\w.]*)*),?\s*(?::[^=]+)?(?:[-+*/@|&]|//)?=(?!=)"
 )
 _STATEMENT_WORDS = ("return", "if", "elif", "for", "while", "with", "assert", "del", "raise", "yield")
+_FIRST_ARGUMENT = re.compile(r"[^=(]*=\s*[\w.]+(?:\[\w+\])?\(\s*(\w+)\s*[,)]")
+_CONDITION = re.compile(
+    r"^(?:for|while|if|elif|else|with)\b.*?:\s+(?=[A-Za-z_]\w*\s*=(?!=))"
+)  # before a statement on its line
 _CALLEE = re.compile(r"[^=]*=\s*([\w.]+)\(")
 _METHOD = re.compile(r"([A-Za-z_]\w*)\.\w+\([^()]*\)?$")
 _MASK_OF_DICTIONARY = re.compile(r"create_\w*masks?\(\*\*(\w+)")
@@ -45,7 +49,7 @@ PASSED_THROUGH = frozenset(
 )  # kinds of modules whose result takes the place of their operand
 # Products of tensors that were all computed.
 BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum", "scaled_dot_product_attention"})
-_NUMBERS = re.compile(r"\d+")
+_NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 _MOST_FRAMES = 200  # of one call: deeper code is cut
 
 
@@ -83,8 +87,16 @@ def _frames(python_stack: str) -> list[tuple[str, int, str, str]]:
 
 
 @lru_cache(maxsize=4096)
+def first_argument(text: str) -> str:
+    """The variable that a statement gives to a call first: "x" of `y = self.block(x, mask)`; "" for none."""
+    match = _FIRST_ARGUMENT.match(text)
+    return match[1] if match else ""
+
+
+@lru_cache(maxsize=4096)
 def assigned_names(text: str) -> tuple[str, ...]:
     """The variables that a statement assigns: `("q", "k")` of `q, k = ...`; () where it assigns none."""
+    text = _CONDITION.sub("", text)
     if text.startswith(_STATEMENT_WORDS) and not re.match(r"\w+\s*=", text):
         return ()
     match = _ASSIGNMENT.match(text)
@@ -142,11 +154,12 @@ def is_spelled(node: Node, text: str) -> bool:
 def is_next_turn(caller: CodeLine, before: str, now: CodeLine) -> bool:
     """Whether a line that calls another module than before is a loop's next turn, not a further call in one statement.
 
-    `x = layer(x)` calls one module a turn, and so does `x = self.layers[i](x)`; `self.drop(self.norm(x))` calls two.
+    `x = layer(x)` calls one module a turn, and so does `x = self.layers[i](x)`; `self.drop(self.norm(x))` calls two. Layers
+    of a list are numbered: other numbers are parts of names (`self.conv_1a`).
     """
     if before == now.module:
         return False
     callee = _CALLEE.match(caller.text)
     if callee and not callee[1].startswith("self."):
         return True
-    return _NUMBERS.sub("#", before) == _NUMBERS.sub("#", now.module)
+    return _NUMBERED.sub("#", before) == _NUMBERED.sub("#", now.module)

@@ -185,11 +185,14 @@ class Block(nn.Module):
 
 
 class Tuples(nn.Module):
+    """`x = outputs[0]` leaves no call: that `x` holds another value shows when a block reads it."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cos(x)
         for block in self.blocks:
             outputs = block(x)
             x = outputs[0]
@@ -276,6 +279,23 @@ class Scan(nn.Module):
         return scan(x, self.decay, self.out)
 
 
+class Numbered(nn.Module):
+    """Layers of a function that are numbered, but are no list: each line of it is done before the next begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up_1a, self.up_2a, self.down = nn.Linear(WIDTH, 256), nn.Linear(256, 128), nn.Linear(128, WIDTH)
+
+    def run(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        x = self.up_1a(x)
+        x = self.up_2a(x)
+        return self.down(x), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, _ = self.run(x)
+        return torch.tanh(x)
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -292,6 +312,7 @@ class Scan(nn.Module):
         Joined(),
         Bottleneck(),
         Unpacked(),
+        Numbered(),
         nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, WIDTH), nn.Tanh()),
         nn.Sequential(Stack(2), Joined(), nn.Tanh()),
     ],
@@ -309,6 +330,7 @@ class Scan(nn.Module):
         "joined",
         "bottleneck",
         "unpacked",
+        "numbered",
         "sequential",
         "nested",
     ],
@@ -362,6 +384,7 @@ def test_a_call_stack_is_read_with_its_modules() -> None:
         ("self.fc(x, dim=1)", ()),
         ("for x in xs:", ()),
         ("returned = f(x)", ("returned",)),
+        ("for block in blocks: x = block(x)", ("x",)),
     ],
 )
 def test_what_a_statement_assigns(text: str, names: tuple[str, ...]) -> None:
