@@ -265,10 +265,9 @@ def _trial(plan: Plan, dtype: str, rows: int, columns: int, clock: Clock) -> Tri
     width = getattr(torch, dtype).itemsize
     span = rows * columns
     read, written = int(plan.reads * span * width), int(plan.writes * span * width)
-    cached = 0 if plan.is_cold else read
     variant = plan.variant if plan.is_inner else "outer"
     sizes = _sizes(plan, rows, columns)
-    kernel = Kernel(plan.family, dtype, 0, plan.work * span, read, written, sizes, cached, variant=variant)
+    kernel = Kernel(plan.family, dtype, 0, plan.work * span, read, written, sizes, variant)
     return Trial(kernel, partial(_prepare, plan, getattr(torch, dtype), (rows, columns), clock))
 
 
