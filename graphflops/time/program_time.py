@@ -90,7 +90,8 @@ def with_times(report: Report, program: PricedProgram, device: Device, runs: Run
     times = program_time(program, device, report.execution, report.values, runs)
     forward, backward = times.rows, times.backward_rows
     rows = [
-        Row(*_WORK(row), forward.get(index), backward.get(index)) for index, row in enumerate(report.rows)
+        Row(*_WORK(row), forward.get(index), backward.get(index))  # type: ignore[call-arg]
+        for index, row in enumerate(report.rows)
     ]
     timed = replace(
         report,
