@@ -48,6 +48,8 @@ _TEMPORARIES = {
 }
 _EXTREMES = frozenset({"amax", "amin"})  # which also compare: a truth value for each element
 _OF_OPERAND = {"var": 1, "std": 2, "logsumexp": 2, "amax": 1, "amin": 1}  # the same, of the operand's size
+_SUMMED_AFTER = frozenset({"mul", "div", "where"})
+_OF_DIVISOR = 3  # `-gradient * ((x / divisor) / divisor)`
 _SEQUENCE_AXES = 3
 # Operators whose gradient autograd gives the whole operand, though only its shape is needed.
 _KEEPING_OPERAND = frozenset({"max_pool", "adaptive_max_pool"})
@@ -82,10 +84,26 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
     if name in _OF_OPERAND:
         x = layouts.typed(call.tensors(values)[0])
         return _OF_OPERAND[name] * x.like().nbytes + (x.numel if name in _EXTREMES else 0)
+    if name in _SUMMED_AFTER:
+        return _broadcast_gradients(call, out, values)
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
         return column_sum_bytes(prod(out.shape[:-1]), out.shape[-1])
     return 0
+
+
+def _broadcast_gradients(call: PricedCall, out: TensorType, values: Mapping[str, Value]) -> Dim:
+    """Gradients in the shape of the result, of operands that are repeated to it: computed for all, then added up."""
+    if call.gradient is None:
+        return 0
+    operands = [values[name] for name in call.tensors(values)]
+    wide = [
+        place
+        for place, _ in call.gradient.gradients
+        if isinstance(operand := operands[place], TensorType) and differ(operand.numel, out.numel)
+    ]
+    divides = call.node.operator.name == "div" and any(place == 1 for place, _ in call.gradient.gradients)
+    return (len(wide) + (_OF_DIVISOR if divides else 0)) * out.like().nbytes
 
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:

@@ -63,7 +63,7 @@ class KeptWeights(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y, _ = self.first(x, x, x)
-        z, weights = self.second(y, y, y)
+        z, _weights = self.second(y, y, y)
         return z
 
 
