@@ -128,7 +128,7 @@ def attention(
         )
     reads = [*operands]
     if found.mask_copy != 0:
-        reads[3] = low.copied(call, operands[3], found.mask_copy, "mask")
+        reads[3] = _converted_mask(low, call, operands[3], found.mask_copy)
     sizes = {made[0]: low.nbytes(made[0])}
     beside = {}
     if low.training or found.choice.kernel == "flash":
@@ -137,3 +137,13 @@ def attention(
         low.joint.labels[beside["row sums"]] = (call.node.name, "saved")
     low.add(call, "extern", (made[0], *beside.values()), reads, sizes=sizes, allocates=True)
     return {**beside, **({"mask": reads[3]} if len(reads) > 3 else {})}
+
+
+def _converted_mask(low: Lowering, call: PricedCall, mask: str, size: Dim) -> str:
+    """The copy of a mask that a fused kernel reads. The partitioner finds that attentions with one mask share it."""
+    shared = f"{mask} converted"
+    if not low.training:
+        return low.copied(call, mask, size, "mask")
+    if shared not in low.joint.sizes:
+        low.add(call, "pointwise", (shared,), (mask,), {shared: size}, low.joint.number(size))
+    return shared
