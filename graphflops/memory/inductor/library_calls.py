@@ -74,6 +74,8 @@ def convolution(
         ]
     else:
         workspace = kernels.forward_bytes(call, low.execution.layouts)
+    if is_sequence(low, names[0]):
+        reads[0] = low.copied(call, operands[0], low.nbytes(names[0]), "input")
     out = made[0]
     if not bias:
         low.add(call, "extern", (out,), reads, workspace=workspace, allocates=True)
@@ -101,6 +103,12 @@ def is_turned(low: Lowering, name: str) -> bool:
     if not is_given or low.execution.layouts.has_channels_last(name):
         return False
     return value.shape[1] != 1 and any(size != 1 for size in value.shape[2:])
+
+
+def is_sequence(low: Lowering, name: str) -> bool:
+    """Whether an operand is a sequence whose channels are last: a convolution over one axis wants them first."""
+    value = low.values[name]
+    return isinstance(value, TensorType) and value.rank == 3 and low.execution.layouts.has_channels_last(name)
 
 
 def padded_image(low: Lowering, names: Sequence[str]) -> Dim:
