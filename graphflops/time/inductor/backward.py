@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from graphflops.time.inductor.forward import Forward
     from graphflops.time.kernel import Kernel
 
-_OPERATIONS = 6
+_OPERATIONS = 6  # of one element of a gradient
 _FUSED_MULTIPLY_ADDS = 4  # operations of a polynomial that take as long as a load
-_MOST_READS, _MOST_READS_OF_SHARED = 8, 4
 _FLOAT = 4  # bytes
 _WIDE = 64  # elements of a row, above which threads add to different places
+# Loads that an addition to memory takes as long as: to different places, to the same in float32, and in half precision.
 _ADDED, _CONTENDED, _CONTENDED_HALF = 5, 4000, 16000
 _WINDOW = 10  # loads that a window takes as long as, for each element that is in it
 
@@ -47,7 +47,6 @@ class Backward:
     ) -> None:
         self.forward, self.recorder, self.lower = forward, forward.recorder, lower
         self.values, self.sizes = forward.graph.values, forward.sizes
-        self.first = len(self.recorder.nodes)
         self.gradients: dict[str, Value] = {}
         for name in seeds:
             seed = f"{name}'seed"
@@ -91,8 +90,7 @@ class Backward:
         before = self.gradients.get(base)
         own = value if before is None else Value.of((before, value), 1)
         self.gradients[base] = own
-        shared = self.forward.users[name] > 1
-        if len(own.reads) > _MOST_READS or (shared and len(own.reads) > _MOST_READS_OF_SHARED):
+        if own.is_worth_storing(is_shared=self.forward.users[name] > 1):
             self._stored(base, row)
 
     def _stored(self, name: str, row: int) -> Value:

@@ -1,7 +1,7 @@
 """The nodes of a forward graph.
 
 A pointwise value is computed again by every kernel that reads it, unless it is a result of the graph, is read by a library's
-kernel, or takes many reads or much arithmetic to compute (`realize_reads_threshold` and its like in inductor's config).
+kernel, or takes many reads or much arithmetic to compute.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from graphflops.time.concrete import Sizes
     from graphflops.time.kernel import Kernel
 
-_MOST_READS = 8  # buffers that a value is computed from before it is stored
-_MOST_READS_OF_SHARED = 4  # the same for a value that several calls read
-_MOST_OPERATIONS = 30
 _LOAD = 1  # operations of a load or conversion
 _TRANSCENDENTAL = 2
 _WINDOW = 5  # loads that an element of a window of pooling takes as long as
@@ -57,7 +54,7 @@ class Forward(Values):
                 self.stored(name)
 
     def add(self, place: int, call: PricedCall) -> None:
-        """Record one call."""
+        """Record one call, whose results are stored or computed again."""
         self.rows.update((name, call.row) for name in call.node.outputs if name is not None)
         try:
             if call.estimate.unknown or call.estimate.regions:
@@ -118,16 +115,14 @@ class Forward(Values):
             if name is None:
                 continue
             self.known[name] = made
-            reads, is_shared = len(made.reads), self.users[name] > 1
-            is_long = made.operations > _MOST_OPERATIONS
-            if reads > _MOST_READS or is_long or (is_shared and reads > _MOST_READS_OF_SHARED):
+            if made.is_worth_storing(is_shared=self.users[name] > 1):
                 self.stored(name)
 
     def _pointwise(self, call: PricedCall, concrete: ConcreteCall) -> None:
         out, cost = concrete.out, concrete.cost
         elements = max(out.numel if out else 1, 1)
         functions = cost.transcendentals // elements
-        work = min(cost.vector_flops // elements + _TRANSCENDENTAL * functions, _MOST_OPERATIONS)
+        work = cost.vector_flops // elements + _TRANSCENDENTAL * functions
         slow = functions * (1 + cost.vector_flops // elements)  # polynomials around them
         self._inline(call, self.operands(call), work, slow)
         if call.in_place and call.node.outputs and call.node.outputs[0] is not None and call.uses:
@@ -168,14 +163,12 @@ class Forward(Values):
                 )
         return None
 
-    def _by_rows(
-        self, call: PricedCall, rows: tuple[int, int], *, is_inner: bool, further: Sequence[Value] = ()
-    ) -> None:
+    def _by_rows(self, call: PricedCall, rows: tuple[int, int], *, is_inner: bool) -> None:
         """Statistics of each row, and results that are computed from them and from the row."""
         x, *parameters = self.operands(call)
         name = next((name for name in call.node.outputs if name is not None), "")
         statistics = self.recorder.reduction(
-            call.row, rows, Value.of((x, *further), _LOAD), f"{name}/statistics", is_inner=is_inner
+            call.row, rows, Value.of((x,), _LOAD), f"{name}/statistics", is_inner=is_inner
         )
         self._inline(call, [x, statistics, *parameters], _TRANSCENDENTAL)
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from graphflops.time.kernel import Kernel
 
+# Limits of inductor's config: realize_reads_threshold, realize_acc_reads_threshold, realize_opcount_threshold.
+_MOST_READS_OF_SHARED, _MOST_READS, _MOST_OPERATIONS = 4, 8, 30
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -28,6 +31,11 @@ class Value:
     is_stored: bool = False
     inner: int = 0
     outer: int = 0
+
+    def is_worth_storing(self, *, is_shared: bool) -> bool:
+        """Whether inductor stores it, as it takes many reads or much arithmetic. is_shared: several calls read it."""
+        most = _MOST_READS_OF_SHARED if is_shared else _MOST_READS
+        return len(self.reads) > most or self.operations > _MOST_OPERATIONS
 
     @staticmethod
     def of(values: Iterable[Value], operations: int = 0, slow: int = 0) -> Value:
