@@ -65,15 +65,6 @@ class AttentionMemory:
         return dim_max(0, dim_max(products, softmax) - self.out_bytes)
 
     @property
-    def forward_compiled(self) -> Dim:
-        """The same where torch.compile fuses what lies between the products: the scores, and both operands of a product."""
-        if self.is_fused:
-            return self.mask_copy
-        query, key, value = (self.repeated(operand) for operand in self.problem.operands)
-        gone = sum(operand.type.nbytes for operand in self.problem.operands)  # when they are copied
-        return dim_max(0, self.scores + dim_max(query + key, 2 * value) - self.out_bytes - gone)
-
-    @property
     def saved(self) -> Dim:
         """What the gradient reads beside operands and result, the row sums of fused kernels apart."""
         if self.is_fused:

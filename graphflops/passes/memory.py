@@ -240,10 +240,10 @@ def _sizes(root: Mapping[str, str], values: Mapping[str, Value], execution: Call
     """Bytes of each value that owns memory; equal types are measured once."""
     measured: dict[int, Dim] = {}
     sizes: dict[str, Dim] = {}
-    unstored, copied = execution.unstored(), execution.copied()
+    copied = execution.copied()
     for name, owner in root.items():
         value = values[name]
-        if name == owner and name not in unstored and isinstance(value, TensorType):
+        if name == owner and isinstance(value, TensorType):
             if name in copied:
                 sizes[name] = value.like().nbytes
                 continue

@@ -261,10 +261,6 @@ class CallByCall:
         """Owners of memory that is held past their last use, by the position of the last call that finds them held."""
         return {}
 
-    def unstored(self) -> Container[str]:
-        """Values that never take memory of their own."""
-        return ()
-
     def copied(self) -> Container[str]:
         """Results of layout operators that are copies: all of their elements take memory, also those that repeat others."""
         return ()
@@ -280,10 +276,6 @@ class CallByCall:
     def repeated_bytes(self, call: PricedCall) -> Dim:
         """The same where the gradient of a call's result repeats one number, of which some kernels want every element."""
         return self.backward_bytes(call)
-
-    def shares_gradient(self, call: PricedCall) -> bool:
-        """Whether the first gradient of a call takes the memory of its result's gradient."""
-        return False
 
     def transposes_gradient(self, call: PricedCall) -> bool:
         """Whether the gradient of a parameter that a call reads is a transposed view, to which nothing is added in place."""

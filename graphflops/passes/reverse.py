@@ -56,15 +56,13 @@ class Reverse:
         operands = call.tensors(self.values)
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
         again = []
-        shares = self.execution.shares_gradient(call)
         for (place, fresh), size in zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False):
-            shared = shares and incoming is not None and self.buffers[incoming] == size
-            if incoming is None or (fresh and not shared):
+            if incoming is None or fresh:
                 buffer = self.allocate(operands[place], size)
                 if operands[place] in self.parameters and self.execution.transposes_gradient(call):
                     self.views.add(buffer)
             else:
-                buffer, shares = incoming, False
+                buffer = incoming
                 self.holders[buffer] += 1
             name = self.parameters.get(operands[place], operands[place])
             if name in self.gradients:
