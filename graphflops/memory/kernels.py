@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.dims import Dim, differ, prod
+from graphflops.dims import Dim, differ, dim_max, prod
 from graphflops.graph import Ref
 from graphflops.memory.convolutions import Convolution, Layout
 from graphflops.memory.layouts import row_major
@@ -49,6 +49,7 @@ _TEMPORARIES = {
 _EXTREMES = frozenset({"amax", "amin"})  # which also compare: a truth value for each element
 _OF_OPERAND = {"var": 1, "std": 2, "logsumexp": 2, "amax": 1, "amin": 1}  # the same, of the operand's size
 _SUMMED_AFTER = frozenset({"mul", "div", "where"})
+_PASSED_ON = frozenset({"add", "sub"})  # their gradients are the result's
 _OF_DIVISOR = 3  # `-gradient * ((x / divisor) / divisor)`
 _SEQUENCE_AXES = 3
 # Operators whose gradient autograd gives the whole operand, though only its shape is needed.
@@ -84,7 +85,7 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
     if name in _OF_OPERAND:
         x = layouts.typed(call.tensors(values)[0])
         return _OF_OPERAND[name] * x.like().nbytes + (x.numel if name in _EXTREMES else 0)
-    if name in _SUMMED_AFTER:
+    if name in _SUMMED_AFTER or name in _PASSED_ON:
         return _broadcast_gradients(call, out, values)
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
@@ -96,14 +97,24 @@ def _broadcast_gradients(call: PricedCall, out: TensorType, values: Mapping[str,
     """Gradients in the shape of the result, of operands that are repeated to it: computed for all, then added up."""
     if call.gradient is None:
         return 0
-    operands = [values[name] for name in call.tensors(values)]
-    wide = [
-        place
-        for place, _ in call.gradient.gradients
-        if isinstance(operand := operands[place], TensorType) and differ(operand.numel, out.numel)
+    operands, places = call.tensors(values), [place for place, _ in call.gradient.gradients]
+    repeated = [
+        axes for place in places if (axes := _repeated_axes(_tensor(operands[place], values), out.shape))
     ]
-    divides = call.node.operator.name == "div" and any(place == 1 for place, _ in call.gradient.gradients)
-    return (len(wide) + (_OF_DIVISOR if divides else 0)) * out.like().nbytes
+    buffers = [reduction_bytes(out.shape, row_major(out.shape), axes, _FLOAT_BYTES) for axes in repeated]
+    name = call.node.operator.name
+    full = len(repeated) if name in _SUMMED_AFTER else 0
+    full += _OF_DIVISOR if name == "div" and 1 in places else 0
+    return full * out.like().nbytes + dim_max(0, *buffers)
+
+
+def _repeated_axes(operand: TensorType | None, shape: Sequence[Dim]) -> list[int]:
+    """The axes of a result along which an operand is repeated."""
+    if operand is None:
+        return []
+    sizes = (*(1,) * (len(shape) - operand.rank), *operand.shape)
+    pairs = zip(sizes, shape, strict=True)
+    return [axis for axis, (own, size) in enumerate(pairs) if own == 1 and size != 1]
 
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:

@@ -129,3 +129,23 @@ def test_the_gradient_of_a_sum_takes_no_memory() -> None:
 def test_gradients_of_one_expression_hold_all_that_it_makes() -> None:
     """x * 2, the result, and of the gradient: that of the result, four temporary tensors, and what is computed."""
     assert step_peak(Erf()) == 2 + 1 + 4 + 1
+
+
+class Weighted(nn.Module):
+    """A weight for each channel, as norms have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(COLUMNS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) * self.weight
+
+
+def test_the_gradient_of_a_repeated_operand_is_added_up_from_one_of_all_elements() -> None:
+    """Of 8 rows: both results, the gradient of the activation, and that of the weight before and after it is summed."""
+    x = torch.zeros(8, COLUMNS)
+    training = graphflops.Training(optimizer="none", grad_inputs=("x",))
+    report = graphflops.analyze(torch.export.export(Weighted(), (x,)), training=training, execution="eager")
+    peak = report.value(report.step().peak_bytes) or 0
+    assert peak - x.nbytes == 4 * COLUMNS * (8 + 8 + 8 + 8 + 1)
