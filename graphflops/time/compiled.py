@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.memory.inductor.layout_choice import prefers_channels_last
+from graphflops.time.host import recurrent_steps
 from graphflops.time.inductor.backward import Backward
 from graphflops.time.inductor.forward import Forward
 from graphflops.time.inductor.kinds import is_view
@@ -85,7 +86,8 @@ class CompiledLauncher(Launcher):
                 kernel = kernel_of(group, plan.written, plan.recorder)
                 yield Launches(row, (kernel,), fused_launch, times)
                 continue
-            host = _calls(last.kernels or ()) * library_call
+            kernels = last.kernels or ()
+            host = _calls(kernels) * library_call + recurrent_steps(kernels) * self.costs["recurrent_step"]
             if last.kernels is None or last.kernels:
                 yield Launches(row, last.kernels, host, times)
             if last.call is not None:

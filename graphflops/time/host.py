@@ -42,7 +42,7 @@ def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], para
 
 def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]) -> float:
     """Of a call that launches kernels: by operator where it has a cost of its own, else by kind, else as any call."""
-    steps = _steps(kernels)
+    steps = recurrent_steps(kernels)
     if steps:
         return steps * costs["recurrent_step"]
     names = [f"{phase}.{name}" for name in (operator.name, operator.kind, "call")]
@@ -50,7 +50,7 @@ def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]
     return own + (len(kernels) - 1) * costs[f"{phase}.further_kernel"]
 
 
-def _steps(kernels: Sequence[Kernel]) -> int:
+def recurrent_steps(kernels: Sequence[Kernel]) -> int:
     """Steps of recurrent layers, each of which launches kernels of its own."""
     found = [kernel.sizes for kernel in kernels if isinstance(kernel.sizes, Recurrence)]
     return sum(sizes.steps * sizes.layers * sizes.directions for sizes in found)
