@@ -17,6 +17,7 @@ from graphflops.time.host import backward_seconds, forward_seconds
 from graphflops.time.kernel import Product
 from graphflops.time.lowering.calls import forward_kernels
 from graphflops.time.lowering.collectives import group_sizes
+from graphflops.time.lowering.fused import inside_operator
 from graphflops.time.lowering.gradients import backward_kernels
 from graphflops.time.lowering.moved import copy, elementwise
 
@@ -55,7 +56,7 @@ class Launcher:
         self.sizes = Sizes(values)
         self.groups = group_sizes(program)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
-        self.known: dict[tuple[PricedGraph, bool, int | None], tuple[Kernel, ...] | None] = {}
+        self.known: dict[tuple[Layouts, bool, int | None], tuple[Kernel, ...] | None] = {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
@@ -74,6 +75,7 @@ class Launcher:
     ) -> Iterator[Launches]:
         layouts = self.runs.of(graph).layouts
         inside = frozenset[str]() if records else self._inside_operators(graph)
+        around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         entered = ""
         for call in calls:
             stack = call.node.module_stack
@@ -83,12 +85,15 @@ class Launcher:
             if call.estimate.unknown:
                 yield Launches(row, None, 0.0, times)
                 continue
-            kernels = self._lowered(call, graph, layouts, is_backward=False)
+            is_inside = call.node.name in inside
+            kernels = self._lowered(call, graph, layouts if is_inside else around, is_backward=False)
+            if is_inside and kernels is not None:
+                kernels = inside_operator(call, kernels)
             kept = records and call.gradient is not None
             host = forward_seconds(
                 self.costs, call.node.operator, kernels or (), records=kept, modules=modules
             )
-            if call.node.name in inside:
+            if is_inside:
                 host = len(kernels or ()) * self.costs["forward.inside"]
             yield Launches(row, kernels, host, times)
             for inner, place, turns in self._nested(call, row, times):
@@ -197,7 +202,7 @@ class Launcher:
     ) -> tuple[Kernel, ...] | None:
         """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once."""
         form = layouts.forms.of(call)
-        key = (graph, is_backward, form)
+        key = (layouts, is_backward, form)
         if form is not None and key in self.known:
             return self.known[key]
         outputs = [name for name in call.node.outputs if name is not None]

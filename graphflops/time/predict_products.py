@@ -24,11 +24,15 @@ _TILES = (
 _WAYS = tuple(dict.fromkeys(way for a, b in _TILES for way in ((a, b), (b, a))))
 _SPLITS = (1, 2, 4, 8, 16, 32)
 _STEP = 64  # elements of k that a tile multiplies at a time
+_STREAMS = 8  # in which cuDNN runs the groups of a convolution of sequences
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 
 
 class Problem(NamedTuple):
-    """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of."""
+    """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of.
+
+    turns: how often groups run one after the other, because each is a kernel of its own.
+    """
 
     m: int
     n: int
@@ -38,6 +42,7 @@ class Problem(NamedTuple):
     alignment: int
     moved: int
     peak: float
+    turns: int = 1
 
 
 def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tuple[float, float, float]:
@@ -54,7 +59,7 @@ def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tup
             if split > 1 and (depth * (split - 1) >= problem.k or grid * split > 4 * cores):
                 break
             best = min(best, _way(problem, rates, device, (grid * split, depth, split), work, slowdown))
-    return rates["floor"] * 1e-6 + best, *_ceilings(problem, device)
+    return rates["floor"] * 1e-6 + best * problem.turns, *_ceilings(problem, device)
 
 
 def _way(
@@ -112,7 +117,10 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
         "weight_gradient": (filters, channels * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
     alignment = _alignment((channels, filters), width)
-    return Problem(m, max(n, 1), max(k, 1), sizes.groups, width, alignment, moved, peak)
+    turns = 1
+    if convolution_kind(sizes) == "grouped_sequence" and sizes.phase != "weight_gradient":
+        turns = -(-sizes.groups // _STREAMS)
+    return Problem(m, max(n, 1), max(k, 1), sizes.groups, width, alignment, moved, peak, turns)
 
 
 def _of_planes(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:

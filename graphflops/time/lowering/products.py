@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.memory.layouts import regrouped
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.lowering.moved import copy, elementwise, reduction
 
@@ -56,6 +57,9 @@ def product(call: ConcreteCall) -> list[Kernel]:
     problem = problem_of(call)
     if problem is None:
         return []
+    x = call.operand("a")
+    if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
+        return _of_scattered_rows(call, problem, x)
     operands = [call.operand("a"), call.operand("b")]
     kernels = [copy(tensor) for tensor in operands if tensor is not None and must_copy(tensor)]
     bias, out = call.operand("bias"), call.out
@@ -63,6 +67,19 @@ def product(call: ConcreteCall) -> list[Kernel]:
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
     return [*kernels, problem.kernel(with_bias=bias is not None)]
+
+
+def _of_scattered_rows(call: ConcreteCall, problem: Problem, x: Tensor) -> list[Kernel]:
+    """A linear layer of rows that do not follow one another: they are copied first where needed, the bias is added after."""
+    are_even = regrouped(x.shape, x.strides, (x.numel // max(x.shape[-1], 1), x.shape[-1])) is not None
+    copied = [] if are_even else [copy(x)]
+    ordered = problem if are_even else problem._replace(sizes=replace(problem.sizes, layout="tn"))
+    bias, out = call.operand("bias"), call.out
+    added = []
+    if bias is not None and out is not None:
+        moved = (out.full_bytes + bias.nbytes, out.full_bytes)
+        added = [elementwise(out, *moved, out.numel, variant="strided")]
+    return [*copied, ordered.kernel(), *added]
 
 
 def product_backward(call: ConcreteCall) -> list[Kernel]:
