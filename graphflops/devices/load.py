@@ -31,12 +31,17 @@ def device(name: str) -> Device:
 
 
 def complete(profile: Device) -> Device:
-    """The device with the driver's memory, the workspaces and the host of an H200 where its own are not known."""
+    """The device with the driver's memory, the workspaces and the host of an H200 where its own are not known.
+
+    A device without multiprocessors, a CPU or a TPU, has neither of the first two.
+    """
     reference = device(_REFERENCE)
+    is_gpu = profile.multiprocessors is not None
     return replace(
         profile,
-        context_bytes=profile.context_bytes or reference.context_bytes,
-        blas_workspace_bytes=profile.blas_workspace_bytes or reference.blas_workspace_bytes,
+        context_bytes=profile.context_bytes or (reference.context_bytes if is_gpu else 0),
+        blas_workspace_bytes=profile.blas_workspace_bytes
+        or (reference.blas_workspace_bytes if is_gpu else 0),
         host=profile.host or reference.host,
     )
 

@@ -34,7 +34,7 @@ _STYLES = {
 }
 _RESET = "\x1b[0m"
 _WORD = re.compile(
-    r" *(?:[^ ]*\d [kMGTPEZYRQ]?B?(?![^ ,;)·])[^ ]*|[^ ]+)"
+    r" *(?:[^ ]*\d (?:[kMGTPEZYRQ]?B?|[nµm]?s|%)(?![^ ,;:)·])[^ ]*|[^ ]+)"
 )  # a number and its unit are one word
 
 Styled = tuple[str, str]  # a text and the name of its style, "" for plain

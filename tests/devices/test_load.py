@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.devices import device, names, published
+from graphflops.devices import complete, device, names, published
 from graphflops.devices.device import Device
 from graphflops.errors import FileError, OptionError
 
@@ -89,3 +89,9 @@ def test_a_damaged_profile_is_one_line(tmp_path, text, message):
 def test_a_profile_that_is_not_there_says_so(tmp_path):
     with pytest.raises(FileError, match="No such file"):
         device(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize("name", ["tpu-v5e", "tpu-v6e"])
+def test_what_is_no_gpu_has_no_driver_and_no_workspaces_of_one(name):
+    assert (complete(device(name)).context_bytes, complete(device(name)).blas_workspace_bytes) == (0, 0)
+    assert complete(device("l4")).context_bytes == device("h200").context_bytes
