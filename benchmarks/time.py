@@ -164,7 +164,7 @@ def row(name: str, profile: str, alone: Any, *, compiled: bool) -> tuple[float, 
     assert known.host is not None
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder) / "here.json"
-        here.write_bytes(encoded(replace(known, host=scaled_host(known.host, benchmarks, known.host.spread))))
+        here.write_bytes(encoded(replace(known, host=scaled_host(known.host, benchmarks))))
         exported = graphflops.capture(model, args, kwargs)  # moved to meta, tied weights would be two
         return slowness(benchmarks, known.host), predicted(exported, seconds, str(here), profile)
 

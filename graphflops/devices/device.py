@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+Factor = Annotated[float, msgspec.Meta(ge=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(gt=0)]
 
@@ -36,13 +37,14 @@ class Host:
     """The CPU beside the device, which runs Python and launches kernels.
 
     seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`).
-    benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of. spread: nine of ten programs on this kind of
-    machine are within this factor.
+    benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of. faster, slower: nine of ten programs on such
+    machines take less than `slower` times as long, and more than a `faster`th.
     """
 
     seconds: Mapping[str, Positive]
     benchmarks: Mapping[str, Positive] = field(default_factory=dict)
-    spread: Annotated[float, msgspec.Meta(ge=1)] = 2.0
+    faster: Factor = 1.5
+    slower: Factor = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from graphflops.time.lowering.collectives import has_open_group
 
 if TYPE_CHECKING:
     from graphflops.call_time import TimeBound
+    from graphflops.devices import Host
     from graphflops.time.kernel import Kernel
     from graphflops.time.predict import Time
 
@@ -54,12 +55,12 @@ class Batch:
             is_lower_bound=has_open_group(kernels),
         )
 
-    def call_time(self, took: float, is_eager: bool, host_spread: float) -> CallTime:
+    def call_time(self, took: float, is_eager: bool, host: Host) -> CallTime:
         """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it.
 
-        took: by how much the call makes the program longer. host_spread: the interval of the CPU's time, as a factor.
+        took: by how much the call makes the program longer. host: how much slower and faster other CPUs are.
         """
         is_launch = is_eager and took > 0 and (took > 1.5 * self.seconds or not self.times)
         if is_launch or not self.seconds:
-            return CallTime(took, took / host_spread, took * host_spread, "launch", self.families)
+            return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
         return CallTime(took, took * self.low, took * self.high, self.bound, self.families)

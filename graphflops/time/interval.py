@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -31,21 +31,21 @@ class Timed(Protocol):
     def high(self) -> float: ...
 
 
-def combined(kernels: Sequence[Timed], launches: Sequence[Timed] = ()) -> Interval:
-    """The sum of times that the GPU decides and of times that the CPU decides.
+def combined(kernels: Sequence[Timed], whole: Interval) -> Interval:
+    """The interval of a program or phase.
 
-    Relative errors of kernels are partly shared and partly independent, those of launches are one and the same; a part is
-    the program's own.
+    kernels: the parts of it that the GPU decides: their relative errors are partly shared and partly independent; a part is
+    the program's own. whole: its seconds, and those beside a fast and beside a slow CPU.
     """
-    seconds = sum(part.seconds for part in (*kernels, *launches))
-    if not seconds:
+    if not whole.seconds:
         return Interval(0.0, 0.0, 0.0)
     deviations = [*map(_deviation, kernels)]
     independent = sum(deviation * deviation for deviation in deviations)
     shared = sum(deviations) ** 2
-    variance = _CORRELATION * shared + (1 - _CORRELATION) * independent + sum(map(_deviation, launches)) ** 2
-    error = sqrt(variance / seconds**2 + _LEAST_ERROR**2)
-    return Interval(seconds, seconds * exp(-error), seconds * exp(error))
+    variance = _CORRELATION * shared + (1 - _CORRELATION) * independent
+    own = sqrt(variance / whole.seconds**2 + _LEAST_ERROR**2)
+    low, high = (hypot(own, log(end / whole.seconds)) for end in (whole.low, whole.high))
+    return Interval(whole.seconds, whole.seconds * exp(-low), whole.seconds * exp(high))
 
 
 def _deviation(part: Timed) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from graphflops.call_time import CallTime, PhaseTime
 from graphflops.report import Row
 from graphflops.time.batch import Batch
-from graphflops.time.interval import combined
+from graphflops.time.interval import Interval, combined
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict
@@ -116,14 +116,19 @@ def _held_out(device: Device) -> dict[str, float]:
 
 
 class _Timer:
-    """Times phase after phase on one clock."""
+    """Times phase after phase on one clock, and beside a fast and a slow CPU."""
 
     def __init__(self, device: Device, execution: Execution) -> None:
         self.device = device
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
-        self.clock = Clock(execution != "graph", gap)
-        self.host_spread = _host(device).spread
+        self.host = _host(device)
+        is_eager = execution != "graph"
+        self.clock = Clock(is_eager, gap)
+        self.fast, self.slow = (
+            Clock(is_eager, gap, 1 / self.host.faster),
+            Clock(is_eager, gap, self.host.slower),
+        )
         self.known: dict[Kernel, Time] = {}
         self.batches: dict[int, Batch] = {}
         self.tallies: list[_Tally] = []
@@ -138,8 +143,10 @@ class _Timer:
                 continue
             batch = self._batch(launch.kernels)
             took = self.clock.run(launch.host_seconds, batch.times) * launch.times
-            found = batch.call_time(took, self.clock.is_eager, self.host_spread)
+            found = batch.call_time(took, self.clock.is_eager, self.host)
             tally.add(found, batch, launch.times)
+            tally.fast += self.fast.run(launch.host_seconds, batch.times) * launch.times
+            tally.slow += self.slow.run(launch.host_seconds, batch.times) * launch.times
             rows[launch.row] = found if launch.row not in rows else _sum(rows[launch.row], found)
         self.tallies.append(tally)
         return tally.phase(self.device), rows
@@ -182,9 +189,15 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
 
 @dataclass(slots=True)
 class _Tally:
-    """Sums over the calls of a phase. parts: the interval of each call and its bound. work: FLOPs by element type, bytes."""
+    """Sums over the calls of a phase.
+
+    parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
+    work: FLOPs by element type, bytes.
+    """
 
     parts: list[CallTime] = field(default_factory=list)
+    fast: float = 0.0
+    slow: float = 0.0
     work: Counter[str] = field(default_factory=Counter)
     is_lower_bound: bool = False
 
@@ -194,6 +207,8 @@ class _Tally:
         whole = _Tally()
         for tally in tallies:
             whole.parts += tally.parts
+            whole.fast += tally.fast
+            whole.slow += tally.slow
             whole.work += tally.work
             whole.is_lower_bound |= tally.is_lower_bound
         return whole
@@ -214,15 +229,15 @@ class _Tally:
             replace(part, seconds=part.seconds * times, low=part.low * times, high=part.high * times)
             for part in self.parts
         ]
+        self.fast, self.slow = self.fast * times, self.slow * times
         self.work = Counter({dtype: work * times for dtype, work in self.work.items()})
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
-        ends: dict[bool, list[CallTime]] = {False: [], True: []}
-        for part in self.parts:
-            ends[part.bound == "launch"].append(part)
-        whole = combined(ends[False], ends[True])
-        seconds, shares = whole.seconds, Counter[str]()
+        seconds = sum(part.seconds for part in self.parts)
+        kernels = [part for part in self.parts if part.bound != "launch"]
+        whole = combined(kernels, Interval(seconds, self.fast, self.slow))
+        shares = Counter[str]()
         for part in self.parts:
             shares[part.bound] += part.seconds / seconds  # type: ignore[assignment]
         share = dict(shares.most_common())

@@ -14,10 +14,12 @@ class Clock:
     """When the CPU has launched everything so far, and when the GPU has done it.
 
     gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
+    slowness: of the CPU, by the one that the costs of calls are of.
     """
 
     is_eager: bool
     gap: float
+    slowness: float = 1.0
     host: float = 0.0
     gpu: float = 0.0
 
@@ -28,6 +30,7 @@ class Clock:
             self.gpu += sum(kernel.seconds + self.gap for kernel in kernels)
             return self.gpu - before
         before = max(self.host, self.gpu)
+        host_seconds *= self.slowness
         share = host_seconds / max(len(kernels), 1)
         for kernel in kernels:
             self.host += share

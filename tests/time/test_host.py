@@ -8,6 +8,9 @@ from graphflops.devices import complete, device
 from graphflops.ops import operator
 from graphflops.time.host import backward_seconds, forward_seconds
 from graphflops.time.kernel import Kernel, Recurrence
+from graphflops.time.launches import Launches
+from graphflops.time.predict import predict
+from graphflops.time.program_time import _Timer
 
 COSTS = {
     "forward.call": 10.0,
@@ -78,3 +81,19 @@ def test_an_encoder_layer_is_one_call_where_nothing_wants_a_gradient():
     assert report.totals.time.seconds < 2 * kernels * inside
     recorded = sum(row.time.seconds for row in report.rows if row.time)
     assert recorded > report.totals.time.seconds
+
+
+def test_an_interval_has_the_times_beside_a_fast_and_a_slow_cpu():
+    known = device("h200")
+    kernel = Kernel("elementwise", "float32", 0, 0, 4 * 10**8, 4 * 10**8)
+    long = predict(kernel, known).seconds
+    timer = _Timer(known, "eager")
+    bound_by_cpu, _ = timer.phase([Launches(0, (KERNEL,), long)] * 10)
+    low, high = bound_by_cpu.low / bound_by_cpu.seconds, bound_by_cpu.high / bound_by_cpu.seconds
+    assert 1 / 1.4 < low < 1 / known.host.faster  # wider by the least error of any program
+    assert known.host.slower < high < 1.9
+    bound_by_gpu, _ = _Timer(known, "eager").phase([Launches(0, (kernel,), long / 10)] * 10)
+    assert bound_by_gpu.high / bound_by_gpu.seconds < 1.25
+    nearly, _ = _Timer(known, "eager").phase([Launches(0, (kernel,), long / 1.01)] * 10)
+    assert nearly.bound == "memory"
+    assert nearly.high / nearly.seconds > 1.5  # a slower CPU would make it wait

@@ -35,7 +35,6 @@ _USEFUL = 0.3  # largest mean error of points that replace the constants of a de
 _DIGITS = 4
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
 _SIMILAR = "h200"  # whose constants a GPU gets that has none
-_HOST_SPREAD = 1.3  # nine of ten programs are within this factor on a host that was measured
 _HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the micro-benchmarks here and there"
 _PRODUCT = {
     "floor": 3,
@@ -94,7 +93,7 @@ def _host(kind: str) -> Host:
     reference = complete(device(_SIMILAR)).host
     assert reference is not None
     measured = {name: _rounded(seconds) for name, seconds in host_benchmarks(kind).items()}
-    return scaled_host(reference, measured, _HOST_SPREAD)
+    return scaled_host(reference, measured)
 
 
 def _gap(kind: str) -> float:
