@@ -86,22 +86,23 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         x = layouts.typed(call.tensors(values)[0])
         return _OF_OPERAND[name] * x.like().nbytes + (x.numel if name in _EXTREMES else 0)
     if name in _SUMMED_AFTER or name in _PASSED_ON:
-        return _broadcast_gradients(call, out, values)
+        return _broadcast_gradients(call, out, layouts)
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
         return column_sum_bytes(prod(out.shape[:-1]), out.shape[-1])
     return 0
 
 
-def _broadcast_gradients(call: PricedCall, out: TensorType, values: Mapping[str, Value]) -> Dim:
+def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
     """Gradients in the shape of the result, of operands that are repeated to it: computed for all, then added up."""
     if call.gradient is None:
         return 0
+    values, strides = layouts.values, layouts.of(call.node.outputs[0] or "")
     operands, places = call.tensors(values), [place for place, _ in call.gradient.gradients]
     repeated = [
         axes for place in places if (axes := _repeated_axes(_tensor(operands[place], values), out.shape))
     ]
-    buffers = [reduction_bytes(out.shape, row_major(out.shape), axes, _FLOAT_BYTES) for axes in repeated]
+    buffers = [reduction_bytes(out.shape, strides, axes, _FLOAT_BYTES) for axes in repeated]
     name = call.node.operator.name
     full = len(repeated) if name in _SUMMED_AFTER else 0
     full += _OF_DIVISOR if name == "div" and 1 in places else 0

@@ -123,6 +123,13 @@ def upsampling_backward(work: Work) -> Callable[..., Estimate]:
     return upsample_backward
 
 
+def upsampling_gradient(call: ForwardCall) -> Estimate:
+    """Adds each output's gradient to the inputs that it was computed from: as many operations, one where it was copied."""
+    out, work = call.estimate.out[0], call.estimate.vector_flops
+    assert isinstance(out, TensorType)
+    return replace(operand_gradient(call), vector_flops=out.numel if work == 0 else work)
+
+
 for _name, _work, _aligned in (
     *((f"{kind}{n}d", tapped(0), False) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
     ("linear1d", tapped(2), True),
@@ -137,16 +144,7 @@ for _name, _work, _aligned in (
     rule(_key)(upsampling(_work))
     rule(f"{_key}.vec")(vec_upsampling(_work, _aligned))
     rule(f"{_key}_backward")(upsampling_backward(_work))
-
-
-@backward(
-    *(f"aten.{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
-)
-def nearest_gradient(call: ForwardCall) -> Estimate:
-    """Adds each output's gradient to the input that it was copied from."""
-    out = call.estimate.out[0]
-    assert isinstance(out, TensorType)
-    return replace(operand_gradient(call), vector_flops=out.numel)
+    backward(_key, f"{_key}.vec")(upsampling_gradient)
 
 
 # Sampling at the points of a grid, one row of coordinates per output position.

@@ -159,3 +159,36 @@ def test_a_convolution_with_a_weight_in_channels_last_makes_its_operand_so() -> 
         graphflops.analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")
     )
     assert eager - graph == x.nbytes
+
+
+def test_a_repeated_factor_of_a_product_has_its_gradient_added_up_from_all_elements() -> None:
+    """The product with the other factor is written out, and several blocks add it up, each into its own part."""
+    scale = nn.Parameter(torch.ones(768, device="meta"))
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(x) * self.scale
+
+    program = graphflops.capture(Scaled(), (torch.empty(3152, 768, device="meta"),))
+    report = graphflops.analyze(program, training=True, execution="eager")
+    found = [held.bytes for held in report.memory.held if (held.name, held.kind) == ("mul", "workspace")]
+    assert found == [4 * 3152 * 768 + column_sum_bytes(3152, 768)]
+
+
+def test_resampling_keeps_no_image_for_its_gradient() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(8, 8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.interpolate(self.conv(x), scale_factor=2.0, mode="bilinear")
+
+    program = torch.export.export(Net(), (torch.randn(2, 8, 16, 16),))
+    report = graphflops.analyze(program, training=True, execution="eager")
+    image = next(held for held in report.memory.held if held.name == "conv2d")
+    assert image.last < (report.memory.gradients_from or 0)
