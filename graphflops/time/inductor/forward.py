@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOAD = 1  # operations of a load or conversion
 _TRANSCENDENTAL = 2
+_BRANCH = 6  # loads that the choice of an operand, as of a `cat`, takes as long as
 _WINDOW = 5  # loads that an element of a window of pooling takes as long as
 _UNROLLED = 8  # elements of a reduction that is no loop
 _IMAGE_RANK = 4
@@ -124,6 +125,8 @@ class Forward(Values):
         functions = cost.transcendentals // elements
         work = cost.vector_flops // elements + _TRANSCENDENTAL * functions
         slow = functions * (1 + cost.vector_flops // elements)  # polynomials around them
+        if call.node.operator.kind == "movement" and len(concrete.operands) > 1:
+            slow = _BRANCH * len(concrete.operands)
         self._inline(call, self.operands(call), work, slow)
         if call.in_place and call.node.outputs and call.node.outputs[0] is not None and call.uses:
             written = self.base.get(call.uses[0], call.uses[0])
