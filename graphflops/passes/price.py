@@ -337,7 +337,7 @@ def _drop_unreached(
 ) -> None:
     """Drop the gradients, and those of nested graphs, of calls that do not lead to a result of the graph."""
     computed = reached(calls, values, graph.seeds)
-    ends = [call.row for call in calls[1:]] + [len(rows)]
+    ends = [*(call.row for call in calls), len(rows)][1:]
     for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
         if index not in computed:
             calls[index] = replace(call, gradient=None)

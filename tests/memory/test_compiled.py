@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from onnx import TensorProto, helper, save
 from torch import nn
 
 import graphflops
@@ -80,3 +82,24 @@ def test_a_buffer_is_used_again_if_that_does_not_raise_the_peak() -> None:
     assert reused([first, wide, second], 5) == {}  # 10 + 4 would be more than the peak of 10
     assert reused([first, Buffer("over", 4, 1, 2, ("first",))], 3) == {"over": "first"}
     assert reused([first, second._replace(is_fresh=True)], 5) == {}  # a library allocates it
+
+
+def test_a_convolution_of_unknown_operands_is_a_kernel_of_its_own(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Unheard", ["x"], ["a"], domain="somewhere"),
+        helper.make_node("Conv", ["a", "w"], ["y"]),
+    ]
+    x, w = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 3, 8, 8]), ("w", [4, 3, 3, 3]))
+    )
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    save(helper.make_model(helper.make_graph(nodes, "graph", [x, w], [y])), tmp_path / "model.onnx")
+    report = graphflops.analyze(tmp_path / "model.onnx", training=True, execution="compiled")
+    assert report.totals.peak_bytes is not None
+
+
+def test_a_program_without_calls_trains() -> None:
+    program = graphflops.capture(nn.Identity(), (torch.empty(4, 4),))
+    for way in ("graph", "compiled"):
+        assert graphflops.analyze(program, training=True, execution=way).totals.peak_bytes == 4 * 4 * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.graph import Ref
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def prefers_channels_last(
     calls: Sequence[PricedCall], values: Mapping[str, Value], inputs: int, *, training: bool
 ) -> bool:
     """Whether the convolutions of a program run with channels last. inputs: how many the program has, weights too."""
-    found = [call for call in calls if call.node.operator.kind == "convolution"]
+    found = [call for call in calls if image_and_weight(call, values) is not None]
     kinds = [_class(call, values) for call in found]
     if not found or ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
         return False
@@ -38,6 +39,18 @@ def prefers_channels_last(
     return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
 
 
+def image_and_weight(call: PricedCall, values: Mapping[str, Value]) -> tuple[TensorType, TensorType] | None:
+    """The operands of a convolution that PyTorch runs; None for other calls."""
+    if call.node.operator.kind != "convolution" or call.estimate.unknown:
+        return None
+    arguments, names = call.node.arguments(), call.tensors(values)[:2]
+    given = [argument.name for key in ("x", "weight") if isinstance(argument := arguments.get(key), Ref)]
+    x, weight = (values.get(name) for name in given) if given == names and len(given) == 2 else (None, None)
+    if not isinstance(x, TensorType) or not isinstance(weight, TensorType) or min(x.rank, weight.rank) < 3:
+        return None
+    return x, weight
+
+
 def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
     """Nodes of the graph that torch.compile sees, about."""
     operators = [call.node.operator for call in calls]
@@ -46,9 +59,10 @@ def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
 
 def _class(call: PricedCall, values: Mapping[str, Value]) -> str:
     """The class of a convolution that the constants are given for; `open` where a size is."""
-    x, weight = (values[name] for name in call.tensors(values)[:2])
-    assert isinstance(x, TensorType)
-    assert isinstance(weight, TensorType)
+    found = image_and_weight(call, values)
+    if found is None:
+        return "open"
+    x, weight = found
     if not all(isinstance(size, int) for size in (*x.shape, *weight.shape)):
         return "open"
     groups = call.node.arguments().get("groups", 1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
 from graphflops.memory import kernels
+from graphflops.memory.inductor.layout_choice import image_and_weight
 from graphflops.memory.inductor.padding import padded_columns
 from graphflops.memory.inductor.unfused_attention import unfused
 from graphflops.memory.products import operand_copies
@@ -62,6 +63,8 @@ def convolution(
     low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
 ) -> Mapping[str, str]:
     """A convolution; its weight, and an image, are copied with their channels last. The bias is added after."""
+    if image_and_weight(call, low.values) is None:
+        return low.extern(call, operands, made)
     names = call.tensors(low.values)
     reads = list(operands[:2])
     bias = operands[2:3] if isinstance(call.node.arguments().get("bias"), Ref) else ()
