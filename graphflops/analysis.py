@@ -79,10 +79,11 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     runs = Runs(program.attentions, is_eager=chosen == "eager", is_compiled=chosen == "compiled")
     rules = _memory_rules(chosen)
     memory = _memory_use(program, chosen, rules, runs)
-    if rules is not None and program.attentions:
+    is_torch = program.graph.origin.format != "onnx"
+    if program.attentions and (rules is not None or (device is not None and is_torch)):
         from graphflops.memory.chosen_kernels import with_kernels
 
-        program = with_kernels(program, rules(program.main, program.training is not None, runs))
+        program = with_kernels(program, runs)
     found = report(program, memory, chosen)
     profile = _device(device)
     found = replace(found, memory_use=ledger(found, program, memory, profile))

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.dims import evaluate
+from graphflops.memory.on_gpu import OnGpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.memory.attention import AttentionMemory
-    from graphflops.memory.on_gpu import OnGpu
+    from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedProgram
 
 
-def with_kernels(program: PricedProgram, execution: OnGpu) -> PricedProgram:
-    """The program whose attentions say which kernel runs them; a diagnostic says what unfused ones cost.
-
-    execution: of the program's main graph.
-    """
+def with_kernels(program: PricedProgram, runs: Runs) -> PricedProgram:
+    """The program whose attentions say which kernel runs them; a diagnostic says what unfused ones cost."""
+    execution = OnGpu(program.main, program.training is not None, runs)
     chosen = {call.node.name: found for call in execution.calls if (found := execution.attention(call))}
     unfused: dict[str, list[AttentionMemory]] = {}
     uses = []
