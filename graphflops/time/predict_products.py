@@ -143,6 +143,8 @@ def convolution_kind(sizes: Convolution) -> str:
             return f"depthwise{last}"
         return "grouped" if len(sizes.filter) > 1 else "grouped_sequence"
     if sizes.channels % 8:
+        if _is_pointwise(sizes):
+            return "pointwise_unaligned"
         return f"{'patches' if _is_patches(sizes) else 'stem'}{last}"
     if not _is_pointwise(sizes):
         return "volume" if len(sizes.filter) > 2 else "dense"

@@ -94,7 +94,11 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
     wide = [_float(x, batch) for x in operands]
     scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
     ordered = [
-        copy(x) for x, own in zip(wide, operands, strict=True) if not own.is_contiguous or x.numel > own.numel
+        copy(x)
+        if own.is_contiguous
+        else copy(replace(own, dtype="float32", bits=_FLOAT, nbytes=2 * own.nbytes))
+        for x, own in zip(wide, operands, strict=True)
+        if not own.is_contiguous or x.numel > own.numel
     ]
     scores = replace(
         wide[0], shape=(batch, rows, keys), strides=(rows * keys, keys, 1), nbytes=batch * rows * keys * 4
@@ -114,6 +118,9 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
     first, second = (problem.kernel() for problem in _products(query, key, value))
     out = call.out
     back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
+    back += [copy(scores, query.bits)] * len(
+        back
+    )  # the probabilities are cast too, though nothing reads them
     return [*copies, *scaled, *ordered, first, *before, softmax, *after, second, *back]
 
 
