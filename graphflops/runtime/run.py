@@ -16,7 +16,7 @@ from graphflops.runtime.flop_counter_reference import FlopCounterReference
 from graphflops.runtime.inputs import checked, inputs_from, random_inputs
 from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.tensors import Weights
-from graphflops.runtime.timing import Clock, ceilings
+from graphflops.runtime.timing import Clock, ceilings, mark_seconds
 from graphflops.runtime.unsafe import refuse_unsafe
 from graphflops.runtime.validation import Validation
 from graphflops.view import View
@@ -104,6 +104,7 @@ class Run:
         execution.kernels.counts = False
         peak = self.memory(execution)
         clock = Clock(self.device, watch.row_of)
+        clock.overhead = mark_seconds(self.device) if repeats else 0.0
         execution.around, execution.after = clock.around, lambda step, results: None
         for turn in range(repeats + 1 if repeats else 0):
             if turn == 1:  # the first run warms up
@@ -112,7 +113,8 @@ class Run:
             clock.start()
             self.once(execution)
             clock.stop()
-        nodes = tuple(watch.results(clock.seconds()))
+        seconds = clock.seconds()
+        nodes = tuple(watch.results(seconds))
         used = dict.fromkeys(node.matrix_dtype for node in nodes if node.matrix_dtype and node.turns)
         return Validation(
             path=self.graph.origin.path,
@@ -123,7 +125,7 @@ class Run:
             names=dict(self.report.names),
             predicted_peak_bytes=evaluate(self.report.totals.peak_bytes, sizes),
             peak_bytes=peak,
-            seconds=clock.whole(),
+            seconds=sum(seconds.values()) if repeats else None,
             ceilings=ceilings(self.device, _types(used)) if repeats else None,
             kernels=watch.sources(),
             profile=self.report.device or "",

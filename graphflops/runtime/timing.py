@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.runtime.execute import Step
 
 _ROUNDS = 5
+_MANY, _LEAD = 200, 0.01  # small kernels, and more seconds than the CPU takes to launch them
 _CYCLES = 2_000_000_000  # cycles of a GPU's clock per second
 _LONGEST_LEAD = 1.0  # seconds
 
@@ -26,7 +27,7 @@ class Clock:
     """Times steps: pass `around` to an execution, begin each run with `start`, end it with `stop`.
 
     lead: seconds for which the GPU is kept busy before a run, so that it never waits for launches and the times are those of
-    the device alone. The time that a run takes to launch is enough.
+    the device alone. The time that a run takes to launch is enough. overhead: seconds that two marks add to what is between.
     """
 
     def __init__(self, device: torch.device, place: Callable[[Step], int]) -> None:
@@ -35,6 +36,7 @@ class Clock:
         self.runs: list[dict[int, float]] = []
         self.wholes: list[float] = []
         self.lead = 0.0
+        self.overhead = 0.0
         self._marks: list[tuple[int, Any, Any]] = []
         self._whole: Any = None
 
@@ -62,7 +64,7 @@ class Clock:
         self.wholes.append(self._between(self._whole, end))
         run: dict[int, float] = defaultdict(float)
         for place, begun, ended in self._marks:
-            run[place] += self._between(begun, ended)
+            run[place] += max(self._between(begun, ended) - self.overhead, 0.0)
         self.runs.append(run)
 
     def forget(self) -> None:
@@ -75,10 +77,6 @@ class Clock:
         places = {place for run in self.runs for place in run}
         return {place: statistics.median([run.get(place, 0.0) for run in self.runs]) for place in places}
 
-    def whole(self) -> float | None:
-        """Median of a whole run."""
-        return statistics.median(self.wholes) if self.wholes else None
-
     def _mark(self) -> Any:
         if self.device.type != "cuda":
             return time.perf_counter()
@@ -90,6 +88,23 @@ class Clock:
         if self.device.type != "cuda":
             return float(ended - begun)
         return float(begun.elapsed_time(ended)) / 1000
+
+
+def mark_seconds(device: torch.device) -> float:
+    """Seconds that two marks on a GPU add to a kernel between them: those of one small kernel, less its share of many."""
+    if device.type != "cuda":
+        return 0.0
+    x, medians = torch.zeros(32, device=device), []
+    for count in (1, _MANY):
+        clock = Clock(device, lambda step: 0)
+        clock.lead = _LEAD
+        for _ in range(_ROUNDS):
+            clock.start()
+            for _ in range(count):
+                torch.add(x, 1)
+            clock.stop()
+        medians.append(statistics.median(clock.wholes) / count)
+    return max(medians[0] - medians[1], 0.0)
 
 
 def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:

@@ -118,7 +118,7 @@ class Validation(Rendered):
     device: description of the device. names: what people call the sizes.
     sizes: of the symbols: given, recorded in the export, or found in the run.
     peak_bytes: measured peak of requested memory beside the weights; predicted_peak_bytes: of the analysis; None if unknown.
-    seconds: of one run, the median; None if not timed.
+    seconds: of one run, the sum over its calls; None if not timed.
     kernels: by call, the source of the functions generated for our attention kernel, each once.
     profile: name of the device whose profile predicts times; "" if none does. predicted: the time of a run by it.
     """

@@ -20,7 +20,7 @@ from graphflops.analysis import as_graph
 from graphflops.call_time import CallTime
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
-from graphflops.runtime import isolated
+from graphflops.runtime import isolated, timing
 from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.input_plans import input_plans
@@ -442,3 +442,28 @@ def test_onnx_without_its_weights_says_what_to_do() -> None:
 def test_the_worst_check_decides(verdicts: tuple[Any, ...], whole: str) -> None:
     checks = tuple(CheckResult("flops", verdict, "1", "2") for verdict in verdicts)
     assert NodeResult(0, "n", "aten.mm.default", "", checks, 1, 2, 3).verdict == whole
+
+
+def test_what_marks_add_to_a_call_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 10.0, 14.0, 20.0, 20.5, 30.0])  # the start, two marks of each of two calls, the end
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(moments))
+    clock = timing.Clock(torch.device("cpu"), lambda step: step.row)
+    clock.overhead = 1.0
+    clock.start()
+    for row in (3, 4):
+        clock.around(FakeStep(row))
+    clock.stop()
+    assert clock.seconds() == {3: 3.0, 4: 0.0}
+    assert timing.mark_seconds(torch.device("cpu")) == 0.0
+
+
+class FakeStep:
+    """A call that does nothing."""
+
+    nests = False
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+
+    def __call__(self) -> None:
+        """Run it."""
