@@ -61,7 +61,9 @@ class Eager(OnGpu):
         if layers is not None:
             return layers.workspace + (0 if saved != 0 else layers.reserve)
         own = super().forward_bytes(call, saved)
-        return own + kernels.forward_bytes(call, self.layouts) + self.softmax_operand(call)
+        is_kept = self.training and kernels.keeps_ordered(call)
+        ordered = 0 if is_kept else kernels.ordered_operand(call, self.layouts)
+        return own + kernels.forward_bytes(call, self.layouts) + self.softmax_operand(call) + ordered
 
     def softmax_operand(self, call: PricedCall) -> Dim:
         """Bytes of the copy that a softmax makes of an operand: in its own element type, or in row-major order.
@@ -104,12 +106,16 @@ class Eager(OnGpu):
 
     @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:
-        """Also the copy of an operand that an in-place activation overwrites."""
+        """Also the copy of an operand that an in-place activation overwrites, or that a norm reads instead."""
         layers = Recurrent.of(call, self.values)
         if layers is not None and call.gradient is not None:
             return layers.reserve
-        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)
+        ordered = kernels.ordered_operand(call, self.layouts) if kernels.keeps_ordered(call) else 0
+        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values) + ordered
 
     def saved_values(self, call: PricedCall) -> list[str | None]:
-        """Also operands that autograd keeps without need."""
-        return [*super().saved_values(call), *kernels.kept_operands(call, self.values)]
+        """Also operands that autograd keeps without need; not those that a norm has copied."""
+        kept = [*super().saved_values(call), *kernels.kept_operands(call, self.values)]
+        if kernels.keeps_ordered(call) and kernels.ordered_operand(call, self.layouts) != 0:
+            return [name for name in kept if name != call.tensors(self.values)[0]]
+        return kept

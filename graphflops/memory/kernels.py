@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import Dim, differ, dim_max, prod
 from graphflops.graph import Ref
 from graphflops.memory.convolutions import Convolution, Layout
-from graphflops.memory.layouts import row_major
+from graphflops.memory.layouts import is_contiguous, row_major
 from graphflops.memory.reductions import column_sum_bytes, reduction_bytes
 from graphflops.tensor import TensorType
 
@@ -51,7 +51,9 @@ _OF_OPERAND = {"var": 1, "std": 2, "logsumexp": 2, "amax": 1, "amin": 1}  # the 
 _SUMMED_AFTER = frozenset({"mul", "div", "where"})
 _PASSED_ON = frozenset({"add", "sub"})  # their gradients are the result's
 _OF_DIVISOR = 3  # `-gradient * ((x / divisor) / divisor)`
-_SEQUENCE_AXES = 3
+_SEQUENCE_AXES, _TWO = 3, 2
+# Norms that copy an operand which does not lie in row-major order; the gradients of all but the first read the copy.
+_ORDERED = ("layer_norm", "group_norm", "instance_norm")
 # Operators whose gradient autograd gives the whole operand, though only its shape is needed.
 _KEEPING_OPERAND = frozenset({"max_pool", "adaptive_max_pool"})
 
@@ -65,6 +67,8 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
         out = _tensor(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
+    if name == "roll":
+        return _rolled(call, values)
     return _reduction(call, layouts) if name in _SUMMED or name == "adaptive_avg_pool" else 0
 
 
@@ -87,6 +91,10 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return _OF_OPERAND[name] * x.like().nbytes + (x.numel if name in _EXTREMES else 0)
     if name in _SUMMED_AFTER or name in _PASSED_ON:
         return _broadcast_gradients(call, out, layouts)
+    if name == "roll":
+        return _rolled(call, values)
+    if name == _ORDERED[0]:
+        return ordered_operand(call, layouts)
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
         return column_sum_bytes(prod(out.shape[:-1]), out.shape[-1])
@@ -116,6 +124,26 @@ def _repeated_axes(operand: TensorType | None, shape: Sequence[Dim]) -> list[int
     sizes = (*(1,) * (len(shape) - operand.rank), *operand.shape)
     pairs = zip(sizes, shape, strict=True)
     return [axis for axis, (own, size) in enumerate(pairs) if own == 1 and size != 1]
+
+
+def ordered_operand(call: PricedCall, layouts: Layouts) -> Dim:
+    """Bytes of the copy that a norm makes of an operand which does not lie in row-major order."""
+    x = next(iter(call.tensors(layouts.values)), "")
+    if call.node.operator.name not in _ORDERED or not x:
+        return 0
+    operand = layouts.typed(x)
+    return 0 if is_contiguous(operand.shape, layouts.of(x)) else operand.like().nbytes
+
+
+def keeps_ordered(call: PricedCall) -> bool:
+    """Whether a norm keeps the copy of its operand for the gradient."""
+    return call.gradient is not None and call.node.operator.name in _ORDERED[1:]
+
+
+def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    """One axis is rolled after another: the first result is there while the next one is made."""
+    axes, x = call.node.arguments().get("axes"), _tensor(call.node.outputs[0], values)
+    return 0 if x is None or not isinstance(axes, tuple) or len(axes) < _TWO else x.like().nbytes
 
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
