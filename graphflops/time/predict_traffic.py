@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written
 _WARP = 32  # threads
+_START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
 _REACHED = 0.95  # of the published bandwidth
 _BYTES_PER_CYCLE = (
     18.4  # published bandwidth of the H200 per multiprocessor and cycle, of which the constants are shares
@@ -53,20 +54,28 @@ def seconds(
         )
         wait = kernel.sizes.columns * rates.get("column", 0.0) * 1e-9
     elif isinstance(kernel.sizes, Convolution) and kernel.sizes.phase == "weight_gradient":
-        taps = kernel.sizes.filters * prod(
-            kernel.sizes.filter
-        )  # each by a block of its own (DepthwiseConv2d.cu of ATen)
-        rows = taps * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
+        work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic
 
 
 def _repeats(kernel: Kernel) -> float:
-    """How much more a depthwise convolution computes: its input gradient tries every tap at every position of the image."""
+    """How much more a depthwise convolution computes: its input gradient tries every tap at every position of the image.
+
+    The weight gradient works on a warp of positions at a time (DepthwiseConv2d.cu of ATen).
+    """
     sizes = kernel.sizes
-    if not isinstance(sizes, Convolution) or sizes.phase != "input_gradient":
+    if not isinstance(sizes, Convolution) or sizes.phase == "forward":
         return 1.0
-    return max(1.0, prod(sizes.image) / max(prod(sizes.result), 1))
+    pixels = max(prod(sizes.result), 1)
+    if sizes.phase == "weight_gradient":
+        return 1.0 if sizes.channels_last else (-(-pixels // _WARP) + _START_OF_IMAGE) * _WARP / pixels
+    return max(1.0, prod(sizes.image) / pixels)
+
+
+def _start_of_taps(sizes: Convolution, device: Device) -> float:
+    """How many taps of filters each multiprocessor computes, a block for each."""
+    return sizes.filters * prod(sizes.filter) / (device.multiprocessors or 1)
 
 
 def _warps(kernel: Kernel) -> float:
