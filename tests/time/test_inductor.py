@@ -53,8 +53,8 @@ class Stem(nn.Module):
         return self.pool(torch.relu(self.norm(self.conv(x))))
 
 
-def launcher(module: nn.Module, x: torch.Tensor, *, training: bool = False) -> CompiledLauncher:
-    program = graphflops.capture(module.eval(), (x,))
+def launcher(module: nn.Module, *inputs: torch.Tensor, training: bool = False) -> CompiledLauncher:
+    program = graphflops.capture(module.eval(), inputs)
     options = graphflops.Training() if training else None
     graph = as_graph(program)
     priced = price(graph, bind(graph, {}, {}), training=options)
@@ -89,6 +89,39 @@ def test_images_and_weights_are_copied_to_channels_last():
     forward = launcher(Stem(), torch.empty(2, 3, 64, 64)).forward(records=False)
     # copies of the image and of the weight; the norm and the activation; the pooling
     assert families(forward) == [loop, loop, "convolution", loop, loop]
+
+
+class Masked(nn.Module):
+    """Two attentions with one mask."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+        return x
+
+
+def test_a_mask_of_booleans_becomes_numbers_for_all_attentions_at_once():
+    x, mask = torch.empty(2, 4, 128, 64, dtype=torch.bfloat16), torch.empty(2, 1, 128, 128, dtype=torch.bool)
+    forward = launcher(Masked(), x, mask).forward(records=False)
+    assert families(forward) == ["elementwise.fused", "attention.masked", "attention.masked"]
+    numbers = next(kernel for launch in forward for kernel in launch.kernels)
+    assert (numbers.read_bytes, numbers.written_bytes) == (2 * 128 * 128, 2 * 2 * (2 * 128 * 128))
+
+
+def test_a_long_sum_of_residuals_is_stored_once_it_takes_more_than_four_reads():
+    class Residuals(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = x + layer(x)
+            return x
+
+    forward = launcher(Residuals(), torch.empty(8, 64)).forward(records=False)
+    # each product needs its operand in memory, so a loop stands before each but the first, and one at the end
+    assert families(forward) == ["matmul", "elementwise.fused"] * 6
 
 
 def test_a_gradient_of_a_bias_is_a_reduction_in_two_steps():

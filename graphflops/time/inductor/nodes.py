@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -97,11 +98,15 @@ class Node:
 
 @dataclass(slots=True)
 class Recorder:
-    """Nodes in program order. producers: by buffer, the node that writes it. whole: by part of a buffer, the buffer."""
+    """Nodes in program order.
+
+    producers, readers: by buffer, the node that writes it and those that read it. whole: by part of a buffer, the buffer.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     producers: dict[str, int] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def loop(self, row: int, elements: int, value: Value, buffer: str, nbytes: int) -> Value:
         """A pointwise loop that stores a value."""
@@ -128,6 +133,7 @@ class Recorder:
 
     def _add(self, node: Node) -> Value:
         for part in node.reads:
+            self.readers[self.whole.get(part, part)].append(len(self.nodes))
             place = self.producers.get(self.whole.get(part, part))
             if place is not None:
                 before = self.nodes[place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel
@@ -19,7 +20,7 @@ _INNER, _INNER_LOAD, _OUTER_LOAD = 5.5, 1.1, 2.2  # the same of an element that 
 
 
 def fused(recorder: Recorder) -> list[list[Node]]:
-    """The nodes of each kernel, in the order in which their last nodes were recorded."""
+    """The nodes of each kernel, in the order in which they run."""
     nodes = recorder.nodes
     groups = _Groups(nodes)
     readers: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -37,9 +38,21 @@ def fused(recorder: Recorder) -> list[list[Node]]:
     members: dict[int, list[int]] = defaultdict(list)
     for place in range(len(nodes)):
         members[groups.of(place)].append(place)
-    return [
-        [nodes[place] for place in places] for places in sorted(members.values(), key=lambda own: own[-1])
+    ordered = sorted(members.values(), key=partial(_place, recorder=recorder, groups=groups))
+    return [[nodes[place] for place in places] for places in ordered]
+
+
+def _place(places: Sequence[int], recorder: Recorder, groups: _Groups) -> float:
+    """Where a kernel runs: after its last node, but before the first node of another kernel that reads its results."""
+    own = groups.of(places[0])
+    readers = [
+        reader - 0.5
+        for place in places
+        for buffer in recorder.nodes[place].writes
+        for reader in recorder.readers.get(buffer, ())
+        if groups.of(reader) != own
     ]
+    return min(places[-1], *readers) if readers else places[-1]
 
 
 class _Groups:
