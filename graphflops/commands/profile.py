@@ -25,7 +25,7 @@ from graphflops.commands import files, options
 @click.option(
     "--host-only",
     is_flag=True,
-    help="Measure only how fast the CPU launches kernels, in two seconds, and complete the profile --base by it.",
+    help="Measure only how fast the CPU launches kernels, in a few seconds, and complete the profile --base by it.",
 )
 @click.option(
     "--base",

@@ -27,6 +27,7 @@ def written(request, tmp_path, monkeypatch):
     if request.param == "onnxruntime":
         pytest.importorskip("onnxruntime")
     monkeypatch.setattr(make, "_LIMIT", 3.0)
+    monkeypatch.setattr(make, "host_benchmarks", partial(host_benchmarks, rounds=1))
     path = tmp_path / "mine.json"
     done = CliRunner().invoke(
         command,

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Host
 
-_ROUNDS = 15
+_ROUNDS = 60  # CPUs are slow for seconds at a time; so many rounds take longer
 _ROUND_SECONDS = 5e-3  # of one benchmark in one round; the rounds of all benchmarks alternate
 _BLOCKS = 4
 _FASTER, _SLOWER = 1.25, 1.45  # from one moment to the next, and from program to program
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
-    """Median CPU seconds of each micro-benchmark on a device ("cuda" or "cpu"); about a second in all.
+    """Median CPU seconds of each micro-benchmark on a device ("cuda" or "cpu"); about four seconds in all.
 
     The benchmarks take turns, so that a moment in which the CPU is slower is a moment of all of them.
     """
