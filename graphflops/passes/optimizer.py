@@ -204,9 +204,16 @@ def _estimates(parameters: Sequence[Parameter]) -> list[Buffer]:
 
 
 def _estimates_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
-    """Foreach Adafactor: the updates of all matrices, then of all vectors, of one element type."""
+    """Foreach Adafactor: the updates of all matrices, then of all vectors, of one element type.
+
+    Beside the update of a stack of matrices, as of a convolution, lives the mean of each matrix.
+    """
     groups = _groups(parameters, lambda value: (value.dtype, value.rank > 1))
-    return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups])
+    means = [
+        [Buffer(name, value.like((*value.shape[:-2], 1, 1)).nbytes) for name, value in group if value.rank > 1]
+        for group in groups
+    ]
+    return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups], means)
 
 
 def _sides(parameter: TensorType) -> tuple[Dim, Dim]:
