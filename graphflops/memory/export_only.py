@@ -31,11 +31,14 @@ _SDPA = "scaled_dot_product_attention"
 
 def as_run(
     calls: Sequence[PricedCall], attentions: Iterable[AttentionUse], values: Mapping[str, Value]
-) -> Sequence[PricedCall]:
-    """The calls that eager execution makes: `calls` without the masks that it does not build, and what comes of these."""
+) -> tuple[Sequence[PricedCall], Mapping[str, Value]]:
+    """The calls that eager execution makes: `calls` without the masks that it does not build, and what comes of these.
+
+    Also the types of their values.
+    """
     made, nothing = _masks(calls)
     if not made:
-        return calls
+        return calls, values
     uses = {name: use for use in attentions for name in use.calls}
     instead: dict[str, str] = {}  # by result of a call that goes: the value that takes its place
     kept, unmasked = [], []

@@ -26,6 +26,7 @@ class OnGpu(CallByCall):
         super().__init__(graph, training)
         self.run = runs.of(graph, has_fast_paths=not training)
         self.calls, self.layouts = self.run.calls, self.run.layouts
+        self.values = self.layouts.values
         self.forms = self.layouts.forms
         self.found: dict[tuple[Any, ...], Any] = {}
 

@@ -82,8 +82,10 @@ class Runs:
             calls = with_fast_paths(graph.calls, graph.values, weights, graph.graph.returned, self.fast)
             if calls is graph.calls:
                 return self.of(graph)
-        calls = as_run(calls, self.attentions, graph.values) if self.is_eager else calls
-        return Run(calls, Layouts(calls, graph.values, graph.graph.orders))
+        values = graph.values
+        if self.is_eager:
+            calls, values = as_run(calls, self.attentions, values)
+        return Run(calls, Layouts(calls, values, graph.graph.orders))
 
 
 def _with_lines(call: PricedCall) -> Node:

@@ -128,11 +128,11 @@ class _Liveness:
     def __init__(
         self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], sizes: SizesKnown, execution: CallByCall
     ) -> None:
-        self.calls, self.values, self.peaks = execution.calls, graph.values, peaks
+        self.calls, self.values, self.peaks = execution.calls, execution.values, peaks
         self.graph = graph.graph
         self.execution = execution
         self.root = execution.owners()
-        self.bytes = _sizes(self.root, graph.values, execution)
+        self.bytes = _sizes(self.root, execution.values, execution)
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         marks = graph.graph.recomputed if execution.training else {}
         self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
