@@ -77,7 +77,7 @@ class Layouts:
         self.views: set[str] = set()
         self.forms = Forms(values)
         for name in self.known:
-            self.forms.kinds[name] = self.forms.kind(name, self.known[name])
+            self.forms.kinds[name] = self.kind(name)
         for call in calls:
             self.follow(call)
 
@@ -114,8 +114,14 @@ class Layouts:
             fits = strides is not None and len(strides) == out.rank
             self.known[name] = strides if strides is not None and fits else row_major(out.shape)
             is_copy = True if name in self.copies else False if name in self.views else None
-            found.append(Laid(self.known[name], self.forms.kind(name, self.known[name]), is_copy))
+            found.append(Laid(self.known[name], self.kind(name), is_copy))
         return found
+
+    def kind(self, name: str) -> int:
+        """The number of a tensor's type and strides; in row-major order, that of its type."""
+        strides = self.known[name]
+        is_plain = strides == row_major(self.typed(name).shape)
+        return self.forms.types[name] if is_plain else self.forms.kind(name, strides)
 
     def operand(self, arguments: Mapping[str, Any], *names: str) -> str:
         """Name of the tensor that the first of these arguments is; "" where there is none."""
