@@ -81,8 +81,8 @@ class Laid(NamedTuple):
 class Forms:
     """The forms of the calls of a graph.
 
-    types: by value that is a tensor, a number of its type. kinds: a number of its type and strides, in row-major order that of
-    its type. numbers: of the form of each call, by its name; calls that have none are left out.
+    types: by value that is a tensor, a number of its type. kinds: a number of its type and strides; in row-major order it is
+    that of its type. numbers: of the form of each call, by its name; calls that have none are left out.
     """
 
     def __init__(self, values: Mapping[str, Value]) -> None:
