@@ -64,3 +64,42 @@ def test_gradients_of_parts_are_copied_where_axes_were_transposed() -> None:
 def test_the_gradient_of_a_sum_is_copied_for_products(loss: str, expected: bool) -> None:
     ((_, families),) = kernels(torch.nn.Linear(16, 8), torch.rand(4, 16), loss=loss)
     assert ("copy" in families.split(", ")) is expected
+
+
+class Mixed(torch.nn.Module):
+    """A linear layer over the second axis of a batch of sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Mixes the positions."""
+        return self.linear(x.transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [(Mixed(), "copy, matmul, elementwise"), (torch.nn.Linear(32, 32), "matmul")],
+)
+def test_rows_that_do_not_follow_one_another_are_copied_and_their_bias_is_added_after(
+    model: torch.nn.Module, expected: str
+) -> None:
+    program = graphflops.capture(model, (torch.rand(4, 32, 32),))
+    rows = graphflops.analyze(program, device="h200", execution="graph").rows
+    (time,) = [row.time for row in rows if row.op == "aten.linear.default"]
+    assert time is not None
+    assert time.kernel == expected
+
+
+def test_a_module_that_runs_as_one_operator_copies_nothing() -> None:
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+    program = graphflops.capture(layer, (torch.rand(2, 16, 64),))
+    times = [row.time for row in graphflops.analyze(program, device="h200", execution="graph").rows]
+    launched = [time.kernel for time in times if time is not None and time.kernel]
+    assert sorted(set(", ".join(launched).split(", "))) == [
+        "attention",
+        "elementwise",
+        "matmul",
+        "normalization",
+    ]
