@@ -182,13 +182,14 @@ class _Run:
 
     def overwritten(self, kernel: Kernel, name: str) -> list[str]:
         """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel."""
-        found: list[str] = []
-        for read in kernel.over.get(name, ()):
-            if read not in kernel.over:
-                found.append(read)
-            elif self.joint.bytes(read) == self.joint.bytes(name):
-                found += self.overwritten(kernel, read)
-        return found
+        seen: dict[str, None] = {}
+        todo = [name]
+        while todo:
+            reads = [read for read in kernel.over.get(todo.pop(), ()) if read not in seen]
+            seen.update(dict.fromkeys(reads))
+            own = [read for read in reads if read in kernel.over]
+            todo += [read for read in own if self.joint.bytes(read) == self.joint.bytes(name)]
+        return [read for read in seen if read not in kernel.over]
 
     def taken_from(
         self, order: Sequence[Kernel], given: Mapping[str, None], last: Mapping[str, int], end: int

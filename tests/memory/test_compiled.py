@@ -99,6 +99,16 @@ def test_a_convolution_of_unknown_operands_is_a_kernel_of_its_own(tmp_path: Path
     assert report.totals.peak_bytes is not None
 
 
+def test_a_sum_of_a_thousand_products_is_written_over_one_of_them(tmp_path: Path) -> None:
+    count = 1000
+    nodes = [helper.make_node("MatMul", ["x", "w"], [f"a{index}"]) for index in range(count)]
+    nodes.append(helper.make_node("Sum", [f"a{index}" for index in range(count)], ["y"]))
+    x, w, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xwy")
+    save(helper.make_model(helper.make_graph(nodes, "graph", [x, w], [y])), tmp_path / "model.onnx")
+    report = graphflops.analyze(tmp_path / "model.onnx", execution="compiled")
+    assert report.value(report.totals.peak_bytes) == (count + 2) * 4 * 4 * 4  # with both operands
+
+
 def test_a_program_without_calls_trains() -> None:
     program = graphflops.capture(nn.Identity(), (torch.empty(4, 4),))
     for way in ("graph", "compiled"):

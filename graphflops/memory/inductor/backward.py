@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphflops.memory.inductor.forward import ForwardLowering, Lowered
 
 _FLOAT_BYTES = 4
+_MOST_SEPARATE = 8  # gradients of one call that are operators of their own
 _FUSIBLE = frozenset(
     {
         *("elementwise", "comparison", "logic", "cast", "identity", "creation", "movement", "view"),
@@ -169,6 +170,9 @@ class BackwardLowering:
             return
         if call.node.operator.is_threshold:
             read = [self.threshold(lowered, tensor) for tensor in read]
+        if len(fresh) > _MOST_SEPARATE:
+            self.add(lowered, "pointwise", tuple(fresh.values()), (*incoming, *read))
+            return
         operands = call.tensors(self.values)
         wide = max((self.forward.elements(name or "") for name in call.node.outputs), default=0)
         is_narrowed = call.node.operator.kind in ("elementwise", "comparison", "logic")

@@ -21,6 +21,7 @@ _MOST_INSTRUCTIONS, _INSTRUCTIONS_OF_OP = (
     30,
     2,
 )  # its realize_opcount_threshold; how many an operator has, about
+_MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
 _FARTHEST = 64  # operators between two that are only joined because they read the same
 
 
@@ -102,6 +103,7 @@ class _Groups:
 
     def found(self, group: int) -> int:
         while self.joined[group] != group:
+            self.joined[group] = self.joined[self.joined[group]]
             group = self.joined[group]
         return group
 
@@ -123,7 +125,7 @@ class _Groups:
     def join_readers(self, op: Op, group: int) -> None:
         """Join a group with others of its depth that read the same tensors."""
         for name in (name for name in op.reads if name not in op.parts):
-            for reader in dict.fromkeys(map(self.found, self.readers.get(name, ()))):
+            for reader in dict.fromkeys(map(self.found, self.readers.get(name, ())[-_FARTHEST:])):
                 own = self.found(group)
                 is_near = group - self.first[reader] <= _FARTHEST
                 if (
@@ -142,7 +144,7 @@ class _Groups:
         first = self.members[group][0]
         if not op.is_fusible or not first.is_fusible:
             return False
-        if first.elements != op.elements:
+        if first.elements != op.elements or len(self.members[group]) >= _MOST_MEMBERS:
             return False
         return not op.kept or not self.kept[group] or self.kept[group] == op.kept
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from graphflops.memory.inductor.fusing import Kernel
 
 
+_MOST_SKIPPED = 64  # kernels that are looked at for one that does not raise the maximum; of more, one of the smallest runs
+
+
 def lowest_peak(
     kernels: Sequence[Kernel], size: Callable[[str], int], given: Container[str], outputs: Container[str]
 ) -> list[Kernel]:
@@ -180,9 +183,9 @@ class _LeastMemory:
 
     def chosen(self, gap: int) -> int:
         """The next kernel. gap: bytes that can be made without raising the maximum."""
-        skipped = []
+        skipped: list[tuple[int, int]] = []
         found = -1
-        while self.small:
+        while self.small and len(skipped) < _MOST_SKIPPED:
             net, index = heapq.heappop(self.small)
             if not self.is_ready[index] or net != self.plan.made[index] - self.freed[index]:
                 continue

@@ -21,6 +21,7 @@ _FARTHEST = 100
 _NEARER = 1.1  # how much a tensor weighs for each operator between it and the backward
 _SMALLER = 4
 _LONGEST_CHAIN = 100
+_MOST_VISITED = 300_000  # operators looked at for the first one that does not fuse, in a whole program
 
 
 class Partition:
@@ -34,6 +35,7 @@ class Partition:
         for op in self.ops:
             for name in op.reads:
                 self.users.setdefault(name, []).append(op)
+        self.left = _MOST_VISITED
         self.forward = self._forward()
         self.banned = self._not_computed_again()
 
@@ -123,12 +125,14 @@ class Partition:
         heap = [(self.place[id(op)], True) for op in start]
         heapq.heapify(heap)
         seen = set(heap)
-        while heap:
+        while heap and self.left > 0:
+            self.left -= 1
             place, fuses = heapq.heappop(heap)
             if not fuses:
                 return place
             op = self.ops[place]
             for user in (user for name in op.outputs for user in self.users.get(name, ())):
+                self.left -= 1
                 entry = (self.place[id(user)], _fuses(op, user))
                 if self._is_forward(user) and entry[0] <= most and entry not in seen:
                     seen.add(entry)
