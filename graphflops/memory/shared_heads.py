@@ -53,7 +53,7 @@ def with_shared_heads(
                         instead[own.cast.uses[0]] = None
                         instead[name] = _converted(own.cast, own.name, values, types)
                     operands.append(own.name if own.cast is None else name)
-                call = _grouped(call, operands, {**values, **types})
+                call = _grouped(call, operands, [types.get(name, values[name]) for name in operands])
         found.append(call)
     if not instead:
         return calls, values
@@ -95,8 +95,8 @@ def _converted(
     return replace(cast, node=replace(cast.node, args=args), uses=(own,), gradient=gradient)
 
 
-def _grouped(call: PricedCall, own: Sequence[str], values: Mapping[str, Value]) -> PricedCall:
-    """The attention on keys and values whose heads are shared."""
+def _grouped(call: PricedCall, own: Sequence[str], types: Sequence[Value]) -> PricedCall:
+    """The attention on keys and values whose heads are shared. types: of `own`."""
     names = dict(zip(_OPERANDS[1:], own, strict=True))
     given = {
         name: Ref(names[name]) if name in names else value for name, value in call.node.arguments().items()
@@ -105,7 +105,6 @@ def _grouped(call: PricedCall, own: Sequence[str], values: Mapping[str, Value]) 
     node = replace(call.node, args=(), kwargs=tuple(given.items()))
     gradient = call.gradient
     if gradient is not None:
-        types = [values[name] for name in own]
         out = list(gradient.estimate.out)
         for index, (place, _) in enumerate(gradient.gradients):
             if place in (1, 2) and index < len(out) and isinstance(value := types[place - 1], TensorType):
