@@ -88,6 +88,8 @@ class VariedSize:
         # In inference few large blocks come and go: what returning segments gains there is not to be relied on.
         returns = entry.phase == "training"
         found = at_sizes(entry, values, Allocator(limit if returns else None), report.rows)
+        if found.reserved_peak is None:
+            raise ModelError("a size is negative there: give others with --dim")
         names = (*dict.fromkeys(ENTRIES.values()), *PEAKS)
         quantities: dict[str, Any] = {name: evaluate(getattr(found, name), values) for name in names}
         if limit is not None and quantities["reserved_peak"] > limit:
