@@ -81,7 +81,8 @@ class GradientLayouts:
         if name in _MADE_IN_ORDER:
             self.known[first] = row_major(x.shape)
         copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
-        if strides is None and (copies or operator.kind == "identity"):
+        is_elementwise = operator.kind in _ONE_BY_ONE
+        if strides is None and (copies or is_elementwise or operator.kind == "identity"):
             strides = self.layouts.of(call.node.outputs[0] or "")
         if strides is None:
             return []
@@ -90,9 +91,10 @@ class GradientLayouts:
             self._transposed(call, x, strides, first)
         elif name in _SAME_AXES:
             return self._reshaped(out, x, strides, first)
-        elif (operator.kind in _ONE_BY_ONE or operator.kind == "identity") and x.shape == out.shape:
+        elif is_elementwise or operator.kind == "identity":
             if not is_repeated or name in _PASSES_ON:
-                self.known[first] = strides
+                same = (use for use in call.uses if getattr(self.typed(use), "shape", None) == out.shape)
+                self.known.update(dict.fromkeys(same, strides))
         elif operator.kind == "product" and call.gradient is not None:
             return self._of_product(call, out, strides, is_repeated=is_repeated)
         elif name in _ORDERED and not is_contiguous(out.shape, strides):
