@@ -290,7 +290,7 @@ class _References:
             return
         frame = self.frames[-1]
         inside = [value for value in read if value in frame.hidden]
-        if node.operator.name in BATCHED_PRODUCTS:
+        if node.operator.name in BATCHED_PRODUCTS or node.operator.kind == "attention":
             frame.locals.update(inside)
         if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
             makers = [maker for value in inside if has_dtype(maker := self.makers[value])]

@@ -47,8 +47,7 @@ _SYMBOLS = {
 PASSED_THROUGH = frozenset(
     {"softmax", "dropout"}
 )  # kinds of modules whose result takes the place of their operand
-# Products of tensors that were all computed.
-BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum", "scaled_dot_product_attention"})
+BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 _MOST_FRAMES = 200  # of one call: deeper code is cut
 
