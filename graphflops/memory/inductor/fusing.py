@@ -184,6 +184,6 @@ class _Groups:
         left = [name for name in made if is_extern or name in outputs or readers.get(name, set()) - {group}]
         last = members[-1]
         inside = tuple(name for name in made if name not in left)
-        over = {} if is_extern else {name: op.reads for op in members for name in op.outputs}
+        over = {} if is_extern else {op.outputs[0]: op.reads for op in members if len(op.outputs) == 1}
         where = (last.row, last.node, last.workspace)
         return Kernel(tuple(left), inside, tuple(reads), *where, over, not last.allocates)
