@@ -63,7 +63,10 @@ def _multiplied(call: ConcreteCall, place: int, out: Tensor) -> Kernel:
         factor = call.operands[place]
     read = out.full_bytes + (0 if factor is None else factor.nbytes)
     variant = "" if factor is None or factor.shape == out.shape else "strided"
-    return elementwise(out, read, out.full_bytes, 2 * out.numel, variant=variant)
+    work = 2 * out.numel
+    if len(call.operands) == 1:  # transcendentals run beside, on units of their own
+        work = call.backward_cost.vector_flops
+    return elementwise(out, read, out.full_bytes, work, variant=variant)
 
 
 def _summed(out: Tensor, operand: Tensor) -> Kernel:
