@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphflops.dims import Expr, dim_max, evaluate, total
 from graphflops.graph import Ref
 from graphflops.memory.allocator import Allocator
+from graphflops.memory.layouts import row_major
+from graphflops.memory.reductions import reduction_bytes
 from graphflops.memory.replay import replay
-from graphflops.passes.optimizer import trained, update
+from graphflops.passes.optimizer import Buffer, trained, update
 from graphflops.report import Held, PhaseMemory, Timeline
 
 if TYPE_CHECKING:
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Device
     from graphflops.dims import Dim
+    from graphflops.passes.optimizer import Parameter
     from graphflops.passes.program import MemoryUse, PricedProgram
     from graphflops.report import HeldKind, MemoryPhase, Report, Row
 
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 OPTIMIZER = -1  # the row of the moment at which the optimizer runs
+_PARTIAL_BYTES = 4  # of a sum in float32
 _SOME_SIZE = 4096  # of a size without a value, where moments are compared
 # The entry of a ledger that memory of a kind is part of.
 ENTRIES: Mapping[HeldKind, str] = {
@@ -70,7 +74,8 @@ def ledger(
     inference = _with_lasting(memory.inference, lasting, _workspaces(program, device, memory.inference))
     phases = [_Phase("inference", inference, memory.forward.bytes)]
     if memory.training is not None and memory.step is not None:
-        phases.append(_training(program, memory, lasting, _workspaces(program, device, memory.step)))
+        workspaces = _workspaces(program, device, memory.step)
+        phases.append(_training(program, memory, lasting, workspaces, report.execution == "eager"))
     return tuple([_measured(phase, report, device) for phase in phases])
 
 
@@ -164,8 +169,27 @@ def live_bytes(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
     return [*accumulate(changes)][:-1]
 
 
+def _column_sums(parameters: Sequence[Parameter]) -> tuple[Buffer, ...]:
+    """Adafactor, one parameter after another: the buffer of a matrix's sums over rows, and the update before."""
+    moments: list[tuple[Buffer, ...]] = []
+    for before, (name, value) in zip([None, *parameters], parameters, strict=False):
+        if value.rank > 1:
+            size = reduction_bytes(value.shape, row_major(value.shape), (value.rank - 2,), _PARTIAL_BYTES)
+            last = () if before is None else (Buffer(before.name, before.type.nbytes),)
+            moments.append((*last, Buffer(name, size)))
+    return max(moments, key=_known_bytes, default=())
+
+
+def _known_bytes(buffers: Sequence[Buffer]) -> int:
+    return sum(size for buffer in buffers if isinstance(size := buffer.bytes, int))
+
+
 def _training(
-    program: PricedProgram, memory: MemoryUse, lasting: Sequence[Held], workspaces: Sequence[Held]
+    program: PricedProgram,
+    memory: MemoryUse,
+    lasting: Sequence[Held],
+    workspaces: Sequence[Held],
+    is_eager: bool,
 ) -> _Phase:
     """The training phase: the forward, the gradients, and after them the optimizer's step."""
     step = memory.step
@@ -173,10 +197,13 @@ def _training(
     assert memory.training is not None
     assert program.training is not None
     optimizer = update(program.training, trained(program))
+    temporaries = optimizer.temporaries
+    if is_eager and (program.training.optimizer, program.training.implementation) == ("adafactor", "single"):
+        temporaries = max(temporaries, _column_sums(trained(program)), key=_known_bytes)
     moment, ended = len(step.rows), len(step.held) - memory.lasting
     results = [held for held in step.held[ended:] if held.kind == "value"]  # not held during the update
     alive = [held._replace(last=moment) for held in step.held[ended:] if held.kind != "value"]
-    alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in optimizer.temporaries]
+    alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in temporaries]
     whole = Timeline((*step.rows, OPTIMIZER), (*step.held[:ended], *results, *alive), step.gradients_from)
     state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
     timeline = _with_lasting(whole, [*lasting, *state], workspaces)

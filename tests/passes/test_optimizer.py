@@ -128,3 +128,10 @@ def test_adafactor_keeps_a_row_and_a_column():
     found = update(Training(optimizer="adafactor"), types(parameters([(6, 5, 4)], [torch.float32])))
     assert [buffer.bytes for buffer in found.state] == [6 * 5 * 4, 6 * 4 * 4]
     assert found.cost.matrix_flops == 2 * 6 * 5 * 4
+
+
+def test_foreach_adafactor_has_the_mean_of_each_matrix_beside_the_updates():
+    """Of a convolution, a mean for each pair of channels; of a matrix, one number. As measured of ResNet-50 on an H200."""
+    training = Training(optimizer="adafactor", implementation="foreach")
+    found = update(training, types(parameters([(6, 5, 3, 3), (7, 2)], [torch.float32, torch.float32])))
+    assert sum(buffer.bytes for buffer in found.temporaries) == 4 * (6 * 5 * 3 * 3 + 7 * 2) + 4 * (6 * 5 + 1)
