@@ -68,7 +68,9 @@ def screen(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, width: i
         monkeypatch.setenv("COLUMNS", str(width))
     result = CliRunner().invoke(main, command.split())
     assert result.exit_code in (0, 3), result.output
-    return re.sub(r" +\d+\.\d\d$", "  0.00", result.stdout, flags=re.MULTILINE)  # seconds
+    return re.sub(
+        r" +\d+\.\d\d s$", "  0.00 s", result.stdout, flags=re.MULTILINE
+    )  # how long the analysis took
 
 
 @pytest.mark.parametrize("width", [80, 120, None])
