@@ -51,7 +51,9 @@ def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strid
 def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
     """Whether elements lie in row-major order without gaps; the stride of an axis of size 1 does not matter."""
     expected = row_major(shape)
-    return all(size == 1 or own == wanted for size, own, wanted in zip(shape, strides, expected, strict=True))
+    return len(shape) == len(strides) and all(
+        size == 1 or own == wanted for size, own, wanted in zip(shape, strides, expected, strict=True)
+    )
 
 
 class Layouts:
@@ -186,7 +188,7 @@ class Layouts:
         operands = []
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, TensorType) and value.rank:
+            if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
                 operands.append(_repeated(value.shape, self.of(name), out.shape))
         inner_first: list[int] = []
         for axis in reversed(range(out.rank)):
@@ -314,14 +316,20 @@ def _permute(
     shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
 ) -> Strides | None:
     order = arguments.get("order", tuple(range(out.rank))[::-1])
-    return tuple(strides[axis] for axis in order) if isinstance(order, tuple) else None
+    rank = len(strides)
+    if not isinstance(order, tuple) or not all(
+        isinstance(axis, int) and -rank <= axis < rank for axis in order
+    ):
+        return None
+    return tuple(strides[axis] for axis in order)
 
 
 def _transpose(
     shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
 ) -> Strides | None:
     a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
-    if not isinstance(a, int) or not isinstance(b, int) or out.rank < 2:
+    rank = len(strides)
+    if not isinstance(a, int) or not isinstance(b, int) or not (-rank <= a < rank and -rank <= b < rank):
         return None
     swapped = list(strides)
     swapped[a], swapped[b] = swapped[b], swapped[a]
@@ -333,7 +341,7 @@ def _cut(
 ) -> Strides | None:
     """A part along one axis."""
     axis, step = arguments.get("axis", 0), arguments.get("step", 1)
-    if step == 1 or not isinstance(axis, int):
+    if step == 1 or not isinstance(axis, int) or not strides:
         return strides
     axis %= len(strides)
     return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
@@ -355,9 +363,8 @@ def _added(
     shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
 ) -> Strides | None:
     """Axes of size one are added; their strides do not matter."""
-    given = arguments.get("axes")
-    axes = given if isinstance(given, tuple) else (given,)
-    new = {axis % out.rank for axis in axes if isinstance(axis, int)}
+    axes = given if isinstance(given := arguments.get("axes"), tuple) else (given,)
+    new = {axis % out.rank for axis in axes if isinstance(axis, int) and out.rank}
     rest = iter(strides)
     return tuple(1 if axis in new else next(rest, 1) for axis in range(out.rank))
 
@@ -367,6 +374,8 @@ def _expanded(
 ) -> Strides | None:
     """Repeats have stride 0."""
     new = out.rank - len(shape)
+    if new < 0:
+        return None
     own = [
         0 if size == 1 and wide != 1 else stride
         for size, stride, wide in zip(shape, strides, out.shape[new:], strict=True)

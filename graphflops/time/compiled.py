@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.memory.inductor.layout_choice import prefers_channels_last
+from graphflops.time.concrete import OpenSizeError
 from graphflops.time.host import recurrent_steps
 from graphflops.time.inductor.backward import Backward
 from graphflops.time.inductor.forward import Forward
@@ -73,7 +74,16 @@ class CompiledLauncher(Launcher):
     def _launches(
         self, graph: PricedGraph, first: int, times: int, records: bool, *, is_backward: bool
     ) -> Iterator[Launches]:
-        plan = self._plan(graph, records)
+        try:
+            plan = self._plan(graph, records)
+        except OpenSizeError:  # such as the number of nonzero elements: torch.compile ends its graph there
+            apart = (
+                self._backward(graph, first, times)
+                if is_backward
+                else self._forward(graph, first, times, records)
+            )
+            yield from apart
+            return
         phase = "backward" if is_backward else "recorded" if records else "inference"
         fused_launch, library_call = (self.costs[f"compiled.{phase}.{kind}"] for kind in ("fused", "library"))
         begin = {id(node) for node in plan.recorder.nodes[plan.first :]}

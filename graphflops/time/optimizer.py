@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 65536  # elements that a thread block works through (MultiTensorApply.cuh of ATen)
 _MOST_BLOCKS = 320  # of one kernel
+_MOST_ELEMENTS = 2**44  # more than any device holds: their kernels are not listed
 _MOST_TENSORS = {
     1: 110,
     2: 64,
@@ -76,6 +77,8 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
     by_dtype: dict[DType, list[int]] = {}
     for parameter in trained(program):
         by_dtype.setdefault(parameter.type.dtype, []).append(sizes(parameter.type.numel))
+    if sum(map(sum, by_dtype.values())) > _MOST_ELEMENTS:
+        return [Launches(-1, None, 0.0)]
     passes = _PASSES[training.optimizer]
     if training.implementation == "fused":
         passes = (_FUSED[training.optimizer],)

@@ -16,7 +16,7 @@ from unittest import mock
 from click.testing import CliRunner
 
 from graphflops.cli import main
-from graphflops.errors import GraphflopsError
+from graphflops.errors import ZERO_WIDTH, GraphflopsError
 
 SECONDS = 5  # of processor time: more is a hang
 BYTES = 2**30  # more than the process has
@@ -47,7 +47,7 @@ def run_command(args: Sequence[str]) -> Verdict:
             return Verdict("crash", f"{type(error).__name__} {_where(error)}")
         if result.exit_code == 1 and not _is_plain(result.stderr or f"graphflops: {args[0]}"):
             return Verdict("lines", repr(result.stderr[:300]))
-        if any(not line.isprintable() for line in result.output.split("\n")):
+        if any(not line.replace(ZERO_WIDTH, "").isprintable() for line in result.output.split("\n")):
             return Verdict("lines", f"{args[0]} printed a control character")
         if "json" in args and result.exit_code == 0 and (wrong := _negative(result.stdout)):
             return Verdict("lines", wrong)

@@ -32,6 +32,8 @@ READERS = (
         ["analyze"],
         ["analyze", "--by", "attention"],
         ["analyze", "--training"],
+        ["analyze", "--training", "--device", "h200"],
+        ["analyze", "--training", "--device", "h200", "--execution", "compiled"],
         ["textconv"],
         ["analyze", "--strict"],
     ),
