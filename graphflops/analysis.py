@@ -74,11 +74,9 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     if not (device or execution):
         return report(program, memory_use(program), chosen)
     from graphflops.memory.ledger import ledger
-    from graphflops.memory.runs import Runs
 
-    runs = Runs(program.attentions, is_eager=chosen == "eager", is_compiled=chosen == "compiled")
     rules = _memory_rules(chosen)
-    memory = _memory_use(program, chosen, rules, runs)
+    runs, memory = _runs_and_memory(program, chosen, rules)
     is_torch = program.graph.origin.format != "onnx"
     if program.attentions and (rules is not None or (device is not None and is_torch)):
         from graphflops.memory.chosen_kernels import with_kernels
@@ -114,15 +112,20 @@ def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training |
     return trained_program(graph, step), step
 
 
-def _memory_use(
-    program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, runs: Runs
-) -> MemoryUse:
-    """What is held when."""
+def _runs_and_memory(
+    program: PricedProgram, execution: Execution, rules: type[OnGpu] | None
+) -> tuple[Runs, MemoryUse]:
+    """What runs under an execution, and what is held when."""
     if execution == "compiled":
+        from graphflops.inductor.plan import Plans
         from graphflops.memory.compiled import compiled_memory_use
 
-        return compiled_memory_use(program, runs)
-    return memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
+        plans = Plans(program)
+        return plans, compiled_memory_use(program, plans)
+    from graphflops.memory.runs import Runs
+
+    runs = Runs(program.attentions, is_eager=execution == "eager")
+    return runs, memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
 
 
 def _memory_rules(execution: Execution) -> type[OnGpu] | None:
@@ -130,9 +133,9 @@ def _memory_rules(execution: Execution) -> type[OnGpu] | None:
     if execution == "graph":
         return None
     if execution == "compiled":
-        from graphflops.memory.compiled import Compiled
+        from graphflops.memory.on_gpu import OnGpu
 
-        return Compiled
+        return OnGpu
     if execution != "eager":
         raise ModelError(f"no execution is called {shown(str(execution))}: graph, eager and compiled are")
     from graphflops.memory.eager import Eager

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from graphflops.memory.export_only import as_run
-from graphflops.memory.fast_path import LAYER, with_fast_paths
+from graphflops.memory.fast_path import with_fast_paths
 from graphflops.memory.frames import held_until
 from graphflops.memory.layouts import Layouts
 from graphflops.passes.program import PricedGraph
@@ -56,16 +56,16 @@ class Run:
 class Runs:
     """The runs of the graphs of one program, each found once.
 
-    is_eager: Python runs the program, so the masks are not built that only an export has. is_compiled: torch.compile traces
-    it, so that of the modules with a fast path only whole layers take it.
+    is_eager: Python runs the program, so the masks are not built that only an export has. fast_paths: of the modules that
+    have one, those that take it; all where not given.
     """
 
     def __init__(
-        self, attentions: Sequence[AttentionUse], *, is_eager: bool, is_compiled: bool = False
+        self, attentions: Sequence[AttentionUse], *, is_eager: bool, fast_paths: Sequence[str] = ()
     ) -> None:
         self.attentions = attentions
         self.is_eager = is_eager
-        self.fast = (LAYER,) if is_compiled else ()
+        self.fast_paths = fast_paths
         self.known: dict[tuple[PricedGraph, bool], Run] = {}
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False) -> Run:
@@ -79,7 +79,7 @@ class Runs:
         calls: Sequence[PricedCall] = graph.calls
         if has_fast_paths:
             weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
-            calls = with_fast_paths(graph.calls, graph.values, weights, graph.graph.returned, self.fast)
+            calls = with_fast_paths(graph.calls, graph.values, weights, graph.graph.returned, self.fast_paths)
             if calls is graph.calls:
                 return self.of(graph)
         values = graph.values

@@ -34,7 +34,7 @@ _AGAIN = " again"  # after the name of a value that a checkpoint makes a second 
 def memory_use(
     program: PricedProgram,
     execution: Callable[[PricedGraph, bool], CallByCall] = CallByCall,
-    kind: type[Peaks] | None = None,
+    kind: Callable[..., Peaks] | None = None,
 ) -> MemoryUse:
     """The peaks of a program's activations and their timeline.
 

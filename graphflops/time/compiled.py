@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.memory.inductor.layout_choice import prefers_channels_last
+from graphflops.inductor.layout_choice import prefers_channels_last
 from graphflops.time.concrete import OpenSizeError
 from graphflops.time.host import recurrent_steps
 from graphflops.time.inductor.backward import Backward

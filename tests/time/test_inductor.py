@@ -9,11 +9,11 @@ from torch import nn
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.devices import complete, device
+from graphflops.inductor.splits import split_lengths
 from graphflops.memory.runs import Runs
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher
-from graphflops.time.inductor.splits import split_lengths
 
 
 @pytest.mark.parametrize(

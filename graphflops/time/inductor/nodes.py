@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from graphflops.time.inductor.splits import split_lengths
+from graphflops.inductor.splits import split_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphflops.memory.inductor.fusing import Kernel, kernels
-from graphflops.memory.inductor.joint_graph import Op
-from graphflops.memory.inductor.ordering import lowest_peak
+from graphflops.inductor.fusing import Kernel, fused
+from graphflops.inductor.joint_graph import Op
+from graphflops.inductor.ordering import lowest_peak
+from graphflops.inductor.realizing import realized
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
@@ -14,7 +15,7 @@ def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op
 
 
 def stored(*ops: Op, outputs: set[str]) -> list[tuple[str, ...]]:
-    return [kernel.outputs for kernel in kernels(ops, outputs)]
+    return [kernel.outputs for kernel in fused(realized(ops, outputs)[0], outputs)]
 
 
 def test_what_is_computed_from_few_tensors_is_computed_in_each_reader() -> None:
@@ -42,7 +43,7 @@ def test_sums_along_other_axes_are_kernels_of_their_own() -> None:
 
 
 def kernel(out: str, *reads: str) -> Kernel:
-    return Kernel((out,), (), reads, 0, out, 0, {}, True)
+    return Kernel((op("pointwise", out, *reads),), (out,), (), reads)
 
 
 def test_a_large_result_is_computed_last() -> None:

@@ -62,15 +62,16 @@ class Op:
 class JointGraph:
     """Operators in program order: those of the forward first.
 
-    sizes: bytes by tensor; free: tensors that take none of the program's (weights). labels: name and kind of a tensor in a
-    timeline, where they differ from its name and a value. results: what the forward returns. gradients: tensors that the
-    backward returns. tangents: gradients of the results, which come from outside. values: sizes by symbol.
+    values: sizes by symbol. inputs: bytes of what the program is given, weights included. sizes: bytes by tensor; 0 for
+    weights, which are not the program's own. labels: name and kind of a tensor in a timeline, where they differ from its
+    name and a value. results: what the forward returns. gradients: tensors that the backward returns. tangents: gradients
+    of the results, which come from outside.
     """
 
     values: Mapping[str, int]
     ops: list[Op] = field(default_factory=list)
     sizes: dict[str, Dim] = field(default_factory=dict)
-    inputs: dict[str, bool] = field(default_factory=dict)
+    inputs: dict[str, Dim] = field(default_factory=dict)
     labels: dict[str, tuple[str, HeldKind]] = field(default_factory=dict)
     results: set[str] = field(default_factory=set)
     gradients: dict[str, None] = field(default_factory=dict)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphflops.memory.inductor.joint_graph import JointGraph, Op
-from graphflops.memory.inductor.partition import Partition
+from graphflops.inductor.joint_graph import JointGraph, Op
+from graphflops.inductor.partition import Partition
 
 
 def joint(*ops: Op, sizes: dict[str, int], results: set[str]) -> JointGraph:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import prod
-from graphflops.memory.inductor.padding import aligned_bytes
+from graphflops.inductor.padding import aligned_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from graphflops.inductor.lowering import Lowering
     from graphflops.memory.attention import AttentionMemory
-    from graphflops.memory.inductor.lowering import Lowering
     from graphflops.passes.program import PricedCall
 
 _FLOAT_BYTES = 4

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
-    from graphflops.memory.inductor.fusing import Kernel
+    from graphflops.inductor.fusing import Kernel
 
 
 _MOST_SKIPPED = 64  # kernels that are looked at for one that does not raise the maximum; of more, one of the smallest runs

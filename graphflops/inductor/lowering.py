@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, prod
-from graphflops.memory.inductor.joint_graph import JointGraph, Op, OpKind
-from graphflops.memory.inductor.layout_choice import prefers_channels_last
+from graphflops.inductor.joint_graph import JointGraph, Op, OpKind
+from graphflops.inductor.layout_choice import prefers_channels_last
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -17,15 +17,10 @@ if TYPE_CHECKING:
 
 
 class Lowering:
-    """Appends the operators of a graph's forward to a joint graph.
+    """Appends the operators of a graph's forward to a joint graph. execution: the calls with their layouts."""
 
-    execution: the calls with their layouts. workspaces: bytes of nested graphs at their peak, by call.
-    """
-
-    def __init__(
-        self, graph: PricedGraph, execution: OnGpu, joint: JointGraph, workspaces: Mapping[str, Dim]
-    ) -> None:
-        self.joint, self.execution, self.workspaces = joint, execution, workspaces
+    def __init__(self, graph: PricedGraph, execution: OnGpu, joint: JointGraph) -> None:
+        self.joint, self.execution = joint, execution
         self.values, self.training = execution.values, execution.training
         self.root = execution.owners()
         self.recomputed = graph.graph.recomputed if self.training else {}
@@ -87,7 +82,7 @@ class Lowering:
         sizes = {name: self.nbytes(name) for name in made}
         beside = {"kept": f"{call.node.name} kept"} if kept != 0 else {}
         sizes.update(dict.fromkeys(beside.values(), kept))
-        own = self.workspaces.get(call.node.name, 0) + (0 if beside else call.estimate.workspace)
+        own = 0 if beside else call.estimate.workspace
         self.add(
             call, "extern", (*made, *beside.values()), operands, sizes=sizes, workspace=own, allocates=True
         )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
+from graphflops.inductor.layout_choice import image_and_weight
+from graphflops.inductor.padding import padded_columns
+from graphflops.inductor.unfused_attention import unfused
 from graphflops.memory import kernels
-from graphflops.memory.inductor.layout_choice import image_and_weight
-from graphflops.memory.inductor.padding import padded_columns
-from graphflops.memory.inductor.unfused_attention import unfused
 from graphflops.memory.products import operand_copies
 from graphflops.tensor import TensorType
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.cost import Value
-    from graphflops.memory.inductor.lowering import Lowering
+    from graphflops.inductor.lowering import Lowering
     from graphflops.passes.program import PricedCall
 
 _FLOAT_BYTES = 4

@@ -1,92 +1,79 @@
-"""Which operators torch.compile's inductor runs as one kernel, and which tensors it stores.
+"""Which operators inductor runs as one kernel.
 
-A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
-by several operators and computed from more than four tensors. Stored pointwise operators and reductions over the same
-elements are one kernel if no other kernel lies between them.
+Stored pointwise operators and reductions over the same elements are one kernel if no other kernel lies between them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.memory.inductor.joint_graph import Op
+    from graphflops.inductor.joint_graph import Op
 
-_MOST_READ_SHARED, _MOST_READ = 4, 8  # inductor's realize_reads_threshold and realize_acc_reads_threshold
-_MOST_INSTRUCTIONS, _INSTRUCTIONS_OF_OP = (
-    30,
-    2,
-)  # its realize_opcount_threshold; how many an operator has, about
 _MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
 _FARTHEST = 64  # operators between two that are only joined because they read the same
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kernel:
-    """Operators that run together.
+    """Operators that run together: members, each with the stored tensors that it reads.
 
     outputs: tensors that other kernels read, or that outlive the graph. inside: others, which take no memory, but which
-    inductor counts where it estimates memory. reads: tensors from outside. row, node: of the call
-    of the last operator. over: by result, the tensors that the operator that makes it reads: it may be written over them.
-    reuses: whether results may take free memory.
+    inductor counts where it estimates memory. reads: tensors from outside.
     """
 
+    members: tuple[Op, ...]
     outputs: tuple[str, ...]
     inside: tuple[str, ...]
     reads: tuple[str, ...]
-    row: int
-    node: str
-    workspace: Dim
-    over: Mapping[str, tuple[str, ...]]
-    reuses: bool
+
+    @property
+    def row(self) -> int:
+        """The row of the call of its last operator."""
+        return self.members[-1].row
+
+    @property
+    def node(self) -> str:
+        """The name of that call."""
+        return self.members[-1].node
+
+    @property
+    def workspace(self) -> Dim:
+        """Bytes during the kernel alone."""
+        return self.members[-1].workspace
+
+    @property
+    def is_written(self) -> bool:
+        """Whether inductor writes its code; others are of libraries."""
+        return self.members[0].kind != "extern"
+
+    @property
+    def takes_free_memory(self) -> bool:
+        """Whether its results may lie in memory that is free; those that a library allocates do not."""
+        return not self.members[-1].allocates
+
+    @cached_property
+    def over(self) -> Mapping[str, tuple[str, ...]]:
+        """By result, the tensors that the operator that makes it reads: it may be written over them."""
+        if not self.is_written:
+            return {}
+        return {op.outputs[0]: op.reads for op in self.members if len(op.outputs) == 1}
 
 
-def kernels(ops: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
-    """The kernels of a graph, in the order of their first operators. outputs: tensors that outlive the graph."""
-    stored = _stored(ops, outputs)
+def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
+    """The kernels of operators whose results are stored, in the order of their first ones.
+
+    outputs: tensors that outlive the graph.
+    """
     groups = _Groups()
     for op in stored:
         groups.add(op)
     return groups.kernels(outputs)
-
-
-def _stored(ops: Sequence[Op], outputs: Container[str]) -> list[Op]:
-    """The operators that are no part of others: each with the stored tensors that it is computed from."""
-    users: dict[str, list[Op]] = {}
-    for op in ops:
-        for name in op.reads:
-            users.setdefault(name, []).append(op)
-    sources: dict[str, tuple[str, ...]] = {}  # by tensor that is computed wherever it is read
-    parts: dict[str, frozenset[str]] = {}  # of these, of what a part is read
-    work: dict[str, int] = {}  # of these, instructions
-    found: list[Op] = []
-    for op in ops:
-        count = _INSTRUCTIONS_OF_OP + sum(work.get(name, 0) for name in op.reads)
-        cut = op.parts.union(*(parts.get(name, ()) for name in op.reads))
-        own = tuple(dict.fromkeys(source for name in op.reads for source in sources.get(name, (name,))))
-        if op.kind == "pointwise" and not op.is_alone and _is_inlined(op, own, count, users, outputs):
-            sources.update(dict.fromkeys(op.outputs, own))
-            parts.update(dict.fromkeys(op.outputs, cut))
-            work.update(dict.fromkeys(op.outputs, count))
-        else:
-            found.append(op if own == op.reads else replace(op, reads=own, parts=cut))
-    return found
-
-
-def _is_inlined(
-    op: Op, own: Sequence[str], count: int, users: Mapping[str, list[Op]], outputs: Container[str]
-) -> bool:
-    readers = [user for name in op.outputs for user in users.get(name, ())]
-    if any(name in outputs for name in op.outputs) or any(not user.is_fusible for user in readers):
-        return False
-    is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
-    if is_shared and count > _MOST_INSTRUCTIONS:
-        return False
-    return len(own) <= (_MOST_READ_SHARED if is_shared else _MOST_READ)
 
 
 class _Groups:
@@ -182,8 +169,5 @@ class _Groups:
         reads = {name: None for op in members for name in op.reads if name not in made}
         is_extern = members[0].kind == "extern"
         left = [name for name in made if is_extern or name in outputs or readers.get(name, set()) - {group}]
-        last = members[-1]
         inside = tuple(name for name in made if name not in left)
-        over = {} if is_extern else {op.outputs[0]: op.reads for op in members if len(op.outputs) == 1}
-        where = (last.row, last.node, last.workspace)
-        return Kernel(tuple(left), inside, tuple(reads), *where, over, not last.allocates)
+        return Kernel(tuple(members), tuple(left), inside, tuple(reads))

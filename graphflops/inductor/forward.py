@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, prod
-from graphflops.memory.inductor.library_calls import attention, convolution, product
-from graphflops.memory.inductor.lowering import Lowering
-from graphflops.memory.inductor.padding import aligned_bytes
+from graphflops.inductor.library_calls import attention, convolution, product
+from graphflops.inductor.lowering import Lowering
+from graphflops.inductor.padding import aligned_bytes
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from graphflops.memory.inductor.max_flow import INFINITE, SINK, SOURCE, FlowGraph
+from graphflops.inductor.max_flow import INFINITE, SINK, SOURCE, FlowGraph
 
 if TYPE_CHECKING:
-    from graphflops.memory.inductor.joint_graph import JointGraph, Op
+    from graphflops.inductor.joint_graph import JointGraph, Op
 
 _NEVER = 10**9  # distance from the backward of what no gradient reads
 _FARTHEST = 100

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
+from graphflops.inductor.joint_graph import JointGraph, Op, OpKind
+from graphflops.inductor.library_calls import reshaped_operands
+from graphflops.inductor.padding import padded_columns, padded_rows
 from graphflops.memory import kernels
-from graphflops.memory.inductor.joint_graph import JointGraph, Op, OpKind
-from graphflops.memory.inductor.library_calls import reshaped_operands
-from graphflops.memory.inductor.padding import padded_columns, padded_rows
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.graph import Graph
-    from graphflops.memory.inductor.forward import ForwardLowering, Lowered
+    from graphflops.inductor.forward import ForwardLowering, Lowered
 
 _FLOAT_BYTES = 4
 _MOST_SEPARATE = 8  # gradients of one call that are operators of their own
@@ -141,9 +141,8 @@ class BackwardLowering:
 
     def workspace(self, lowered: Lowered) -> Dim:
         """Bytes that a kernel of the gradients needs beside what it reads and writes."""
-        call = lowered.call
-        own = self.forward.workspaces.get(call.node.name, 0)
-        return dim_max(own, call.gradient.estimate.workspace if call.gradient is not None else 0)
+        gradient = lowered.call.gradient
+        return 0 if gradient is None else gradient.estimate.workspace
 
     def read(self, lowered: Lowered) -> list[str]:
         """Operands and results that the gradients of a call read."""
