@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.decoders import report_of
 from benchmarks.published import EXACT, TERAFLOPS, UTILISATION, Rate
-from graphflops.render.text import number
+from graphflops.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

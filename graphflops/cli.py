@@ -22,7 +22,7 @@ _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error i
 # Each command by name, in the order of `--help`: a function of that name in `graphflops.commands.NAME`.
 COMMANDS = {
     "analyze": "What a model costs, in total and by module.",
-    "audit": "What is wrong, unsafe or wasteful in an ONNX file.",
+    "audit": "What is wrong, unsafe or wasteful in a model.",
     "capture": "Export a module to a .pt2 or to a report.",
     "check": "Whether models keep to their budget.",
     "demo": "Write small models to try the commands on.",

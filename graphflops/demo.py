@@ -54,7 +54,6 @@ def _what_to_try(folder: Path) -> list[str]:
         f"graphflops diff {pt2} {onnx}": "whether an export keeps the work",
         f"graphflops audit {onnx}": "what is wrong or wasteful in it",
     }
-    width = max(map(len, tries))
-    lines = [f"  {command:{width}}  {what}" for command, what in tries.items()]
-    return [f"wrote {', '.join((*_SAMPLES, _PAGE))} into {shown(str(folder))}", "", "Try:", *lines, "",
+    lines = [line for command, what in tries.items() for line in (f"  {command}", f"      {what}")]
+    return [f"wrote {', '.join((*_SAMPLES, _PAGE))} into {shown(str(folder))}, without weights", "", "Try:", *lines, "",
             f"and open {shown(str(folder / _PAGE))} in a browser."]  # fmt: skip

@@ -6,6 +6,7 @@ and passes report their work with `spend`, which costs a comparison where nothin
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -31,6 +32,7 @@ MOST: Mapping[Work, int] = {
     "bytes decoded": 2**35,
     "enumerated elements": 2**35,
 }
+_PACKAGE = os.path.dirname(__file__)
 _GRACE = (
     10.0  # seconds of processor time beyond it after which a loop in C that never returns to Python is ended
 )
@@ -113,8 +115,8 @@ def limited(limits: Limits) -> Iterator[None]:
             yield
     except LimitPassed as passed:
         raise LimitError(str(passed)) from None
-    except MemoryError:
-        if limits.memory is None:
+    except (MemoryError, OSError) as error:
+        if limits.memory is None or getattr(error, "errno", errno.ENOMEM) != errno.ENOMEM:
             raise
         text = f"the analysis takes more than {limits.memory:,} bytes of address space, the --memory-limit"
         raise LimitError(text) from None
@@ -135,8 +137,7 @@ def _deadline(meter: _Meter) -> Iterator[None]:
         return
 
     def stop(_: int, frame: Any) -> None:
-        place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "?"
-        raise meter.late(f"at {place}")
+        raise meter.late(f"at {_place(frame)}")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -149,6 +150,13 @@ def _deadline(meter: _Meter) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _place(frame: Any) -> str:
+    """The line of this package that runs, whatever it calls: `price.py:17`."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "the start"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops import units
 from graphflops.attention.kernel import last_refusal
 from graphflops.devices import complete, device
 from graphflops.docstrings import docstring
@@ -148,14 +149,10 @@ def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple
             continue
         row, count = rows[key][0], len(rows[key])
         times = f" ({count:,} calls)" if count > 1 else ""
-        text = f"{key[1]}{times}: {_amount(wasted)} of {_amount(whole)} ({100 * wasted / whole:.0f} %) could be saved"
+        saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * wasted / whole:.0f} %)"
+        text = f"{key[1]}{times}: {saved} could be saved"
         place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
         yield wasted, Finding(check.code, check.name, "warning", text, check.fix, *place)
-
-
-def _amount(seconds: float) -> str:
-    scale, unit = (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
-    return f"{seconds * scale:.3g} {unit}"
 
 
 def _unaligned(program: _Program) -> Iterator[Waste]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import signal
 import sys
@@ -121,6 +122,15 @@ def test_memory():
     message = "more than 1,000,000,000 bytes of address space, the --memory-limit"
     with pytest.raises(LimitError, match=message), limited(Limits(memory=10**9)):
         bytearray(2 * 10**9)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of address space there")
+def test_a_file_that_memory_does_not_suffice_to_open():
+    message = "more than 1,000,000,000 bytes of address space, the --memory-limit"
+    with pytest.raises(LimitError, match=message), limited(Limits(memory=10**9)):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory", "models")
+    with pytest.raises(FileNotFoundError), limited(Limits(memory=10**9)):
+        raise FileNotFoundError(errno.ENOENT, "No such file", "models")
 
 
 def test_wrong_amounts_are_wrong_usage():

@@ -95,6 +95,12 @@ def test_a_price_takes_a_device() -> None:
     assert "name a device with --device" in result.stderr
 
 
+def test_options_of_other_tables_are_refused() -> None:
+    for other in (["--top", "3"], ["--price-per-hour", "3"], ["--sweep", "ids[1]=2,4"], ["--strict"]):
+        result = CliRunner().invoke(main, ["analyze", str(DECODER), "--per", "ids[1]", *other])
+        assert (result.exit_code, other[0] in result.stderr) == (2, True)
+
+
 def test_a_convolution_multiplies_an_image_by_a_weight_often() -> None:
     """A weight counts as often as it multiplies, in `active` and `total` alike; N counts it once."""
     report = analyze(ROOT / "samples" / "convnet.pt2")

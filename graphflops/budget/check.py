@@ -12,18 +12,8 @@ from graphflops.contradictions import contradicted, contradictions
 from graphflops.dims import Expr
 from graphflops.findings import Finding, LimitResult, RuleInfo
 from graphflops.patterns import matches_module, matches_op
-from graphflops.render.text import (
-    count_of,
-    formula,
-    listed,
-    memory,
-    number,
-    occurrences,
-    percent,
-    safe,
-    seconds,
-    shortened,
-)
+from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
+from graphflops.units import memory, number, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

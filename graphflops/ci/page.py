@@ -11,8 +11,9 @@ from graphflops.render.diff.markdown import COMMENT
 from graphflops.render.diff.markdown import markdown as compared
 from graphflops.render.markdown import escaped
 from graphflops.render.summary import headline
-from graphflops.render.text import assumptions, count_of, number
+from graphflops.render.text import assumptions, count_of
 from graphflops.render.text import listed as named
+from graphflops.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

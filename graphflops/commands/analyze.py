@@ -87,7 +87,7 @@ def analyze(
     """
     cut = {"by": by, "depth": depth, "top": top}
     if per is not None:
-        _per_item(models, per, form, output, given)
+        _per_item(ctx, models, per, form, output, given)
         return
     if len(models) > 1:
         _overview(ctx, models, {**cut, "sweep": sweeps or None}, form, output, strict, given)
@@ -135,7 +135,12 @@ def _at_sizes(model: str, given: dict[str, Any]) -> Callable[[Mapping[str, int]]
 
 
 def _per_item(
-    models: tuple[str, ...], axis: str, form: str | None, output: str | None, given: dict[str, Any]
+    ctx: click.Context,
+    models: tuple[str, ...],
+    axis: str,
+    form: str | None,
+    output: str | None,
+    given: dict[str, Any],
 ) -> None:
     """Writes the FLOPs of one model for each entry of an input axis."""
     if len(models) > 1:
@@ -143,6 +148,8 @@ def _per_item(
     from graphflops.render.per_item import listing
 
     form = formats.chosen("Listing", form, output)
+    other = {name: ctx.params[name] for name in ("by", "depth", "top", "strict", "price_per_hour")}
+    formats.refuse("Listing", form, {**other, "sweep": ctx.params["sweeps"] or None})
     content = listing(files.report_of(models[0], **given).per(axis), exact=form in ("json", "csv"))
     files.write(formats.render(content, form, **files.screen(output)), output)
 

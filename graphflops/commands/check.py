@@ -81,7 +81,10 @@ def check(
     if init:
         _write_starter(budget_file or NAME, models)
         return
-    budget = limits.read(budget_file or nearest() or NAME)
+    path = budget_file or nearest()
+    if path is None:
+        raise FileError(f"no {NAME} here or above: write one with graphflops check --init MODEL")
+    budget = limits.read(path)
     if len(models) == 1 and models[0].rstrip("/").endswith(".parquet"):
         _check_table(ctx, models[0], budget, form, output)
         return

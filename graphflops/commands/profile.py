@@ -33,7 +33,12 @@ from graphflops.commands import files, options
     help="With --host-only: the device, or profile, to complete; by default that of this machine's GPU.",
 )
 @click.option(
-    "--output", type=click.Path(), required=True, metavar="FILE.json", help="Where the profile is written."
+    "-o",
+    "--output",
+    type=click.Path(),
+    required=True,
+    metavar="FILE.json",
+    help="Where the profile is written.",
 )
 def profile(device: str, runtime: str, host_only: bool, base: str | None, output: str) -> None:
     """Measure the kernels that models run on the device of this machine, and how fast its CPU launches them.

@@ -256,6 +256,9 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
         yield Remark(
             "training-in-one", f"only the {which} report prices training: the forward passes are compared"
         )
+    if old.execution != new.execution:
+        how = f"{old.execution} before, {new.execution} after"
+        yield Remark("executions-differ", f"memory is compared across executions: {how}")
     if not has_modules:
         yield Remark(
             "no-modules", "one file does not say which module a call is made in: only totals are compared"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.dims import evaluate
 from graphflops.memory.on_gpu import OnGpu
+from graphflops.units import memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,17 +40,12 @@ def _warn(program: PricedProgram, reason: str, unfused: Sequence[AttentionMemory
     """Say that attentions run unfused for one reason."""
     sizes = [evaluate(attention.scores, program.binding.examples) for attention in unfused]
     known = [size for size in sizes if size is not None]
-    cost = f", up to {_amount(max(known))} at a time" if known else ""
+    cost = f", up to {memory(max(known))} at a time" if known else ""
     if program.training is not None and known:
-        cost = f", {_amount(sum(known))} of them kept for the gradients"
+        cost = f", {memory(sum(known))} of them kept for the gradients"
     why = last_refusal(reason)
     advice = remedy(why)
     runs = "1 attention runs unfused and stores its" if len(unfused) == 1 else ""
     runs = runs or f"{len(unfused)} attentions run unfused and store their"
     text = f"{runs} scores in float32{cost}: {why}{'; ' + advice if advice else ''}"
     program.notes.say("GF122", "", text, reason)
-
-
-def _amount(size: int) -> str:
-    scale, unit = next((part for part in ((1e9, "GB"), (1e6, "MB")) if size >= part[0]), (1e3, "kB"))
-    return f"{size / scale:,.1f} {unit}"

@@ -204,7 +204,12 @@ def _training(
     results = [held for held in step.held[ended:] if held.kind == "value"]  # not held during the update
     alive = [held._replace(last=moment) for held in step.held[ended:] if held.kind != "value"]
     alive += [Held(made.name, "temporary", moment, moment, made.bytes) for made in temporaries]
-    whole = Timeline((*step.rows, OPTIMIZER), (*step.held[:ended], *results, *alive), step.gradients_from)
+    targets = {entry.name: entry.target for entry in program.graph.inputs if entry.role == "parameter"}
+    held = [
+        one._replace(name=targets[one.name]) if one.kind == "gradient" and one.name in targets else one
+        for one in (*step.held[:ended], *results, *alive)
+    ]  # the gradient of a parameter has the parameter's name, as its optimizer state has
+    whole = Timeline((*step.rows, OPTIMIZER), tuple(held), step.gradients_from)
     state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
     timeline = _with_lasting(whole, [*lasting, *state], workspaces)
     return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))

@@ -10,7 +10,8 @@ from graphflops.findings import SEVERITIES
 from graphflops.render.conclusion import conclusion, counted
 from graphflops.render.markdown import escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import assumptions, count_of, memory, number, numbered, percent, safe, unnumbered
+from graphflops.render.text import assumptions, count_of, numbered, safe, unnumbered
+from graphflops.units import memory, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

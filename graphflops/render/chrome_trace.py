@@ -9,7 +9,8 @@ import msgspec
 from graphflops.errors import OptionError
 from graphflops.render import summary
 from graphflops.render.json import inert
-from graphflops.render.text import interval, operator_name, safe
+from graphflops.render.text import operator_name, safe
+from graphflops.units import interval
 from graphflops.version import __version__
 
 if TYPE_CHECKING:

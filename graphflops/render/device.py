@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.devices import complete, device
-from graphflops.render.text import number
+from graphflops.units import number
 
 if TYPE_CHECKING:
     from graphflops.devices import Device

@@ -13,7 +13,8 @@ from graphflops.render.conclusion import conclusion, state
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import Numbers, assumptions, count_of, memory, number, percent, safe, seconds
+from graphflops.render.text import Numbers, assumptions, count_of, safe
+from graphflops.units import memory, number, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

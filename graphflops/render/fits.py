@@ -12,7 +12,8 @@ from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.memory import amount, at_least, described, label, largest, peak_line
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import Numbers, memory, percent, safe
+from graphflops.render.text import Numbers, safe
+from graphflops.units import memory, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

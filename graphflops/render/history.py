@@ -14,8 +14,9 @@ from graphflops.render.html.fragment import table as drawn
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn as drawn_markdown
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import memory, number, safe
+from graphflops.render.text import safe
 from graphflops.report_json import Tool
+from graphflops.units import memory, number
 from graphflops.version import __version__
 
 if TYPE_CHECKING:

@@ -34,17 +34,24 @@ _KINDS = {
 
 
 def need(report: Report, numbers: Numbers) -> str:
-    """`runs in 1.52 GB, trains in 20.1 GB on an H200 (eager, AdamW)`."""
-    least = at_least(report)
-    phases = [f"{_VERBS[entry.phase]} in {least}{_total(entry, numbers)}" for entry in report.memory_use]
-    device = report.memory_use[0].device.removeprefix("NVIDIA ").removeprefix("AMD ")
-    place = f" on {_article(device)} {safe(device, 60)}" if device else ""
+    """`runs in 1.520 GB, trains in 20.10 GB on NVIDIA H200 SXM (eager, AdamW)`."""
+    phases = [
+        f"{_VERBS[entry.phase]} in {_least(report, entry)}{_total(entry, numbers)}"
+        for entry in report.memory_use
+    ]
+    device = report.memory_use[0].device
+    place = f" on {safe(device, 60)}" if device else ""
     return f"{', '.join(phases)}{place} ({described(report)})"
 
 
 def at_least(report: Report) -> str:
     """What stands before an amount of memory that calls of unknown cost may add to."""
     return ">= " if report.coverage.unknown else ""
+
+
+def _least(report: Report, entry: PhaseMemory) -> str:
+    """As `at_least`; without a device its context and workspaces are missing too."""
+    return at_least(report) or (">= " if entry.context is None else "")
 
 
 def described(report: Report) -> str:
@@ -57,10 +64,6 @@ def _total(entry: PhaseMemory, numbers: Numbers) -> str:
     """All that the phase takes; without a device what its allocator takes; a formula where a size is open."""
     known = next((size for size in (entry.device_total, entry.reserved_peak) if size is not None), None)
     return numbers.memory(entry.requested_peak if known is None else known)
-
-
-def _article(name: str) -> str:
-    return "an" if name[:1].upper() in "AEFHILMNORSX" else "a"
 
 
 def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:

@@ -11,17 +11,8 @@ from graphflops.render import csv as csv_
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import (
-    Numbers,
-    assumptions,
-    count_of,
-    interval,
-    memory,
-    parameters,
-    percent,
-    safe,
-    seconds,
-)
+from graphflops.render.text import Numbers, assumptions, count_of, safe
+from graphflops.units import interval, memory, parameters, percent, seconds
 
 if TYPE_CHECKING:
     from graphflops.dims import Dim

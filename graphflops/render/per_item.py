@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.render.listing import Listing
-from graphflops.render.text import number
+from graphflops.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable

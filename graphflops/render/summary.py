@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.cost import REPORTED
 from graphflops.lazy import imported
 from graphflops.render.ledger import Ledger, traffic
-from graphflops.render.text import (
-    Numbers,
-    count_of,
-    listed,
-    memory,
-    named,
-    number,
-    occurrences,
-    parameters,
-    safe,
-    short_type,
-)
+from graphflops.render.text import Numbers, count_of, listed, named, occurrences, safe, short_type
 from graphflops.size_names import axis_size, in_prose
+from graphflops.units import memory, number, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -127,7 +117,7 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     if cost.masked_flops != 0:
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
         yield Fact(
-            "of these", f"{least}{numbers.count(cost.masked_flops)} skippable by masks, {seen} visible"
+            "of these", f"{least}{numbers.count(cost.masked_flops)} skippable by masks, {least}{seen} visible"
         )
     yield from _other_facts(cost, numbers, least)
     moved = (
@@ -182,7 +172,7 @@ def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
     if cost.vector_flops != 0 or cost.transcendentals != 0:
         work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
         if cost.transcendentals != 0:
-            work.append(f"{numbers.count(cost.transcendentals)} transcendentals")
+            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
         yield Fact("elementwise", least + ", ".join(work), "", bool(least))
     for quantity in REPORTED:
         amount = getattr(cost, quantity.name)

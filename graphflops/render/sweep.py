@@ -10,7 +10,7 @@ from graphflops.render import json as json_
 from graphflops.render import markdown as markdown_
 from graphflops.render import table as tables
 from graphflops.render.listing import Listing
-from graphflops.render.text import interval, memory, number, seconds
+from graphflops.units import interval, memory, number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MARGIN = 2
 _GAP = 2
 _HANG = 4  # how far the second line of a long one stands in from the first
+_JOINED = 2  # columns of names that may stand in one where they are too wide: a tree and its types
 _NAMES = 24  # columns that names get at the least, unless all are shorter
 # Escape sequences of terminals.
 _STYLES = {
@@ -185,12 +186,17 @@ class _Block(NamedTuple):
         """The names of a row, as they stand at its left."""
         texts = [cells[index] for index in self.names]
         if self.name_widths:
-            texts = [_aligned(text, room) for text, room in zip(texts, self.name_widths, strict=True)]
+            texts = [
+                _aligned(elided(text, room), room) for text, room in zip(texts, self.name_widths, strict=True)
+            ]
         return (" " * _GAP).join(texts).rstrip()
 
 
 def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[_Block]:
-    """The columns side by side where they fit, else with names joined, else in several blocks, each with the names."""
+    """The columns side by side where they fit, else with names joined, else in several blocks, each with the names.
+
+    More names than a tree and its types are shortened instead: joined, nobody could tell one from the next.
+    """
     needs = [max(columns(row[index]) for row in (grid.heads, *rows)) for index in range(len(grid.heads))]
     keys = list(range(max(grid.names, 1))) if grid.names < len(needs) else [0]
     figures = list(range(len(keys), len(needs)))
@@ -199,6 +205,9 @@ def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[
     widths = [needs[index] for index in figures]
     if aligned + rest <= width:
         return [_Block(keys, [needs[i] for i in keys], aligned, figures, widths, grid.names)]
+    if len(keys) > _JOINED and width - rest >= len(keys) * (_NAMES // 2 + _GAP):
+        name_widths = _shared([needs[index] for index in keys], width - rest - _GAP * (len(keys) - 1))
+        return [_Block(keys, name_widths, width - rest, figures, widths, grid.names)]
     joined = max(
         columns((" " * _GAP).join(row[index] for index in keys).rstrip()) for row in (grid.heads, *rows)
     )
@@ -206,6 +215,14 @@ def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[
     if room >= min(joined, _NAMES):
         return [_Block(keys, (), room, figures, widths, grid.names)]
     return [*_continued(keys, figures, needs, width, grid.names)]
+
+
+def _shared(needs: Sequence[int], width: int) -> list[int]:
+    """Widths of columns that have so much together: the longest are shortened to one length."""
+    most = max(needs)
+    while sum(min(need, most) for need in needs) > width:
+        most -= 1
+    return [min(need, most) for need in needs]
 
 
 def _continued(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
-from graphflops.render.text import numbered, operator_name, parameters, safe, seconds, short_type
+from graphflops.render.text import numbered, operator_name, safe, short_type
 from graphflops.render.tree import Tree
+from graphflops.units import parameters, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Numbers, sizes, formulas and other people's names as text: what every renderer shares."""
+"""Sizes, formulas and other people's names as text: what every renderer shares."""
 
 from __future__ import annotations
 
@@ -9,26 +9,20 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, Expr
 from graphflops.errors import shown
 from graphflops.size_names import called
+from graphflops.units import memory, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.cost import Unit
 
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
-_EXACT_BELOW = 10_000
-_HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
-_LEAST_SHARE = 0.05  # percent that print as 0.1
 _NUMBERS = re.compile(r"\d+")
 _PRODUCT = re.compile(r"\*\*(\d+)|\*")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
-
-
-_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def safe(text: str, width: int = 200) -> str:
@@ -55,70 +49,6 @@ def columns(text: str) -> int:
     from unicodedata import combining, east_asian_width
 
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def number(count: int) -> str:
-    """Exact below ten thousand, then four digits and an SI prefix: `9,999`, `10.00 k`, `1.412 T`."""
-    figure, prefix = _scaled(count)
-    return f"{figure} {prefix}" if prefix else figure
-
-
-def memory(count: int) -> str:
-    """A number of bytes, decimal: `512 B`, `256.6 MB`."""
-    figure, prefix = _scaled(count)
-    return f"{figure} {prefix}B"
-
-
-def parameters(count: int) -> str:
-    """A number of parameters, billions as `B`: `205.4 k`, `32.76 B`."""
-    return number(count).replace(" G", " B")
-
-
-def seconds(time: float) -> str:
-    """A time with three digits: `2.17 ms`, `83.0 µs`."""
-    if time <= 0:
-        return "0"
-    unit, scale = next(((unit, scale) for unit, scale in _TIMES if time >= 0.9995 * scale), _TIMES[-1])
-    figure = time / scale
-    digits = max(0, 2 - len(str(int(figure))) + 1)
-    return f"{figure:,.{digits}f} {unit}"
-
-
-def interval(low: float, high: float) -> str:
-    """An interval: `1.58 to 3.40 ms`."""
-    first, last = seconds(low), seconds(high)
-    unit = last.rpartition(" ")[2]
-    return f"{first.removesuffix(f' {unit}')} to {last}"
-
-
-def _scaled(count: int) -> tuple[str, str]:
-    if count < 0:
-        figure, prefix = _scaled(-count)
-        return f"-{figure}", prefix
-    if count < _EXACT_BELOW:
-        return f"{count:,}", ""
-    if count.bit_length() > _HUGE_BITS:
-        return f"10^{int(count.bit_length() * 0.30103)}", ""
-    length = len(str(count))
-    unit = 10 ** (length - 4)
-    digits = (count + unit // 2) // unit
-    if digits == 10_000:
-        digits, length = 1_000, length + 1
-    thousands, extra = divmod(length - 1, 3)
-    if thousands >= len(_PREFIXES):
-        return f"{digits / 1000:.3f}e{length - 1}", ""
-    text = str(digits)
-    return f"{text[: extra + 1]}.{text[extra + 1 :]}", _PREFIXES[thousands]
-
-
-def percent(part: int, whole: int) -> str:
-    """A share with one decimal; `<0.1` for a smaller one that is not zero, "" where there is nothing to share."""
-    if not whole:
-        return ""
-    share = 100 * part / whole
-    if share and abs(share) < _LEAST_SHARE:
-        return "<0.1" if share > 0 else ">-0.1"
-    return f"{share:.1f}"
 
 
 def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
@@ -307,6 +237,7 @@ def plain_ascii(text: str) -> str:
         text.replace("·", "*")
         .replace("…", "...")
         .replace("→", "->")
+        .replace("µ", "u")
         .encode("ascii", "backslashreplace")
         .decode()
     )

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.rates import cost_per_million, throughput
-from graphflops.render.text import interval, number, operator_name, safe, seconds
+from graphflops.render.text import operator_name, safe
+from graphflops.units import interval, percent, rate, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time
+_LEAST_SHARE = 0.005  # of the time, which prints as 1 %
 _NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
 _MOST_MODULES = 4_000  # paths whose prefixes are tried
 
@@ -34,7 +36,7 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "step time", _with_interval(step)
     yield (
         "limited by",
-        ", ".join(f"{name} {100 * part:.0f} %" for name, part in whole.shares.items() if part >= 0.005),
+        limits(whole),
     )
     if whole.shares.get("launch", 0.0) >= _MOSTLY:
         yield "launches", "depend on the CPU; measure yours: graphflops profile --host-only"
@@ -42,7 +44,7 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "reaches", reached
     most, least = ("at most ", ">= ") if whole.is_lower_bound else ("", "")
     if rates := throughput(report):
-        each = (f"{most}{number(round(rate))} {safe(name, 40)}/s" for name, rate in rates.items())
+        each = (f"{most}{rate(per_second)} {safe(name, 40)}/s" for name, per_second in rates.items())
         yield "throughput", ", ".join(each)
     if report.price_per_hour is not None:
         prices = cost_per_million(report, report.price_per_hour)
@@ -66,6 +68,13 @@ def profile(report: Report) -> str:
     return f"median error on measured kernels that were held out: {errors}"
 
 
+def limits(time: PhaseTime) -> str:
+    """What limits how much of the time: `launch 88 %, memory 12 %`."""
+    return ", ".join(
+        f"{name} {100 * part:.0f} %" for name, part in time.shares.items() if part >= _LEAST_SHARE
+    )
+
+
 def _with_interval(time: PhaseTime) -> str:
     return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({interval(time.low, time.high)})"
 
@@ -75,7 +84,7 @@ def _reached(time: PhaseTime) -> str:
         (time.matrix_utilization, "of the matrix peak"),
         (time.bandwidth_utilization, "of the memory bandwidth"),
     ]
-    return ", ".join(f"{100 * part:.0f} % {of}" for part, of in parts if part is not None)
+    return ", ".join(f"{percent(part, 1)} % {of}" for part, of in parts if part is not None)
 
 
 @dataclass(slots=True)
@@ -146,7 +155,7 @@ def _together(shares: Iterable[Share]) -> Share:
 
 def _line(name: str, share: Share, whole: float) -> list[str]:
     spread = interval(share.low, share.high) if share.seconds else ""
-    part = f"{100 * share.seconds / whole:.1f}" if whole else ""
+    part = percent(share.seconds, whole)
     return [safe(name), f"{share.calls:,}", seconds(share.seconds), part, spread, share.bound]
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from graphflops.render.json import inert
 from graphflops.render.markdown import escaped
-from graphflops.render.text import count_of, memory, number, operator_name, safe
+from graphflops.render.text import count_of, operator_name, safe
+from graphflops.units import memory, number
 from graphflops.version import __version__
 
 if TYPE_CHECKING:

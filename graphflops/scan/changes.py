@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, number, safe
+from graphflops.render.text import count_of, safe
 from graphflops.scan import store
+from graphflops.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

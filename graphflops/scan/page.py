@@ -10,8 +10,9 @@ from typing import Any
 
 from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
-from graphflops.render.text import count_of, memory, number, percent, safe
+from graphflops.render.text import count_of, safe
 from graphflops.scan import store
+from graphflops.units import memory, number, percent
 from graphflops.version import __version__
 
 # Head, column, and how its numbers are written: n count, b bytes, s seconds, "" text.

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from graphflops.budget.check import RULES, finding
 from graphflops.errors import FileError, shown
 from graphflops.findings import Findings, ModelFindings
-from graphflops.render.text import count_of, memory, number, percent
+from graphflops.render.text import count_of
 from graphflops.scan import store
 from graphflops.scan.columns import COSTS, HELD
+from graphflops.units import memory, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

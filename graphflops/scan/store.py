@@ -103,6 +103,7 @@ def _write(folder: str, table: Any) -> None:
 
 def prepare(folder: str) -> None:
     """Makes the folder, and removes parts that a scan which was killed did not finish."""
+    pyarrow()  # without it no folder is left behind
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise FileError(f"{shown(folder)}: is a file, and a scan writes a folder of parts")
     try:

@@ -129,7 +129,10 @@ def test_folders_above_are_searched_for_the_budget(monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 0
     assert f"{Path('../../lm.pt2')}  within budget" in result.stdout
     monkeypatch.chdir("/")
-    assert "graphflops.toml: No such file" in run("check").stderr
+    assert (
+        "no graphflops.toml here or above: write one with graphflops check --init MODEL"
+        in run("check").stderr
+    )
 
 
 def test_sizes_by_the_names_in_the_budget() -> None:

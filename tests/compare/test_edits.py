@@ -258,3 +258,11 @@ def test_training_compares_every_phase() -> None:
     assert sum(change.backward["matrix_flops"].delta or 0 for change in comparison.modules) == 2 * more
     only = compared(old, base())
     assert [remark.name for remark in only.remarks] == ["training-in-one"]
+
+
+def test_memory_of_two_executions_is_said_to_be() -> None:
+    comparison = compared(replace(base(), execution="eager"), base())
+    message = "memory is compared across executions: eager before, graph after"
+    assert [(remark.name, remark.message) for remark in comparison.remarks] == [
+        ("executions-differ", message)
+    ]

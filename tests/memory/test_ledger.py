@@ -58,6 +58,16 @@ def test_adamw_holds_two_moments_and_its_step_a_temporary_of_all_parameters() ->
     assert training.peak_node == ""
 
 
+def test_the_gradient_of_a_parameter_has_its_name() -> None:
+    _, (_, training) = phases("gqa_transformer.pt2")
+    held = {
+        kind: {one.name for one in training.timeline.held if one.kind == kind}
+        for kind in ("weight", "gradient")
+    }
+    assert "head.weight" not in held["weight"]  # it is that of the embedding
+    assert held["weight"] <= held["gradient"]
+
+
 def test_without_a_device_workspaces_and_context_are_not_known() -> None:
     (entry,) = analyze(SAMPLES / "gqa_transformer.pt2", execution="eager").memory_use
     assert (entry.device, entry.workspaces, entry.context, entry.device_total) == ("", None, None, None)

@@ -47,6 +47,13 @@ def test_the_summary_names_it() -> None:
     assert [line for line in shown.output.splitlines() if "peak memory" in line and "run eagerly" in line]
 
 
+def test_without_a_device_its_context_is_not_in_the_memory() -> None:
+    shown = CliRunner().invoke(cli.main, ["analyze", os.fspath(SAMPLE), "--execution", "compiled"])
+    assert [
+        line.split()[2:5] for line in shown.output.splitlines() if line.startswith("  device memory  r")
+    ] == [["runs", "in", ">="]]
+
+
 def test_an_execution_that_does_not_exist() -> None:
     with pytest.raises(ModelError, match="no execution is called fast: graph, eager and compiled are"):
         graphflops.analyze(SAMPLE, execution="fast")  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ import pytest
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.render import render
-from graphflops.render.text import number
 from graphflops.report import Report, SymbolInfo
+from graphflops.units import number
 from tests.render.reports import decoder, with_unknown
 from tests.render.test_html_page import (
     TRANSFORMER,

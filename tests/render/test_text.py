@@ -7,18 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphflops.dims import floor_div, symbol
-from graphflops.render.text import (
-    Numbers,
-    elided,
-    formula,
-    memory,
-    number,
-    occurrences,
-    plain_ascii,
-    safe,
-    shortened,
-    spans,
-)
+from graphflops.render.text import Numbers, elided, formula, occurrences, plain_ascii, safe, shortened, spans
+from graphflops.units import memory, number, rate
 
 S, T = symbol("s"), symbol("t")
 PREFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "Z": 21, "Y": 24, "R": 27, "Q": 30}
@@ -44,6 +34,13 @@ PREFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "Z": 21, "
 )
 def test_number(count: int, text: str) -> None:
     assert number(count) == text
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"), [(1.623, "1.62"), (0.0511, "0.0511"), (303.4, "303"), (19_710, "19.71 k")]
+)
+def test_rate(per_second: float, text: str) -> None:
+    assert rate(per_second) == text
 
 
 def test_a_number_too_long_for_python_to_print() -> None:
@@ -165,7 +162,7 @@ def test_a_formula_for_people_has_one_notation() -> None:
 
 
 def test_shares_and_parameters() -> None:
-    from graphflops.render.text import parameters, percent
+    from graphflops.units import parameters, percent
 
     assert percent(1, 3) == "33.3"
     assert percent(1, 100_000) == "<0.1"

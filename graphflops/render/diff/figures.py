@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import REPORTED
-from graphflops.render.text import formula, memory, number, shortened
+from graphflops.render.text import formula, shortened
+from graphflops.units import memory, number
 
 if TYPE_CHECKING:
     from graphflops.comparison.result import Figure

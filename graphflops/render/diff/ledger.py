@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.render.text import count_of, listed, memory, number, safe
+from graphflops.render.text import count_of, listed, safe
+from graphflops.units import memory, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,13 +10,8 @@ from graphflops.ops import operator
 from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
 from graphflops.render.diff.titles import titles
-from graphflops.render.text import (
-    interval,
-    listed,
-    safe,
-    seconds,
-    short_type,
-)
+from graphflops.render.text import listed, safe, short_type
+from graphflops.units import interval, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

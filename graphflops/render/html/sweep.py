@@ -8,7 +8,8 @@ from graphflops.render.html import report as page
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.sweep import cells
-from graphflops.render.text import count_of, memory, number, safe, seconds
+from graphflops.render.text import count_of, safe
+from graphflops.units import memory, number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

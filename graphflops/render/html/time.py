@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.render.text import safe
+from graphflops.render.time import limits
 
 if TYPE_CHECKING:
     from graphflops.call_time import PhaseTime
     from graphflops.report import Report, Row
 
 _SECOND = 10**12
-_LIMITS = 3  # that are named of a phase, the largest first
 
 
 def device_of(report: Report) -> dict[str, Any] | None:
@@ -34,9 +34,8 @@ def device_of(report: Report) -> dict[str, Any] | None:
 
 
 def _phase(time: PhaseTime) -> dict[str, Any]:
-    limits = ", ".join(f"{name} {100 * part:.0f} %" for name, part in list(time.shares.items())[:_LIMITS])
     ends = [round(end * _SECOND) for end in (time.seconds, time.low, time.high)]
-    return {"ends": ends, "limited_by": limits, "is_lower_bound": time.is_lower_bound}
+    return {"ends": ends, "limited_by": limits(time), "is_lower_bound": time.is_lower_bound}
 
 
 def picoseconds(row: Row) -> int:

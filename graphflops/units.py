@@ -1,0 +1,79 @@
+"""Numbers, bytes, times and shares as text, the same in every output and message."""
+
+from __future__ import annotations
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
+_EXACT_BELOW = 10_000
+_HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
+_LEAST_SHARE = 0.05  # percent that print as 0.1
+_WHOLE_RATE = 100  # from which on a rate prints without decimals
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
+
+def number(count: int) -> str:
+    """Exact below ten thousand, then four digits and an SI prefix: `9,999`, `10.00 k`, `1.412 T`."""
+    figure, prefix = _scaled(count)
+    return f"{figure} {prefix}" if prefix else figure
+
+
+def memory(count: int) -> str:
+    """A number of bytes, decimal: `512 B`, `256.6 MB`."""
+    figure, prefix = _scaled(count)
+    return f"{figure} {prefix}B"
+
+
+def rate(per_second: float) -> str:
+    """How often in a second, with three digits at least: `1.62`, `303`, `19.71 k`."""
+    return number(round(per_second)) if per_second >= _WHOLE_RATE else f"{per_second:.3g}"
+
+
+def parameters(count: int) -> str:
+    """A number of parameters, billions as `B`: `205.4 k`, `32.76 B`."""
+    return number(count).replace(" G", " B")
+
+
+def seconds(time: float) -> str:
+    """A time with three digits: `2.17 ms`, `83.0 µs`."""
+    if time <= 0:
+        return "0"
+    unit, scale = next(((unit, scale) for unit, scale in _TIMES if time >= 0.9995 * scale), _TIMES[-1])
+    figure = time / scale
+    digits = max(0, 2 - len(str(int(figure))) + 1)
+    return f"{figure:,.{digits}f} {unit}"
+
+
+def interval(low: float, high: float) -> str:
+    """An interval: `1.58 to 3.40 ms`."""
+    first, last = seconds(low), seconds(high)
+    unit = last.rpartition(" ")[2]
+    return f"{first.removesuffix(f' {unit}')} to {last}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share with one decimal; `<0.1` for a smaller one that is not zero, "" where there is nothing to share."""
+    if not whole:
+        return ""
+    share = 100 * part / whole
+    if share and abs(share) < _LEAST_SHARE:
+        return "<0.1" if share > 0 else ">-0.1"
+    return f"{share:.1f}"
+
+
+def _scaled(count: int) -> tuple[str, str]:
+    if count < 0:
+        figure, prefix = _scaled(-count)
+        return f"-{figure}", prefix
+    if count < _EXACT_BELOW:
+        return f"{count:,}", ""
+    if count.bit_length() > _HUGE_BITS:
+        return f"10^{int(count.bit_length() * 0.30103)}", ""
+    length = len(str(count))
+    unit = 10 ** (length - 4)
+    digits = (count + unit // 2) // unit
+    if digits == 10_000:
+        digits, length = 1_000, length + 1
+    thousands, extra = divmod(length - 1, 3)
+    if thousands >= len(_PREFIXES):
+        return f"{digits / 1000:.3f}e{length - 1}", ""
+    text = str(digits)
+    return f"{text[: extra + 1]}.{text[extra + 1 :]}", _PREFIXES[thousands]
