@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.report import Diagnostic, Report
+    from graphflops.report import Diagnostic, Report, Timeline
 
 _CODES = frozenset({"GF102", "GF119", "GF120", "GF121"})
 _LISTED = 3  # contradictions that one line names
@@ -46,12 +46,16 @@ def contradicted(report: Report) -> str:
 def saved(report: Report) -> Report:
     """A report as read from JSON, with a diagnostic for each total that its rows contradict.
 
-    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost.
+    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost; and where memory is held
+    at moments that a timeline does not have.
     """
     for name, amount in _amounts(report):
         value = evaluate(amount, report.values)
         if value is not None and value < 0:
             raise FileError(f"not a graphflops report: {name} is negative")
+    for name, timeline in _timelines(report):
+        if not _is_whole(timeline, len(report.rows)):
+            raise FileError(f"not a graphflops report: {name} names moments or rows that there are not")
     found = tuple(diagnostic("GF120", "", text) for text in _differences(report))
     found = tuple(one for one in found if one not in report.diagnostics)
     return replace(report, diagnostics=(*report.diagnostics, *found)) if found else report
@@ -78,6 +82,27 @@ def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
         yield "peak_bytes", phase.peak_bytes
     for name in ("parameters", "parameter_bytes", "buffer_bytes"):
         yield name, getattr(report, name)
+    for name, timeline in _timelines(report):
+        yield from ((name, size) for size in {held.bytes for held in timeline.held})
+
+
+def _timelines(report: Report) -> Iterator[tuple[str, Timeline]]:
+    """The timelines of a report by name; that of `memory` is empty where it is not known."""
+    if report.memory.rows:
+        yield "memory", report.memory
+    for place, phase in enumerate(report.memory_use):
+        yield f"memory_use[{place}].timeline", phase.timeline
+
+
+def _is_whole(timeline: Timeline, rows: int) -> bool:
+    """Whether all that a timeline holds is held at moments that it has, which are moments of rows or of the optimizer."""
+    moments, turn = range(len(timeline.rows)), timeline.gradients_from
+    return (
+        bool(moments)
+        and all(-1 <= row < rows for row in timeline.rows)
+        and (turn is None or 0 <= turn <= len(moments))
+        and all(one.first in moments and one.last in moments for one in timeline.held)
+    )
 
 
 def _differences(report: Report) -> Iterator[str]:

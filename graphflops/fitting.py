@@ -17,6 +17,8 @@ from graphflops.training import Training, training_of
 from graphflops.varied_size import SPARE, VariedSize, room
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from graphflops.devices import Device
     from graphflops.loading import Model
     from graphflops.remedies import Remedy
@@ -101,7 +103,11 @@ def fits(
     report = saved or report_of(step)
     if not report.memory_use:
         raise OptionError("the saved report lacks the memory of a device: save it with --device")
-    size = VariedSize.of(report, vary, None if saved else lambda **shapes: report_of(step, **shapes))
+
+    def report_at(shapes: Mapping[str, Sequence[int]]) -> Report:
+        return report_of(step, inputs={**(options.get("inputs") or {}), **shapes})
+
+    size = VariedSize.of(report, vary, None if saved else report_at)
     verdicts = tuple([verdict(size, one) for one in devices])
     first = devices[0]
     found = Fits(report, size.at(None, first), verdicts, vary or "")

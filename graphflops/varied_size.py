@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from graphflops.devices import Device
+    from graphflops.dims import Dim
     from graphflops.report import PhaseMemory, Report
 
 # Share of the memory beside parameters and optimizer that is kept free: which gaps stay between blocks is not predicted
@@ -34,7 +35,7 @@ class VariedSize:
     """A size whose values are tried; without symbols and axes none is.
 
     symbols: what is varied in the formulas. axes: input and axis, where the size is fixed in the file. report_of: analyzes
-    the model with other shapes of its inputs.
+    the model with other shapes of some inputs.
     """
 
     report: Report
@@ -117,12 +118,21 @@ class VariedSize:
             return self.report, self.report.values
         if not self.axes:
             return self.report, {**self.report.values, **dict.fromkeys(self.symbols, value)}
-        shapes = {named.name: [*named.type.shape] for named in self.report.inputs}
+        wanted = {name for name, _ in self.axes}
+        types = {named.name: named.type for named in self.report.inputs if named.name in wanted}
+        shapes = {name: [self._number(size) for size in type_.shape] for name, type_ in types.items()}
         for name, axis in self.axes:
             shapes[name][axis] = value
         assert self.report_of is not None
-        report = self.report_of(inputs={name: tuple(shapes[name]) for name, _ in self.axes})
+        report = self.report_of({name: tuple(shape) for name, shape in shapes.items()})
         return report, report.values
+
+    def _number(self, size: Dim) -> int:
+        """The value of an axis that is not varied."""
+        number = evaluate(size, self.report.values)
+        if number is None:
+            raise ModelError(f"the size {size} has no value: give it with --dim")
+        return number
 
 
 def _fixed_axes(report: Report, name: str) -> tuple[tuple[str, int], ...] | None:

@@ -14,6 +14,7 @@ from graphflops.cli import main
 from tests.exporters.build import call, meta, program, save, tensor
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples").glob("*.[po]*"))
+LONG = {"name": "x", "kind": "value", "first": 0, "last": 99999, "bytes": 8}
 SAMPLE = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
 
 
@@ -119,3 +120,19 @@ def test_honest_files_do_not_contradict_themselves(tmp_path, sample):
     from graphflops.contradictions import contradicted
 
     assert contradicted(report) == contradicted(analyze(saved)) == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rows": []}, {"rows": [99999]}, {"held": [LONG]}, {"gradients_from": -1}],
+)
+def test_a_timeline_of_moments_that_there_are_not_is_refused(
+    wrong: dict[str, object], tmp_path: Path
+) -> None:
+    report = json.loads(analyze(SAMPLE, device="h200").to_json())
+    report["memory_use"][0]["timeline"].update(wrong)
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path)
+    assert code == 1
+    assert "memory_use[0].timeline names moments or rows that there are not" in text

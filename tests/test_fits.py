@@ -143,3 +143,16 @@ def test_strict_takes_no_yes_that_is_not_certain(monkeypatch: pytest.MonkeyPatch
         done = CliRunner().invoke(main, ["fits", str(DECODER), "--device", "h200", "--strict"])
         assert done.exit_code == code
         assert CliRunner().invoke(main, ["fits", str(DECODER), "--device", "h200"]).exit_code == 0
+
+
+def test_an_open_axis_beside_the_varied_one_keeps_its_value(tmp_path: Path) -> None:
+    """Images of N x 3 x 32 x 32, of which the height is varied."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Conv2d(3, 4, 3, padding=1, device="meta")
+    sizes = {"input": {0: torch.export.Dim("n", min=2)}}
+    given = (torch.zeros(2, 3, 32, 32, device="meta"),)
+    program = torch.export.export(module, given, dynamic_shapes=sizes)
+    found = fits(program, memory="2GB", vary="input[2]")
+    largest = found.verdicts[0].largest
+    assert largest is not None
+    assert largest > 32

@@ -216,16 +216,16 @@ def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:
 
 def _distinct(rows: Sequence[Row]) -> list[Row]:
     """The calls without those that repeat an earlier one on the same values."""
-    numbers: dict[object, object] = {}
-    seen: set[object] = set()
+    numbers: dict[str, object] = {}  # by value: which distinct call made it, and which of its results it is
+    seen: dict[object, int] = {}
     found = []
     for row in rows:
         inputs = tuple([numbers.get(name, name) for name, _ in row.inputs])
         key = (row.op, inputs, row.cost, tuple([named.type for named in row.outputs]))
-        numbers.update((name, (key, place)) for place, (name, _) in enumerate(row.outputs))
         if key not in seen or not inputs:
-            seen.add(key)
             found.append(row)
+        number = seen.setdefault(key, len(seen))
+        numbers.update((name, (number, place)) for place, (name, _) in enumerate(row.outputs))
     return found
 
 

@@ -12,9 +12,14 @@ from typing import Annotated
 
 import msgspec
 
-Factor = Annotated[float, msgspec.Meta(ge=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(gt=0)]
+# Bounds that no device comes near, within which no formula overflows.
+Factor = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
+Positive = Annotated[float, msgspec.Meta(ge=1e-18, le=1e24)]
+Constant = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
+Cores = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+Error = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+Point = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=12)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Link:
 class Launch:
     """What starting a kernel costs. graph_seconds: gap between two kernels of a CUDA graph; 0 where their times hold it."""
 
-    graph_seconds: Annotated[float, msgspec.Meta(ge=0)]
+    graph_seconds: Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,12 @@ class Calibration:
     variant: str
     dtype: str
     columns: tuple[str, ...]
-    points: tuple[tuple[float, ...], ...]
+    points: Annotated[tuple[Point, ...], msgspec.Meta(min_length=1, max_length=1000)]
     software: str
     data: str
     source: str
     license: str = ""
-    error: tuple[float, float, float] | None = None
+    error: tuple[Error, Error, Error] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,7 @@ class Device:
     vector: Positive | None = None
     context_bytes: Count | None = None
     blas_workspace_bytes: Count | None = None
-    multiprocessors: Count | None = None
+    multiprocessors: Cores | None = None
     clock_hz: Positive | None = None
     power_watts: Positive | None = None
     l2_bytes: Count | None = None
@@ -103,6 +108,6 @@ class Device:
     launch: Launch | None = None
     host: Host | None = None
     rates_of: str = ""
-    program_ratio: Positive = 1.0
-    rates: Mapping[str, Mapping[str, Positive]] = field(default_factory=dict)
-    calibration: tuple[Calibration, ...] = ()
+    program_ratio: Constant = 1.0
+    rates: Mapping[str, Mapping[str, Constant]] = field(default_factory=dict)
+    calibration: Annotated[tuple[Calibration, ...], msgspec.Meta(max_length=1000)] = ()

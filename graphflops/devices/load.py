@@ -19,7 +19,7 @@ _LARGEST = 1_000_000  # bytes of a profile
 def device(name: str) -> Device:
     """The device of a name or alias (case is ignored), or of a profile at a path that ends in .json."""
     if name.endswith(".json"):
-        return _with_rates(_read(Path(name)))
+        return _with_rates(_checked(Path(name)))
     wanted = _folded(name)
     for file in sorted(_files(), key=lambda file: file.stem != wanted):
         known = _read(file)
@@ -36,13 +36,16 @@ def complete(profile: Device) -> Device:
     A device without multiprocessors, a CPU or a TPU, has neither of the first two.
     """
     reference = device(_REFERENCE)
+    host = profile.host or reference.host
+    if host is not None and reference.host is not None:
+        host = replace(host, seconds={**reference.host.seconds, **host.seconds})
     is_gpu = profile.multiprocessors is not None
     return replace(
         profile,
         context_bytes=profile.context_bytes or (reference.context_bytes if is_gpu else 0),
         blas_workspace_bytes=profile.blas_workspace_bytes
         or (reference.blas_workspace_bytes if is_gpu else 0),
-        host=profile.host or reference.host,
+        host=host,
     )
 
 
@@ -80,8 +83,18 @@ def _read(file: Path) -> Device:
         raise FileError(f"{shown(str(file))}: larger than {_LARGEST:,} bytes; not a profile of a device")
     try:
         return msgspec.json.decode(data, type=Device)
-    except msgspec.MsgspecError as error:
-        raise FileError(f"{shown(str(file))}: not a profile of a device: {error}") from None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise FileError(f"{shown(str(file))}: not a profile of a device: {shown(str(error))}") from None
+
+
+def _checked(file: Path) -> Device:
+    """A user's own profile; FileError where the models of kernels cannot compute with it."""
+    from graphflops.devices.required import problem
+
+    found = _read(file)
+    if wrong := problem(found, device(_REFERENCE)):
+        raise FileError(f"{shown(str(file))}: not a profile of a device: {wrong}")
+    return found
 
 
 def _folded(name: str) -> str:

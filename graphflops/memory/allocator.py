@@ -235,7 +235,8 @@ class ExpandableAllocator(Allocator):
             start = before if before is not None and not before.is_used else block
             if _room(start) >= size:
                 return start
-        block = Block(-(-self.place(_RANGE) // pool.page) * pool.page, _RANGE, pool, is_mapped=False)
+        room = max(_RANGE, -(-size // pool.page) * pool.page)
+        block = Block(-(-self.place(room) // pool.page) * pool.page, room, pool, is_mapped=False)
         pool.add(block)
         return block
 

@@ -341,7 +341,7 @@ def _cut(
 ) -> Strides | None:
     """A part along one axis."""
     axis, step = arguments.get("axis", 0), arguments.get("step", 1)
-    if step == 1 or not isinstance(axis, int) or not strides:
+    if step == 1 or not isinstance(axis, int) or not isinstance(step, int) or not strides:
         return strides
     axis %= len(strides)
     return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])

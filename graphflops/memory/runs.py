@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from graphflops.memory.consistent import consistent
 from graphflops.memory.export_only import as_run
 from graphflops.memory.fast_path import with_fast_paths
 from graphflops.memory.frames import held_until
@@ -76,11 +77,11 @@ class Runs:
         return self.known[key]
 
     def _found(self, graph: PricedGraph, has_fast_paths: bool) -> Run:
-        calls: Sequence[PricedCall] = graph.calls
+        given = calls = consistent(graph)
         if has_fast_paths:
             weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
-            calls = with_fast_paths(graph.calls, graph.values, weights, graph.graph.returned, self.fast_paths)
-            if calls is graph.calls:
+            calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
+            if calls is given:
                 return self.of(graph)
         values = graph.values
         if self.is_eager:

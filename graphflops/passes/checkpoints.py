@@ -102,7 +102,7 @@ def _with_inlined(graph: Graph) -> Graph:
 
 def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
     """The calls of a checkpointed graph under names of their own; None where results or inputs are not one value each."""
-    region, operands = node.args[0], node.args[1:]
+    region, *operands = node.args or (None,)
     if not isinstance(region, Graph) or len(region.inputs) != len(operands):
         return None
     results = [output.value for output in region.outputs]

@@ -16,7 +16,7 @@ from graphflops.tensor import FLOAT32, INT64, TensorType
 from graphflops.training import matched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.training import Training
 
@@ -134,7 +134,11 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
     targets = {
         entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
     }
-    layers = {node.name: targets[weight] for node in graph.nodes if (weight := _weight(node)) in targets}
+    layers = {
+        node.name: targets[weight]
+        for node in graph.nodes
+        if (weight := _weight(node)) in targets and _is_linear(node, graph.types)
+    }
     wanted = chosen("--lora", modules, list(layers.values()), "no linear layers")
     inputs, nodes, types = list(graph.inputs), [], dict(graph.types)
     made: set[str] = set()
@@ -158,6 +162,13 @@ def _weight(node: Node) -> str | None:
     return argument.name if isinstance(argument, Ref) else None
 
 
+def _is_linear(node: Node, types: Mapping[str, Any]) -> bool:
+    """Whether a call that reads a weight is a linear layer with one result; a malformed file may record anything."""
+    weight, x = types[_weight(node) or ""], node.arguments().get("a")
+    is_matrix = isinstance(weight, TensorType) and weight.rank == 2
+    return is_matrix and isinstance(x, Ref) and len(node.outputs) == 1 and node.outputs[0] in types
+
+
 def _names(node: Node) -> tuple[str, str]:
     weight = _weight(node)
     return f"{weight}_lora_A", f"{weight}_lora_B"
@@ -174,7 +185,7 @@ def _factors(node: Node, types: dict[str, Any], rank: int) -> tuple[TensorType, 
 def _adapted(node: Node, types: dict[str, Any], rank: int) -> Iterator[Node]:
     """The layer's call and those of its adapter; the last one has the layer's result."""
     (result,) = node.outputs
-    x = node.args[0]
+    x = node.arguments()["a"]
     own, down, up, product = (f"{result}_{part}" for part in ("base", "lora_A", "lora_B", "scaled"))
     factors = _names(node)
     types[own] = types[result or ""]

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import AttentionKernel
 
 
+_MOST = 2**80  # bytes, elements or operations: far more than one call of any device has
+
+
 class OpenSizeError(Exception):
-    """A size of a call has no number."""
+    """A size of a call has no number, or one that no device can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +79,15 @@ class Sizes:
 
     def __call__(self, dim: Dim) -> int:
         """The number; OpenSizeError where a symbol has no value."""
-        if isinstance(dim, int):
-            return dim
-        number = evaluate(dim, self.values)
-        if number is None:
+        number = dim if isinstance(dim, int) else evaluate(dim, self.values)
+        if number is None or number > _MOST:
             raise OpenSizeError(str(dim))
         return max(number, 0)
 
     def tensor(self, value: TensorType, strides: tuple[Dim, ...] | None = None) -> Tensor:
         """A tensor's sizes as numbers; in row-major order unless strides are given."""
         shape = tuple([self(size) for size in value.shape])
+        self(prod(shape))
         steps = row_major(shape) if strides is None else tuple([self(step) for step in strides])
         numbers: Any = steps
         dtype = value.dtype

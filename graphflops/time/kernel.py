@@ -143,3 +143,8 @@ class Kernel:
     sizes: Sizes | None = None
     variant: str = ""
     is_alone: bool = False
+
+    @property
+    def is_launched(self) -> bool:
+        """False for a matrix product, convolution or attention whose result has no elements."""
+        return self.written_bytes > 0 or not isinstance(self.sizes, (Product, Convolution, Attention))

@@ -216,7 +216,7 @@ class Launcher:
         lower = backward_kernels if is_backward else forward_kernels
         found: tuple[Kernel, ...] | None
         try:
-            found = tuple(lower(concrete))
+            found = tuple([kernel for kernel in lower(concrete) if kernel.is_launched])
         except OpenSizeError:
             found = None
         if form is not None:

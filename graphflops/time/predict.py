@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.devices import Device
+    from graphflops.time.kernel import Sizes
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
@@ -124,9 +125,7 @@ def _modelled(
     match kernel.sizes:
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved)
-        case Convolution() as sizes if peak and not predict_products.convolution_kind(sizes).startswith(
-            "depthwise"
-        ):
+        case Convolution() as sizes if peak and _on_matrix_units(sizes):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
             return predict_attention.seconds(sizes, moved, peak, rates, device)
@@ -136,7 +135,12 @@ def _modelled(
 
 
 def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] | None:
-    """The constants for a kernel: of its variant and width of elements if these were measured apart, else of its family."""
+    """The constants for a kernel: of its variant and width of elements if these were measured apart, else of its family.
+
+    None also for matrix work in an element type without a published peak, of which the constants are shares.
+    """
+    if _on_matrix_units(kernel.sizes) and _peak(kernel, device) is None:
+        return None
     bits = str(int(8 * width))
     for parts in _variants(kernel):
         variant = ".".join(filter(None, (kernel.family, *parts)))
@@ -144,6 +148,13 @@ def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] 
             if name in device.rates:
                 return device.rates[name]
     return None
+
+
+def _on_matrix_units(sizes: Sizes | None) -> bool:
+    """Whether matrix units do the work; depthwise convolutions have a thread for each result."""
+    if isinstance(sizes, Convolution):
+        return not predict_products.convolution_kind(sizes).startswith("depthwise")
+    return isinstance(sizes, (Product, Attention))
 
 
 def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:

@@ -18,11 +18,12 @@ _RESIDENT = 16  # blocks of a multiprocessor
 _START = 1e-6  # seconds of a further wave of blocks
 _LONG = 256  # elements of one thread from which on blocks share a result
 _LEAST = 16  # elements of one thread
+_CONSTANTS = frozenset({"step", "join", "fence", "uneven"})
 
 
 def applies(sizes: Rows, rates: Mapping[str, float]) -> bool:
     """Whether these reductions have a model of their own, and the device its constants."""
-    return "join" in rates
+    return rates.keys() >= _CONSTANTS
 
 
 def seconds(sizes: Rows, traffic: float, rates: Mapping[str, float], device: Device) -> tuple[float, float]:

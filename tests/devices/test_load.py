@@ -95,3 +95,45 @@ def test_a_profile_that_is_not_there_says_so(tmp_path):
 def test_what_is_no_gpu_has_no_driver_and_no_workspaces_of_one(name):
     assert (complete(device(name)).context_bytes, complete(device(name)).blas_workspace_bytes) == (0, 0)
     assert complete(device("l4")).context_bytes == device("h200").context_bytes
+
+
+def test_a_profile_without_constants_of_a_model_is_refused(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**H200, "rates": {"matmul": {"floor": 3.0}}}))
+    with pytest.raises(FileError, match=r"rates\['matmul'\] has no epilogue"):
+        device(str(path))
+
+
+def test_costs_of_the_host_that_a_profile_lacks_are_those_of_an_h200(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**H200, "host": {"seconds": {"forward.call": 1.0}}}))
+    own, reference = complete(device(str(path))).host, device("h200").host
+    assert own.seconds == {**reference.seconds, "forward.call": 1.0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bandwidth": 1e300},
+        {"bandwidth": 1e-300},
+        {"memory_bytes": 10**40},
+        {"multiprocessors": 2**40},
+        {"matrix": {"float32": 0}},
+        {"rates": {"copy": {"floor": 1e300}}},
+        {"launch": {"graph_seconds": -1}},
+        {"program_ratio": 1e300},
+        {"calibration": [{"points": []}]},
+    ],
+)
+def test_absurd_figures_are_refused(wrong, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**H200, **wrong}))
+    with pytest.raises(FileError, match="not a profile of a device"):
+        device(str(path))
+
+
+def test_a_nested_profile_is_refused(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(FileError, match="not a profile of a device"):
+        device(str(path))

@@ -47,8 +47,11 @@ def run_command(args: Sequence[str]) -> Verdict:
             return Verdict("crash", f"{type(error).__name__} {_where(error)}")
         if result.exit_code == 1 and not _is_plain(result.stderr or f"graphflops: {args[0]}"):
             return Verdict("lines", repr(result.stderr[:300]))
-        if any(not line.replace(ZERO_WIDTH, "").isprintable() for line in result.output.split("\n")):
-            return Verdict("lines", f"{args[0]} printed a control character")
+        is_text = "memory-snapshot" not in args  # which is a pickle
+        if is_text and any(
+            not line.replace(ZERO_WIDTH, "").isprintable() for line in result.output.split("\n")
+        ):
+            return Verdict("lines", f"{' '.join(args)} printed a control character")
         if "json" in args and result.exit_code == 0 and (wrong := _negative(result.stdout)):
             return Verdict("lines", wrong)
         return Verdict("fine" if result.exit_code in (0, 3) else "refused")
@@ -118,15 +121,28 @@ def _is_plain(text: str) -> bool:
 
 
 def _negative(text: str) -> str:
-    """The operator of the first call of a report whose cost is a negative number; "" where there is none."""
-    report = json.loads(text)
+    """What of a report is a negative number, or none: the first such total or call; "" where there is none."""
+    try:
+        report = json.loads(text, parse_constant=_refused)
+    except ValueError as error:
+        return f"JSON: {error}"
+    if "totals" not in report:
+        return ""
     rows = [("the totals", report["totals"]), *((row["op"], row["cost"]) for row in report.get("rows", ()))]
+    times = [("the totals", report["totals"]), *((row["op"], row) for row in report.get("rows", ()))]
     for name, cost in rows:
-        for number in cost.values():
-            value = number["value"] if isinstance(number, dict) else number
+        for key, number in cost.items():
+            value = number.get("value") if isinstance(number, dict) else number
             if isinstance(value, int) and value < 0:
-                return f"{name}: a negative cost"
+                return f"{name}: a negative {key}"
+    for name, row in times:
+        if row.get("time") and not 0 <= row["time"]["low"] <= row["time"]["high"]:
+            return f"{name}: an impossible time"
     return ""
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
 def _where(error: BaseException) -> str:

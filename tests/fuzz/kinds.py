@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import random
 import zipfile
 from collections.abc import Callable
@@ -22,21 +23,14 @@ from tests.fuzz import mutate
 from tests.fuzz.documents import Document
 from tests.fuzz.judge import Verdict, call, run_command
 from tests.fuzz.programs import random_program
+from tests.fuzz.readers import SAMPLES, command_for, profile_command
 from tests.fuzz.values import TEXTS
 from tests.oracle import onnx_contrib, onnx_fuzz, onnx_nodes
 
 ROOT = Path(__file__).parents[2]
-SAMPLES = ROOT / "samples"
 READERS = (
-    *(
-        ["analyze"],
-        ["analyze", "--by", "attention"],
-        ["analyze", "--training"],
-        ["analyze", "--training", "--device", "h200"],
-        ["analyze", "--training", "--device", "h200", "--execution", "compiled"],
-        ["textconv"],
-        ["analyze", "--strict"],
-    ),
+    *(["analyze"], ["analyze", "--by", "attention"], ["analyze", "--training"], ["textconv"]),
+    ["analyze", "--strict"],
     ["analyze", "--format", "dot"],
     *(["analyze", "--format", form] for form in ("json", "csv", "markdown", "html", "speedscope")),
 )
@@ -48,6 +42,10 @@ matrix_flops = ["6 GFLOP"]
 peak_bytes = "512 MiB"
 parameters = 130000000
 dims = {"image[0]" = 1}
+device = "h200"
+max_seconds = "2 ms"
+max_device_bytes = "80 GB"
+training = {optimizer = "adamw", precision = "bf16", freeze = ["*"], accumulate = 2}
 [budget.modules."layer.*"]
 matrix_flops = "1.2 GFLOP"
 """
@@ -131,7 +129,18 @@ def _models() -> list[Any]:
 @lru_cache(maxsize=1)
 def _reports() -> list[Document]:
     names = ("convnet.pt2", "gqa_transformer.pt2", "cond.pt2", "convnet.onnx")
-    return [Document(graphflops.analyze(SAMPLES / name).to_json()) for name in names]
+    plain = [graphflops.analyze(SAMPLES / name) for name in names]
+    timed = [graphflops.analyze(SAMPLES / name, device="h200", training=True) for name in names[::2]]
+    return [Document(report.to_json()) for report in (*plain, *timed)]
+
+
+@lru_cache(maxsize=1)
+def _profiles() -> list[Document]:
+    """Profiles of devices: one that was measured, one with published figures only, and one without optional figures."""
+    stored = [ROOT / "graphflops" / "devices" / f"{name}.json" for name in ("h200", "rtx4090")]
+    small = {"name": "x", "aliases": [], "memory_bytes": 2**34, "bandwidth": 1e12, "sources": {}}
+    own = {**small, "matrix": {"float32": 1e13}, "rates_of": "h200", "launch": {"graph_seconds": 1e-6}}
+    return [*(Document(path.read_bytes()) for path in stored), Document(json.dumps(own).encode())]
 
 
 def pt2(chance: random.Random) -> Input:
@@ -187,6 +196,12 @@ def report(chance: random.Random) -> Input:
     return Input(mutate.garbled(data, chance) if chance.random() < 0.03 else data, ".json")
 
 
+def profile(chance: random.Random) -> Input:
+    """The profile of a device."""
+    data = chance.choice(_profiles()).changed(chance)
+    return Input(mutate.garbled(data, chance) if chance.random() < 0.03 else data, ".profile.json")
+
+
 def budget(chance: random.Random) -> Input:
     """A budget in TOML."""
     return Input(mutate.lines(BUDGET, chance).encode("utf-8", "replace"), ".toml")
@@ -218,6 +233,7 @@ KINDS: dict[str, Callable[[random.Random], Input]] = {
     "onnx": onnx_file,
     "onnx_call": onnx_call,
     "report": report,
+    "profile": profile,
     "budget": budget,
     "text": text,
     "options": options,
@@ -234,13 +250,13 @@ def tried(path: Path, which: int) -> Verdict:
         return run_command(["analyze", str(SAMPLES / sample), *given])
     if path.suffix == ".toml":
         return run_command(["check", str(SAMPLES / "convnet.onnx"), "--budget", str(path)])
+    if path.name.endswith(".profile.json"):
+        return run_command(profile_command(path, which))
+    if which % 3:
+        return run_command(command_for(path, which))
     if path.suffix == ".onnx" and which % 5 == 4:
         return run_command(["audit", str(path)])
-    if which % 7 == 6:
-        return run_command(["diff", str(SAMPLES / "convnet.pt2"), str(path)])
-    command, *options = READERS[which % len(READERS)]
-    if path.suffix == ".json" and "--training" in options:
-        options = []
+    command, *options = READERS[which // 3 % len(READERS)]
     return run_command([command, str(path), *options])
 
 

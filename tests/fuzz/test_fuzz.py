@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from graphflops.dims import parse_dim
 from graphflops.errors import DimError, shown
 from tests.fuzz.judge import DEFECTS, call, run_command
-from tests.fuzz.kinds import KINDS, READERS, tried
+from tests.fuzz.kinds import KINDS, tried
 
 if sys.platform != "linux":
     pytest.skip("limits of memory are read from /proc", allow_module_level=True)
@@ -28,6 +28,7 @@ INPUTS = {  # of each of four shards
     "onnx": 30,
     "onnx_call": 60,
     "report": 20,
+    "profile": 20,
     "budget": 20,
     "text": 300,
     "options": 40,
@@ -37,7 +38,7 @@ SHARDS = range(4)
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
 def test_what_was_found(path: Path) -> None:
-    for which in range(4, 7):
+    for which in range(12):
         assert tried(path, which).kind not in DEFECTS
     if path.suffix not in (".txt", ".toml"):
         assert run_command(["analyze", str(path)]).kind not in DEFECTS
@@ -53,7 +54,7 @@ def test_new_inputs(kind: str, shard: int, tmp_path: Path) -> None:
         verdict = tried(path, count)
         if verdict.kind in DEFECTS:
             kept = shutil.copy(path, tmp_path / f"found{made.suffix}")
-            pytest.fail(f"{verdict.kind} {verdict.where}: {kept} ({READERS[count % len(READERS)]})")
+            pytest.fail(f"{verdict.kind} {verdict.where}: {kept} (input {count})")
 
 
 @settings(max_examples=300, derandomize=True, deadline=None, database=None)

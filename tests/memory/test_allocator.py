@@ -99,3 +99,9 @@ def test_nothing_stays_when_all_is_freed(kind: type[Allocator]) -> None:
     assert allocator.requested == allocator.allocated == 0
     allocator.empty_cache()
     assert allocator.reserved == 0
+
+
+def test_an_expandable_segment_is_as_long_as_its_largest_request() -> None:
+    allocator = ExpandableAllocator()
+    allocator.allocate(2**50)
+    assert allocator.reserved == -(-(2**50) // (20 * MIB)) * 20 * MIB

@@ -157,3 +157,15 @@ def test_a_report_has_the_errors_of_the_profile_on_kernels_held_out():
     datasheet = analyze(sample, device="l4")
     assert datasheet.profile_errors == {}
     assert "no kernel of this device was measured" in render(datasheet, "table")
+
+
+def test_an_element_type_without_a_published_peak_is_timed_by_its_traffic():
+    """Integers are multiplied outside of the matrix units: 3 x 8 x 4096 x 4096 bytes at 4.8 TB/s are 84 us."""
+    found = predict(product(4096, 4096, 4096, "int64", 8), H200)
+    assert found.bound == "memory"
+    assert found.seconds > 84e-6
+
+
+@pytest.mark.parametrize("written", [0, 2])
+def test_a_product_without_results_is_not_launched(written):
+    assert Kernel("matmul", "bfloat16", 0, 0, 64, written, Product(0, 8, 8)).is_launched == bool(written)
