@@ -260,8 +260,9 @@ def _last_uses(
     needed: set[str] = set()
     ends: dict[int, list[str]] = {}
     holding: dict[int, list[str]] = {}
-    for name, index in held.items():
-        holding.setdefault(index, []).append(name)
+    for name in root:  # in program order, whatever order the caller lets go in
+        if name in held:
+            holding.setdefault(held[name], []).append(name)
     for index in range(len(calls) - 1, -1, -1):
         for name in (*calls[index].node.outputs, *calls[index].uses, *holding.get(index, ())):
             owner = None if name is None else root.get(name)

@@ -55,7 +55,8 @@ class Launcher:
         self.costs = costs
         self.sizes = Sizes(values)
         self.groups = group_sizes(program)
-        self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
+        parameters = [entry.name for entry in program.graph.inputs if entry.role == "parameter"]
+        self.parameters = dict.fromkeys(parameters)  # a set in program order
         self.known: dict[tuple[Layouts, bool, int | None], tuple[Kernel, ...] | None] = {}
 
     def forward(self, *, records: bool) -> list[Launches]:

@@ -249,12 +249,27 @@ def children(process: int) -> list[int]:
     return [int(child) for task in listed.parents[1].glob("*/children") for child in task.read_text().split()]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, object]]]:
+    """A folder with a fleet, and the rows of a scan of it that nothing ended."""
+    place = tmp_path_factory.mktemp("restart")
+    (place / "fleet").mkdir()
+    many(place / "fleet", 60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        ok("fleet", "-o", "undisturbed.parquet", "--jobs", "2")
+        return place, rows("undisturbed.parquet")
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of processes")
 @pytest.mark.parametrize("what", ["worker", "client", "interrupted", "terminated"])
-def test_the_table_is_complete_after_a_restart(fleet: Path, what: str) -> None:
-    many(fleet, 60)
-    ok("fleet", "-o", "undisturbed.parquet", "--jobs", "2")
-    command = [sys.executable, "-m", "graphflops", "scan", "fleet", "-o", "r.parquet", "--jobs", "2"]
+def test_the_table_is_complete_after_a_restart(
+    undisturbed: tuple[Path, list[dict[str, object]]], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, expected = undisturbed
+    monkeypatch.chdir(folder)
+    table = f"{what}.parquet"
+    command = [sys.executable, "-m", "graphflops", "scan", "fleet", "-o", table, "--jobs", "2"]
     env = {**os.environ, "PYTHONPATH": str(Path(graphflops.__file__).parents[1])}
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
     while not (workers := children(process.pid)) and process.poll() is None:
@@ -272,8 +287,8 @@ def test_the_table_is_complete_after_a_restart(fleet: Path, what: str) -> None:
         code
         in {"worker": (0,), "client": (-9, 0), "interrupted": (130, 0), "terminated": (143, 0, -15)}[what]
     )
-    ok("fleet", "-o", "r.parquet", "--jobs", "2")
-    assert rows("r.parquet") == rows("undisturbed.parquet")
+    ok("fleet", "-o", table, "--jobs", "2")
+    assert rows(table) == expected
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
