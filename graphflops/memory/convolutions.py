@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.dims import Dim, ceil_div, dim_max, prod
+from graphflops.dims import Dim, at_least, ceil_div, dim_max, prod
 from graphflops.graph import Ref
 from graphflops.memory.reductions import reduction_bytes
 from graphflops.tensor import TensorType
@@ -174,6 +174,15 @@ class Convolution:
             return own
         axes = [axis for axis in range(self.out.rank) if axis != 1]
         return dim_max(own, reduction_bytes(self.out.shape, strides, axes, _FLOAT_BYTES))
+
+    def operand_gradient(self, layout: Layout, whole: Dim) -> Dim:
+        """Bytes of the workspace of the operand's gradient. whole: of both gradients."""
+        if self.is_depthwise or (self.is_product and (self.is_summed_by_entry or self.is_read_in_place)):
+            return 0
+        own = 0 if layout.operand and self.groups == 1 else self.x.nbytes + self.out.nbytes
+        if not self.is_pointwise and not layout.operand:
+            own = self.copies
+        return own if at_least(whole, own) else whole
 
     @property
     def backward_channels_last(self) -> Dim:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from graphflops.memory import kernels
+from graphflops.dims import total
+from graphflops.memory import fast_path, kernels
 from graphflops.memory.forms import by_form
 from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
+from graphflops.memory.products import operand_copies
 from graphflops.memory.recurrent import Recurrent
 from graphflops.tensor import FLOAT16, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from graphflops.dims import Dim
     from graphflops.passes.program import PricedCall
 
 _SEQUENCE_AXES = 3
+_TWO = 2
 # Kinds of operators whose gradients read that of the result in row-major order.
 _READING_IN_ORDER = frozenset(
     {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
@@ -61,6 +64,8 @@ class Eager(OnGpu):
         if layers is not None:
             return layers.workspace + (0 if saved != 0 else layers.reserve)
         own = super().forward_bytes(call, saved)
+        if call.node.operator.name == "max_pool" and saved != 0:
+            return own  # the positions of the maxima are what is saved
         is_kept = self.training and kernels.keeps_ordered(call)
         ordered = 0 if is_kept else kernels.ordered_operand(call, self.layouts)
         return own + kernels.forward_bytes(call, self.layouts) + self.softmax_operand(call) + ordered
@@ -94,6 +99,39 @@ class Eager(OnGpu):
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of the CUDA kernels."""
         return self.backward_of(call, call.node.outputs[0] in self.other_gradients)
+
+    def gradient_buffers(self, call: PricedCall, is_repeated: bool) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """Also tensors of a formula, made first. A convolution's operand gets its gradient before the weight does."""
+        if is_repeated or call.gradient is None:
+            return super().gradient_buffers(call, is_repeated)
+        whole = self.backward_bytes(call)
+        if call.node.operator.kind != "convolution":
+            first = self.formula_tensors(call)
+            return first, (whole - total(first),)
+        is_alone = len(call.gradient.gradients) < _TWO
+        return (), (whole,) if is_alone else (
+            kernels.operand_gradient_bytes(call, self.layouts, whole),
+            whole,
+        )
+
+    @by_form
+    def formula_tensors(self, call: PricedCall) -> Sequence[Dim]:
+        """Tensors that the formula of a gradient makes on its way."""
+        return kernels.formula_tensors(call, self.layouts)
+
+    @by_form
+    def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """Copies of operands, which are made before the results; of a fused module, what its parts return."""
+        kept = [*self.saved_copies(call).values()] if self.training else []
+        is_saved = self.training and self.saved_bytes(call) != 0
+        brief = [] if is_saved else [*operand_copies(call, self.layouts).values()]
+        ordered = kernels.ordered_operand(call, self.layouts)
+        if self.training and kernels.keeps_ordered(call):
+            kept.append(ordered)
+        else:
+            brief.append(ordered)
+        brief += [self.softmax_operand(call), *fast_path.projections(call, self.values)]
+        return [size for size in kept if size != 0], [size for size in brief if size != 0]
 
     @by_form
     def backward_of(self, call: PricedCall, has_other_gradient: bool) -> Dim:

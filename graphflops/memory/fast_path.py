@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, dim_max, prod, total
+from graphflops.dims import Dim, at_least, dim_max, prod, total
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
 
 LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
+_FUSED = "fused."  # before the kind of a module that runs as one operator
 _PROJECTED = 3  # query, key and value
 
 
@@ -71,6 +72,17 @@ def _module(module_stack: str, kinds: Sequence[str]) -> tuple[str, str]:
             if entry.endswith(kind):
                 return kind, entry
     return "", ""
+
+
+def projections(call: PricedCall, values: Mapping[str, Value]) -> Sequence[Dim]:
+    """Bytes of the projections and of what attends to them, which a module of one operator makes before its result."""
+    if not call.node.op.startswith(_FUSED):
+        return ()
+    out = values[call.node.outputs[0] or ""]
+    assert isinstance(out, TensorType)
+    own = out.like().nbytes
+    made = (_PROJECTED * own, own)
+    return made if at_least(call.estimate.workspace, total(made)) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +179,7 @@ class _Module:
         out = tuple(self.typed(name) for name in results)
         x = out[0].like().nbytes
         first = min(self.calls, key=lambda call: call.node.python_stack.count("File "))
-        node = replace(first.node, op=f"fused.{self.kind}", args=(), kwargs=(), outputs=tuple(results))
+        node = replace(first.node, op=f"{_FUSED}{self.kind}", args=(), kwargs=(), outputs=tuple(results))
         estimate = Estimate(
             out, workspace=dim_max(0, self.peak(x) - total(value.like().nbytes for value in out))
         )

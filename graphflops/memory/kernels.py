@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.dims import Dim, differ, dim_max, prod
+from graphflops.dims import Dim, differ, dim_max, prod, total
 from graphflops.graph import Ref
 from graphflops.memory.convolutions import Convolution, Layout
 from graphflops.memory.layouts import is_contiguous, row_major
@@ -84,13 +84,10 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return 0 if found is None else _convolution_backward(found, call, layouts, has_other_gradient)
     if out is None:
         return 0
-    if name in _TEMPORARIES:
-        return _TEMPORARIES[name] * out.like().nbytes
-    if name in _OF_OPERAND:
-        x = layouts.typed(call.tensors(values)[0])
-        return _OF_OPERAND[name] * x.like().nbytes + (x.numel if name in _EXTREMES else 0)
+    if name in _TEMPORARIES or name in _OF_OPERAND:
+        return total(formula_tensors(call, layouts))
     if name in _SUMMED_AFTER or name in _PASSED_ON:
-        return _broadcast_gradients(call, out, layouts)
+        return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
     if name == "roll":
         return _rolled(call, values)
     if name == _ORDERED[0]:
@@ -101,20 +98,42 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
     return 0
 
 
+def operand_gradient_bytes(call: PricedCall, layouts: Layouts, whole: Dim) -> Dim:
+    """Bytes that the gradient of a convolution's operand needs, of those that all its gradients need."""
+    found = Convolution.of(call, layouts.values)
+    return 0 if found is None else found.operand_gradient(_layout(call, layouts), whole)
+
+
+def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
+    """Bytes of each tensor that PyTorch's formula of a gradient makes on its way, beside the gradient."""
+    name, out = call.node.operator.name, _tensor(call.node.outputs[0], layouts.values)
+    if out is None or call.gradient is None:
+        return ()
+    if name in _TEMPORARIES:
+        return (out.like().nbytes,) * _TEMPORARIES[name]
+    if name in _OF_OPERAND:
+        x = layouts.typed(call.tensors(layouts.values)[0])
+        return (x.like().nbytes,) * _OF_OPERAND[name] + ((x.numel,) if name in _EXTREMES else ())
+    if name not in _SUMMED_AFTER:
+        return ()
+    is_divisor = name == "div" and any(place == 1 for place, _ in call.gradient.gradients)
+    number = len(_repeated(call, out, layouts)) + (_OF_DIVISOR if is_divisor else 0)
+    return (out.like().nbytes,) * number
+
+
 def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
-    """Gradients in the shape of the result, of operands that are repeated to it: computed for all, then added up."""
-    if call.gradient is None:
-        return 0
-    values, strides = layouts.values, layouts.of(call.node.outputs[0] or "")
-    operands, places = call.tensors(values), [place for place, _ in call.gradient.gradients]
-    repeated = [
-        axes for place in places if (axes := _repeated_axes(_tensor(operands[place], values), out.shape))
-    ]
-    buffers = [reduction_bytes(out.shape, strides, axes, _FLOAT_BYTES) for axes in repeated]
-    name = call.node.operator.name
-    full = len(repeated) if name in _SUMMED_AFTER else 0
-    full += _OF_DIVISOR if name == "div" and 1 in places else 0
-    return full * out.like().nbytes + dim_max(0, *buffers)
+    """The buffer in which gradients in the shape of the result are added up to those of operands repeated to it."""
+    strides = layouts.of(call.node.outputs[0] or "")
+    axes = _repeated(call, out, layouts)
+    return dim_max(0, *(reduction_bytes(out.shape, strides, each, _FLOAT_BYTES) for each in axes))
+
+
+def _repeated(call: PricedCall, out: TensorType, layouts: Layouts) -> list[list[int]]:
+    """The axes along which operands that want a gradient are repeated; of those that are repeated at all."""
+    operands = call.tensors(layouts.values)
+    places = [] if call.gradient is None else [place for place, _ in call.gradient.gradients]
+    found = [_repeated_axes(_tensor(operands[place], layouts.values), out.shape) for place in places]
+    return [axes for axes in found if axes]
 
 
 def _repeated_axes(operand: TensorType | None, shape: Sequence[Dim]) -> list[int]:

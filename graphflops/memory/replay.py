@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from graphflops.report import Timeline
 
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
+_BUFFERS = ("workspace", "nested", "temporary")  # of a kernel, which takes them after its results
 _KEPT = ("library", "optimizer")  # allocated in the first run, to stay
 _RUNS = 2  # after the first one an optimizer has its state, which lies where memory was free
 
@@ -31,18 +32,20 @@ class Moment(NamedTuple):
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
     """What each moment of a run takes and gives back; what outlives the run is given back at its end. sizes: by entry."""
     found = [Moment([], [], []) for _ in timeline.rows]
-    brief: list[int] = []
+    buffers: list[int] = []
     for entry, held in enumerate(timeline.held):
         if not sizes[entry] or held.kind in BEFORE:
             continue
         if held.kind in _KEPT:
             found[-1 if held.kind == "optimizer" else held.first].kept.append(entry)
-        elif held.first == held.last:
-            brief.append(entry)
-            found[held.last].freed.append(entry)
         else:
-            found[held.first].taken.append(entry)
-    for entry in brief:
+            if held.first == held.last:
+                found[held.last].freed.append(entry)
+            if held.kind in _BUFFERS:
+                buffers.append(entry)
+            else:
+                found[held.first].taken.append(entry)
+    for entry in buffers:
         found[timeline.held[entry].first].taken.append(entry)
     for entry, held in enumerate(timeline.held):
         if sizes[entry] and held.first != held.last and held.kind not in (*BEFORE, *_KEPT):

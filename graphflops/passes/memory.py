@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from graphflops.dims import total
 from graphflops.errors import DimError
 from graphflops.passes.meter import Meter
 from graphflops.passes.optimizer import trained_inputs
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from graphflops.passes.recompute import Checkpoint
 
 _AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
+_FIRST = "first "  # before the place of a buffer that is allocated before the results of a call
 
 
 def memory_use(
@@ -200,20 +202,41 @@ class _Liveness:
         """
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
+        kept_first, brief = self.first(index, released)
         for output in call.node.outputs:
             if output is not None and self.root.get(output) == output:
                 meter.take(output, self.bytes.get(output, 0), "value", output + again)
         beside = self.execution.saved_bytes(call) if self.execution.training else 0
-        workspace = self.execution.forward_bytes(call, beside)
+        workspace = self.execution.forward_bytes(call, beside) - total(brief)
+        beside = beside - kept_first
         if released is None:
             workspace = workspace + beside
         elif beside != 0:  # what is kept beside the results was made while they were computed
             meter.take(call.node.name, beside, "saved", index)
             released.setdefault(index, []).append(index)
         meter.mark(call.node.name, self.peaks[index], workspace)
+        for place in range(len(brief)):
+            meter.drop(f"{_FIRST}{place}")
         for name in last_used:
             if name not in kept:
                 meter.drop(name + again)
+
+    def first(self, index: int, released: dict[int, list[str | int]] | None) -> tuple[Dim, Sequence[Dim]]:
+        """Allocate what a call makes before its results; returns the bytes of it that are kept, and the others."""
+        meter, call = self.meter, self.calls[index]
+        kept, brief = self.execution.made_first(call)
+        if released is None:
+            kept, brief = (), (*kept, *brief)
+        for place, size in enumerate(brief):
+            meter.take(call.node.name, size, "workspace", f"{_FIRST}{place}")
+        for place, size in enumerate(kept):
+            key = f"{_FIRST}{index}:{place}"
+            meter.take(call.node.name, size, "saved", key)
+            assert released is not None
+            released.setdefault(index, []).append(key)
+        if kept or brief:
+            meter.step()
+        return total(kept), brief
 
     def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:
         """By the last call of a checkpoint, what runs the checkpoint again; adds to `released` what is then kept."""

@@ -79,6 +79,10 @@ class Meter:
             self.differences[key] = self.live - size
         self.live = self.differences[key]
 
+    def step(self) -> None:
+        """What is taken from here on is allocated after what was taken before."""
+        self.rows.append(self.row)
+
     def mark(self, node: str, peaks: Sequence[Peak] = (), workspace: Dim = 0) -> None:
         """Record a moment: the call with its workspace; then one for each graph nested in it."""
         self._moment(node, node, workspace, "workspace")

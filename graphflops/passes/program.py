@@ -269,6 +269,10 @@ class CallByCall:
         """Memory that a call needs beside its operands and results, and beside the bytes `saved` for its gradients."""
         return 0 if saved != 0 else call.estimate.workspace  # what is saved was the workspace
 
+    def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """What a call allocates before its results: of the bytes saved for its gradients, and of those it needs itself."""
+        return (), ()
+
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Memory that the gradients of a call need beside what they read and write."""
         return 0 if call.gradient is None else call.gradient.estimate.workspace
@@ -276,6 +280,14 @@ class CallByCall:
     def repeated_bytes(self, call: PricedCall) -> Dim:
         """The same where the gradient of a call's result repeats one number, of which some kernels want every element."""
         return self.backward_bytes(call)
+
+    def gradient_buffers(self, call: PricedCall, is_repeated: bool) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """The same in the order in which it is allocated: tensors before the gradients, then buffers kernel by kernel.
+
+        Each kernel computes one gradient, the last one all that are left. is_repeated: whether the gradient of the call's
+        result repeats one number.
+        """
+        return (), (self.repeated_bytes(call) if is_repeated else self.backward_bytes(call),)
 
     def transposes_gradient(self, call: PricedCall) -> bool:
         """Whether the gradient of a parameter that a call reads is a transposed view, to which nothing is added in place."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from graphflops.passes.program import Backward, CallByCall, PricedCall
 
 
+_FIRST = "first "  # before the place of a buffer that is allocated before the gradients of a call
+
+
 class Reverse:
     """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder.
 
@@ -56,7 +59,13 @@ class Reverse:
         operands = call.tensors(self.values)
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
         again = []
-        for (place, fresh), size in zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False):
+        first, buffers = self.execution.gradient_buffers(call, incoming in self.repeated)
+        for place, size in enumerate(first):
+            self.meter.take(call.node.name, size, "workspace", f"{_FIRST}{place}")
+        if first:
+            self.meter.step()
+        gradients = zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False)
+        for number, ((place, fresh), size) in enumerate(gradients, 1):
             if incoming is None or fresh:
                 buffer = self.allocate(operands[place], size)
                 if operands[place] in self.parameters and self.execution.transposes_gradient(call):
@@ -69,9 +78,11 @@ class Reverse:
                 again.append((name, buffer))
             else:
                 self.gradients[name] = buffer
-        is_repeated = incoming in self.repeated
-        needed = self.execution.repeated_bytes if is_repeated else self.execution.backward_bytes
-        self.meter.mark(call.node.name, workspace=needed(call))
+            if number < len(buffers):
+                self.meter.mark(call.node.name, workspace=buffers[number - 1])
+        self.meter.mark(call.node.name, workspace=buffers[-1])
+        for place in range(len(first)):
+            self.meter.drop(f"{_FIRST}{place}")
         return again
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:

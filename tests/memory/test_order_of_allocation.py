@@ -1,0 +1,81 @@
+"""The order in which a kernel's results and buffers are allocated: which gaps the allocator is left with follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import graphflops
+from graphflops.memory.allocator import MIB, Allocator
+from graphflops.memory.replay import replay
+from graphflops.report import Held, Report, Timeline
+
+
+class Called(nn.Module):
+    """A function of its operand."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function, self.scale = function, nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x * self.scale)
+
+
+def analyzed(module: nn.Module, x: torch.Tensor) -> Report:
+    program = graphflops.capture(module.to("meta"), (x,))
+    training = graphflops.Training(optimizer="none", loss="given")
+    return graphflops.analyze(program, execution="eager", training=training)
+
+
+def found(report: Report, name: str, kind: str) -> list[Held]:
+    return [held for held in report.memory.held if (held.name, held.kind) == (name, kind)]
+
+
+def test_a_result_is_allocated_before_the_buffer_of_its_kernel() -> None:
+    allocator = Allocator()
+    held = (Held("conv", "workspace", 0, 0, 20 * MIB), Held("conv", "value", 0, 1, 12 * MIB))
+    replay(Timeline((0, 1), held), [one.bytes for one in held], allocator)
+    assert [*allocator.segments.values()] == [12 * MIB, 20 * MIB]
+
+
+def test_the_operand_of_a_convolution_gets_its_gradient_before_the_weight() -> None:
+    x = torch.empty(8, 32, 56, 56, device="meta", dtype=torch.bfloat16)
+    scaled = Called(functional.silu)
+    report = analyzed(nn.Sequential(scaled, nn.Conv2d(32, 64, 3, padding=1, bias=False)).bfloat16(), x)
+    turn = report.memory.gradients_from or 0
+    first, second = (held for held in found(report, "conv2d", "workspace") if held.first >= turn)
+    (gradient,) = found(report, "p_1_weight", "gradient")
+    assert first.last < gradient.first == second.first
+    copies = (x.numel() + 64 * 32 * 9 + 8 * 64 * 56 * 56) * 2  # operand, weight and result with channels last
+    assert first.bytes == copies
+
+
+def test_a_copy_of_an_operand_is_made_before_the_result() -> None:
+    x = torch.empty(4, 32, 28, 28, device="meta").to(memory_format=torch.channels_last)
+    report = analyzed(Called(lambda x: torch.softmax(x, 1)), x)
+    (copy,) = (
+        held
+        for held in found(report, "softmax", "workspace")
+        if held.first < (report.memory.gradients_from or 0)
+    )
+    (result,) = found(report, "softmax", "value")
+    assert copy.bytes == x.nbytes
+    assert copy.first < result.first == copy.last
+
+
+def test_the_positions_of_a_max_pooling_are_allocated_once() -> None:
+    x = torch.empty(2, 8, 16, 16, device="meta")
+    report = analyzed(Called(lambda x: functional.max_pool2d(x, 2)), x)
+    positions = 2 * 8 * 8 * 8 * 8  # an int64 for each result
+    assert [held.bytes for held in report.memory.held if held.bytes == positions] == [positions]
+
+
+def test_tensors_of_a_formula_are_allocated_one_by_one_before_the_gradient() -> None:
+    x = torch.empty(64, 64, device="meta")
+    report = analyzed(Called(lambda x: x.pow(3.0)), x)
+    buffers = found(report, "pow_1", "workspace")  # `gradient * (3 * x.pow(2))`: the power and three times it
+    assert [held.bytes for held in buffers] == [x.nbytes, x.nbytes]
