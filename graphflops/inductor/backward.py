@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
-from graphflops.inductor.joint_graph import JointGraph, Op, OpKind
+from graphflops.inductor.gradient_lowering import GradientLowering
 from graphflops.inductor.library_calls import reshaped_operands
+from graphflops.inductor.norm_gradients import normalisation, softmax
 from graphflops.inductor.padding import padded_columns, padded_rows
 from graphflops.memory import kernels
 from graphflops.tensor import TensorType
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from graphflops.graph import Graph
     from graphflops.inductor.forward import ForwardLowering, Lowered
+    from graphflops.inductor.joint_graph import JointGraph, OpKind
 
 _FLOAT_BYTES = 4
 _MOST_SEPARATE = 8  # gradients of one call that are operators of their own
@@ -28,34 +31,24 @@ _FUSIBLE = frozenset(
 )
 
 
-class BackwardLowering:
+class BackwardLowering(GradientLowering):
     """Appends the operators of the gradients to a joint graph. gradient: by value, the tensor that is its gradient."""
 
     def __init__(
         self, graph: Graph, forward: ForwardLowering, joint: JointGraph, seeds: Iterable[str]
     ) -> None:
-        self.joint, self.forward = joint, forward
-        self.values = forward.values
+        super().__init__(forward, joint)
         stored = [entry for entry in graph.inputs if entry.role == "parameter"]
         first = {entry.target: entry.name for entry in reversed(stored)}
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
         self.wanted = {entry.name for entry in graph.inputs}
         self.gradient: dict[str, str] = {}
-        self.count = 0
         for name in seeds:
             value = self.values.get(name)
             if name not in self.gradient and isinstance(value, TensorType) and value.requires_grad:
                 tangent = self.new(name, value.like().nbytes)
                 self.gradient[name] = tangent
                 joint.tangents[tangent] = None
-
-    def new(self, name: str, size: Dim) -> str:
-        """A new tensor that holds a gradient of a value."""
-        self.count += 1
-        tensor = f"gradient {self.count} of {name}"
-        self.joint.sizes[tensor] = size
-        self.joint.labels[tensor] = (name, "gradient")
-        return tensor
 
     def lower(self, lowered: Lowered) -> None:
         """Append the gradients of one call."""
@@ -90,40 +83,23 @@ class BackwardLowering:
         before = self.gradient.get(name)
         if before is not None:
             both = self.new(name, self.joint.sizes[before])
-            self.add(lowered, "pointwise", (both,), (before, tensor))
+            self.add(lowered, "pointwise", (both,), (before, tensor), self.forward.elements(name))
             tensor = both
         self.gradient[name] = tensor
-
-    def add(
-        self,
-        lowered: Lowered,
-        kind: OpKind,
-        outputs: Sequence[str],
-        reads: Iterable[str],
-        elements: int | None = None,
-        **more: Any,
-    ) -> None:
-        """Append one operator of a call's gradients."""
-        call = lowered.call
-        given = tuple(dict.fromkeys(reads))
-        if elements is None:
-            names = [*(name or "" for name in call.node.outputs), *call.tensors(self.values)]
-            elements = max((self.forward.elements(name) for name in names), default=0)
-        more.setdefault("is_gradient", True)
-        self.joint.add(Op(kind, tuple(outputs), given, elements, call.row, call.node.name, **more), {})
 
     def compute(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:
         """Append what computes the gradients of these operands, by place."""
         call = lowered.call
         kind = call.node.operator.kind
-        special: Callable[[Lowered, Sequence[str], Mapping[int, str]], None] | None = {
+        kinds: Mapping[str, Callable[[Lowered, Sequence[str], Mapping[int, str]], None]] = {
             "product": self.product,
             "convolution": self.convolution,
             "attention": self.attention,
-            "normalisation": self.normalisation,
-            "softmax": self.softmax,
+            "normalisation": partial(normalisation, self),
+            "softmax": partial(softmax, self),
             "gather": self.gather,
-        }.get(kind)
+        }
+        special = kinds.get(kind)
         if special is not None and not call.estimate.regions:
             special(lowered, incoming, fresh)
         elif kind in _FUSIBLE and not call.estimate.regions:
@@ -138,26 +114,6 @@ class BackwardLowering:
                 workspace=self.workspace(lowered),
                 allocates=True,
             )
-
-    def workspace(self, lowered: Lowered) -> Dim:
-        """Bytes that a kernel of the gradients needs beside what it reads and writes."""
-        gradient = lowered.call.gradient
-        return 0 if gradient is None else gradient.estimate.workspace
-
-    def read(self, lowered: Lowered) -> list[str]:
-        """Operands and results that the gradients of a call read."""
-        gradient = lowered.call.gradient
-        assert gradient is not None
-        operands = [lowered.operands[place] for place in sorted(gradient.operands)]
-        return operands + [
-            lowered.results[place] for place in sorted(gradient.results) if place < len(lowered.results)
-        ]
-
-    def elements(self, tensor: str, name: str) -> int:
-        """Elements of the gradient of a value."""
-        value = self.values[name]
-        assert isinstance(value, TensorType)
-        return self.joint.number(prod(value.shape))
 
     def pointwise(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:
         """Each gradient from those of the results; summed up for an operand that was broadcast."""
@@ -176,9 +132,12 @@ class BackwardLowering:
         wide = max((self.forward.elements(name or "") for name in call.node.outputs), default=0)
         is_narrowed = call.node.operator.kind in ("elementwise", "comparison", "logic")
         for place, tensor in fresh.items():
-            count = self.elements(tensor, operands[place])
+            count = self.elements(operands[place])
             if count < wide and (is_narrowed or call.node.operator.name in ("expand", "repeat")):
-                self.add(lowered, "reduction", (tensor,), (*incoming, *read), elements=wide, kept=count)
+                kind = self.values[operands[place]]
+                is_inner = isinstance(kind, TensorType) and kind.rank > 1 and kind.shape[-1] == 1
+                reads = (*incoming, *read)
+                self.add(lowered, "reduction", (tensor,), reads, wide, kept=count, is_inner=is_inner)
             else:
                 self.add(lowered, "pointwise", (tensor,), (*incoming, *read), elements=count)
 
@@ -219,9 +178,9 @@ class BackwardLowering:
         wide = self.forward.elements(call.node.outputs[0] or "")
         for place, tensor in fresh.items():
             if names[place] in added:
-                count = self.elements(tensor, names[place])
+                count = self.elements(names[place])
                 kind: OpKind = "reduction" if count < wide else "pointwise"
-                self.add(lowered, kind, (tensor,), incoming[:1], elements=wide, kept=count)
+                self.add(lowered, kind, (tensor,), incoming[:1], wide, kept=count, is_inner=False)
                 continue
             others = [operands[other] for other in factors if other != place]
             reads = [*incoming[:1], *others]
@@ -256,10 +215,20 @@ class BackwardLowering:
             )
         wide = self.forward.elements(call.node.outputs[0] or "")
         names = call.tensors(self.values)
+        is_inner = self.forward.is_inner(of_images=True)
         for place, tensor in fresh.items():
             if place >= 2:
-                kept = self.elements(tensor, names[place])
-                self.add(lowered, "reduction", (tensor,), incoming[:1], elements=wide, kept=kept)
+                kept = self.elements(names[place])
+                self.add(
+                    lowered,
+                    "reduction",
+                    (tensor,),
+                    incoming[:1],
+                    wide,
+                    kept=kept,
+                    is_inner=is_inner,
+                    in_order=False,
+                )
 
     def attention(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:
         """One call for all gradients of a fused kernel."""
@@ -297,7 +266,7 @@ class BackwardLowering:
         names = lowered.call.tensors(self.values)
         for place, tensor in fresh.items():
             use = ("query", "key", "value", "scores")[min(place, 3)]
-            count = self.elements(tensor, names[place])
+            count = self.elements(names[place])
             element = self.joint.number(sizes[made[use]]) // _FLOAT_BYTES
             kind: OpKind = "pointwise" if count >= element else "reduction"
             self.add(
@@ -307,44 +276,8 @@ class BackwardLowering:
                 (made[use],),
                 elements=element,
                 kept=count if kind == "reduction" else 0,
+                is_inner=False,
             )
-
-    def normalisation(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:
-        """Two sums of each group, the gradient of the operand, and sums over all groups for weight and bias."""
-        call = lowered.call
-        names = call.tensors(self.values)
-        statistics = lowered.beside.get("statistics")
-        wide = self.forward.elements(names[0])
-        weight = lowered.operands[1:2]
-        normed = (*incoming[:1], *lowered.operands[:1], *([statistics] if statistics else []))
-        for place, tensor in fresh.items():
-            count = self.elements(tensor, names[place])
-            if place > 0:
-                reads = normed if place == min(1, len(names) - 1) else incoming[:1]
-                self.add(lowered, "reduction", (tensor,), reads, elements=wide, kept=count)
-                continue
-            sums: tuple[str, ...] = ()
-            if statistics:
-                size = self.joint.sizes[statistics]
-                sums = (self.new(names[0], size),)
-                kept = self.joint.number(size) // (2 * _FLOAT_BYTES)
-                self.add(lowered, "reduction", sums, (*normed, *weight), elements=wide, kept=kept)
-                self.add(lowered, "pointwise", (tensor,), (*normed, *weight, *sums), elements=wide)
-            else:
-                stored = lowered.operands[1:]
-                self.add(lowered, "pointwise", (tensor,), (*incoming[:1], *stored), elements=wide)
-
-    def softmax(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:
-        """The sum of each row of gradient times result, and the gradient."""
-        statistics = lowered.beside["statistics"]
-        size = self.joint.sizes[statistics]
-        wide = self.forward.elements(lowered.call.tensors(self.values)[0])
-        reads = (*incoming[:1], *self.read(lowered))
-        for tensor in fresh.values():
-            sums = self.new(lowered.call.node.name, size)
-            kept = self.joint.number(size) // (2 * _FLOAT_BYTES)
-            self.add(lowered, "reduction", (sums,), reads, elements=wide, kept=kept)
-            self.add(lowered, "pointwise", (tensor,), (*reads, sums), elements=wide)
 
     def gather(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:
         """The rows' gradients are summed into a table of zeros, in float32, which is then converted."""
@@ -353,12 +286,13 @@ class BackwardLowering:
         for place, tensor in fresh.items():
             value = self.values[names[place]]
             assert isinstance(value, TensorType)
-            count = self.elements(tensor, names[place])
+            count = self.elements(names[place])
             zeros = self.new(names[place], prod(value.shape) * _FLOAT_BYTES)
             summed = self.new(names[place], 0)  # the same memory
             self.add(lowered, "pointwise", (zeros,), (), elements=count, is_alone=True)
+            rows = self.forward.elements(lowered.call.node.outputs[0] or "")
             self.add(
-                lowered, "pointwise", (summed,), (zeros, *incoming, *indices), elements=count, is_alone=True
+                lowered, "pointwise", (summed,), (zeros, *incoming, *indices), elements=rows, is_alone=True
             )
             self.add(lowered, "pointwise", (tensor,), (zeros, summed), elements=count)
 

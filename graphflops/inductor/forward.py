@@ -23,18 +23,24 @@ _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "c
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
 _FLOAT_BYTES = 4
 _ALIGNED = 8  # channels and columns of operands of tensor cores in half precision
+_IMAGE_RANK = 4
 _WINDOW = "#1"  # an argument by place
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """What a call became. operands, results: tensors by place; beside: what its gradient reads beside these, by use."""
+    """What a call became. operands, results: tensors by place; beside: what its gradient reads beside these, by use.
+
+    parts: of operands of which it reads parts, bytes by part. outer: operands whose last axis is not innermost.
+    """
 
     call: PricedCall
     operands: tuple[str, ...]
     results: tuple[str, ...]
     beside: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, Dim]] = field(default_factory=dict)
+    outer: frozenset[str] = frozenset()
 
 
 class ForwardLowering(Lowering):
@@ -44,19 +50,35 @@ class ForwardLowering(Lowering):
         """Append the operators of one call."""
         names = call.tensors(self.values)
         operands = tuple(self.tensor(name) for name in names)
-        self.parts = {
-            tensor
-            for name, tensor in zip(names, operands, strict=True)
-            if self.elements(name) < self.elements(self.root.get(name, name))
-        }
+        self.parts = self.parts_read(call, names, operands)
+        self.outer = frozenset(
+            tensor for name, tensor in zip(names, operands, strict=True) if self.is_outer(name)
+        )
         made = [name for name in call.node.outputs if isinstance(self.values.get(name or ""), TensorType)]
         results = tuple(name for name in made if name is not None)
         if call.in_place and results:
             self.overwrite(call, operands, results[0])
-            return Lowered(call, operands, (results[0],))
+            return Lowered(call, operands, (results[0],), {}, self.parts, self.outer)
         fresh = [name for name in results if self.root.get(name) == name]
         beside = self.computed(call, operands, fresh) if fresh else {}
-        return Lowered(call, operands, tuple(self.tensor(name) for name in results), beside)
+        made_of = tuple(self.tensor(name) for name in results)
+        return Lowered(call, operands, made_of, beside, self.parts, self.outer)
+
+    def parts_read(
+        self, call: PricedCall, names: Sequence[str], operands: Sequence[str]
+    ) -> dict[str, dict[str, Dim]]:
+        """By tensor of which a call reads only parts, bytes by part; of a table it reads the rows that it returns."""
+        found: dict[str, dict[str, Dim]] = {}
+        whole: set[str] = set()
+        for place, (name, tensor) in enumerate(zip(names, operands, strict=True)):
+            out = next(iter(call.node.outputs), None)
+            if call.node.operator.kind == "gather" and place == 0 and out is not None:
+                found.setdefault(tensor, {})[out] = self.nbytes(out)
+            elif self.elements(name) < self.elements(self.root.get(name, name)):
+                found.setdefault(tensor, {})[name] = self.nbytes(name)
+            else:
+                whole.add(tensor)
+        return {tensor: read for tensor, read in found.items() if tensor not in whole}
 
     def overwrite(self, call: PricedCall, operands: Sequence[str], out: str) -> None:
         """An in-place call makes a new tensor; what shares the memory reads that one from now on."""
@@ -100,14 +122,18 @@ class ForwardLowering(Lowering):
             recomputable=again,
             is_random=kind == "random",
             reads_twice=twice,
+            has_window=kind == "resampling",
         )
         return {}
 
-    def kept_statistics(self, call: PricedCall, operands: Sequence[str], rows: int, size: Dim) -> str:
+    def kept_statistics(
+        self, call: PricedCall, operands: Sequence[str], rows: int, size: Dim, *, is_inner: bool
+    ) -> str:
         """Append the reduction that a normalisation or softmax starts with: its tensor of statistics."""
         name = f"{call.node.name} statistics"
         space = max(self.elements(use) for use in call.tensors(self.values))
-        self.add(call, "reduction", (name,), operands[:1], sizes={name: size}, elements=space, kept=rows)
+        order = {"is_inner": is_inner, "in_order": call.node.operator.name != "batch_norm"}
+        self.add(call, "reduction", (name,), operands[:1], {name: size}, space, kept=rows, **order)
         self.joint.labels[name] = (call.node.name, "saved")
         return name
 
@@ -130,7 +156,9 @@ class ForwardLowering(Lowering):
             given = arguments.get("shape")
             rows = prod(x.shape[: -len(given)]) if isinstance(given, tuple) and given else prod(x.shape[:-1])
         size = 2 * _FLOAT_BYTES * rows
-        statistics = self.kept_statistics(call, operands, self.joint.number(rows), size)
+        operator = call.node.operator
+        is_inner = self.is_inner(of_images=operator.is_of_images or "group" in operator.name)
+        statistics = self.kept_statistics(call, operands, self.joint.number(rows), size, is_inner=is_inner)
         sizes = {made[0]: self.normed_bytes(made[0])}
         self.add(call, "pointwise", made[:1], (*operands, statistics), sizes=sizes)
         for name in made[1:]:  # moments that the call itself returns
@@ -149,12 +177,12 @@ class ForwardLowering(Lowering):
         """The maximum and the sum of each row, and then the result; of a loss a sum over the rows."""
         x = self.values[call.tensors(self.values)[0]]
         assert isinstance(x, TensorType)
-        axis = call.node.arguments().get("axis", 1 if call.node.operator.kind == "loss" else -1)
-        width = x.shape[axis] if isinstance(axis, int) and -x.rank <= axis < x.rank else 1
+        axis = _axis(call, x.rank)
+        width = 1 if axis is None else x.shape[axis]
         space = self.joint.number(prod(x.shape))
         rows = space // max(self.joint.number(width), 1)
         size = 2 * _FLOAT_BYTES * (x.numel // width if width != 0 else 0)
-        statistics = self.kept_statistics(call, operands, rows, size)
+        statistics = self.kept_statistics(call, operands, rows, size, is_inner=self.is_last_axis(call))
         if call.node.operator.kind == "loss":
             self.add(call, "reduction", made, (*operands, statistics), elements=space, kept=1)
         else:
@@ -164,10 +192,23 @@ class ForwardLowering(Lowering):
             self.add(call, "pointwise", made, (*operands[:1], statistics), {made[0]: size}, space)
         return {"statistics": statistics}
 
+    def is_last_axis(self, call: PricedCall) -> bool:
+        """Whether the rows of a softmax or loss are along the last axis."""
+        x = self.values[call.tensors(self.values)[0]]
+        assert isinstance(x, TensorType)
+        return _axis(call, x.rank) == x.rank - 1
+
     def reduction(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
         """A sum, mean or the like."""
-        space = max(self.elements(name) for name in call.tensors(self.values))
-        self.add(call, "reduction", made, operands, elements=space, kept=self.elements(made[0]))
+        names = call.tensors(self.values)
+        space = max(self.elements(name) for name in names)
+        x, out = self.values[names[0]], self.values[made[0]]
+        assert isinstance(x, TensorType)
+        assert isinstance(out, TensorType)
+        is_inner = self.is_inner(of_images=x.rank >= _IMAGE_RANK) and not _keeps_last(call, x, out)
+        self.add(
+            call, "reduction", made, operands, elements=space, kept=self.elements(made[0]), is_inner=is_inner
+        )
         return {}
 
     def dropout(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
@@ -189,7 +230,7 @@ class ForwardLowering(Lowering):
         spatial = out.shape[2:] if out.rank > 2 else out.shape[-1:]
         if operator.name.startswith(("adaptive", "global")) and all(size == 1 for size in spatial):
             return self.reduction(call, operands, made)
-        self.add(call, "pointwise", made[:1], operands[:1], recomputable=False)
+        self.add(call, "pointwise", made[:1], operands[:1], recomputable=False, has_window=True)
         if operator.name != "max_pool":
             return {}
         window = arguments.get(_WINDOW, 1)
@@ -200,7 +241,28 @@ class ForwardLowering(Lowering):
         if call.gradient is None:
             return {}
         self.add(
-            call, "pointwise", (kept,), operands[:1], sizes={kept: out.numel * width}, recomputable=False
+            call,
+            "pointwise",
+            (kept,),
+            operands[:1],
+            sizes={kept: out.numel * width},
+            recomputable=False,
+            has_window=True,
         )
         self.joint.labels[kept] = (call.node.name, "saved")
         return {"positions": kept}
+
+
+def _axis(call: PricedCall, rank: int) -> int | None:
+    """The axis of the rows of a softmax or loss."""
+    axis = call.node.arguments().get("axis", 1 if call.node.operator.kind == "loss" else -1)
+    return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None
+
+
+def _keeps_last(call: PricedCall, x: TensorType, out: TensorType) -> bool:
+    """Whether a reduction leaves the last axis as it is."""
+    if out.rank == x.rank:
+        return bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
+    axes = call.node.arguments().get("axes")
+    given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
+    return bool(given) and all(isinstance(axis, int) and axis % x.rank < x.rank - 1 for axis in given)

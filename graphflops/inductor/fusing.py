@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -76,16 +77,32 @@ def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
     return groups.kernels(outputs)
 
 
+def run_together(one: Op, other: Op) -> bool:
+    """Whether one kernel can run both: over the same elements, or over what a reduction reads or leaves.
+
+    What a reduction reads is visited in its order where the elements that it adds up lie side by side, row after row.
+    """
+    if not one.is_fusible or not other.is_fusible:
+        return False
+    if bool(one.kept) == bool(other.kept):
+        return (one.elements, one.kept) == (other.elements, other.kept)
+    loop, rows = (other, one) if one.kept else (one, other)
+    return loop.elements == rows.kept or (rows.is_inner and rows.in_order and loop.elements == rows.elements)
+
+
 class _Groups:
-    """Joins stored operators. A group that reads another has a greater depth: joining at equal depth makes no circle."""
+    """Joins stored operators. A group that reads another has a greater depth: joining at equal depth makes no circle.
+
+    loops: by group, the operator that says over what the kernel loops: a reduction, if it has one.
+    """
 
     def __init__(self) -> None:
         self.members: list[list[Op]] = []
         self.depth: list[int] = []
         self.joined: list[int] = []
-        self.kept: list[int] = []  # elements that the reductions of a group keep; 0 without one
+        self.loops: list[Op] = []
         self.maker: dict[str, int] = {}
-        self.readers: dict[str, list[int]] = {}
+        self.readers: dict[tuple[str, str], list[int]] = {}  # by tensor and part
         self.first: list[int] = []  # by group, the number of its first operator
 
     def found(self, group: int) -> int:
@@ -99,58 +116,51 @@ class _Groups:
         makers = list(dict.fromkeys(self.found(self.maker[name]) for name in op.reads if name in self.maker))
         deepest = max((self.depth[group] for group in makers), default=0)
         near = [group for group in makers if self.depth[group] == deepest]
-        fitting = [group for group in near if self.fits(group, op)]
-        kinds = {self.kept[group] for group in fitting if self.kept[group]}
-        if len(fitting) < len(near) or len(kinds) > 1:
-            deepest, fitting = deepest + 1, []
+        if not self.fit([*near], op):
+            deepest, near = deepest + 1, []
         group = self.new(op, deepest)
-        for other in fitting:
+        for other in near:
             self.join(other, group)
         self.join_readers(op, group)
         self.maker.update(dict.fromkeys(op.outputs, group))
 
     def join_readers(self, op: Op, group: int) -> None:
-        """Join a group with others of its depth that read the same tensors."""
-        for name in (name for name in op.reads if name not in op.parts):
-            for reader in dict.fromkeys(map(self.found, self.readers.get(name, ())[-_FARTHEST:])):
+        """Join a group with others of its depth that read the same tensors, or the same parts of them."""
+        for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
+            for reader in dict.fromkeys(map(self.found, self.readers.get(key, ())[-_FARTHEST:])):
                 own = self.found(group)
                 is_near = group - self.first[reader] <= _FARTHEST
-                if (
-                    reader != own
-                    and is_near
-                    and self.depth[reader] == self.depth[own]
-                    and self.fits(reader, op)
-                ):
-                    kinds = {self.kept[reader], self.kept[own]} - {0}
-                    if len(kinds) < 2:
-                        self.join(reader, own)
-            self.readers.setdefault(name, []).append(group)
+                is_open = reader != own and is_near and self.depth[reader] == self.depth[own]
+                if is_open and self.fit([reader], op) and run_together(self.loops[reader], self.loops[own]):
+                    self.join(reader, own)
+            self.readers.setdefault(key, []).append(group)
 
-    def fits(self, group: int, op: Op) -> bool:
-        """Whether an operator runs over the same elements as a group that it can be part of."""
-        first = self.members[group][0]
-        if not op.is_fusible or not first.is_fusible:
+    def fit(self, groups: Sequence[int], op: Op) -> bool:
+        """Whether an operator can run in one kernel with all of these groups."""
+        loops = [self.loops[group] for group in groups]
+        if any(len(self.members[group]) >= _MOST_MEMBERS for group in groups):
             return False
-        if first.elements != op.elements or len(self.members[group]) >= _MOST_MEMBERS:
-            return False
-        return not op.kept or not self.kept[group] or self.kept[group] == op.kept
+        return all(run_together(one, op) for one in loops) and all(
+            run_together(one, other) for one, other in pairwise(loops)
+        )
 
     def new(self, op: Op, depth: int) -> int:
         self.members.append([op])
         self.depth.append(depth)
         self.joined.append(len(self.joined))
-        self.kept.append(op.kept)
+        self.loops.append(op)
         self.first.append(len(self.first))
         return len(self.joined) - 1
 
     def join(self, group: int, other: int) -> None:
-        """Put the members of one group into another, which runs over the same elements."""
+        """Put the members of one group into another that can run in the same kernel."""
         other = self.found(other)
         if group == other:
             return
         self.joined[other] = group
         self.members[group] += self.members[other]
-        self.kept[group] = self.kept[group] or self.kept[other]
+        if self.loops[other].kept:
+            self.loops[group] = self.loops[other]
         self.first[group] = min(self.first[group], self.first[other])
 
     def kernels(self, outputs: Container[str]) -> list[Kernel]:

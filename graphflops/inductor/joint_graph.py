@@ -6,7 +6,7 @@ fused kernel accepts is two products with a softmax between them. Views are none
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.dims import evaluate
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.report import HeldKind
 
 OpKind = Literal["pointwise", "reduction", "extern"]
+_UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
 _SOME_SIZE = 97  # of a size without a value, where tensors are compared
 
 
@@ -30,8 +31,13 @@ class Op:
     is_gradient: whether it depends on the gradients of the results. recomputable: whether the partitioner may compute it
     again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
     a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
-    library allocates the results, so that they take no memory that is free. reads_twice: whether its formula has what it
-    reads more than once. parts: tensors of which it reads a part. views: those that it reads in another shape.
+    library allocates the results, so that they take no memory that is free.
+    reads_twice: whether its formula has what it reads more than once. has_window: whether each element is computed from a
+    window of what it reads. instructions: for each element, as inductor counts them. parts: by tensor of which it reads
+    parts only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the
+    innermost in memory, as it reads them. is_inner: whether what a reduction adds up is along the last axis. in_order:
+    whether a loop over what a reduction reads visits one row after the other. computes: what it reads that is not stored,
+    and so computed inside of its kernel.
     """
 
     kind: OpKind
@@ -49,8 +55,14 @@ class Op:
     is_alone: bool = False
     allocates: bool = False
     reads_twice: bool = False
-    parts: frozenset[str] = frozenset()
+    has_window: bool = False
+    parts: Mapping[str, Mapping[str, Dim]] = field(default_factory=dict)
     views: frozenset[str] = frozenset()
+    is_inner: bool = True
+    in_order: bool = True
+    outer: frozenset[str] = frozenset()
+    instructions: int = 2
+    computes: tuple[str, ...] = ()
 
     @property
     def is_fusible(self) -> bool:
@@ -92,6 +104,8 @@ class JointGraph:
         return self.number(self.sizes.get(name, 0))
 
     def add(self, op: Op, sizes: Mapping[str, Dim]) -> None:
-        """Append an operator with the sizes of what it makes."""
+        """Append an operator with the sizes of what it makes; a sum of a few elements is computed without a loop."""
+        if op.kept and op.elements < _UNROLLED * op.kept:
+            op = replace(op, kind="pointwise", elements=op.kept, kept=0)
         self.ops.append(op)
         self.sizes.update(sizes)

@@ -24,7 +24,11 @@ class Lowering:
         self.values, self.training = execution.values, execution.training
         self.root = execution.owners()
         self.recomputed = graph.graph.recomputed if self.training else {}
-        self.parts: set[str] = set()  # tensors of which the call that is lowered reads a part
+        # Of what the call that is lowered reads, tensors of which it reads parts: bytes by part.
+        self.parts: dict[str, dict[str, Dim]] = {}
+        # Of these, tensors whose last axis is not the innermost in memory.
+        self.outer: frozenset[str] = frozenset()
+        self.of_libraries: set[str] = set()  # results that libraries made
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
         self.channels_last = prefers_channels_last(
             execution.calls, self.values, len(graph.graph.inputs), training=self.training
@@ -44,6 +48,17 @@ class Lowering:
         """Elements of a value."""
         value = self.values.get(name)
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
+
+    def is_inner(self, *, of_images: bool = False) -> bool:
+        """Whether the last axis of a tensor is the innermost in memory: of images, channels may be."""
+        return not (of_images and self.channels_last)
+
+    def is_outer(self, name: str) -> bool:
+        """Whether the last axis of a value is not the innermost in memory; what inductor itself stores lies in order."""
+        strides = self.execution.layouts.known.get(name)
+        if self.channels_last or not strides or strides[-1] in (0, 1):
+            return False
+        return name not in self.root or self.root[name] != name or name in self.of_libraries
 
     def nbytes(self, name: str) -> Dim:
         """Bytes of a value."""
@@ -65,7 +80,12 @@ class Lowering:
         given = tuple(dict.fromkeys(reads))
         if elements is None:
             elements = max((self.elements(name) for name in call.node.outputs if name), default=0)
-        more.setdefault("parts", frozenset(self.parts.intersection(given)))
+        if self.parts:
+            more.setdefault("parts", {name: self.parts[name] for name in given if name in self.parts})
+        if self.outer:
+            more.setdefault("outer", self.outer.intersection(given))
+        if kind == "extern":
+            self.of_libraries.update(outputs)
         more.setdefault("recomputable", kind != "extern")
         more.setdefault("must_recompute", call.node.name in self.recomputed)
         self.joint.add(Op(kind, tuple(outputs), given, elements, call.row, call.node.name, **more), sizes)

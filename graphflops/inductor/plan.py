@@ -16,6 +16,7 @@ from graphflops.inductor.joint_graph import JointGraph
 from graphflops.inductor.ordering import lowest_peak
 from graphflops.inductor.partition import Partition
 from graphflops.inductor.realizing import realized
+from graphflops.inductor.splits import in_steps
 from graphflops.memory.fast_path import LAYER
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.memory.runs import Runs
@@ -112,7 +113,8 @@ def _compiled(
     joint: JointGraph, ops: Sequence[Op], given: Mapping[str, None], outputs: Mapping[str, None]
 ) -> CompiledGraph:
     stored, computed_again = realized(ops, outputs)
-    order = lowest_peak(fused(stored, outputs), joint.bytes, given, outputs)
+    steps = [step for op in stored for step in in_steps(op, joint)]
+    order = lowest_peak(fused(steps, outputs), joint.bytes, given, outputs)
     return CompiledGraph(order, given, outputs, computed_again)
 
 

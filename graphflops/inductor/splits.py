@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.inductor.joint_graph import Op
+
+if TYPE_CHECKING:
+    from graphflops.inductor.joint_graph import JointGraph
+
 _MULTIPROCESSORS, _THREADS = 132, 2048  # of an H200; others have about as many
 _LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
 _LEAST, _MOST = (each * _MULTIPROCESSORS * _THREADS for each in (_LEAST_EACH, _MOST_EACH))
@@ -44,3 +52,33 @@ def _each(results: int, length: int, threads: int) -> int:
             if near > 0 and length % near == 0:
                 return max(near, _LEAST_EACH)
     return max(wanted, 1)
+
+
+def _is_inner(op: Op, joint: JointGraph) -> bool:
+    """Whether more of the tensors that a reduction reads in full have the elements that it adds up side by side than not."""
+    if not op.is_inner or not op.outer:
+        return op.is_inner
+    full = [
+        name
+        for name in op.reads
+        if joint.number(joint.inputs.get(name, 0)) + joint.bytes(name) >= op.elements
+    ]
+    return 2 * sum(name in op.outer for name in full) < len(full)
+
+
+def in_steps(op: Op, joint: JointGraph) -> list[Op]:
+    """The operators that a reduction is split into; another operator as it is. What a step leaves gets a size."""
+    if not op.kept:
+        return [op]
+    op = replace(op, is_inner=_is_inner(op, joint))
+    lengths = split_lengths(op.kept, op.elements // op.kept, is_inner=op.is_inner)
+    found: list[Op] = []
+    for place, (results, _) in enumerate(lengths[:-1]):
+        made = tuple([f"{name}, step {place + 1}" for name in op.outputs])
+        joint.sizes.update(
+            (part, joint.bytes(name) // op.kept * results)
+            for part, name in zip(made, op.outputs, strict=True)
+        )
+        found.append(replace(op, outputs=made, kept=results, in_order=False))
+        op = Op("reduction", op.outputs, made, results, op.row, op.node, op.kept, is_gradient=op.is_gradient)
+    return [*found, op]

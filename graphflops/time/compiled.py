@@ -1,60 +1,37 @@
-"""Launches under torch.compile: kernels that inductor writes, and those of products, convolutions and attention."""
+"""Launches under torch.compile: the kernels of a program's plan, which inductor writes or libraries have."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from graphflops.inductor.layout_choice import prefers_channels_last
-from graphflops.time.concrete import OpenSizeError
+from graphflops.errors import DimError
+from graphflops.inductor.padding import padded_columns
+from graphflops.tensor import TensorType
 from graphflops.time.host import recurrent_steps
-from graphflops.time.inductor.backward import Backward
-from graphflops.time.inductor.forward import Forward
-from graphflops.time.inductor.kinds import is_view
-from graphflops.time.inductor.schedule import fused, kernel_of, loop_kernel, readers_of, reduction_kernel
-from graphflops.time.kernel import Convolution, Kernel, Product, Rows
+from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.launches import Launcher, Launches
-from graphflops.time.predict import bytes_of
+from graphflops.time.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from graphflops.memory.runs import Runs
+    from graphflops.inductor.joint_graph import Op
+    from graphflops.inductor.plan import Plan, Plans
     from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
-    from graphflops.time.inductor.nodes import Node, Recorder
 
-_HALF = 2  # bytes
-_ALIGNED, _WORTH_PADDING = 8, 2**30
-_CONTIGUOUS = {
-    "tn": "kn",
-    "nn": "kn",
-    "nt": "mn",
-    "tt": "mkn",
-}  # sizes of rows in memory, by layout of a product
-_WRITTEN = (
-    "elementwise",
-    "reduction",
-)  # what inductor writes of the kernels of a convolution: what adds a bias
-
-
-class _Plan(NamedTuple):
-    """The kernels of a graph. first: of the backward's nodes."""
-
-    recorder: Recorder
-    groups: Sequence[Sequence[Node]]
-    written: set[str]
-    first: int
-    calls: Sequence[PricedCall]
+# Families that inductor writes of the kernels of a convolution or attention: what adds a bias, a softmax.
+_WRITTEN = ("elementwise", "reduction", "softmax")
 
 
 class CompiledLauncher(Launcher):
     """Lowers the calls of a program as torch.compile runs them."""
 
     def __init__(
-        self, program: PricedProgram, values: Mapping[str, int], runs: Runs, costs: Mapping[str, float]
+        self, program: PricedProgram, values: Mapping[str, int], plans: Plans, costs: Mapping[str, float]
     ) -> None:
-        super().__init__(program, values, runs, costs)
-        self.plans: dict[tuple[PricedGraph, bool], _Plan] = {}
+        super().__init__(program, values, plans, costs)
+        self.plans = plans
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward after the checks of guards."""
@@ -75,85 +52,60 @@ class CompiledLauncher(Launcher):
         self, graph: PricedGraph, first: int, times: int, records: bool, *, is_backward: bool
     ) -> Iterator[Launches]:
         try:
-            plan = self._plan(graph, records)
-        except OpenSizeError:  # such as the number of nonzero elements: torch.compile ends its graph there
-            apart = (
-                self._backward(graph, first, times)
-                if is_backward
-                else self._forward(graph, first, times, records)
-            )
-            yield from apart
+            plan = self.plans.plan(graph, training=records)
+        except DimError:  # sizes that are too large to count with
+            yield Launches(first, None, 0.0, times)
             return
+        part = plan.backward if is_backward else plan.forward
+        assert part is not None
         phase = "backward" if is_backward else "recorded" if records else "inference"
-        fused_launch, library_call = (self.costs[f"compiled.{phase}.{kind}"] for kind in ("fused", "library"))
-        begin = {id(node) for node in plan.recorder.nodes[plan.first :]}
-        for group in plan.groups:
-            last = group[-1]
-            if (id(last) in begin) != is_backward:
+        cost = self.costs[f"compiled.{phase}.fused"]
+        written = Written(plan, self.sizes)
+        seen: set[tuple[str, bool]] = set()
+        for planned in part.kernels:
+            row = first + planned.row
+            if planned.is_written:
+                kernel = written.kernel(planned, part.computed_again)
+                yield Launches(row, None if kernel is None else (kernel,), cost, times)
                 continue
-            row = first + last.row
-            if last.is_fusible:
-                kernel = kernel_of(group, plan.written, plan.recorder)
-                yield Launches(row, (kernel,), fused_launch, times)
-                continue
-            kernels = last.kernels or ()
-            host = _calls(kernels) * library_call + recurrent_steps(kernels) * self.costs["recurrent_step"]
-            if last.kernels is None or last.kernels:
-                yield Launches(row, last.kernels, host, times)
-            if last.call is not None:
-                for inner, start, turns in self._nested(plan.calls[last.call], row, times):
-                    yield from self._launches(inner, start, turns, records, is_backward=is_backward)
+            op = planned.members[0]
+            if (op.node, op.is_gradient) not in seen:  # the kernels of a call run together
+                seen.add((op.node, op.is_gradient))
+                call = written.calls[op.node]
+                yield from self._of_library(call, op, graph, plan, row, times, phase)
 
-    def _plan(self, graph: PricedGraph, records: bool) -> _Plan:
-        found = self.plans.get((graph, records))
-        if found is None:
-            run = self.runs.of(graph)
-            is_last = prefers_channels_last(
-                run.calls, graph.values, len(graph.graph.inputs), training=records
+    def _of_library(
+        self, call: PricedCall, op: Op, graph: PricedGraph, plan: Plan, row: int, times: int, phase: str
+    ) -> Iterator[Launches]:
+        """What a library runs of a call, and the graphs that run inside it."""
+        if call.estimate.unknown:
+            yield Launches(row, None, 0.0, times)
+        elif not call.estimate.regions:
+            kernels = self._own(call, op, graph, plan)
+            cost = self.costs[f"compiled.{phase}.library"]
+            host = (
+                _calls(kernels or ()) * cost + recurrent_steps(kernels or ()) * self.costs["recurrent_step"]
             )
+            yield Launches(row, kernels, host, times)
+        for inner, start, turns in self._nested(call, row, times):
+            records = phase != "inference"
+            yield from self._launches(inner, start, turns, records, is_backward=phase == "backward")
 
-            def lower(call: PricedCall) -> tuple[Kernel, ...] | None:
-                return self._own(call, graph, is_backward=False, channels_last=is_last)
-
-            def lower_backward(call: PricedCall) -> tuple[Kernel, ...] | None:
-                return self._own(call, graph, is_backward=True, channels_last=is_last)
-
-            forward = Forward(graph, run, self.sizes, lower, channels_last=is_last)
-            recorder, first = forward.recorder, len(forward.recorder.nodes)
-            kept = set(graph.graph.returned)
-            if records:
-                Backward(forward, graph.graph.seeds, self.parameters, lower_backward)
-            groups = fused(recorder)
-            readers = readers_of(groups, recorder)
-            written = {
-                buffer
-                for index, group in enumerate(groups)
-                for node in group
-                for buffer in node.writes
-                if readers[buffer] - {index} or not readers[buffer] or buffer in kept
-            }
-            found = self.plans[graph, records] = _Plan(recorder, groups, written, first, run.calls)
-        return found
-
-    def _own(
-        self, call: PricedCall, graph: PricedGraph, *, is_backward: bool, channels_last: bool
-    ) -> tuple[Kernel, ...] | None:
-        """Of a call that is not fused; what is elementwise of it goes into its neighbours."""
-        layouts = self.runs.of(graph).layouts
-        kernels = self._lowered(call, graph, layouts, is_backward=is_backward)
-        if kernels is None or is_view(call):
-            return None if kernels is None else ()
+    def _own(self, call: PricedCall, op: Op, graph: PricedGraph, plan: Plan) -> tuple[Kernel, ...] | None:
+        """The kernels of a call that inductor does not write."""
+        kernels = self._lowered(call, graph, plan.execution.layouts, is_backward=op.is_gradient)
+        if kernels is None:
+            return None
         kind = call.node.operator.kind
+        if kind == "product":
+            return _padded(call, [kernel for kernel in kernels if kernel.family == "matmul"], plan)
         if kind == "attention":
-            return tuple([_written(kernel) for kernel in kernels if _is_left(kernel)])
+            return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
         if kind != "convolution":
-            kept = [kernel for kernel in kernels if kind != "product" or kernel.family == "matmul"]
-            return tuple([part for kernel in kept for part in _padded(kernel)])
-        fused = (*_WRITTEN, "copy") if channels_last else _WRITTEN
+            return kernels
+        fused = (*_WRITTEN, "copy") if plan.channels_last else _WRITTEN
         own = [kernel for kernel in kernels if kernel.family not in fused]
-        return tuple(
-            [part for kernel in own for part in (_image_kernels(kernel) if channels_last else (kernel,))]
-        )
+        return tuple([part for kernel in own for part in _image_kernels(kernel, plan)])
 
 
 def _calls(kernels: Sequence[Kernel]) -> int:
@@ -162,28 +114,10 @@ def _calls(kernels: Sequence[Kernel]) -> int:
     return convolutions or len(kernels)
 
 
-def _is_left(kernel: Kernel) -> bool:
-    """Whether a kernel of an attention is one of its own: what is between the products goes into the softmax."""
-    if kernel.family == "copy":
-        return kernel.dtype not in ("float32", "bool")
-    return kernel.family not in ("elementwise", "reduction")
-
-
-def _written(kernel: Kernel) -> Kernel:
-    """A kernel of an unfused attention as inductor writes it."""
-    if kernel.family == "softmax" and isinstance(kernel.sizes, Rows):
-        elements = kernel.sizes.rows * kernel.sizes.columns
-        return reduction_kernel(elements, 2, kernel.read_bytes, kernel.written_bytes)
-    if kernel.family == "copy":
-        elements = kernel.written_bytes // int(bytes_of("float32"))
-        return loop_kernel(elements, 1, kernel.read_bytes, kernel.written_bytes)
-    return kernel
-
-
-def _image_kernels(kernel: Kernel) -> list[Kernel]:
+def _image_kernels(kernel: Kernel, plan: Plan) -> list[Kernel]:
     """A convolution with channels innermost; the gradient of its weight is copied into the order of the weight."""
     sizes = kernel.sizes
-    if not isinstance(sizes, Convolution):
+    if not isinstance(sizes, Convolution) or not plan.channels_last:
         return [kernel]
     own = replace(kernel, sizes=replace(sizes, channels_last=True))
     lies_alike = set(sizes.filter) == {1} or sizes.channels == sizes.groups
@@ -193,27 +127,18 @@ def _image_kernels(kernel: Kernel) -> list[Kernel]:
     return [own, Kernel("copy", kernel.dtype, 0, 0, nbytes, nbytes, variant="strided")]
 
 
-def _padded(kernel: Kernel) -> list[Kernel]:
-    """A product with rows and columns padded to what tensor cores can load, where that is worth a copy."""
-    sizes = kernel.sizes
-    if not isinstance(sizes, Product) or sizes.batch > 1 or sizes.m * sizes.n * sizes.k < _WORTH_PADDING:
-        return [kernel]
-    width = int(bytes_of(kernel.dtype))
-    if width != _HALF:  # float32 runs without tensor cores
-        return [kernel]
-    m, n, k = (
-        -(-size // _ALIGNED) * _ALIGNED if axis in _CONTIGUOUS[sizes.layout] else size
-        for axis, size in (("m", sizes.m), ("n", sizes.n), ("k", sizes.k))
-    )
-    if (m, n, k) == (sizes.m, sizes.n, sizes.k):
-        return [kernel]
-    copied = [
-        width * rows * columns
-        for rows, columns, is_changed in (
-            (m, k, (m, k) != (sizes.m, sizes.k)),
-            (n, k, (n, k) != (sizes.n, sizes.k)),
+def _padded(call: PricedCall, kernels: Sequence[Kernel], plan: Plan) -> tuple[Kernel, ...]:
+    """Products with the columns of their weight padded to what tensor cores can load, where the plan says so."""
+    values = plan.execution.values
+    columns = padded_columns(call, values)
+    weight = values.get(call.tensors(values)[1]) if columns is not None else None
+    if columns is None or not isinstance(weight, TensorType):
+        return tuple(kernels)
+    own, found = weight.shape[0], []
+    for kernel in kernels:
+        assert isinstance(kernel.sizes, Product)
+        m, n, k = (
+            columns if size == own else size for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k)
         )
-        if is_changed
-    ]
-    copies = [loop_kernel(size // width, 1, size, size) for size in copied]
-    return [*copies, replace(kernel, sizes=replace(sizes, m=m, n=n, k=k))]
+        found.append(replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k)))
+    return tuple(found)

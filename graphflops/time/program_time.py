@@ -73,8 +73,10 @@ def _launcher(
 ) -> Launcher:
     """What lowers the program to kernels under an execution."""
     if execution == "compiled":
+        from graphflops.inductor.plan import Plans
         from graphflops.time.compiled import CompiledLauncher
 
+        assert isinstance(runs, Plans)
         return CompiledLauncher(program, values, runs, costs)
     return Launcher(program, values, runs, costs)
 

@@ -9,8 +9,8 @@ from torch import nn
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.devices import complete, device
+from graphflops.inductor.plan import Plans
 from graphflops.inductor.splits import split_lengths
-from graphflops.memory.runs import Runs
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher
@@ -60,7 +60,7 @@ def launcher(module: nn.Module, *inputs: torch.Tensor, training: bool = False) -
     priced = price(graph, bind(graph, {}, {}), training=options)
     host = complete(device("h200")).host
     assert host is not None
-    return CompiledLauncher(priced, {}, Runs((), is_eager=False), host.seconds)
+    return CompiledLauncher(priced, {}, Plans(priced), host.seconds)
 
 
 def families(launches):
