@@ -59,14 +59,13 @@ def role_of(call: Call) -> Role | None:
 
 
 class Product(NamedTuple):
-    """A matrix product: the operand that gives the rows, the one that gives the columns, and the axis that is summed over,
-    counted from the end, in each.
+    """A matrix product: the operand that gives the rows, the one that gives the columns, and the axis of the first that is
+    summed over, counted from the end.
     """
 
     left: str
     right: str
     left_axis: int = -1
-    right_axis: int = -2
 
 
 def product_of(call: Call) -> Product | None:
@@ -76,8 +75,7 @@ def product_of(call: Call) -> Product | None:
     left, right = call.value("a"), call.value("b")
     if not left or not right:
         return None
-    turned = [bool(call.argument(name, 0)) for name in ("turn_a", "turn_b")]
-    return Product(left, right, -2 if turned[0] else -1, -1 if turned[1] else -2)
+    return Product(left, right, -2 if call.argument("turn_a", 0) else -1)
 
 
 def _einsum(call: Call) -> Product | None:
@@ -90,10 +88,9 @@ def _einsum(call: Call) -> Product | None:
     if not result or len(summed) != 1 or (result[-1] in a) == (result[-1] in b):
         return None
     (letter,) = summed
-    places = a.index(letter) - len(a), b.index(letter) - len(b)
     if result[-1] in b:
-        return Product(names[0], names[1], *places)
-    return Product(names[1], names[0], *reversed(places))
+        return Product(names[0], names[1], a.index(letter) - len(a))
+    return Product(names[1], names[0], b.index(letter) - len(b))
 
 
 def axis_of(call: Call, rank: int) -> int | None:

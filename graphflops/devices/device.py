@@ -103,7 +103,6 @@ class Device:
     clock_hz: Positive | None = None
     power_watts: Positive | None = None
     l2_bytes: Count | None = None
-    l2_bandwidth: Positive | None = None
     links: tuple[Link, ...] = ()
     launch: Launch | None = None
     host: Host | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.tensor import DTYPES
 from graphflops.time import predict_attention, predict_products, predict_traffic
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.kernel import Attention, Convolution, Exchange, Kernel, Product, Recurrence
@@ -29,16 +30,6 @@ _EXCHANGE_SETUP = 15e-6
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
 _CELL = 1.5e-6  # seconds of the elementwise part of a recurrent step
 _RECURRENCE = 1.6  # the library may fuse all steps into one kernel
-_BYTES = {
-    "bool": 1,
-    "int64": 8,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
-    "int16": 2,
-    "uint8": 1,
-    "int8": 1,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +211,8 @@ def matrix_peak(dtype: str, device: Device) -> float | None:
 
 
 def bytes_of(dtype: str) -> float:
-    """Bytes of an element; 4 where the name does not tell."""
-    if dtype in _BYTES:
-        return _BYTES[dtype]
-    if dtype.startswith("float8"):
-        return 1
-    return 2 if "16" in dtype else 0.5 if dtype.endswith("int4") else 4
+    """Bytes of an element; 4 where no element type has the name, as of TF32."""
+    return DTYPES[dtype].bits / 8 if dtype in DTYPES else 4
 
 
 def _seconds(flops: int, peak: float | None, share: float) -> float:
