@@ -120,3 +120,11 @@ def test_a_call_that_cannot_run_is_the_error_of_its_line() -> None:
     assert found.lines[1].cost is not None
     assert repr(found) == "<Overview 3 models, 1 failed>"
     assert "a stride of 0" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "option", [["--by", "op"], ["--top", "3"], ["--sweep", "ids[1]=2,4"], ["--price-per-hour", "3"]]
+)
+def test_options_of_one_report_are_refused(option: list[str]) -> None:
+    result = run("a.pt2", "b.onnx", *option)
+    assert (result.exit_code, option[0] in result.stderr) == (2, True)

@@ -90,7 +90,7 @@ def analyze(
         _per_item(ctx, models, per, form, output, given)
         return
     if len(models) > 1:
-        _overview(ctx, models, {**cut, "sweep": sweeps or None}, form, output, strict, given)
+        _overview(ctx, models, form, output, strict, given)
     else:
         _one(ctx, models[0], cut, sweeps, form, output, strict, price_per_hour, given)
 
@@ -148,10 +148,15 @@ def _per_item(
     from graphflops.render.per_item import listing
 
     form = formats.chosen("Listing", form, output)
-    other = {name: ctx.params[name] for name in ("by", "depth", "top", "strict", "price_per_hour")}
-    formats.refuse("Listing", form, {**other, "sweep": ctx.params["sweeps"] or None})
+    _refuse_others(ctx, "Listing", form, "strict")
     content = listing(files.report_of(models[0], **given).per(axis), exact=form in ("json", "csv"))
     files.write(formats.render(content, form, **files.screen(output)), output)
+
+
+def _refuse_others(ctx: click.Context, kind: str, form: str, *more: str) -> None:
+    """Raises OptionError for options of a whole report of one model, where something else is written."""
+    others = {name: ctx.params[name] for name in ("by", "depth", "top", "price_per_hour", *more)}
+    formats.refuse(kind, form, {**others, "sweep": ctx.params["sweeps"] or None})
 
 
 def _exit(ctx: click.Context, report: Report, strict: bool) -> None:
@@ -164,15 +169,14 @@ def _exit(ctx: click.Context, report: Report, strict: bool) -> None:
 def _overview(
     ctx: click.Context,
     models: tuple[str, ...],
-    single: dict[str, object],
     form: str | None,
     output: str | None,
     strict: bool,
     given: dict[str, Any],
 ) -> None:
-    """A line for each model. single: options that are for one model only."""
+    """A line for each model."""
     form = formats.chosen("Overview", form, output)
-    formats.refuse("Overview", form, single)
+    _refuse_others(ctx, "Overview", form)
     from graphflops.contradictions import contradicted
     from graphflops.limits import next_analysis
     from graphflops.loading import import_rules

@@ -69,21 +69,31 @@ def _time_limit() -> click.Option:
 
 
 def _memory_limit() -> click.Option:
-    def keep(ctx: click.Context, param: click.Parameter, text: str | None) -> None:
-        from graphflops.budget.amounts import amount
-
-        try:
-            ctx.meta[_MEMORY] = None if text is None else amount(text, "B")
-        except ValueError as error:
-            raise click.BadParameter(str(error), ctx, param) from None
+    def keep(ctx: click.Context, param: click.Parameter, size: int | None) -> None:
+        ctx.meta[_MEMORY] = size
 
     return click.Option(
         ["--memory-limit"],
-        metavar="BYTES",
+        type=BytesOption(),
         expose_value=False,
         callback=keep,
         help="Stop with an error where the process takes more address space, such as 2GiB.",
     )
+
+
+class BytesOption(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes: `1GB`, `512 MiB`."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse one."""
+        from graphflops.budget.amounts import amount
+
+        try:
+            return amount(value, "B")
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class SizeOption(click.ParamType):  # type: ignore[type-arg]

@@ -20,21 +20,6 @@ _MEMORY = None if os.name == "nt" else "4GB"
 _FURTHER = ("calls", "modules", "findings")
 
 
-class Amount(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes: `1GB`."""
-
-    name = "BYTES"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse one."""
-        from graphflops.budget.amounts import amount
-
-        try:
-            return amount(value, "B")
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command(cls=options.Command)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.option(
@@ -52,9 +37,8 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
               help="That one file may take. Default: 60.")  # fmt: skip
 @click.option(
     "--memory",
-    type=Amount(),
+    type=options.BytesOption(),
     default=_MEMORY,
-    metavar="BYTES",
     help="Address space that one file may take. Default: 4GB, where the system can limit it.",
 )
 @click.option(

@@ -10,15 +10,6 @@ from graphflops.commands import files, options
 from graphflops.render import formats
 
 
-def _bytes(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    from graphflops.budget.amounts import amount
-
-    try:
-        return None if text is None else amount(text, "B")
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
 @click.command(cls=options.Command)
 @click.argument("model", type=click.Path())
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1.")
@@ -64,8 +55,7 @@ def _bytes(ctx: click.Context, param: click.Parameter, text: str | None) -> int 
 )
 @click.option(
     "--memory-limit",
-    metavar="BYTES",
-    callback=_bytes,
+    type=options.BytesOption(),
     help="Memory that the run may use, such as 2GiB. Default: what is free.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs and weights.")
