@@ -6,9 +6,10 @@ call, the lines of code that were running and the modules they belong to. From t
 - The arguments of a module's forward live until it returns: whoever called the module holds them.
 - A local variable holds its value until the variable is assigned again or its function returns. `x = self.act(x)` frees the
   old `x` when the line is done, not when `act` has read it.
-- A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins.
+- A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins. A cache of keys and
+  values, which begins with empty tensors that the first ones are joined to, holds them to the end.
 
-Only the text of the lines is read, with regular expressions; no source file is opened and nothing is evaluated. Functions
+Only the text of the lines is read; no source file is opened and nothing is evaluated. Functions
 that are not a module's forward leave no frames in an export. Of their values, those that are read twice, multiplied with one
 another or given to a module are taken to be in local variables until the function returns; the others are free after their
 last use.
@@ -20,6 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from graphflops.memory.line_parts import line_parts
 from graphflops.memory.statements import (
     BATCHED_PRODUCTS,
     JOINED,
@@ -29,20 +31,23 @@ from graphflops.memory.statements import (
     calls_variable,
     chained_name,
     code_lines,
+    collects_results,
     dictionary_of_mask,
     first_argument,
     has_dtype,
     is_next_turn,
+    is_same_variable,
     is_spelled,
     is_weights,
-    keeps_results,
     receiver,
+    takes_first,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.graph import Node
+    from graphflops.memory.line_parts import Part
 
 
 @dataclass(slots=True)
@@ -53,7 +58,8 @@ class _Frame:
     variables: what each local variable holds. opening: the line of its first call, and the next line of the stack then.
     hidden: what functions that the statement calls have made. locals: those of them that their variables must hold.
     weights: probabilities of attentions that modules called by the statement returned. returned: that the frame returns.
-    chain: the variable whose methods are called, one a line.
+    chain: the variable whose methods are called, one a line. parts: the statements of a line of several, and part: the one
+    that runs. ran: how often it has run what it runs last. inside: the module that the last call is part of.
     """
 
     line: CodeLine
@@ -67,6 +73,30 @@ class _Frame:
     locals: set[str] = field(default_factory=set)
     weights: list[str] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
+    parts: Sequence[Part] = ()
+    part: int = 0
+    ran: int = 0
+    inside: str = ""
+
+    def start(self, line: CodeLine, place: int) -> None:
+        """Begin a line, or its next statement."""
+        self.first, self.ran, self.inside = place, 0, ""
+        if line is not self.line or not self.parts:
+            self.parts, self.part = line_parts(line.text), 0
+        else:
+            self.part = (self.part + 1) % len(self.parts)
+        self.line = line._replace(text=self.parts[self.part].text) if self.parts else line
+
+    def ends_part(self, node: Node, child: str) -> bool:
+        """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
+        part, after = self.parts[self.part], self.parts[(self.part + 1) % len(self.parts)]
+        is_done = self.ran >= part.times and (not child or child != self.inside)
+        return is_done or (not part.spells(node, child) and after.spells(node, child))
+
+    def count(self, node: Node, child: str) -> None:
+        if not child or child != self.inside:
+            self.ran += self.parts[self.part].ends_with(node, child)
+        self.inside = child
 
     @property
     def is_module(self) -> bool:
@@ -85,18 +115,24 @@ class _Frame:
         return self.line.number != lines[0].number and tuple(lines[:2]) == tuple(self.opening)
 
 
-def held_until(nodes: Sequence[Node], memory_of: Mapping[str, str]) -> dict[str, int]:
+def held_until(
+    nodes: Sequence[Node], memory_of: Mapping[str, str], is_empty: Callable[[str], bool]
+) -> dict[str, int]:
     """For each tensor that Python refers to past its last use: the position of the last call during which it does.
 
     nodes: the calls in program order. memory_of: by value, the value whose memory it shares. Keys are such owners.
+    is_empty: whether a value is a vector without elements.
     """
-    return _References(nodes, memory_of).found()
+    return _References(nodes, memory_of, is_empty).found()
 
 
 class _References:
     """Follows the functions that run, call by call."""
 
-    def __init__(self, nodes: Sequence[Node], memory_of: Mapping[str, str]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], memory_of: Mapping[str, str], is_empty: Callable[[str], bool]
+    ) -> None:
+        self.is_empty = is_empty
         self.nodes = nodes
         self.memory_of = memory_of
         self.until: dict[str, int] = {}
@@ -118,6 +154,7 @@ class _References:
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
             self.hold_joined(node, place)
+            self.hold_cached(node)
             self.hold_mask_arguments()
             self.hold_locals(node, lines)
             if node.operator.kind == "softmax" or self.keeps_distribution(node):
@@ -138,8 +175,20 @@ class _References:
         if lines is not self.lines:
             self.change(lines, place)
             self.lines = lines
-        for frame in frames:
+        for depth, frame in enumerate(frames):
+            if frame.parts:
+                self.follow_parts(frame, depth, place)
             frame.last = place
+
+    def follow_parts(self, frame: _Frame, depth: int, place: int) -> None:
+        """Close the statement that was done before a call, where a line has several."""
+        node = self.nodes[place]
+        own = f"{frame.line.module}." if frame.line.module else ""
+        child = self.frames[depth + 1].line.module.removeprefix(own) if depth + 1 < len(self.frames) else ""
+        if place > frame.first and frame.ends_part(node, child):
+            self.assign(frame)
+            frame.start(frame.line, place)
+        frame.count(node, child)
 
     def change(self, lines: Sequence[CodeLine], place: int) -> None:
         """Leave the functions that do not go on, close a statement that is done, enter new functions."""
@@ -152,11 +201,12 @@ class _References:
         self.leave(shared, place - 1)
         if frames:
             frame, line = frames[-1], lines[len(frames) - 1]
-            if frame.line.number != line.number or is_repeated:
+            if frame.line.number != line.number or (is_repeated and not frame.parts):
                 self.assign(frame)
-                frame.line, frame.first = line, place
+                frame.start(line, place)
         for depth in range(len(frames), len(lines)):
             frames.append(_Frame(lines[depth], lines[depth : depth + 2], place, place, place))
+            frames[-1].start(lines[depth], place)
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
         """How many of the frames go on; all above one whose line has changed have returned."""
@@ -194,11 +244,15 @@ class _References:
         names = assigned_names(frame.line.text) or chained_name(frame.line.text, frame.chain)
         frame.chain = receiver(frame.line.text) or (frame.chain if names else "")
         assigned = self.assigned(frame, names)
-        if names and keeps_results(frame.line):
+        if collects_results(frame.line.text):
             frame.variables[f"#{frame.last}"] = assigned[0]
         for name, values in zip(names, assigned, strict=True):
-            self.hold(frame.variables.get(name, ()), frame.last)
+            for old in [key for key in frame.variables if is_same_variable(key, name)]:
+                self.hold(frame.variables.pop(old), frame.last)
             frame.variables[name] = values
+        for name, other in frame.parts[frame.part].rest if frame.parts else ():
+            self.hold(frame.variables.get(name, ()), frame.last)
+            frame.variables[name] = frame.variables.get(other, ())
         frame.hidden, frame.locals, frame.weights = set(), set(), []
 
     def let_go(self, frame: _Frame) -> None:
@@ -206,7 +260,10 @@ class _References:
 
         The variable has got that value on a line in between, which the export does not record.
         """
-        name = first_argument(frame.line.text)
+        text = frame.line.text
+        name = first_argument(text) or (
+            "hidden_states" if text.endswith("(") and calls_variable(text) else ""
+        )
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
         if not held:
             return
@@ -226,10 +283,17 @@ class _References:
         if not names:
             return []
         results = tuple(name for name in self.nodes[frame.last].outputs if name is not None)
+        results = results[:1] if takes_first(frame.line.text) else results
         read_later = self.read_later(frame)
         first = (*results, *read_later)
         if len(names) == 1:
-            return [(*first, *frame.weights) if names[0].endswith("outputs") else first]
+            if not names[0].endswith("outputs"):
+                return [first]
+            if not calls_variable(
+                frame.line.text
+            ):  # a loop over layers returns what it collects, not the last one
+                frame.returned = [*frame.weights]
+            return [(*first, *frame.weights)]
         for values in (results, read_later):
             if len(values) == len(names):
                 return [(value,) for value in values]
@@ -264,6 +328,11 @@ class _References:
         joins = node.operator.name in ("cat", "stack") and self.frames
         if joins and JOINED.search(self.frames[-1].line.text):
             self.frames[-1].variables[f"#{place}"] = tuple(value for _, value in node.uses())
+
+    def hold_cached(self, node: Node) -> None:
+        """A cache of keys and values begins empty; what is joined to it lives as long as the program that has the cache."""
+        if node.operator.name == "cat" and any(self.is_empty(value) for value in node.reads()):
+            self.hold([name for name in node.outputs if name is not None], len(self.nodes) - 1)
 
     def keeps_distribution(self, node: Node) -> bool:
         """Whether probabilities go through a call as they are, or scaled."""

@@ -51,7 +51,12 @@ class Run:
     @cached_property
     def held_until(self) -> Mapping[str, int]:
         """By owner of memory that Python's frames hold past its last use: the last call during which they do."""
-        return held_until([_with_lines(call) for call in self.calls], self.owners)
+        return held_until([_with_lines(call) for call in self.calls], self.owners, self.is_empty)
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a value is a vector without elements, as `torch.tensor([])` is."""
+        value = self.layouts.values.get(name)
+        return isinstance(value, TensorType) and value.shape == (0,)
 
 
 class Runs:

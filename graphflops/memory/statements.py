@@ -25,14 +25,20 @@ _ASSIGNMENT = re.compile(
     r"([A-Za-z_][\w.]*(?:\[[^\]=]*\])?(?:\s*,\s*[*A-Za-z_][\w.]*)*),?\s*(?::[^=]+)?(?:[-+*/@|&]|//)?=(?!=)"
 )
 _STATEMENT_WORDS = ("return", "if", "elif", "for", "while", "with", "assert", "del", "raise", "yield")
-_FIRST_ARGUMENT = re.compile(r"[^=(]*=\s*[\w.]+(?:\[\w+\])?\(\s*(\w+)\s*[,)]")
+_FIRST_ARGUMENT = re.compile(r"[^=(]*=\s*[\w.]+(?:\[\w+\])?\(\s*(?:\w+\s*=\s*)?(\w+)\s*[,)]")
 _CONDITION = re.compile(
     r"^(?:for|while|if|elif|else|with)\b.*?:\s+(?=[A-Za-z_]\w*\s*=(?!=))"
 )  # before a statement on its line
 _CALLEE = re.compile(r"[^=]*=\s*([\w.]+)\(")
 _METHOD = re.compile(r"([A-Za-z_]\w*)\.\w+\([^()]*\)?$")
+_EXPRESSION = re.compile(r"([A-Za-z_]\w*)\..*\)(?:\.\w+)?$")
+_KEYWORD = re.compile(r"\w+=[^=\s][^,]*,(?:$| *\w+=)")  # arguments of a call, on a line of their own
+_BRACKETS = re.compile(r"\([^()]*\)")
+_FIELD = re.compile(r"\)(?:\.values|\[0\])\)?$")
+_MODULE = re.compile(r"self\.\w+\([^()]*\)$")
 _MASK_OF_DICTIONARY = re.compile(r"create_\w*masks?\(\*\*(\w+)")
-_KEEPS_RESULTS = re.compile(r"modeling_deberta(?:_v2)?\.py$")
+_COLLECTING = re.compile(r"\w+, (?!last_)\w*att\w* = \w*(?:layer|block)\w*\(")
+_NO_VARIABLES = ("self", "torch", "nn", "F")
 _WEIGHTS = re.compile(r"attn|attention|prob|weight")
 JOINED = re.compile(r"(?:cat|concat|stack|hstack|vstack)\(\s*(\w)")
 _SYMBOLS = {
@@ -98,19 +104,51 @@ def assigned_names(text: str) -> tuple[str, ...]:
     text = _CONDITION.sub("", text)
     if text.startswith(_STATEMENT_WORDS) and not re.match(r"\w+\s*=", text):
         return ()
+    if "," in text and _KEYWORD.match(_outside_brackets(text)):
+        return ()
     match = _ASSIGNMENT.match(text)
     return tuple(name.strip().lstrip("*") for name in match[1].split(",")) if match else ()
 
 
+def _outside_brackets(text: str) -> str:
+    """A line without what stands in round brackets."""
+    before = ""
+    while before != text:
+        before, text = text, _BRACKETS.sub("", text)
+    return text
+
+
 def receiver(text: str) -> str:
-    """The variable whose method a line calls, where the line is the first of an expression of several: `x.view(...)`."""
+    """The variable whose method a line calls, where the line is the first of an expression of several: `x.view(...)`.
+
+    Of a module's result (`self.query(x)`), the module: the variable's name begins with its own (`query_layer`).
+    """
+    if _MODULE.match(text):
+        return text.partition("(")[0]
     match = _METHOD.match(text)
-    return match[1] if match and match[1] not in ("self", "torch") else ""
+    return match[1] if match and match[1] not in _NO_VARIABLES else ""
 
 
 def chained_name(text: str, name: str) -> tuple[str, ...]:
-    """The variable that a chain of methods, one a line, is taken to be assigned to: the one that it begins with."""
-    return (name,) if name and text.startswith(".") else ()
+    """The variable that an expression in lines of its own is taken to be assigned to: the one that it begins with.
+
+    name: the variable that a chain of methods, one a line, began with.
+    """
+    if name and text.startswith("."):
+        return (name,)
+    match = _EXPRESSION.match(text)
+    is_whole = match is not None and text.count("(") == text.count(")")
+    return (match[1],) if match and is_whole and match[1] not in _NO_VARIABLES else ()
+
+
+def takes_first(text: str) -> bool:
+    """Whether a statement takes the first of several results: `x.max(dim=1).values`."""
+    return _FIELD.search(text) is not None
+
+
+def is_same_variable(key: str, name: str) -> bool:
+    """Whether `key` stands for the variable `name`: it is its name, or the module whose result the variable is named for."""
+    return key == name or (key.startswith("self.") and name.startswith(key[len("self.") :]))
 
 
 def calls_variable(text: str) -> bool:
@@ -130,9 +168,9 @@ def is_weights(name: str) -> bool:
     return bool(_WEIGHTS.search(name))
 
 
-def keeps_results(line: CodeLine) -> bool:
-    """Whether a loop over layers keeps the results of all: DeBERTa's model asks its encoder for them in every call."""
-    return "layer_module(" in line.text and bool(_KEEPS_RESULTS.search(line.file))
+def collects_results(text: str) -> bool:
+    """Whether a statement of a loop takes the attention weights of each layer beside its result: a list gets all of both."""
+    return _COLLECTING.match(text) is not None
 
 
 def has_dtype(node: Node) -> bool:

@@ -1,0 +1,174 @@
+"""What Python holds by the form of its statements: predicted from an export, against the same modules run eagerly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+from graphflops.memory.line_parts import line_parts
+from graphflops.memory.statements import assigned_names, collects_results, takes_first
+from tests.memory.test_frames import WIDTH, LiveBytes
+
+# ruff: noqa: E702, E701, RUF100 (several statements a line: what is tested)
+
+
+class OneLine(nn.Module):
+    """Statements of one line are done one after the other: `y` is held to the end, the first `x` is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (
+            nn.Linear(WIDTH, 2 * WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(4 * WIDTH, WIDTH),
+        )
+
+    # fmt: off
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sin(x); y = torch.relu(self.a(x)); x = self.b(x); z = torch.cat([y, x], -1); z = torch.cat([z, x], -1); return torch.tanh(self.c(z))  # noqa: E501
+    # fmt: on
+
+
+class LoopOfOneLine(nn.Module):
+    """The variable of a loop holds its value until the turn is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(3))
+
+    # fmt: off
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cos(x); h = x
+        for layer in self.layers: h = torch.relu(layer(torch.cat([x, h, h], -1)))
+        return torch.tanh(h)
+    # fmt: on
+
+
+class Chains(nn.Module):
+    """`key = (self.key(x).view(...)...)` over lines: the export does not name the variable, which holds the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    # fmt: off
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query_layer = (
+            self.query(x)
+            .view(8, 16, 4, 16)
+            .transpose(1, 2)
+        )
+        key_layer = (
+            self.key(x)
+            .view(8, 16, 4, 16)
+            .transpose(1, 2)
+        )
+        scores = torch.sin(query_layer) @ torch.sin(key_layer).transpose(-1, -2)
+        value = self.value(x)
+        joined = torch.cat([value, value], -1)
+        joined = torch.cat([joined, joined], -1)
+        return torch.tanh(joined), scores
+    # fmt: on
+
+
+class Largest(nn.Module):
+    """`max` makes positions too; who takes `.values` drops them with the statement."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sin(x)
+        x = x.view(8, 4, 4, WIDTH)
+        y = x.max(dim=2).values
+        z = torch.cat([y] * 12, -1)
+        return torch.tanh(z)
+
+
+class Wrapped(nn.Module):
+    """Arguments on lines of their own are no assignments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def of(self, hidden: torch.Tensor, scale: float) -> torch.Tensor:
+        return self.inner(hidden) * scale
+
+    # fmt: off
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.of(
+            hidden=self.norm(x), scale=2.0,
+        )
+        z = torch.cat([y] * 6, -1)
+        return torch.tanh(z)
+    # fmt: on
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.keys: list[torch.Tensor] = []
+
+    def update(self, key: torch.Tensor) -> torch.Tensor:
+        self.keys.append(torch.cat([torch.tensor([]), key], -2))
+        return self.keys[-1]
+
+
+class Cached(nn.Module):
+    """Each layer's keys stay in a cache that begins empty, to the end of the program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        cache = Cache()
+        for layer in self.layers:
+            x = layer(x)
+            x = cache.update(x) * 2
+        x = torch.cat([x, x], -1)
+        return torch.tanh(x)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [OneLine(), LoopOfOneLine(), Chains(), Largest(), Wrapped(), Cached()],
+    ids=["one line", "loop of one line", "chains", "largest", "wrapped", "cached"],
+)
+def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
+    x = torch.randn(8, 16, WIDTH)
+    report = graphflops.analyze(torch.export.export(module, (x,)), execution="eager")
+    with torch.no_grad(), LiveBytes((x, dict(module.named_parameters()))) as ran:
+        module(x)
+    assert report.totals.peak_bytes - x.nbytes == ran.peak
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("x = self.act(x)", []),
+        ("a = f(x); b = a @ a.mT; c = b", [("a = f(x)", ("",)), ("b = a @ a.mT", ("matmul",))]),
+        ("for b in self.b: x = x + b(x) * 0.1", [("x = x + b(x) * 0.1", ("add",))]),
+        ("u = s.r[4](x, e); return s.o(u)", [("u = s.r[4](x, e)", ("r.4",)), ("return s.o(u)", ("o",))]),
+        ("a = f(x); b = torch.cat(", []),  # goes on in the next line
+        ("(" * 300 + "; a = f(x)", []),
+    ],
+)
+def test_the_statements_of_a_line(text: str, parts: list[tuple[str, tuple[str, ...]]]) -> None:
+    assert [(part.text, part.runs_last) for part in line_parts(text)] == parts
+
+
+def test_arguments_on_lines_of_their_own_assign_nothing() -> None:
+    assert assigned_names("hidden=self.norm(x, eps=1), scale=2.0") == ()
+    assert assigned_names("hidden=self.norm(x),") == ()
+    assert assigned_names("x=self.norm(x, eps=1)") == ("x",)
+
+
+def test_a_loop_that_takes_attention_weights_beside_results_collects_both() -> None:
+    assert collects_results("output_states, attn_weights = layer_module(")
+    assert not collects_results("hidden_states, last_attn_weights = layer_module(")
+    assert not collects_results("attn_output, attn_weights = attention_interface(")
+
+
+def test_one_of_several_results_is_taken() -> None:
+    assert takes_first("query = query.max(dim=3).values")
+    assert not takes_first("values, indices = query.max(dim=3)")
