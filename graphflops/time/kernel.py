@@ -119,7 +119,30 @@ class Chunks:
     longest: int
 
 
-Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunks]
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A pointwise kernel or copy that computes an address for each element.
+
+    axes: those that are left after axes in which all tensors lie alike are merged. tensors: read and written.
+    waste: bytes that are loaded for an element beside those of its operands. has_casts: of operands to another element type.
+    """
+
+    elements: int
+    axes: int
+    tensors: int
+    waste: float = 0.0
+    has_casts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A pooling: results, and positions of the window of each. In a gradient each element of the operand is a result."""
+
+    results: int
+    positions: float
+
+
+Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunks, Strided, Windows]
 
 
 @dataclass(frozen=True, slots=True)

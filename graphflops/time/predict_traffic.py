@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time import predict_reductions
-from graphflops.time.kernel import Chunks, Convolution, Rows
+from graphflops.time.kernel import Chunks, Convolution, Rows, Strided, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,9 @@ _BYTES_PER_CYCLE = (
 )
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
+_OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
+_MOST_PLACES = 256  # of an axis that are looked at
+_LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
 
@@ -43,8 +47,7 @@ def seconds(
         return rates["floor"] * 1e-6 + together, longest, traffic
     if isinstance(kernel.sizes, Rows) and predict_reductions.applies(kernel.sizes, rates):
         return *predict_reductions.seconds(kernel.sizes, traffic, rates, device), traffic
-    rate = rates.get("elements", _UNLIMITED)
-    elements = max(kernel.read_bytes, kernel.written_bytes) / width / (rate * cycles)
+    elements = _elements(kernel, width, rates) / cycles
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
     work = computed / (rates.get("work", _UNLIMITED) * cycles)
     rows = wait = 0.0
@@ -52,11 +55,51 @@ def seconds(
         rows = (
             kernel.sizes.rows * _warps(kernel) * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
         )
-        wait = kernel.sizes.columns * rates.get("column", 0.0) * 1e-9
+        columns = kernel.sizes.columns
+        if kernel.family == "reduction":  # several blocks share a longer row
+            columns = min(columns, _LONGEST)
+        wait = columns * rates.get("column", 0.0) * 1e-9
     elif isinstance(kernel.sizes, Convolution) and kernel.sizes.phase == "weight_gradient":
         work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic
+
+
+def _elements(kernel: Kernel, width: float, rates: Mapping[str, float]) -> float:
+    """Cycles that all elements take on one multiprocessor."""
+    each = 1 / rates.get("elements", _UNLIMITED)
+    match kernel.sizes:
+        case Strided(count, axes, tensors, waste, has_casts):
+            each += (axes - 1) * rates.get("axis", 0.0) + (tensors - 2) * rates.get("tensor", 0.0)
+            return count * (each + waste * rates.get("waste", 0.0) + has_casts * rates.get("cast", 0.0))
+        case Windows(count, positions):
+            return count * (each + positions * rates.get("position", 0.0))
+        case Convolution() as sizes if "position" in rates:
+            return _windows(sizes, each, rates)
+        case _:
+            return max(kernel.read_bytes, kernel.written_bytes) / width * each
+
+
+def _windows(sizes: Convolution, each: float, rates: Mapping[str, float]) -> float:
+    """Cycles of a depthwise convolution: a thread for each result. Square filters of 3 and 5 have kernels of their own."""
+    is_gradient = sizes.phase == "input_gradient"
+    result = sizes.image if is_gradient else sizes.result
+    count = sizes.batch * sizes.channels * prod(result)
+    taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
+    is_own = len(sizes.filter) == 2 and sizes.filter in _OWN_KERNELS
+    return count * (each + taps * rates["own" if is_own and "own" in rates else "position"])
+
+
+@lru_cache(maxsize=1024)
+def _inside(image: int, result: int, filter_: int) -> float:
+    """How many taps of a filter along an axis are inside of the image, on average."""
+    stride = max(1, round(image / max(result, 1)))
+    before = max(0, (result - 1) * stride + filter_ - image) // 2
+    total = 0
+    for place in range(min(result, _MOST_PLACES)):
+        start = place * stride - before
+        total += max(0, min(image, start + filter_) - max(0, start))
+    return total / max(1, min(result, _MOST_PLACES))
 
 
 def _repeats(kernel: Kernel) -> float:

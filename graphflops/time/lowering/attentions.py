@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Attention, Kernel, Product, Rows
+from graphflops.time.kernel import Attention, Kernel, Product, Rows, Strided
 from graphflops.time.lowering.moved import copy, elementwise, reduction
 from graphflops.time.lowering.products import Problem
 
@@ -109,11 +109,11 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
     before, after = [], []
     if is_masked:
         mask_bytes = mask.nbytes if mask else 0
-        before = [elementwise(scores, size + mask_bytes, size, scores.numel, variant="strided")]
+        before = [_masked(scores, size + mask_bytes)]
         after = [
             elementwise(scores, size, scores.numel),
             reduction(scores, batch * rows),
-            elementwise(scores, size, size, variant="strided"),
+            _masked(scores, size),
         ]
     first, second = (problem.kernel() for problem in _products(query, key, value))
     out = call.out
@@ -122,6 +122,12 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
         back
     )  # the probabilities are cast too, though nothing reads them
     return [*copies, *scaled, *ordered, first, *before, softmax, *after, second, *back]
+
+
+def _masked(scores: Tensor, read: int) -> Kernel:
+    """A pointwise kernel on scores and on a mask or on rows that all heads share."""
+    kernel = elementwise(scores, read, scores.full_bytes, scores.numel, variant="strided")
+    return replace(kernel, sizes=Strided(scores.numel, 2, 3))
 
 
 def _products(query: Tensor, key: Tensor, value: Tensor) -> tuple[Problem, Problem]:

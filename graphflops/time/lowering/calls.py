@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.attentions import attention
 from graphflops.time.lowering.collectives import collective
 from graphflops.time.lowering.convolutions import convolution
+from graphflops.time.lowering.losses import loss
 from graphflops.time.lowering.moved import (
     copy,
+    copy_to,
     elementwise,
     fill,
-    is_strided,
     of_rows,
+    pointwise,
     reduction,
     rows_kernel,
+    softmax_kernel,
 )
-from graphflops.time.lowering.norms import norm
+from graphflops.time.lowering.norms import is_weight_norm, norm, weight_norm
+from graphflops.time.lowering.pooling import pooling
 from graphflops.time.lowering.products import product
 from graphflops.time.lowering.recurrences import recurrent
 
@@ -50,9 +55,10 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None:
         return []
-    work = call.cost.vector_flops + call.cost.transcendentals
-    variant = "strided" if is_strided(call.operands, out) else ""
-    return [elementwise(out, call.cost.read_bytes, call.cost.written_bytes, work, variant=variant)]
+    each = 1 if call.operator.name in _BY_POLYNOMIAL else _TRANSCENDENTAL
+    work = call.cost.vector_flops + each * call.cost.transcendentals
+    kernel = pointwise(out, call.operands, call.cost.read_bytes, call.cost.written_bytes, work)
+    return [copy(out), kernel] if call.operator.word in _COPIED_FIRST else [kernel]
 
 
 def _cast(call: ConcreteCall) -> list[Kernel]:
@@ -60,12 +66,14 @@ def _cast(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None or not call.operands:
         return []
-    return [] if call.estimate.alias else [copy(call.operands[0], out.bits)]
+    return [] if call.estimate.alias else [copy_to(out, call.operands[0])]
 
 
 def _filled(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None or call.operator.name.startswith(("empty", "new_empty", "constant")):
+        return []
+    if call.operator.name == "scalar_tensor":  # a number of the CPU
         return []
     if call.operator.name == "copy":
         return [elementwise(out, call.cost.read_bytes, call.cost.written_bytes)]
@@ -73,9 +81,22 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
 
 
 def _pad(call: ConcreteCall) -> list[Kernel]:
-    """The result filled with the padding, then the operand copied into it."""
+    """The result filled with the padding, then the operand copied into it; without padding a copy."""
     out = call.out
-    return [] if out is None or not call.operands else [fill(out), copy(call.operands[0])]
+    if out is None or not call.operands:
+        return []
+    x = call.operands[0]
+    return [copy(x)] if out.numel == x.numel else [fill(out), copy(x)]
+
+
+def _rolled(call: ConcreteCall) -> list[Kernel]:
+    """A kernel for each axis."""
+    x = call.operands[0] if call.operands else None
+    if x is None:
+        return []
+    shifts = call.arguments.get("shifts", call.arguments.get("#1"))
+    count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
+    return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
 
 
 def _reduced(call: ConcreteCall) -> list[Kernel]:
@@ -85,6 +106,15 @@ def _reduced(call: ConcreteCall) -> list[Kernel]:
     x = call.operands[0]
     is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
     return [reduction(x, out.numel, is_inner=is_inner, bits=out.bits)]
+
+
+def _softmax(call: ConcreteCall) -> list[Kernel]:
+    """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
+    x, out = next(iter(call.operands), None), call.out
+    if x is None or out is None or not x.numel:
+        return []
+    in_order = [] if x.is_contiguous else [copy(x)]
+    return [*in_order, softmax_kernel(call, x, call.operator.name, x.full_bytes, out.full_bytes)]
 
 
 def _resampled(call: ConcreteCall) -> list[Kernel]:
@@ -109,16 +139,22 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None:
         return []
-    variant = "" if all(x.is_contiguous for x in call.operands) else "joined"
+    variant = "" if len(call.operands) < 2 else "cat"
+    if not all(x.is_contiguous for x in call.operands):
+        variant = "joined"
     return [Kernel("copy", out.dtype, 0, 0, call.cost.read_bytes, call.cost.written_bytes, variant=variant)]
 
 
 def _gathered(call: ConcreteCall) -> list[Kernel]:
-    """Rows of the result are read from anywhere in the table."""
+    """Rows of the result are read from anywhere in the table; of rows that do not align each element by itself."""
     out = call.out
     if out is None:
         return []
-    return [rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)]
+    kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
+    row = out.shape[-1] * out.bits // 8 if out.rank else 0
+    if call.operator.name != "index" or row % _ALIGNED == 0:
+        return [kernel]
+    return [replace(kernel, sizes=Strided(out.numel, 2, 3), variant="elements")]
 
 
 def _other(call: ConcreteCall) -> list[Kernel]:
@@ -126,6 +162,8 @@ def _other(call: ConcreteCall) -> list[Kernel]:
     like = call.out or next(iter(call.operands), None)
     if like is None:
         return []
+    if is_weight_norm(call):
+        return weight_norm(call)
     cost = call.cost
     work = cost.vector_flops + cost.transcendentals
     return [Kernel("other", like.dtype, cost.matrix_flops, work, cost.read_bytes, cost.written_bytes)]
@@ -141,7 +179,14 @@ def _dropout(call: ConcreteCall) -> list[Kernel]:
     ]
 
 
-_BY_NAME: Mapping[str, Lowering] = {"pad": _pad}
+_ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
+_TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
+_BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial
+_COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
+_BY_NAME: Mapping[str, Lowering] = {
+    "pad": _pad,
+    "roll": _rolled,
+}
 _FORWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise,
     "comparison": _elementwise,
@@ -159,10 +204,11 @@ _FORWARD: Mapping[str, Lowering] = {
     "sort": _sorted,
     "product": product,
     "convolution": convolution,
-    "pooling": of_rows("pool"),
+    "pooling": pooling,
+    "loss": loss,
     "resampling": _resampled,
     "normalisation": norm,
-    "softmax": of_rows("softmax"),
+    "softmax": _softmax,
     "attention": attention,
     "recurrent": recurrent,
     "random": of_rows("random"),

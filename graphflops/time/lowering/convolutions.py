@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.time.kernel import Convolution, Kernel, Rows
-from graphflops.time.lowering.moved import copy, elementwise, sum_to
+from graphflops.time.lowering.moved import copy, pointwise, sum_to
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
@@ -161,12 +162,15 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
         *problem.converted(x, weight),
         problem.kernel("forward", call.cost.matrix_flops, (x, weight), out),
         *problem.converted(out),
-        *(
-            [elementwise(out, out.full_bytes + bias.nbytes, out.full_bytes, variant="strided")]
-            if bias is not None
-            else []
-        ),
+        *([_added(out, bias)] if bias is not None else []),
     ]
+
+
+def _added(out: Tensor, bias: Tensor) -> Kernel:
+    """The addition of a bias to each channel."""
+    ones = (1,) * (out.rank - 2)
+    by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
+    return pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes)
 
 
 def convolution_backward(call: ConcreteCall) -> list[Kernel]:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.attentions import attention_backward
+from graphflops.time.lowering.calls import forward_kernels
 from graphflops.time.lowering.collectives import collective_backward
 from graphflops.time.lowering.convolutions import convolution_backward
-from graphflops.time.lowering.moved import copy, elementwise, fill, rows_kernel, sum_to
-from graphflops.time.lowering.norms import norm_backward
+from graphflops.time.lowering.losses import loss_backward
+from graphflops.time.lowering.moved import (
+    copy,
+    elementwise,
+    fill,
+    pointwise,
+    rows_kernel,
+    softmax_kernel,
+    sum_to,
+)
+from graphflops.time.lowering.norms import is_weight_norm, norm_backward, weight_norm
+from graphflops.time.lowering.pooling import pooling_backward
 from graphflops.time.lowering.products import product_backward
 from graphflops.time.lowering.recurrences import recurrent_backward
 
@@ -25,7 +37,8 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
     """What the gradients of a call launch, in order."""
     if call.gradient is None or not call.gradient.gradients:
         return []
-    return _BACKWARD.get(call.operator.kind, _other_backward)(call)
+    lower = _BY_NAME.get(call.operator.name) or _BACKWARD.get(call.operator.kind, _other_backward)
+    return lower(call)
 
 
 def _wanted(call: ConcreteCall) -> list[Tensor]:
@@ -62,11 +75,10 @@ def _multiplied(call: ConcreteCall, place: int, out: Tensor) -> Kernel:
     else:
         factor = call.operands[place]
     read = out.full_bytes + (0 if factor is None else factor.nbytes)
-    variant = "" if factor is None or factor.shape == out.shape else "strided"
     work = 2 * out.numel
     if len(call.operands) == 1:  # transcendentals run beside, on units of their own
-        work = call.backward_cost.vector_flops
-    return elementwise(out, read, out.full_bytes, work, variant=variant)
+        work = call.backward_cost.vector_flops + call.backward_cost.transcendentals
+    return pointwise(out, [out] if factor is None else [out, factor], read, out.full_bytes, work)
 
 
 def _summed(out: Tensor, operand: Tensor) -> Kernel:
@@ -118,20 +130,22 @@ def _reduction_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _spread(x: Tensor, out: Tensor) -> Kernel:
     """The gradient of a mean: that of the result, divided and repeated."""
-    return elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
+    spread = elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
+    return replace(spread, sizes=Strided(x.numel, 2, 2))
 
 
 def _pooling_backward(call: ConcreteCall) -> list[Kernel]:
-    """One kernel; to one position an adaptive average is a mean."""
+    """To one position an adaptive average is a mean."""
     out = call.out
-    if (
-        out is not None
-        and call.operands
-        and call.operator.name == "adaptive_avg_pool"
-        and prod(out.shape[2:]) == 1
-    ):
+    is_mean = out is not None and call.operator.name == "adaptive_avg_pool" and prod(out.shape[2:]) == 1
+    if out is not None and is_mean and call.operands:
         return [_spread(call.operands[0], out)]
-    return _other_backward(call)
+    return pooling_backward(call)
+
+
+def _rolled_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradient is turned back."""
+    return forward_kernels(call)
 
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
@@ -187,9 +201,21 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     return [copy(x) for x in _wanted(call)]
 
 
+def _softmax_backward(call: ConcreteCall) -> list[Kernel]:
+    """Of a softmax, the gradient is multiplied by the result first."""
+    out = call.out
+    if out is None or not out.numel:
+        return []
+    size, name = out.full_bytes, call.operator.name
+    product = [] if name.startswith("log") else [elementwise(out, 2 * size, size, out.numel)]
+    return [*product, softmax_kernel(call, out, f"{name}_backward", 2 * size, size)]
+
+
 def _other_backward(call: ConcreteCall) -> list[Kernel]:
     """A kernel for each gradient with memory of its own, which share the work and the traffic."""
     assert call.gradient is not None
+    if is_weight_norm(call):
+        return weight_norm(call)
     count = sum(has_memory for _, has_memory in call.gradient.gradients)
     like, cost = call.out or next(iter(call.operands), None), call.backward_cost
     if like is None or not count or cost.written_bytes == 0:
@@ -209,11 +235,12 @@ _UNSORTED = 3072  # indices that one kernel adds in any order (Embedding.cu of A
 _INDEX_BYTES = 8
 _CORNERS = 4
 _FAMILY_OF_BACKWARD = {
-    "softmax": "softmax",
-    "pooling": "pool",
     "resampling": "pool",
     "dropout": "elementwise",
     "scan": "scan",
+}
+_BY_NAME: Mapping[str, Lowering] = {
+    "roll": _rolled_backward,
 }
 _BACKWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise_backward,
@@ -224,8 +251,10 @@ _BACKWARD: Mapping[str, Lowering] = {
     "gather": _gather_backward,
     "reduction": _reduction_backward,
     "pooling": _pooling_backward,
+    "loss": loss_backward,
     "resampling": _resampling_backward,
     "scan": _scan_backward,
+    "softmax": _softmax_backward,
     "product": product_backward,
     "convolution": convolution_backward,
     "normalisation": norm_backward,

@@ -6,7 +6,9 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Kernel, Rows
+from graphflops.memory.layouts import row_major
+from graphflops.time.kernel import Kernel, Rows, Strided
+from graphflops.time.lowering.strided import strided
 from graphflops.time.predict_reductions import PLANES
 
 if TYPE_CHECKING:
@@ -17,30 +19,39 @@ if TYPE_CHECKING:
 
     Lowering = Callable[[ConcreteCall], list[Kernel]]
 
+_HALF = 16  # bits
+_SOFTMAX_THREADS = 1024  # of a block along an outer axis (PersistentSoftmax.cuh and SoftMax.cu of ATen)
+_FEW = 64  # neighbouring rows, and elements of a row, from which on threads share a row
+
 
 def elementwise(tensor: Tensor, read: int, written: int, work: int = 0, *, variant: str = "") -> Kernel:
     """A pointwise kernel of a tensor's element type."""
     return Kernel("elementwise", tensor.dtype, 0, work, read, written, variant=variant)
 
 
-def is_strided(tensors: Sequence[Tensor], out: Tensor) -> bool:
-    """Whether a pointwise kernel computes an address for each element: operands are broadcast or lie in different orders."""
-    lie = [tensor for tensor in tensors if tensor.rank]
-    return any(tensor.shape != out.shape or tensor.strides != lie[0].strides for tensor in lie)
+def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, work: int = 0) -> Kernel:
+    """A pointwise kernel on tensors that may be broadcast or lie in different orders."""
+    sizes = strided(out, operands)
+    variant = "" if sizes is None else "strided"
+    return replace(elementwise(out, read, written, work, variant=variant), sizes=sizes)
 
 
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     """A copy of a tensor in row-major order, as elements of `bits` bits."""
-    written = tensor.numel * (bits or tensor.bits) // 8
-    sizes, variant = _transposed(tensor), "" if tensor.is_contiguous else "strided"
-    return Kernel("copy", tensor.dtype, 0, 0, tensor.nbytes, written, sizes, variant=variant)
+    width = bits or tensor.bits
+    written = tensor.numel * width // 8
+    steps = row_major(tensor.shape)
+    return copy_to(replace(tensor, bits=width, strides=steps, nbytes=written), tensor)  # type: ignore[arg-type]
 
 
-def _transposed(tensor: Tensor) -> Rows | None:
-    """The rows that a copy changes the direction of; None where the innermost axis stays."""
-    if not tensor.rank or tensor.is_contiguous or tensor.strides[-1] in (0, 1):
-        return None
-    return Rows(tensor.numel // max(tensor.shape[-1], 1), tensor.shape[-1], is_inner=False)
+def copy_to(out: Tensor, x: Tensor) -> Kernel:
+    """A copy of a tensor to where another lies; only float32 is narrowed as fast as elements are moved."""
+    sizes = strided(out, [x])
+    is_narrowed = x.dtype == "float32" and out.bits == _HALF
+    if out.bits != x.bits and not is_narrowed:
+        sizes = replace(sizes or Strided(out.numel, 1, 2), has_casts=True)
+    variant = "" if sizes is None else "strided"
+    return Kernel("copy", x.dtype, 0, 0, x.nbytes, out.full_bytes, sizes, variant=variant)
 
 
 def fill(tensor: Tensor) -> Kernel:
@@ -95,6 +106,21 @@ def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, wri
     work = call.cost.vector_flops + call.cost.transcendentals
     variant = call.operator.name if is_inner else "outer"
     return Kernel(family, like.dtype, 0, work, read, written, sizes, variant=variant)
+
+
+def softmax_kernel(call: ConcreteCall, x: Tensor, variant: str, read: int, written: int) -> Kernel:
+    """A softmax or its gradient. Along an outer axis a block has neighbouring rows, and threads share long ones."""
+    kernel = replace(rows_kernel("softmax", x, call, read, written), variant=variant)
+    axis = axis_of(call, x.rank)
+    inner = prod(x.shape[axis + 1 :])
+    if inner <= 1:
+        return kernel
+    across = min(1 << (inner - 1).bit_length(), _SOFTMAX_THREADS)
+    length = x.shape[axis]
+    shared = min(_SOFTMAX_THREADS // across, length) if across <= _FEW and length >= _FEW else 1
+    blocks = x.numel // max(length * inner, 1) * -(-inner // across)
+    rows = Rows(blocks, -(-length // max(shared, 1)), is_inner=False)
+    return replace(kernel, sizes=rows, variant="outer")
 
 
 def axis_of(call: ConcreteCall, rank: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.moved import copy, elementwise
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ _HALF = 16  # bits
 _MANY_ROWS = 65536  # as layer_norm_kernel.cu of ATen chooses
 _FEW_COLUMNS = 2112
 _ROWS_OF_A_PART = 32
+_VECTOR = 4  # elements that the fast kernels load at a time
 
 
 def norm(call: ConcreteCall) -> list[Kernel]:
@@ -26,12 +27,49 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     name = call.operator.name
     if name in ("group_norm", "native_group_norm"):
         moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
-        applied = elementwise(x, x.full_bytes, x.full_bytes, 2 * x.numel, variant="strided")
+        applied = _with_factors(x, x.full_bytes, 2, 2)
         return [moments, elementwise(x, 0, 0), applied]
     if name == "batch_norm" and call.arguments.get("training") is not True:
         return _applied_batch_norm(call, x)
+    if name == "batch_norm":
+        return _trained_batch_norm(call, x)
     in_order = [] if x.is_contiguous else [copy(x)]
-    return [*in_order, _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)]
+    kernel = _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)
+    if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
+        moments = replace(kernel, written_bytes=0, variant="moments")
+        return [*in_order, moments, replace(kernel, variant="applied")]
+    return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
+
+
+def is_weight_norm(call: ConcreteCall) -> bool:
+    """Whether a call scales the slices of a weight to given norms."""
+    return "weight_norm" in call.operator.name
+
+
+def weight_norm(call: ConcreteCall) -> list[Kernel]:
+    """A weight scaled to norms of its first or last axis; a block for 16 columns goes through all rows."""
+    x, g = call.operands[0], call.operands[-1]
+    columns = max(g.numel, 1)
+    is_inner = bool(g.rank) and g.shape[0] == columns
+    rows = Rows(columns, x.numel // columns, is_inner)
+    variant = "weight_norm" if is_inner else "weight_norm_last"
+    return [
+        Kernel("normalization", x.dtype, 0, 2 * x.numel, x.full_bytes, x.full_bytes, rows, variant=variant)
+    ]
+
+
+def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """Of half precision by three kernels: moments, running moments, and their use; else by one of cuDNN."""
+    channels = x.shape[1] if x.rank > 1 else 1
+    rows = Rows(channels, x.numel // max(channels, 1), is_inner=False)
+    whole = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), sizes=rows)
+    is_last = x.rank > 2 and channels > 1 and x.strides[1] == 1
+    if x.bits > _HALF:
+        return [replace(whole, variant="batch_norm_training_last" if is_last else "batch_norm_training")]
+    moments = replace(whole, read_bytes=x.full_bytes, written_bytes=0, variant="batch_norm_moments")
+    running = elementwise(x, 4 * channels, 4 * channels)
+    applied = _applied_batch_norm(call, x)[-1]
+    return [*([running] * is_last), moments, running, applied]
 
 
 def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
@@ -66,9 +104,15 @@ def _group_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     channels = prod(x.shape[:2])
     sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=Rows(channels, x.numel // max(channels, 1)))
     small = elementwise(x, 0, 0)
-    applied = elementwise(x, 2 * x.full_bytes, x.full_bytes, 4 * x.numel, variant="strided")
+    applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
     of_weight = [small] * call.wants("weight", "bias")
-    return [replace(sums, variant="moments"), *[small, applied] * x.requires_grad, *of_weight]
+    return [replace(sums, variant="channel_sums"), *[small, applied] * x.requires_grad, *of_weight]
+
+
+def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
+    """A pointwise kernel with so many factors for each channel."""
+    kernel = elementwise(x, read, x.full_bytes, work * x.numel, variant="strided")
+    return replace(kernel, sizes=Strided(x.numel, 2, 2 + factors))
 
 
 def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.memory.layouts import regrouped
 from graphflops.time.kernel import Kernel, Product
-from graphflops.time.lowering.moved import copy, elementwise, reduction
+from graphflops.time.lowering.moved import copy, elementwise, pointwise, reduction
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -78,7 +78,7 @@ def _of_scattered_rows(call: ConcreteCall, problem: Problem, x: Tensor) -> list[
     added = []
     if bias is not None and out is not None:
         moved = (out.full_bytes + bias.nbytes, out.full_bytes)
-        added = [elementwise(out, *moved, out.numel, variant="strided")]
+        added = [pointwise(out, [out, bias], *moved, out.numel)]
     return [*copied, ordered.kernel(), *added]
 
 

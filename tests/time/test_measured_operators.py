@@ -1,0 +1,94 @@
+"""Times of single operators, lowered from a program, against those of a profiler on an H200 with torch 2.11."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.nn import functional
+
+import graphflops
+from graphflops.time.concrete import Tensor
+from graphflops.time.lowering.strided import strided
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HALF = torch.bfloat16
+
+
+class Call(torch.nn.Module):
+    """One function of its operands."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        """The function of the operands."""
+        return self.function(*args)
+
+
+def microseconds(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> float:
+    """Predicted time of the kernels of a function on bfloat16 operands."""
+    program = graphflops.capture(Call(function), tuple(torch.zeros(shape, dtype=HALF) for shape in shapes))
+    report = graphflops.analyze(program, device="h200", execution="graph")
+    assert report.totals.time is not None
+    return sum(row.time.seconds for row in report.rows if row.time is not None) * 1e6
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "measured"),
+    [
+        (lambda x: functional.max_pool2d(x, 3, 2, 1), [(8, 128, 56, 56)], 15.2),
+        (lambda x: functional.max_pool2d(x, 5, 1, 2), [(8, 256, 28, 28)], 49.3),
+        (lambda x: functional.avg_pool2d(x, 3, 2, 1), [(8, 256, 56, 56)], 21.6),
+        (lambda x: functional.adaptive_avg_pool2d(x, 7), [(32, 64, 56, 56)], 17.5),
+        (lambda x: functional.adaptive_avg_pool2d(x, 1), [(32, 256, 28, 28)], 4.8),
+        (lambda x: functional.layer_norm(x, (213,)), [(16823, 213)], 97.4),  # rows that do not align
+        (lambda x: functional.layer_norm(x, (512,)), [(4928, 512)], 10.5),
+        (lambda x: x.roll((3, 3), (1, 2)), [(32, 14, 14, 96)], 7.3),  # one kernel for each axis
+        (lambda x: x.cumsum(1), [(4, 67, 139)], 13.7),
+        (lambda x: x.softmax(1), [(1, 1000, 16)], 15.2),
+        (lambda x: x.mean((2, 3)), [(8, 1280, 7, 7)], 4.5),
+        (lambda x, y: x * y, [(16, 784, 480), (16, 1, 480)], 14.4),  # broadcast
+        (lambda x, y: x.transpose(1, 2) + y, [(16, 768, 196), (16, 196, 768)], 14.8),  # transposed
+    ],
+)
+def test_operators_take_about_as_long_as_measured(
+    function: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]], measured: float
+) -> None:
+    assert microseconds(function, *shapes) == pytest.approx(measured, rel=0.3)
+
+
+def tensor(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: str = "bfloat16", bits: int = 16
+) -> Tensor:
+    """A tensor that lies with these strides."""
+    return Tensor(shape, dtype, bits, strides, 0)
+
+
+def test_axes_in_which_all_tensors_lie_alike_are_one() -> None:
+    out = tensor((8, 16, 32), (512, 32, 1))
+    assert strided(out, [out, out]) is None
+    row = strided(out, [out, tensor((32,), (1,))])
+    assert row is not None
+    assert (row.elements, row.axes, row.tensors, row.waste) == (8 * 16 * 32, 2, 3, 0)
+    channel = strided(out, [out, tensor((16, 1), (1, 1))])
+    assert channel is not None
+    assert channel.axes == 3  # neither 8 and 16 nor 16 and 32 are one axis of all three
+
+
+def test_a_transposed_operand_loads_whole_sectors() -> None:
+    out = tensor((1024, 1024), (1024, 1))
+    turned = strided(out, [tensor((1024, 1024), (1, 1024))])
+    assert turned is not None
+    assert turned.waste == 32 - 2  # of a sector of 32 bytes one element is used
+
+
+def test_operands_of_two_types_are_cast() -> None:
+    out = tensor((4096,), (1,), "float32", 32)
+    mixed = strided(out, [out, tensor((4096,), (1,))])
+    assert mixed is not None
+    assert mixed.has_casts
