@@ -271,6 +271,11 @@ LAYERS: tuple[Row, ...] = (
         " higher_order.tag_activation_checkpoint higher_order.hints_wrapper higher_order.strict_mode"
         " higher_order.with_effects higher_order.local_map_hop",
     ),
+    Row(  # exporting writes these down, Python does not run them
+        "check", "control", "",
+        "_assert_tensor_metadata _assert_scalar _functional_assert_scalar sym_constrain_range "
+        "sym_constrain_range_for_size",
+    ),
     Row("wrap_with_autocast", "control", "", other="higher_order.wrap_with_autocast"),
     Row("flat_apply", "control", "function operands name x *index", other="higher_order.flat_apply"),
 )

@@ -160,6 +160,11 @@ class Op:
         return self.kind in _MOVING or "selects" in self.facts
 
     @property
+    def is_read_by_cpu(self) -> bool:
+        """True if the CPU must read the result, or how many elements it has, before it goes on."""
+        return "is_read_by_cpu" in self.facts
+
+    @property
     def is_backward(self) -> bool:
         """True if it computes the gradients of a forward operator."""
         return any(name in ("grad", "grad_out") for name in self.parameters)

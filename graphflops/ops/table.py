@@ -53,6 +53,7 @@ Fact = Literal[
     "gate",  # an activation that multiplies its operand by a function of it
     "threshold",  # an activation that is linear between thresholds
     "images",  # axis 1 of its operand holds channels, the later axes are the image
+    "is_read_by_cpu",  # its result is a number, or has as many elements as only the data tells
     "keeps_values",  # the result equals the operand whenever their types are equal
     "selects",  # each element of the result is an element of one of its operands
     "unpacks",  # the result takes several times the memory of the operands

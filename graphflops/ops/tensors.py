@@ -95,7 +95,7 @@ TENSORS: tuple[Row, ...] = (
     Row("embedding", "gather", "weight index", "embedding"),
     Row("embedding_bag", "gather", "weight index offsets", "embedding_bag _embedding_bag _embedding_bag_forward_only"),
     Row("embedding_renorm", "gather", "weight index", "embedding_renorm"),
-    Row("masked_select", "gather", "x mask", "masked_select"),
+    Row("masked_select", "gather", "x mask", "masked_select", facts=("is_read_by_cpu",)),
     Row("take", "gather", "x index", "take"),
     Row("index_put", "scatter", "x index value accumulate", "index_put _unsafe_index_put _index_put_impl"),
     Row("index_fill", "scatter", "x axis index value", "index_fill"),
@@ -113,7 +113,7 @@ TENSORS: tuple[Row, ...] = (
     # Sizes and items
     Row("size", "size", "x axis", "sym_size size", onnx="Shape"),
     Row("numel", "size", "x", "sym_numel numel", onnx="Size"),
-    Row("item", "size", "x", "item _local_scalar_dense", "item"),
+    Row("item", "size", "x", "item _local_scalar_dense", "item", facts=("is_read_by_cpu",)),
     Row("getitem", "sequence", "x index", python="getitem"),
     # Reductions
     Row("sum", "reduction", "x axes keep", "sum", "sum", onnx="ReduceSum"),
@@ -143,7 +143,7 @@ TENSORS: tuple[Row, ...] = (
     Row("sort", "sort", "x axis", "sort sort.stable(x,stable,axis) msort"),
     Row("argsort", "sort", "x axis", "argsort argsort.stable(x,stable,axis)"),
     Row("topk", "sort", "x k axis", "topk", onnx="TopK"),
-    Row("nonzero", "sort", "x", "nonzero", onnx="NonZero"),
+    Row("nonzero", "sort", "x", "nonzero", onnx="NonZero", facts=("is_read_by_cpu",)),
     Row("one_hot", "scatter", "x classes", "one_hot", onnx="OneHot"),
     Row("bucketize", "sort", "x edges", "bucketize"),
     Row("searchsorted", "sort", "edges x", "searchsorted"),

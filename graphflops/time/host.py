@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.tensor import TensorType
 from graphflops.time.kernel import Recurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.ops import Op
     from graphflops.time.kernel import Kernel
@@ -21,17 +22,27 @@ if TYPE_CHECKING:
 _NOTHING = frozenset({"size", "sequence", "control"})
 
 
+def waits(operator: Op, operands: Iterable[object]) -> bool:
+    """Whether the CPU waits for the GPU: it reads a number, or how many elements the result has."""
+    if operator.is_read_by_cpu:
+        return True
+    return operator.name in ("index", "index_put") and any(
+        isinstance(each, TensorType) and each.dtype.name == "bool" for each in tuple(operands)[1:]
+    )
+
+
 def forward_seconds(
-    costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool, modules: int
+    costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool, modules: Sequence[str]
 ) -> float:
-    """CPU time of a call. records: whether autograd keeps it for the backward. modules: those that are entered for it."""
+    """CPU time of a call. records: whether autograd keeps it. modules: the libraries of those entered."""
+    entered = sum(costs.get(f"forward.module.{library}", costs["forward.module"]) for library in modules)
     if operator.kind in _NOTHING:
-        return 0.0
+        return entered + operator.is_read_by_cpu * costs["forward.call"]
     if not kernels:
         own = costs["forward.skipped" if operator.kind in ("dropout", "cast") else "forward.without_kernel"]
     else:
         own = _launching(costs, "forward", operator, kernels)
-    return own + records * costs["forward.recording"] + modules * costs["forward.module"]
+    return own + records * costs["forward.recording"] + entered
 
 
 def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], parameters: int) -> float:

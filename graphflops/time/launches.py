@@ -13,7 +13,7 @@ from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
 from graphflops.time.gradient_layouts import GradientLayouts
-from graphflops.time.host import backward_seconds, forward_seconds
+from graphflops.time.host import backward_seconds, forward_seconds, waits
 from graphflops.time.kernel import Product
 from graphflops.time.lowering.calls import forward_kernels
 from graphflops.time.lowering.collectives import group_sizes
@@ -35,13 +35,15 @@ class Launches:
     """What one call launches in one phase.
 
     row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
-    host_seconds: CPU time of the call in eager execution. times: how often it runs.
+    host_seconds: CPU time of the call in eager execution. times: how often it runs. waits: whether the CPU then waits
+    for the GPU.
     """
 
     row: int
     kernels: tuple[Kernel, ...] | None
     host_seconds: float
     times: int = 1
+    waits: bool = False
 
 
 class Launcher:
@@ -61,7 +63,8 @@ class Launcher:
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
-        return list(self._forward(self.program.main, 0, 1, records))
+        start = Launches(-1, (), self.costs["forward.start"])
+        return [start, *self._forward(self.program.main, 0, 1, records)]
 
     def backward(self) -> list[Launches]:
         """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
@@ -96,7 +99,8 @@ class Launcher:
             )
             if is_inside:
                 host = len(kernels or ()) * self.costs["forward.inside"]
-            yield Launches(row, kernels, host, times)
+            operands = map(graph.values.get, call.tensors(graph.values))
+            yield Launches(row, kernels, host, times, waits(call.node.operator, operands))
             for inner, place, turns in self._nested(call, row, times):
                 yield from self._forward(inner, place, turns, records)
 
@@ -233,14 +237,14 @@ def _of_copies(kernel: Kernel) -> Kernel:
     return replace(kernel, sizes=replace(sizes, layout="nn"))
 
 
-def _entered(before: str, now: str) -> int:
-    """How many modules a call is in that the call before was not in."""
+def _entered(before: str, now: str) -> list[str]:
+    """The libraries of the modules that a call is in and the call before was not in."""
     if before == now or not now:
-        return 0
+        return []
     old, new = before.split(";"), now.split(";")
     shared = 0
     for one, other in zip(old, new, strict=False):
         if one != other:
             break
         shared += 1
-    return len(new) - shared
+    return [entry.rpartition(",")[2].partition(".")[0] for entry in new[shared:]]

@@ -83,7 +83,9 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
     if training.implementation == "fused":
         passes = (_FUSED[training.optimizer],)
     one_by_one = training.implementation == "single"
-    return [
+    tensors = sum(map(len, by_dtype.values()))
+    start = Launches(-1, (), costs["optimizer.start"] + tensors * costs["optimizer.parameter"])
+    return [start] + [
         launch
         for dtype, group in by_dtype.items()
         for each in passes

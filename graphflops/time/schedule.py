@@ -23,8 +23,8 @@ class Clock:
     host: float = 0.0
     gpu: float = 0.0
 
-    def run(self, host_seconds: float, kernels: tuple[Time, ...]) -> float:
-        """Run one call and return by how much it takes longer."""
+    def run(self, host_seconds: float, kernels: tuple[Time, ...], *, waits: bool = False) -> float:
+        """Run one call and return by how much it takes longer. waits: whether the CPU goes on when the GPU has done it."""
         if not self.is_eager:
             before = self.gpu
             self.gpu += sum(kernel.seconds + self.gap for kernel in kernels)
@@ -37,4 +37,6 @@ class Clock:
             self.gpu = max(self.gpu, self.host) + kernel.seconds
         if not kernels:
             self.host += host_seconds
+        if waits:
+            self.host = max(self.host, self.gpu)
         return max(self.host, self.gpu) - before

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ROUNDS = 60  # CPUs are slow for seconds at a time; so many rounds take longer
 _ROUND_SECONDS = 5e-3  # of one benchmark in one round; the rounds of all benchmarks alternate
 _BLOCKS = 4
-_FASTER, _SLOWER = 1.25, 1.45  # from one moment to the next, and from program to program
+_FASTER, _SLOWER = 1.35, 1.5  # from one moment to the next, and from program to program
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
