@@ -5,7 +5,7 @@ from __future__ import annotations
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 _EXACT_BELOW = 10_000
 _HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
-_LEAST_SHARE = 0.05  # percent that print as 0.1
+LEAST_SHARE = 0.05  # percent that print as 0.1
 _WHOLE_RATE = 100  # from which on a rate prints without decimals
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
@@ -54,7 +54,7 @@ def percent(part: float, whole: float) -> str:
     if not whole:
         return ""
     share = 100 * part / whole
-    if share and abs(share) < _LEAST_SHARE:
+    if share and abs(share) < LEAST_SHARE:
         return "<0.1" if share > 0 else ">-0.1"
     return f"{share:.1f}"
 

@@ -94,7 +94,8 @@ def test_strict_fails_where_any_call_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--by", "op"), ("--top", "3"), ("--sweep", "ids[1]=1,2"), ("-o", "a.html")]
+    "options",
+    [("--by", "op"), ("--top", "3"), ("--sweep", "ids[1]=1,2"), ("--price-per-hour", "3"), ("-o", "a.html")],
 )
 def test_what_is_for_one_model_is_refused(options: tuple[str, ...]) -> None:
     result = run("a.pt2", "b.onnx", *options)
@@ -120,11 +121,3 @@ def test_a_call_that_cannot_run_is_the_error_of_its_line() -> None:
     assert found.lines[1].cost is not None
     assert repr(found) == "<Overview 3 models, 1 failed>"
     assert "a stride of 0" in found._repr_html_()
-
-
-@pytest.mark.parametrize(
-    "option", [["--by", "op"], ["--top", "3"], ["--sweep", "ids[1]=2,4"], ["--price-per-hour", "3"]]
-)
-def test_options_of_one_report_are_refused(option: list[str]) -> None:
-    result = run("a.pt2", "b.onnx", *option)
-    assert (result.exit_code, option[0] in result.stderr) == (2, True)

@@ -39,7 +39,8 @@ def compare(
     """Computes what differs between two models: totals, modules, operators, sizes.
 
     old, new: whatever `graphflops.analyze` accepts, or `"REVISION:PATH"` for a file at a git revision.
-    The options are those of `graphflops.analyze`; a size has one value and one name in both models.
+    The options are those of `graphflops.analyze`; a size has one value and one name in both models, and both run by one
+    execution: on a device, a file of PyTorch beside an ONNX file as a graph.
 
     Raises FileError for a file that cannot be read, ModelError where given sizes contradict a model, OptionError for an
     option with a saved report, DimError where a formula grows too large.
@@ -55,8 +56,22 @@ def compare(
         given: dict[str, Any] = {"model_name": model_name, "training": training, "assume": assume}
         given |= {"device": device, "execution": execution, "progress": progress}
         reports = [analyze(model, **given, **size) for model, size in zip(models, sizes, strict=True)]
+        if execution is None and not any(map(is_report, models)):
+            reports = _as_graphs(reports, models, sizes, given)
         old_report, new_report = map(_titled, reports, sides)
         return compared(old_report, new_report, _Zeros(models[0], model_name).has)
+
+
+def _as_graphs(
+    reports: list[Report], models: Sequence[Any], sizes: Sequence[dict[str, Any]], given: dict[str, Any]
+) -> list[Report]:
+    """The reports, of graphs where by default a file of PyTorch runs eagerly and an ONNX file beside it as a graph."""
+    if len({report.execution for report in reports}) == 1:
+        return reports
+    return [
+        report if report.execution == "graph" else analyze(model, **{**given, "execution": "graph"}, **size)
+        for report, model, size in zip(reports, models, sizes, strict=True)
+    ]
 
 
 _LONGEST = 1_000_000  # elements of a parameter that is looked at

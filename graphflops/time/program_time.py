@@ -15,7 +15,7 @@ from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict
 from graphflops.time.schedule import Clock
-from graphflops.time.unfused import UNFUSED, told
+from graphflops.time.unfused import UNFUSED, with_slowdowns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -105,7 +105,7 @@ def with_times(report: Report, program: PricedProgram, device: Device, runs: Run
         step_time=times.step,
         profile_errors=_held_out(device),
     )
-    return told(timed, device) if any(use.kernel == UNFUSED for use in report.attentions) else timed
+    return with_slowdowns(timed, device) if any(use.kernel == UNFUSED for use in report.attentions) else timed
 
 
 def _held_out(device: Device) -> dict[str, float]:
@@ -250,17 +250,17 @@ class _Tally:
             *(seconds, whole.low, whole.high),
             bound=next(iter(share), "launch"),  # type: ignore[arg-type]
             shares=share,
-            matrix_utilization=_matrix_seconds(self.work, device) / seconds if seconds else None,
+            matrix_utilization=_matrix_utilization(self.work, device, seconds),
             bandwidth_utilization=self.work[""] / device.bandwidth / seconds if seconds else None,
             energy_joules=None if device.power_watts is None else device.power_watts * seconds,
             is_lower_bound=self.is_lower_bound,
         )
 
 
-def _matrix_seconds(work: Counter[str], device: Device) -> float:
-    """How long the matrix work would take at the published peak of each element type."""
-    seconds = 0.0
-    for dtype, flops in work.items():
-        peak = matrix_peak(dtype, device) if dtype else None
-        seconds += flops / peak if peak else 0.0
-    return seconds
+def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> float | None:
+    """The part of the time that the matrix work takes at the published peaks; None where no peak of its types is."""
+    typed = {dtype: flops for dtype, flops in work.items() if dtype and flops}
+    known = {dtype: peak for dtype in typed if (peak := matrix_peak(dtype, device)) is not None}
+    if not seconds or (typed and not known):
+        return None
+    return sum(typed[dtype] / peak for dtype, peak in known.items()) / seconds

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 UNFUSED = "math"  # the kernel
 _HALF = ("bfloat16", "float16")
+# The fields of an attention that the time of a fused kernel takes.
+_SIZES = (
+    *("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width"),
+    *("flops", "masked_flops", "kv_bytes", "times"),
+)
 
 
 def seconds_of(use: AttentionUse, rows: Mapping[str, Row]) -> float:
@@ -47,23 +52,16 @@ def fused_seconds(use: AttentionUse, dtype: str, report: Report, device: Device)
     return max(predict(kernel, device).seconds, _shortest(report)) * value["times"]
 
 
-_SIZES = (
-    *("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width"),
-    *("flops", "masked_flops", "kv_bytes", "times"),
-)
-
-
 def _shortest(report: Report) -> float:
     times = [row.time.seconds for row in report.rows if row.time is not None and row.time.seconds > 0]
     return min(times, default=0.0)
 
 
-def told(report: Report, device: Device) -> Report:
+def with_slowdowns(report: Report, device: Device) -> Report:
     """The report whose diagnostics of unfused attention say how many times as long it takes."""
     rows = {row.node: row for row in report.rows}
-    taken: dict[
-        str, tuple[float, float]
-    ] = {}  # seconds, unfused and fused, by the reason of the last kernel refused
+    # Seconds, unfused and fused, by the reason of the last kernel refused.
+    taken: dict[str, tuple[float, float]] = {}
     for use in report.attentions:
         row = rows.get(use.calls[0])
         if use.kernel != UNFUSED or row is None:

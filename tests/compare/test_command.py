@@ -128,3 +128,10 @@ def test_a_device_adds_a_line_of_memory() -> None:
         r"memory runs in \S+ MB as before \(0, 0.0 %\), trains in \S+ MB → \S+ MB \(.*%\)", line
     ), line
     assert "H200" not in CliRunner().invoke(cli.main, ["diff", old, new]).output
+
+
+def test_a_file_of_pytorch_and_its_export_run_by_one_execution() -> None:
+    """On a device the first would run eagerly and the second as a graph."""
+    found = json.loads(ok(MODEL, ONNX, "--device", "h200", "--format", "json"))
+    assert found["time"]["execution"] == "graph"
+    assert found["remarks"] == []

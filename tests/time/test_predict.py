@@ -169,3 +169,13 @@ def test_an_element_type_without_a_published_peak_is_timed_by_its_traffic():
 @pytest.mark.parametrize("written", [0, 2])
 def test_a_product_without_results_is_not_launched(written):
     assert Kernel("matmul", "bfloat16", 0, 0, 64, written, Product(0, 8, 8)).is_launched == bool(written)
+
+
+def test_what_is_reached_of_a_peak_that_nobody_publishes_is_not_known() -> None:
+    """A TPU has no peak for float32."""
+    sample = Path(__file__).parents[2] / "samples" / "gqa_transformer.pt2"
+    unknown, known = (analyze(sample, device=name).totals.time for name in ("tpu-v5e", "h200"))
+    assert unknown is not None
+    assert known is not None
+    assert unknown.matrix_utilization is None
+    assert known.matrix_utilization is not None

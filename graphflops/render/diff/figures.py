@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import REPORTED
 from graphflops.render.text import formula, shortened
-from graphflops.units import memory, number
+from graphflops.units import LEAST_SHARE, memory, number
 
 if TYPE_CHECKING:
     from graphflops.comparison.result import Figure
@@ -57,5 +57,7 @@ def share(figure: Figure) -> str:
 
 
 def signed(ratio: float) -> str:
-    """A percentage with its sign; a large one without decimals."""
+    """A percentage with its sign; a large one without decimals; `<+0.1`, `>-0.1` for one that would print as 0."""
+    if ratio and abs(ratio) < LEAST_SHARE:
+        return "<+0.1" if ratio > 0 else ">-0.1"
     return f"{ratio:+.1f}" if abs(ratio) < _LARGE else f"{ratio:+,.0f}"

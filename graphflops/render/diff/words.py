@@ -11,7 +11,7 @@ from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
 from graphflops.render.diff.titles import titles
 from graphflops.render.text import listed, safe, short_type
-from graphflops.units import interval, seconds
+from graphflops.units import LEAST_SHARE, interval, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -151,7 +151,7 @@ def _others(comparison: Comparison) -> Iterator[str]:
 
 
 def _visibly(figure: Figure) -> bool:
-    return abs(figure.percent or 0) >= 0.05
+    return abs(figure.percent or 0) >= LEAST_SHARE
 
 
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
