@@ -77,7 +77,7 @@ class JointGraph:
     values: sizes by symbol. inputs: bytes of what the program is given, weights included. sizes: bytes by tensor; 0 for
     weights, which are not the program's own. labels: name and kind of a tensor in a timeline, where they differ from its
     name and a value. results: what the forward returns. gradients: tensors that the backward returns. tangents: gradients
-    of the results, which come from outside.
+    of the results, which come from outside. turned: tensors that inductor stores with another axis innermost than the last.
     """
 
     values: Mapping[str, int]
@@ -88,6 +88,7 @@ class JointGraph:
     results: set[str] = field(default_factory=set)
     gradients: dict[str, None] = field(default_factory=dict)
     tangents: dict[str, None] = field(default_factory=dict)
+    turned: set[str] = field(default_factory=set)
     numbers: dict[Dim, int] = field(default_factory=dict)
 
     def number(self, size: Dim) -> int:
@@ -102,6 +103,10 @@ class JointGraph:
     def bytes(self, name: str) -> int:
         """Bytes of a tensor as a number; 0 for what is not the program's own."""
         return self.number(self.sizes.get(name, 0))
+
+    def given_bytes(self, name: str) -> int:
+        """Bytes of a tensor as a number, those of weights too."""
+        return self.number(self.inputs.get(name) or self.sizes.get(name, 0))
 
     def add(self, op: Op, sizes: Mapping[str, Dim]) -> None:
         """Append an operator with the sizes of what it makes; a sum of a few elements is computed without a loop."""

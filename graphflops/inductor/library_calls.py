@@ -43,6 +43,8 @@ def product(
     weight = low.values[names[1]]
     assert isinstance(weight, TensorType)
     reads[1] = low.copied(call, reads[1], weight.nbytes // weight.shape[0] * padded, "padded")
+    if len(reads) > 2:
+        reads[2] = low.copied(call, reads[2], padded * weight.dtype.bits // 8, "padded bias")
     sizes = {made[0]: low.nbytes(made[0]) // weight.shape[0] * padded}
     low.add(call, "extern", made, reads, sizes=sizes, views=views)
     return kept

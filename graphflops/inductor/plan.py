@@ -14,6 +14,7 @@ from graphflops.inductor.forward import ForwardLowering
 from graphflops.inductor.fusing import fused
 from graphflops.inductor.joint_graph import JointGraph
 from graphflops.inductor.ordering import lowest_peak
+from graphflops.inductor.orientation import oriented
 from graphflops.inductor.partition import Partition
 from graphflops.inductor.realizing import realized
 from graphflops.inductor.splits import in_steps
@@ -113,7 +114,7 @@ def _compiled(
     joint: JointGraph, ops: Sequence[Op], given: Mapping[str, None], outputs: Mapping[str, None]
 ) -> CompiledGraph:
     stored, computed_again = realized(ops, outputs)
-    steps = [step for op in stored for step in in_steps(op, joint)]
+    steps = [step for op in oriented(stored, joint) for step in in_steps(op, joint)]
     order = lowest_peak(fused(steps, outputs), joint.bytes, given, outputs)
     return CompiledGraph(order, given, outputs, computed_again)
 

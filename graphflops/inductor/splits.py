@@ -54,23 +54,10 @@ def _each(results: int, length: int, threads: int) -> int:
     return max(wanted, 1)
 
 
-def _is_inner(op: Op, joint: JointGraph) -> bool:
-    """Whether more of the tensors that a reduction reads in full have the elements that it adds up side by side than not."""
-    if not op.is_inner or not op.outer:
-        return op.is_inner
-    full = [
-        name
-        for name in op.reads
-        if joint.number(joint.inputs.get(name, 0)) + joint.bytes(name) >= op.elements
-    ]
-    return 2 * sum(name in op.outer for name in full) < len(full)
-
-
 def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The operators that a reduction is split into; another operator as it is. What a step leaves gets a size."""
     if not op.kept:
         return [op]
-    op = replace(op, is_inner=_is_inner(op, joint))
     lengths = split_lengths(op.kept, op.elements // op.kept, is_inner=op.is_inner)
     found: list[Op] = []
     for place, (results, _) in enumerate(lengths[:-1]):
