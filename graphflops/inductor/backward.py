@@ -184,14 +184,16 @@ class BackwardLowering(GradientLowering):
                 continue
             others = [operands[other] for other in factors if other != place]
             reads = [*incoming[:1], *others]
-            if padded_columns(call, self.values) is not None:
+            is_padded = padded_columns(call, self.values) is not None
+            if is_padded:
                 reads[0] = self.padded(lowered, incoming[0], padded_rows(call, self.values))
                 reads[1:] = [
                     self.padded(lowered, x, self.forward.nbytes(names[1])) if place == 0 else x
                     for x in others
                 ]
             views = frozenset(reshaped_operands(call, self.values, operands))
-            self.add(lowered, "extern", (tensor,), reads, workspace=self.workspace(lowered), views=views)
+            more = {"workspace": self.workspace(lowered), "views": views, "is_padded": is_padded}
+            self.add(lowered, "extern", (tensor,), reads, **more)
 
     def padded(self, lowered: Lowered, tensor: str, size: Dim) -> str:
         """Append a copy with rows or columns up to a multiple of 8."""

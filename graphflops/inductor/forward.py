@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
+_ALSO_POINTWISE = frozenset({"aten.diff"})  # operators
 _FLOAT_BYTES = 4
 _ALIGNED = 8  # channels and columns of operands of tensor cores in half precision
 _IMAGE_RANK = 4
@@ -105,10 +106,12 @@ class ForwardLowering(Lowering):
             "product": partial(product, self),
             "pooling": self.pooling,
             "reduction": self.reduction,
+            "scan": self.scan,
         }
         if kind in special:
             return special[kind](call, operands, made)
-        if kind not in _POINTWISE or len(made) > 1:
+        is_pointwise = kind in _POINTWISE or call.node.operator.name in _ALSO_POINTWISE
+        if not is_pointwise or len(made) > 1:
             return self.extern(call, operands, made)
         again = (
             kind in _AGAIN and call.node.operator.name != "embedding"
@@ -209,6 +212,17 @@ class ForwardLowering(Lowering):
         self.add(
             call, "reduction", made, operands, elements=space, kept=self.elements(made[0]), is_inner=is_inner
         )
+        return {}
+
+    def scan(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+        """Sums and the like up to each element: a kernel over rows, as a reduction of each row is."""
+        x = self.values[call.tensors(self.values)[0]]
+        assert isinstance(x, TensorType)
+        axis = _axis(call, x.rank)
+        space = self.joint.number(prod(x.shape))
+        rows = space // max(self.joint.number(1 if axis is None else x.shape[axis]), 1)
+        is_inner = axis == x.rank - 1
+        self.add(call, "reduction", made, operands, elements=space, kept=max(rows, 1), is_inner=is_inner)
         return {}
 
     def dropout(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:

@@ -31,7 +31,8 @@ class Op:
     is_gradient: whether it depends on the gradients of the results. recomputable: whether the partitioner may compute it
     again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
     a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
-    library allocates the results, so that they take no memory that is free.
+    library allocates the results, so that they take no memory that is free. is_padded: whether a product runs with its sizes
+    rounded up to what tensor cores load.
     reads_twice: whether its formula has what it reads more than once. has_window: whether each element is computed from a
     window of what it reads. instructions: for each element, as inductor counts them. parts: by tensor of which it reads
     parts only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the
@@ -54,6 +55,7 @@ class Op:
     is_random: bool = False
     is_alone: bool = False
     allocates: bool = False
+    is_padded: bool = False
     reads_twice: bool = False
     has_window: bool = False
     parts: Mapping[str, Mapping[str, Dim]] = field(default_factory=dict)

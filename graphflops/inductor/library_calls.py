@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
 from graphflops.inductor.layout_choice import image_and_weight
-from graphflops.inductor.padding import padded_columns
+from graphflops.inductor.padding import aligned, padded_columns
 from graphflops.inductor.unfused_attention import unfused
 from graphflops.memory import kernels
 from graphflops.memory.products import operand_copies
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.inductor.lowering import Lowering
+    from graphflops.memory.attention import AttentionMemory
     from graphflops.passes.program import PricedCall
 
 _FLOAT_BYTES = 4
@@ -31,23 +32,52 @@ def product(
     names = call.tensors(low.values)
     copies = operand_copies(call, low.execution.layouts)
     reads = [
-        low.copied(call, tensor, copies[name], f"operand {place}") if name in copies else tensor
+        low.copied(call, tensor, copies[name], f"operand {place}", low.typed(name).dtype.bits)
+        if name in copies
+        else tensor
         for place, (name, tensor) in enumerate(zip(names, operands, strict=True))
     ]
     kept = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views = frozenset(reshaped_operands(call, low.values, reads))
-    padded = padded_columns(call, low.values)
-    if padded is None:
-        low.add(call, "extern", made, reads, workspace=call.estimate.workspace, views=views)
-        return kept
-    weight = low.values[names[1]]
-    assert isinstance(weight, TensorType)
-    reads[1] = low.copied(call, reads[1], weight.nbytes // weight.shape[0] * padded, "padded")
-    if len(reads) > 2:
-        reads[2] = low.copied(call, reads[2], padded * weight.dtype.bits // 8, "padded bias")
-    sizes = {made[0]: low.nbytes(made[0]) // weight.shape[0] * padded}
-    low.add(call, "extern", made, reads, sizes=sizes, views=views)
+    has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
+    out, size = made[0], low.nbytes(made[0])
+    if has_bias and copies:  # the product alone, to which the bias is added
+        out = _added(low, call, made[0])
+        *reads, bias = reads
+    more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
+    padded = padded_columns(call, low.values, adds_bias=has_bias and not copies)
+    if padded is not None:
+        reads, size = _padded(low, call, reads, padded)
+        more = {"views": views, "is_padded": True}
+    low.add(call, "extern", (out,), reads, {out: size}, **more)
+    if out != made[0]:
+        low.add(call, "pointwise", made[:1], (out, bias))
     return kept
+
+
+def _added(low: Lowering, call: PricedCall, out: str) -> str:
+    """A tensor for the result of a library, to which a bias is added then."""
+    inner = f"{out} without bias"
+    low.joint.labels[inner] = (out, "value")
+    return inner
+
+
+def _padded(low: Lowering, call: PricedCall, reads: Sequence[str], columns: int) -> tuple[list[str], Dim]:
+    """Copies of a linear layer's operands with their sizes up to multiples of 8, and the bytes of its result."""
+    x, weight = (low.typed(name) for name in call.tensors(low.values)[:2])
+    width = weight.dtype.bits // 8
+    rows, inner = (
+        aligned(size) if isinstance(size, int) else size for size in (prod(x.shape[:-1]), weight.shape[1])
+    )
+    sizes: list[Dim] = [rows * inner * width, inner * columns * width, columns * width]
+    is_whole = sizes[0] == x.numel * width
+    found = [
+        name
+        if place == 0 and is_whole
+        else low.copied(call, name, sizes[place], f"padded {place}", weight.dtype.bits, is_alone=True)
+        for place, name in enumerate(reads)
+    ]
+    return found, rows * columns * width
 
 
 def reshaped_operands(call: PricedCall, values: Mapping[str, Value], reads: Sequence[str]) -> list[str]:
@@ -74,19 +104,22 @@ def convolution(
     if low.channels_last:
         workspace = padded_image(low, names)
         reads = [
-            low.copied(call, tensor, low.nbytes(name), use) if is_turned(low, name) else tensor
+            low.copied(call, tensor, low.nbytes(name), use, low.typed(name).dtype.bits)
+            if is_turned(low, name)
+            else tensor
             for name, tensor, use in zip(names, operands, ("input", "weight"), strict=False)
         ]
     else:
         workspace = kernels.forward_bytes(call, low.execution.layouts)
     if is_sequence(low, names[0]):
-        reads[0] = low.copied(call, operands[0], low.nbytes(names[0]), "input")
+        reads[0] = low.copied(
+            call, operands[0], low.nbytes(names[0]), "input", low.typed(names[0]).dtype.bits
+        )
     out = made[0]
     if not bias:
         low.add(call, "extern", (out,), reads, workspace=workspace, allocates=True)
     else:
-        inner = f"{out} without bias"
-        low.joint.labels[inner] = (out, "value")
+        inner = _added(low, call, out)
         low.add(
             call,
             "extern",
@@ -141,7 +174,7 @@ def attention(
         )
     reads = [*operands]
     if found.mask_copy != 0:
-        reads[3] = _converted_mask(low, call, operands[3], found.mask_copy)
+        reads[3] = _converted_mask(low, call, operands[3], found)
     sizes = {made[0]: low.nbytes(made[0])}
     beside = {}
     if low.training or found.choice.kernel == "flash":
@@ -152,11 +185,11 @@ def attention(
     return {**beside, **({"mask": reads[3]} if len(reads) > 3 else {})}
 
 
-def _converted_mask(low: Lowering, call: PricedCall, mask: str, size: Dim) -> str:
+def _converted_mask(low: Lowering, call: PricedCall, mask: str, found: AttentionMemory) -> str:
     """The copy of a mask that a fused kernel reads. The partitioner finds that attentions with one mask share it."""
-    shared = f"{mask} converted"
+    shared, size, bits = f"{mask} converted", found.mask_copy, found.problem.query.type.dtype.bits
     if not low.training:
-        return low.copied(call, mask, size, "mask")
+        return low.copied(call, mask, size, "mask", bits)
     if shared not in low.joint.sizes:
-        low.add(call, "pointwise", (shared,), (mask,), {shared: size}, low.joint.number(size))
+        low.add(call, "pointwise", (shared,), (mask,), {shared: size}, low.joint.number(size) * 8 // bits)
     return shared

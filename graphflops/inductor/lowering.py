@@ -60,6 +60,12 @@ class Lowering:
             return False
         return name not in self.root or self.root[name] != name or name in self.of_libraries
 
+    def typed(self, name: str) -> TensorType:
+        """The type of a value that is a tensor."""
+        value = self.values[name]
+        assert isinstance(value, TensorType)
+        return value
+
     def nbytes(self, name: str) -> Dim:
         """Bytes of a value."""
         value = self.values.get(name)
@@ -90,10 +96,10 @@ class Lowering:
         more.setdefault("must_recompute", call.node.name in self.recomputed)
         self.joint.add(Op(kind, tuple(outputs), given, elements, call.row, call.node.name, **more), sizes)
 
-    def copied(self, call: PricedCall, tensor: str, size: Dim, use: str) -> str:
-        """Append a copy of an operand that a library's kernel wants to lie otherwise."""
-        name = f"{call.node.name} {use}"
-        self.add(call, "pointwise", (name,), (tensor,), sizes={name: size}, elements=self.joint.number(size))
+    def copied(self, call: PricedCall, tensor: str, size: Dim, use: str, bits: int, **more: Any) -> str:
+        """Append a copy of an operand that a library's kernel wants to lie otherwise. bits: of an element."""
+        name, elements = f"{call.node.name} {use}", self.joint.number(size) * 8 // bits
+        self.add(call, "pointwise", (name,), (tensor,), {name: size}, elements, **more)
         return name
 
     def extern(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:

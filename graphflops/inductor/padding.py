@@ -14,31 +14,36 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
 
 _ALIGNED, _HALF = 8, 16
-_COMPUTE_BOUND = (
-    100  # multiply-adds of an element read or written: half of what an H200 does while it loads one
-)
+# Multiply-adds of an element read or written: half of what an H200 does while it loads one.
+_COMPUTE_BOUND = 95
 _LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
-def padded_columns(call: PricedCall, values: Mapping[str, Value]) -> int | None:
+def padded_columns(call: PricedCall, values: Mapping[str, Value], *, adds_bias: bool = False) -> int | None:
     """Columns of a linear layer's result after padding; None where they are a multiple of 8 or no tensor core is used.
 
-    Inductor measures whether a copy is worth it where arithmetic takes the time: for a vocabulary of 50,257 words it is.
+    Inductor measures whether a copy is worth it where arithmetic takes the time: for a vocabulary of 50,257 words it is. A
+    product that adds a bias is padded always.
     """
     names = call.tensors(values)
     weight = values.get(names[1]) if call.node.operator.name == "linear" else None
     if not isinstance(weight, TensorType) or weight.dtype.bits != _HALF or weight.rank != 2:
         return None
     columns, inner = weight.shape
-    if not isinstance(columns, int) or columns <= _ALIGNED or columns % _ALIGNED == 0:
+    if not isinstance(columns, int) or columns == 1 or columns % _ALIGNED == 0:
         return None
     out = values[call.node.outputs[0] or ""]
     rows = prod(out.shape[:-1]) if isinstance(out, TensorType) else 1
-    if isinstance(rows, int) and isinstance(inner, int):
+    if not adds_bias and isinstance(rows, int) and isinstance(inner, int):
         moved = rows * inner + inner * columns + rows * columns
         if rows * inner * columns < _COMPUTE_BOUND * moved:
             return None
-    return -(-columns // _ALIGNED) * _ALIGNED
+    return aligned(columns)
+
+
+def aligned(size: int) -> int:
+    """A size rounded up to what tensor cores load at once."""
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:

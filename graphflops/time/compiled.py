@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
-from graphflops.inductor.padding import padded_columns
-from graphflops.tensor import TensorType
+from graphflops.inductor.padding import aligned
 from graphflops.time.host import recurrent_steps
 from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.launches import Launcher, Launches
@@ -98,7 +97,8 @@ class CompiledLauncher(Launcher):
             return None
         kind = call.node.operator.kind
         if kind == "product":
-            return _padded(call, [kernel for kernel in kernels if kernel.family == "matmul"], plan)
+            own = [kernel for kernel in kernels if kernel.family == "matmul"]
+            return _padded(own) if op.is_padded else tuple(own)
         if kind == "attention":
             return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
         if kind != "convolution":
@@ -127,18 +127,11 @@ def _image_kernels(kernel: Kernel, plan: Plan) -> list[Kernel]:
     return [own, Kernel("copy", kernel.dtype, 0, 0, nbytes, nbytes, variant="strided")]
 
 
-def _padded(call: PricedCall, kernels: Sequence[Kernel], plan: Plan) -> tuple[Kernel, ...]:
-    """Products with the columns of their weight padded to what tensor cores can load, where the plan says so."""
-    values = plan.execution.values
-    columns = padded_columns(call, values)
-    weight = values.get(call.tensors(values)[1]) if columns is not None else None
-    if columns is None or not isinstance(weight, TensorType):
-        return tuple(kernels)
-    own, found = weight.shape[0], []
+def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """Products with their sizes rounded up to what tensor cores load."""
+    found = []
     for kernel in kernels:
         assert isinstance(kernel.sizes, Product)
-        m, n, k = (
-            columns if size == own else size for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k)
-        )
+        m, n, k = map(aligned, (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
         found.append(replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k)))
     return tuple(found)
