@@ -192,8 +192,15 @@ class BackwardLowering(GradientLowering):
                     for x in others
                 ]
             views = frozenset(reshaped_operands(call, self.values, operands))
-            more = {"workspace": self.workspace(lowered), "views": views, "is_padded": is_padded}
-            self.add(lowered, "extern", (tensor,), reads, **more)
+            self.add(
+                lowered,
+                "extern",
+                (tensor,),
+                reads,
+                workspace=self.workspace(lowered),
+                views=views,
+                is_padded=is_padded,
+            )
 
     def padded(self, lowered: Lowered, tensor: str, size: Dim) -> str:
         """Append a copy with rows or columns up to a multiple of 8."""

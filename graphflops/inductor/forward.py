@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
-_ALSO_POINTWISE = frozenset({"aten.diff"})  # operators
 _FLOAT_BYTES = 4
 _ALIGNED = 8  # channels and columns of operands of tensor cores in half precision
 _IMAGE_RANK = 4
 _WINDOW = "#1"  # an argument by place
+_MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
+_RESAMPLED = 4  # elements that an interpolated one is computed from
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
 
 
@@ -110,9 +111,10 @@ class ForwardLowering(Lowering):
         }
         if kind in special:
             return special[kind](call, operands, made)
-        is_pointwise = kind in _POINTWISE or call.node.operator.name in _ALSO_POINTWISE
-        if not is_pointwise or len(made) > 1:
+        if kind not in _POINTWISE or len(made) > 1:
             return self.extern(call, operands, made)
+        if kind == "movement" and len(operands) > _MOST_JOINED:
+            return self.concatenated(call, operands, made[0])
         again = (
             kind in _AGAIN and call.node.operator.name != "embedding"
         ) or call.node.operator.name == "repeat"
@@ -125,8 +127,22 @@ class ForwardLowering(Lowering):
             recomputable=again,
             is_random=kind == "random",
             reads_twice=twice,
-            has_window=kind == "resampling",
+            window=_RESAMPLED if kind == "resampling" and "nearest" not in call.node.operator.name else 1,
         )
+        return {}
+
+    def concatenated(self, call: PricedCall, operands: Sequence[str], out: str) -> Mapping[str, str]:
+        """Many tensors in one: each is copied by itself, into memory that is there from the first copy on."""
+        copies = [*[f"{out}, part {place}" for place in range(1, len(operands))], out]
+        rest: dict[str, dict[str, Dim]] = {name: {"": 0} for name in copies[:-1]}
+        for name, tensor, copy in zip(call.tensors(self.values), operands, copies, strict=True):
+            reads: tuple[str, ...] = (tensor,)
+            size, parts, whole = self.nbytes(name), self.parts, self.nbytes(name)
+            if copy == out:  # the last waits for the others, which it does not read
+                reads, parts, whole = (tensor, *rest), {**rest, **self.parts}, self.nbytes(out)
+            elements = self.elements(name)
+            self.add(call, "pointwise", (copy,), reads, {copy: whole}, elements, part_bytes=size, parts=parts)
+        self.joint.lies_in.update(dict.fromkeys(rest, out))
         return {}
 
     def kept_statistics(
@@ -244,12 +260,12 @@ class ForwardLowering(Lowering):
         spatial = out.shape[2:] if out.rank > 2 else out.shape[-1:]
         if operator.name.startswith(("adaptive", "global")) and all(size == 1 for size in spatial):
             return self.reduction(call, operands, made)
-        self.add(call, "pointwise", made[:1], operands[:1], recomputable=False, has_window=True)
-        if operator.name != "max_pool":
-            return {}
         window = arguments.get(_WINDOW, 1)
         sizes = window if isinstance(window, tuple) else (window,) * len(spatial)
         count = math.prod(size for size in sizes if isinstance(size, int))
+        self.add(call, "pointwise", made[:1], operands[:1], recomputable=False, window=count)
+        if operator.name != "max_pool":
+            return {}
         kept = f"{call.node.name} positions"
         width = 1 if count < _MOST_WINDOW else _ALIGNED
         if call.gradient is None:
@@ -261,7 +277,7 @@ class ForwardLowering(Lowering):
             operands[:1],
             sizes={kept: out.numel * width},
             recomputable=False,
-            has_window=True,
+            window=count,
         )
         self.joint.labels[kept] = (call.node.name, "saved")
         return {"positions": kept}

@@ -31,14 +31,14 @@ class Op:
     is_gradient: whether it depends on the gradients of the results. recomputable: whether the partitioner may compute it
     again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
     a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
-    library allocates the results, so that they take no memory that is free. is_padded: whether a product runs with its sizes
-    rounded up to what tensor cores load.
-    reads_twice: whether its formula has what it reads more than once. has_window: whether each element is computed from a
-    window of what it reads. instructions: for each element, as inductor counts them. parts: by tensor of which it reads
-    parts only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the
-    innermost in memory, as it reads them. is_inner: whether what a reduction adds up is along the last axis. in_order:
-    whether a loop over what a reduction reads visits one row after the other. computes: what it reads that is not stored,
-    and so computed inside of its kernel.
+    library allocates the results, so that they take no memory that is free. is_padded: whether a product runs with its
+    sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where others write the rest.
+    reads_twice: whether its formula has what it reads more than once. window: from how many elements of what it reads each
+    element is computed. instructions: for each element, as inductor counts them. parts: by tensor of which it reads parts
+    only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the innermost
+    in memory, as it reads them. is_inner: whether what a reduction adds up is along the last axis. in_order: whether a loop
+    over what a reduction reads visits one row after the other. computes: what it reads that is not stored, and so computed
+    inside of its kernel.
     """
 
     kind: OpKind
@@ -57,7 +57,8 @@ class Op:
     allocates: bool = False
     is_padded: bool = False
     reads_twice: bool = False
-    has_window: bool = False
+    window: int = 1
+    part_bytes: Dim = 0
     parts: Mapping[str, Mapping[str, Dim]] = field(default_factory=dict)
     views: frozenset[str] = frozenset()
     is_inner: bool = True
@@ -80,6 +81,7 @@ class JointGraph:
     weights, which are not the program's own. labels: name and kind of a tensor in a timeline, where they differ from its
     name and a value. results: what the forward returns. gradients: tensors that the backward returns. tangents: gradients
     of the results, which come from outside. turned: tensors that inductor stores with another axis innermost than the last.
+    lies_in: by part of a tensor that is written by itself, the tensor.
     """
 
     values: Mapping[str, int]
@@ -91,6 +93,7 @@ class JointGraph:
     gradients: dict[str, None] = field(default_factory=dict)
     tangents: dict[str, None] = field(default_factory=dict)
     turned: set[str] = field(default_factory=set)
+    lies_in: dict[str, str] = field(default_factory=dict)
     numbers: dict[Dim, int] = field(default_factory=dict)
 
     def number(self, size: Dim) -> int:

@@ -1,13 +1,13 @@
 """Which results inductor stores: its rules for what is realized.
 
 A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
-by several operators and computed from more than four tensors, or by one with a window and computed from several tensors.
+by several operators and computed from more than four loads, or by one with a window and computed from several tensors.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
 
 
+class _Formula(NamedTuple):
+    """How a result is computed from stored tensors.
+
+    sources: these tensors. parts, outer: as of an operator that reads them. loads, instructions: for each element.
+    """
+
+    sources: tuple[str, ...]
+    parts: Parts
+    outer: frozenset[str]
+    loads: int
+    instructions: int
+
+
 def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
     """The operators whose results are stored, each with the stored tensors that it is computed from.
 
@@ -30,53 +43,63 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
     for op in ops:
         for name in op.reads:
             users.setdefault(name, []).append(op)
-    sources: dict[str, tuple[str, ...]] = {}  # by tensor that is computed wherever it is read
-    parts: dict[str, Parts] = {}  # of these, of what parts are read
-    outer: dict[str, frozenset[str]] = {}  # of these, which of the stored tensors do not lie in order
-    work: dict[str, int] = {}  # of these, instructions
+    formulas: dict[str, _Formula] = {}  # of tensors that are not stored
     stored: list[Op] = []
     computed_again: dict[str, Op] = {}
     for op in ops:
-        inside = tuple([name for name in op.reads if name in sources])
-        count = op.instructions + sum(work[name] for name in inside)
-        own = tuple(dict.fromkeys(source for name in op.reads for source in sources.get(name, (name,))))
-        cut = op.parts
-        if inside and (cut or any(name in parts for name in inside)):
-            cut = _parts(op, sources, parts)
-        turned = op.outer
-        if inside and (turned or any(name in outer for name in inside)):
-            turned = _outer(op, sources, outer)
-        if op.kind == "pointwise" and not op.is_alone and _is_inlined(op, own, count, users, outputs):
+        inside = tuple([name for name in op.reads if name in formulas])
+        formula = _formula(op, formulas, inside)
+        if _is_inlined(op, formula, users, outputs):
             computed_again.update(dict.fromkeys(op.outputs, op))
-            sources.update(dict.fromkeys(op.outputs, own))
-            work.update(dict.fromkeys(op.outputs, count))
-            if cut:
-                parts.update(dict.fromkeys(op.outputs, cut))
-            if turned:
-                outer.update(dict.fromkeys(op.outputs, turned))
+            formulas.update(dict.fromkeys(op.outputs, formula))
+        elif inside:
+            sources, parts, outer, *_ = formula
+            stored.append(replace(op, reads=sources, parts=parts, outer=outer, computes=inside))
         else:
-            stored.append(replace(op, reads=own, parts=cut, outer=turned, computes=inside) if inside else op)
+            stored.append(op)
     return stored, computed_again
 
 
-def _outer(
-    op: Op, sources: Mapping[str, tuple[str, ...]], outer: Mapping[str, frozenset[str]]
-) -> frozenset[str]:
+def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _Formula:
+    """How the result of an operator is computed. inside: what it reads that is not stored."""
+    if not inside:
+        return _Formula(op.reads, op.parts, op.outer, len(op.reads) * op.window, op.instructions)
+    formulas = [known[name] for name in inside]
+    sources = tuple(
+        dict.fromkeys(
+            source for name in op.reads for source in (known[name].sources if name in known else (name,))
+        )
+    )
+    further = sum(formula.loads - len(formula.sources) for formula in formulas)
+    instructions = op.instructions + sum(formula.instructions for formula in formulas)
+    parts, outer = op.parts, op.outer
+    if parts or any(formula.parts for formula in formulas):
+        parts = _parts(op, known)
+    if outer or any(formula.outer for formula in formulas):
+        outer = _outer(op, known)
+    return _Formula(sources, parts, outer, len(sources) * op.window + further, instructions)
+
+
+def _outer(op: Op, known: Mapping[str, _Formula]) -> frozenset[str]:
     """Stored tensors that an operator reads along an axis that is not the innermost, as `Op.outer`."""
     found: set[str] = set()
     for name in op.reads:
-        whole = sources.get(name, (name,)) if name in op.outer else outer.get(name, ())
-        found.update(whole)
+        formula = known.get(name)
+        if name in op.outer:
+            found.update((name,) if formula is None else formula.sources)
+        elif formula is not None:
+            found.update(formula.outer)
     return frozenset(found)
 
 
-def _parts(op: Op, sources: Mapping[str, tuple[str, ...]], parts: Mapping[str, Parts]) -> Parts:
+def _parts(op: Op, known: Mapping[str, _Formula]) -> Parts:
     """By stored tensor of which an operator reads parts only, these, also by way of what is computed inside of it."""
     whole: set[str] = set()
     found: dict[str, dict[str, Dim]] = {}
     for name in op.reads:
-        for source in sources.get(name, (name,)):
-            read = op.parts.get(name) or parts.get(name, {}).get(source)
+        formula = known.get(name)
+        for source in (name,) if formula is None else formula.sources:
+            read = op.parts.get(name) or (None if formula is None else formula.parts.get(source))
             if read is None:
                 whole.add(source)
             else:
@@ -84,15 +107,18 @@ def _parts(op: Op, sources: Mapping[str, tuple[str, ...]], parts: Mapping[str, P
     return {name: read for name, read in found.items() if name not in whole}
 
 
-def _is_inlined(
-    op: Op, own: Sequence[str], count: int, users: Mapping[str, list[Op]], outputs: Container[str]
-) -> bool:
-    readers = [user for name in op.outputs for user in users.get(name, ())]
-    if any(name in outputs for name in op.outputs) or any(not user.is_fusible for user in readers):
+def _is_inlined(op: Op, formula: _Formula, users: Mapping[str, list[Op]], outputs: Container[str]) -> bool:
+    """Whether a result is not stored: it is computed wherever it is read."""
+    if op.kind != "pointwise" or op.is_alone or op.part_bytes != 0:
         return False
-    if len(own) > 1 and any(user.has_window for user in readers):
+    readers = [user for name in op.outputs for user in users.get(name, ())]
+    if any(name in outputs for name in op.outputs):
+        return False
+    if any(not user.is_fusible or user.part_bytes != 0 for user in readers):
+        return False
+    if formula.loads > 1 and any(user.window > 1 for user in readers):
         return False
     is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
-    if count > _MOST_INSTRUCTIONS and (is_shared or len(own) > 1):
+    if formula.instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1):
         return False
-    return len(own) <= (_MOST_READ_SHARED if is_shared else _MOST_READ)
+    return formula.loads <= (_MOST_READ_SHARED if is_shared else _MOST_READ)

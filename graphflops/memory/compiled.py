@@ -5,6 +5,7 @@ Results take the memory of others where inductor would reuse it (`buffer_reuse`)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ class _Run:
 
     def run(self, graph: CompiledGraph, mark: str) -> None:
         """Run one graph. mark: after names of results."""
-        order, given, outputs = graph.kernels, graph.given, graph.outputs
+        order, given, outputs = self.with_wholes(graph.kernels), graph.given, graph.outputs
         last = {name: place for place, kernel in enumerate(order, 1) for name in kernel.reads}
         end = len(order) + 1
         last.update(dict.fromkeys(outputs, end))
@@ -129,6 +130,21 @@ class _Run:
             self.meter.mark(kernel.node, workspace=self.workspace(kernel))
             for name in ends.get(place, ()):
                 self.meter.drop(name)
+
+    def with_wholes(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+        """The kernels; the first that writes a part of a tensor makes the tensor."""
+        whole = self.joint.lies_in
+        if not whole:
+            return kernels
+        found: list[Kernel] = []
+        made: set[str] = set()
+        for kernel in kernels:
+            outputs = dict.fromkeys(whole.get(name, name) for name in kernel.outputs)
+            reads = dict.fromkeys(whole.get(name, name) for name in kernel.reads)
+            own = tuple([name for name in outputs if name not in made])
+            found.append(replace(kernel, outputs=own, reads=tuple(reads)))
+            made.update(own)
+        return found
 
     def workspace(self, kernel: Kernel) -> Dim:
         """Bytes that a kernel needs beside what it reads and writes; of a call that runs graphs their peak."""

@@ -48,7 +48,9 @@ class Written:
 
     def _kernel(self, planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Kernel:
         loads, read = self._reads(planned)
-        written = sum(self.sizes(self.joint.sizes.get(name, 0)) for name in planned.outputs)
+        part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
+        sizes = self.joint.sizes
+        written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in planned.outputs)
         elements = max(op.elements for op in planned.members)
         slow = sum(self._slow(op) * op.elements for op in planned.members)
         slow += sum(self._slow(op) for op in _inside(planned, computed_again)) * elements
