@@ -111,7 +111,7 @@ def _resized(
     given = [name for name, option in zip(_NOT_OF_REPORTS, others, strict=True) if option]
     if given:
         raise OptionError(
-            f"MODEL is a saved report, which cannot tell {', '.join(given)}: give the model itself"
+            f"MODEL is a saved report, which takes no {', no '.join(given)}: give the model itself"
         )
     if not dims and not inputs:
         return report

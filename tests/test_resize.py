@@ -92,7 +92,7 @@ def test_a_size_outside_of_the_export_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"training": True}, {"model_name": "m"}, {"masks": {"m": "causal"}}])
 def test_other_options_need_the_model(tmp_path: Path, options: dict[str, object]) -> None:
-    with pytest.raises(OptionError, match="is a saved report, which cannot tell"):
+    with pytest.raises(OptionError, match="is a saved report, which takes no"):
         analyze(saved(tmp_path, "convnet.pt2"), **options)  # type: ignore[arg-type]
 
 

@@ -68,8 +68,8 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
     uses, masked, of_gradients, inputs = attentions(view, masks)
     if inputs:
         text = (
-            f"attention is masked, or its scores are added to, by {', '.join(map(shown, inputs))}, and what that"
-            f" hides is not counted: say what it is, as with --mask {shown(inputs[0])}=causal"
+            f"attention adds {', '.join(map(shown, inputs))} to its scores, or masks them by it; its contents are not known,"
+            f" so it counts as hiding nothing: say what it hides, as with --mask {shown(inputs[0])}=causal"
         )
         program.notes.say("GF117", "", text)
     return replace(_with_masked(program, masked, of_gradients), attentions=uses)

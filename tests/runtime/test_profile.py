@@ -57,7 +57,7 @@ def test_a_profile_of_this_cpu_can_be_used(written):
         (["--device", "cpu", "--base", "h200", "--output", "x.json"], "only with --host-only"),
         (["--device", "cpu", "--host-only", "--output", "x.json"], "name the one to complete by --base"),
         (["--device", "cpu", "--output", "x.txt"], "a profile is a .json file"),
-        (["--device", "cpu"], "Missing option '--output'"),
+        (["--device", "cpu"], "Missing option '-o' / '--output'"),
     ],
 )
 def test_wrong_usage_is_said(arguments, message):

@@ -20,6 +20,7 @@ from graphflops.analysis import as_graph
 from graphflops.call_time import CallTime
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
+from graphflops.render import render
 from graphflops.runtime import isolated, timing
 from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution
@@ -312,7 +313,7 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
     numpy.savez(tmp_path / "b.npz", tokens=numpy.zeros((2, 6), numpy.int64))
     (tmp_path / "c.npz").write_bytes(b"\x80\x04nonsense")
     numpy.save(tmp_path / "d.npy", numpy.array([object()]), allow_pickle=True)
-    model = SAMPLES / "gqa_transformer.pt2"
+    model = as_graph(SAMPLES / "gqa_transformer.pt2")
     with pytest.raises(ModelError, match="ids"):
         graphflops.validate(model, inputs=str(tmp_path / "a.npz"))
     with pytest.raises(ModelError, match="tokens"):
@@ -323,17 +324,17 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_table_and_markdown() -> None:
-    table = run(SAMPLES / "lstm.pt2", "--repeats", "1").stdout
+    found = graphflops.validate(as_graph(SAMPLES / "lstm.pt2"), repeats=1)
+    table = render(found, "table")
     assert "every count holds" in table
     assert "of peak" in table
-    text = run(SAMPLES / "lstm.pt2", "--repeats", "0", "--format", "markdown").stdout
+    text = render(found, "markdown")
     assert "| lstm | aten.lstm.input | explained |" in text
 
 
 def test_predicted_times_stand_beside_measured_ones() -> None:
-    found = json.loads(
-        run(SAMPLES / "convnet.pt2", "--profile", "h200", "--repeats", "1", "--format", "json").stdout
-    )
+    validated = graphflops.validate(as_graph(SAMPLES / "convnet.pt2"), profile="h200", repeats=1)
+    found = json.loads(render(validated, "json"))
     report = graphflops.analyze(SAMPLES / "convnet.pt2", device="h200", execution="graph")
     assert found["profile"] == "NVIDIA H200 SXM"
     assert found["predicted"]["seconds"] == report.totals.time.seconds
@@ -341,7 +342,7 @@ def test_predicted_times_stand_beside_measured_ones() -> None:
         row.time.seconds for row in report.rows
     ]
     assert found["times"]["calls"] == sum(row.time.seconds > 0 for row in report.rows)
-    assert "predicted" in run(SAMPLES / "convnet.pt2", "--profile", "h200", "--repeats", "1").stdout
+    assert "predicted" in render(validated, "table")
 
 
 def test_intervals_cover_calls_or_do_not() -> None:
