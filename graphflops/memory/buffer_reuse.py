@@ -55,13 +55,14 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
 class _Plan:
     """Free buffers while a graph runs. live: estimated bytes by position. instead: by tensor, the first that had its buffer.
 
-    free: by size, the free buffers with the position since which they are free. taken: tensors that are written over.
+    free: by size, the free buffers and the position since which each is free, the last one last. taken: tensors that are
+    written over.
     """
 
     def __init__(self, live: list[int], sizes: Mapping[str, int]) -> None:
         self.live, self.sizes, self.most = live, sizes, max(live, default=0)
         self.instead: dict[str, str] = {}
-        self.free: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        self.free: dict[int, dict[str, int]] = defaultdict(dict)
         self.ends: dict[int, list[Buffer]] = defaultdict(list)
         self.taken: set[str] = set()
 
@@ -69,7 +70,9 @@ class _Plan:
         """Free what is read at a position for the last time."""
         for gone in self.ends.pop(position, ()):
             if gone.name not in self.taken and not gone.is_given:
-                self.free[gone.size].append((position, self.instead.get(gone.name, gone.name)))
+                free, name = self.free[gone.size], self.instead.get(gone.name, gone.name)
+                free.pop(name, None)
+                free[name] = position
 
     def place(self, buffer: Buffer) -> None:
         """Write a tensor over another, or into a buffer that is free, or leave it a buffer of its own."""
@@ -80,12 +83,12 @@ class _Plan:
         if over is not None:
             self.taken.add(over)
             name = self.instead[buffer.name] = self.instead.get(over, over)
-            free[:] = [entry for entry in free if entry[1] != name]
+            free.pop(name, None)
         elif free and not buffer.is_fresh:
-            since, name = free[-1]
+            name, since = next(reversed(free.items()))
             between = self.live[since + 1 : buffer.first]
             if buffer.size + max(between, default=0) <= self.most:
-                free.pop()
+                del free[name]
                 self.live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
                 self.instead[buffer.name] = name
 

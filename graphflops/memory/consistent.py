@@ -27,8 +27,8 @@ _OPERATOR = "unknown"  # no operator's spelling: of the kind `other`, without na
 def consistent(graph: PricedGraph) -> Sequence[PricedCall]:
     """The calls of a graph, those that contradict their results as calls of an unknown operator.
 
-    The same object where all calls agree with their results. Of results that nobody reads, kernels of different devices
-    keep different statistics: these are as the file records them.
+    The same object where all calls agree with their results. Further results that nobody reads are as the file records
+    them: kernels of different devices keep different statistics.
     """
     found = [_judged(call, graph) for call in graph.calls]
     return graph.calls if all(map(is_, found, graph.calls)) else found
@@ -38,7 +38,7 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     wrong = _contradicted(call, graph.values)
     if not wrong:
         return call
-    if wrong.isdisjoint(graph.graph.used) and not call.estimate.unknown:
+    if call.node.outputs[0] not in wrong and wrong.isdisjoint(graph.graph.used):
         return replace(call, estimate=_as_recorded(call, graph.values))
     return _unknown(call, graph.values)
 
