@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate, total
 from graphflops.errors import ModelError
-from graphflops.memory.allocator import Allocator, OutOfMemory
-from graphflops.memory.ledger import ENTRIES, LASTING, PEAKS, at_sizes, on_device
+from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
+from graphflops.memory.ledger import ENTRIES, LASTING, PEAKS, at_sizes, below_limit, on_device
 from graphflops.size_names import AXIS
 from graphflops.sweep import symbols_of
 
@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.report import PhaseMemory, Report
 
-# Share of the memory beside parameters and optimizer that is kept free: which gaps stay between blocks is not predicted
-# exactly (docs/memory.md).
+# What is kept free, as which gaps stay between blocks is not predicted exactly (docs/memory.md): a share of the memory
+# beside parameters and optimizer, and a segment.
 SPARE = 0.05
+_SPARE_BYTES = 20 * MIB
 _MOST = 2**40
 
 
 def room(device: Device) -> int:
     """What the driver leaves to the allocator."""
     return device.memory_bytes - (device.context_bytes or 0)
+
+
+def spare(entry: PhaseMemory, values: Mapping[str, int], limit: int) -> int:
+    """Bytes of the allocator's that are kept free."""
+    fixed = evaluate(total(held.bytes for held in entry.timeline.held if held.kind in LASTING), values) or 0
+    return int(SPARE * max(limit - fixed, 0)) + _SPARE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +83,19 @@ class VariedSize:
         """
         report, values = self._at(value)
         entry = on_device(report.memory_use[-1], device)
-        needed = evaluate(entry.requested_peak, values)
-        if needed is None:
+        if evaluate(entry.requested_peak, values) is None:
             raise ModelError("a size has no value: give it with --dim")
         if limit is not None:
-            fixed = evaluate(
-                total(held.bytes for held in entry.timeline.held if held.kind in LASTING), values
-            )
-            limit -= int(SPARE * max(limit - (fixed or 0), 0))
-            if needed > limit:
-                raise OutOfMemory
-        # In inference few large blocks come and go: what returning segments gains there is not to be relied on.
-        returns = entry.phase == "training"
-        found = at_sizes(entry, values, Allocator(limit if returns else None), report.rows)
+            entry = below_limit(entry, values, limit - spare(entry, values, limit), report.rows)
+        found = at_sizes(entry, values, Allocator(), report.rows)
         if found.reserved_peak is None:
             raise ModelError("a size is negative there: give others with --dim")
         names = (*dict.fromkeys(ENTRIES.values()), *PEAKS)
         quantities: dict[str, Any] = {name: evaluate(getattr(found, name), values) for name in names}
-        if limit is not None and quantities["reserved_peak"] > limit:
-            raise OutOfMemory
+        if (
+            limit is not None and quantities["reserved_peak"] > limit
+        ):  # it runs with what is cached returned in time
+            quantities |= {"reserved_peak": limit, "device_total": limit + (entry.context or 0)}
         return replace(found, **quantities)
 
     def is_within(self, value: int | None, device: Device) -> bool:
@@ -110,7 +111,7 @@ class VariedSize:
         is_enough = self.is_within(None, device)
         total = self.at(None, device, room(device) if is_enough else None).device_total
         assert isinstance(total, int)
-        return total, is_enough
+        return (total if is_enough else max(total, device.memory_bytes + 1)), is_enough
 
     def _at(self, value: int | None) -> tuple[Report, Mapping[str, int]]:
         """A report, and the sizes at which its formulas hold."""

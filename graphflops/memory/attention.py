@@ -8,15 +8,18 @@ The sizes are those measured on an H200 with PyTorch 2.11.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
-from graphflops.dims import Dim, ceil_div, dim_max, prod
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
 from graphflops.graph import Ref
-from graphflops.memory.strides import is_contiguous
+from graphflops.memory.layouts import is_contiguous
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from graphflops.memory.layouts import Layouts
     from graphflops.passes.program import PricedCall
 
@@ -89,6 +92,30 @@ class AttentionMemory:
             return batch * heads * (padded * width + rows) * _FLOAT_BYTES + self.mask_gradient
         own = batch * heads * rows * (width + 1) * _FLOAT_BYTES
         return own + self.shared_gradients
+
+    # What these consist of, in the order in which it is allocated
+
+    @property
+    def parts(self) -> Sequence[Dim]:
+        """Of what is allocated at once: float32 copies, the scaled query, scores twice, which of them are -inf."""
+        if self.is_fused:
+            return ()
+        is_float = self.problem.query.type.dtype.bits == 32
+        copies = [operand.type.numel * _FLOAT_BYTES for operand in self.problem.operands if not is_float]
+        return [*copies, self.scaled, self.scores, self.scores, ceil_div(self.scores, _BOOL_PART)]
+
+    @property
+    def saved_parts(self) -> list[Dim]:
+        """Of what the gradient reads."""
+        if self.is_fused:
+            return [self.mask_copy]
+        key = self.repeated(self.problem.key)
+        return cut(self.saved, (self.scaled, key, self.value_copy, self.scores, self.dropped))
+
+    @property
+    def gradient_parts(self) -> Sequence[Dim]:
+        """Of what the gradient needs."""
+        return (ceil_div(self.shared_gradients, 2),) * 2 if self.is_fused else (self.scores,) * 3
 
     @property
     def shared_gradients(self) -> Dim:
@@ -176,10 +203,15 @@ class AttentionMemory:
         return prod(shape) * _FLOAT_BYTES
 
 
+def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
+    """So many bytes as parts of these sizes, as far as they go, and a rest."""
+    ends = [0, *(dim_min(end, size) for end in accumulate(parts)), size]
+    return [end - start for start, end in pairwise(ends) if end != start]
+
+
 def total_bytes(problem: Problem) -> Dim:
-    """Bytes of the gradients of query, key, value and mask."""
-    operands = [*problem.operands, *([] if problem.mask is None else [problem.mask])]
-    return sum(operand.type.like().nbytes for operand in operands if operand.type.requires_grad)
+    """Bytes of the gradients of query, key and value."""
+    return sum(operand.type.like().nbytes for operand in problem.operands if operand.type.requires_grad)
 
 
 def attention_problem(call: PricedCall, layouts: Layouts, training: bool) -> Problem | None:

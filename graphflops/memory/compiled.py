@@ -127,7 +127,7 @@ class _Run:
             for name in kernel.outputs:
                 if name in final and name not in instead:
                     self.take(name, self.joint.sizes.get(name, 0), key[name])
-            self.meter.mark(kernel.node, workspace=self.workspace(kernel))
+            self.meter.mark(kernel.node, buffers=(self.workspace(kernel),))
             for name in ends.get(place, ()):
                 self.meter.drop(name)
 

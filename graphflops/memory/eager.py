@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import total
 from graphflops.memory import fast_path, kernels
+from graphflops.memory.attention import cut
 from graphflops.memory.forms import by_form
+from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.memory.products import operand_copies
 from graphflops.memory.recurrent import Recurrent
-from graphflops.memory.strides import is_contiguous
 from graphflops.tensor import FLOAT16, TensorType
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
 
 _SEQUENCE_AXES = 3
-_TWO = 2
+_TWO = 2  # factors of a product; gradients that a convolution computes one after the other
 # Kinds of operators whose gradients read that of the result in row-major order.
 _READING_IN_ORDER = frozenset(
     {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
@@ -92,6 +93,11 @@ class Eager(OnGpu):
         copy = out.like().nbytes if reads and isinstance(out, TensorType) else 0
         return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
 
+    def is_last_operand_first(self, call: PricedCall) -> bool:
+        """PyTorch computes the gradients of a formula by name: `mat2` and `other` before `self`, but `mat1` before both."""
+        kind = call.node.operator.kind
+        return kind == "elementwise" or (kind == "product" and call.node.arguments().get("bias") is None)
+
     def transposes_gradient(self, call: PricedCall) -> bool:
         """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""
         return call.node.operator.name == "linear"
@@ -100,19 +106,27 @@ class Eager(OnGpu):
         """Also the workspace of the CUDA kernels."""
         return self.backward_of(call, call.node.outputs[0] in self.other_gradients)
 
-    def gradient_buffers(self, call: PricedCall, is_repeated: bool) -> tuple[Sequence[Dim], Sequence[Dim]]:
+    def gradient_buffers(
+        self, call: PricedCall, is_repeated: bool
+    ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
         """Also tensors of a formula, made first. A convolution's operand gets its gradient before the weight does."""
         if is_repeated or call.gradient is None:
-            return super().gradient_buffers(call, is_repeated)
+            needed = (self.repeated_bytes(call) if is_repeated else 0,)
+            factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []
+            return (), (needed,) * (len(factors) if call.node.operator.kind == "product" and factors else 1)
         whole = self.backward_bytes(call)
         if call.node.operator.kind != "convolution":
-            first = self.formula_tensors(call)
-            return first, (whole - total(first),)
-        is_alone = len(call.gradient.gradients) < _TWO
-        return (), (whole,) if is_alone else (
-            kernels.operand_gradient_bytes(call, self.layouts, whole),
-            whole,
-        )
+            first, attention = self.formula_tensors(call), self.attention(call)
+            parts = [self.partial_sums(call)] if attention is None else attention.gradient_parts
+            return first, (cut(whole - total(first), parts),)
+        if len(call.gradient.gradients) < _TWO:
+            return (), ((whole,),)
+        return (), ((kernels.operand_gradient_bytes(call, self.layouts, whole),), (whole,))
+
+    @by_form
+    def partial_sums(self, call: PricedCall) -> Dim:
+        """Partial results of the largest sum among a call's gradients."""
+        return kernels.partial_sums(call, self.layouts)
 
     @by_form
     def formula_tensors(self, call: PricedCall) -> Sequence[Dim]:
@@ -130,6 +144,11 @@ class Eager(OnGpu):
             kept.append(ordered)
         else:
             brief.append(ordered)
+        attention = self.attention(call)
+        if attention is not None:
+            saved = self.saved_bytes(call) if self.training else 0
+            kept += attention.saved_parts if saved != 0 else []
+            brief += cut(self.forward_bytes(call, saved), attention.parts)
         brief += [self.softmax_operand(call), *fast_path.projections(call, self.values)]
         return [size for size in kept if size != 0], [size for size in brief if size != 0]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import Dim, differ, dim_max, prod, total
 from graphflops.graph import Ref
 from graphflops.memory.convolutions import Convolution, Layout
-from graphflops.memory.reductions import column_sum_bytes, reduction_bytes
-from graphflops.memory.strides import is_contiguous, row_major
+from graphflops.memory.layouts import is_contiguous, row_major
+from graphflops.memory.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -94,8 +94,21 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return ordered_operand(call, layouts)
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
-        return column_sum_bytes(prod(out.shape[:-1]), out.shape[-1])
+        return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1]))
     return 0
+
+
+def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
+    """Bytes in which the gradients of a call add up what a bias, or a repeated operand, gets from many elements."""
+    out = _tensor(call.node.outputs[0], layouts.values)
+    if out is None or not out.rank:
+        return 0
+    if call.node.operator.kind == "product":
+        return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1]))
+    strides = layouts.of(call.node.outputs[0] or "")
+    axes = _repeated(call, out, layouts) if call.node.operator.name in _SUMMED_AFTER | _PASSED_ON else []
+    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES)[:1] for each in axes]
+    return dim_max(0, *(size for sizes in found for size in sizes))
 
 
 def operand_gradient_bytes(call: PricedCall, layouts: Layouts, whole: Dim) -> Dim:

@@ -11,11 +11,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Expr, dim_max, evaluate, total
+from graphflops.errors import ModelError
 from graphflops.graph import Ref
 from graphflops.memory.allocator import Allocator
+from graphflops.memory.layouts import row_major
 from graphflops.memory.reductions import reduction_bytes
-from graphflops.memory.replay import replay
-from graphflops.memory.strides import row_major
+from graphflops.memory.replay import repeat, replay
+from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, trained, update
 from graphflops.report import Held, PhaseMemory, Timeline
 
@@ -86,7 +88,6 @@ def at_sizes(
 
     What the allocator takes beside the requested bytes goes by the number of blocks and segments, not by their sizes: the
     formulas are those of the requested bytes and a number, which is exact at these sizes.
-    Raises OutOfMemory at the allocator's limit.
     """
     timeline = entry.timeline
     moment = peak_moment(timeline, values)
@@ -111,6 +112,36 @@ def at_sizes(
     )
     whole = None if entry.context is None else reserved + entry.context
     return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
+
+
+def below_limit(
+    entry: PhaseMemory, values: Mapping[str, int], limit: int, rows: Sequence[Row]
+) -> PhaseMemory:
+    """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
+
+    cuDNN has algorithms with less workspace for a convolution that does not get its own.
+    Raises OutOfMemory where the phase does not run, ModelError for an open size.
+    """
+    timeline = entry.timeline
+    sizes = [size for size in _sizes(timeline, values) if size is not None]
+    if len(sizes) < len(timeline.held):
+        raise ModelError("a size has no value: give it with --dim")
+    spared = {
+        place
+        for place, held in enumerate(timeline.held)
+        if held.kind == "workspace" and _is_convolution(rows, timeline.rows[held.first])
+    }
+    missed = repeat(timeline, sizes, Allocator(limit), spared)
+    if not missed:
+        return entry
+    held = tuple(one for place, one in enumerate(timeline.held) if place not in missed)
+    less = replace(timeline, held=held)
+    known = [size for place, size in enumerate(sizes) if place not in missed]
+    return replace(entry, timeline=less, requested_peak=max(live_bytes(less, known)))
+
+
+def _is_convolution(rows: Sequence[Row], row: int) -> bool:
+    return row != OPTIMIZER and operator(rows[row].op).kind == "convolution"
 
 
 def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
-from graphflops.memory.strides import at_some_size, row_major
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
+from graphflops.memory.layouts import at_some_size, row_major
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -35,10 +35,17 @@ class _Axis(NamedTuple):
 
 
 def reduction_bytes(shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int) -> Dim:
-    """Bytes of the buffer for a reduction of some axes, semaphores included. element: bytes of one partial result."""
+    """Bytes of the buffers for a reduction of some axes, semaphores included. element: bytes of one partial result."""
+    return total(reduction_buffers(shape, strides, axes, element))
+
+
+def reduction_buffers(
+    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int
+) -> tuple[Dim, ...]:
+    """Bytes of the partial results and of the semaphores; nothing where no thread blocks share a result."""
     reduced, kept = _merged(shape, strides, axes)
     if not reduced:
-        return 0
+        return ()
     results, values = prod(axis.size for axis in kept), prod(axis.size for axis in reduced)
     is_inner = not kept or _number(reduced[0].stride) < _number(kept[0].stride)
     vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
@@ -51,18 +58,19 @@ def reduction_bytes(shape: Sequence[Dim], strides: Sequence[Dim], axes: Collecti
     groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
     target = _MULTIPROCESSORS * (_THREADS_EACH // (width * height))
     if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
-        return 0
+        return ()
     blocks = dim_max(
         dim_min(ceil_div(target, groups), ceil_div(each, _FEWEST_VALUES)), ceil_div(each, _MOST_VALUES)
     )
     if blocks == 1:
-        return 0
-    return results * blocks * (1 if is_inner else width * vector) * element + groups * _SEMAPHORE_BYTES
+        return ()
+    partial = results * blocks * (1 if is_inner else width * vector) * element
+    return partial, groups * _SEMAPHORE_BYTES
 
 
-def column_sum_bytes(rows: Dim, columns: Dim) -> Dim:
-    """Bytes of the buffer when the rows of a matrix are added up in float32, as for the gradient of a bias."""
-    return reduction_bytes((rows, columns), row_major((rows, columns)), (0,), 4)
+def column_sum_buffers(rows: Dim, columns: Dim) -> tuple[Dim, ...]:
+    """Bytes of the buffers when the rows of a matrix are added up in float32, as for the gradient of a bias."""
+    return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4)
 
 
 def _merged(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.memory.allocator import OutOfMemory
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from graphflops.memory.allocator import Allocator, Block
     from graphflops.report import Timeline
@@ -15,6 +17,7 @@ BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
 _BUFFERS = ("workspace", "nested", "temporary")  # of a kernel, which takes them after its results
 _KEPT = ("library", "optimizer")  # allocated in the first run, to stay
 _RUNS = 2  # after the first one an optimizer has its state, which lies where memory was free
+_REPEATED = 3  # runs after which no run needs more
 
 
 class Moment(NamedTuple):
@@ -27,6 +30,13 @@ class Moment(NamedTuple):
     kept: list[int]
     taken: list[int]
     freed: list[int]
+
+
+class _Spared(NamedTuple):
+    """Entries without which a kernel runs too; those that were not got."""
+
+    entries: Container[int]
+    missed: set[int]
 
 
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
@@ -58,25 +68,63 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
 
     sizes: bytes by entry of the timeline. Before the last run the cache is emptied, as people do before they measure a run
     (`torch.cuda.empty_cache()`); the allocator's peaks are those of the last run.
+    """
+    _load(timeline, sizes, allocator)
+    order = moments(timeline, sizes)
+    reserved: list[int] = []
+    for number in range(_RUNS):
+        allocator.empty_cache()
+        allocator.reset_peaks()
+        reserved = _run(order, sizes, allocator, number == 0, _Spared((), set()))
+    return [*accumulate(reserved, max)]
+
+
+def repeat(
+    timeline: Timeline, sizes: Sequence[int], allocator: Allocator, spared: Container[int] = ()
+) -> set[int]:
+    """Run a timeline again and again with what the allocator has cached, as programs do.
+
+    spared: entries without which a kernel runs too, if it does not get them. Returns those that were not got.
     Raises OutOfMemory at the allocator's limit.
     """
+    _load(timeline, sizes, allocator)
+    order = moments(timeline, sizes)
+    missed: set[int] = set()
+    for number in range(_REPEATED):
+        _run(order, sizes, allocator, number == 0, _Spared(spared, missed))
+    return missed
+
+
+def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
+    """Allocate what is there before the first run."""
     for kind in BEFORE:
         for held, size in zip(timeline.held, sizes, strict=True):
             if held.kind == kind and size:
                 allocator.allocate(size)
-    order = moments(timeline, sizes)
+
+
+def _run(
+    order: Sequence[Moment],
+    sizes: Sequence[int],
+    allocator: Allocator,
+    is_first: bool,
+    spared: _Spared,
+) -> list[int]:
+    """One run; returns the bytes reserved at each moment."""
     blocks: dict[int, Block] = {}
     reserved: list[int] = []
-    for run in range(_RUNS):
-        allocator.empty_cache()
-        allocator.reset_peaks()
-        reserved = []
-        for kept, taken, freed in order:
-            for entry in kept if run == 0 else ():
-                allocator.allocate(sizes[entry])
-            for entry in taken:
+    for kept, taken, freed in order:
+        for entry in kept if is_first else ():
+            allocator.allocate(sizes[entry])
+        for entry in taken:
+            try:
                 blocks[entry] = allocator.allocate(sizes[entry])
-            reserved.append(allocator.reserved)
-            for entry in freed:
+            except OutOfMemory:
+                if entry not in spared.entries:
+                    raise
+                spared.missed.add(entry)
+        reserved.append(allocator.reserved)
+        for entry in freed:
+            if entry in blocks:
                 allocator.free(blocks.pop(entry))
-    return [*accumulate(reserved, max)]
+    return reserved

@@ -214,7 +214,7 @@ class _Liveness:
         elif beside != 0:  # what is kept beside the results was made while they were computed
             meter.take(call.node.name, beside, "saved", index)
             released.setdefault(index, []).append(index)
-        meter.mark(call.node.name, self.peaks[index], workspace)
+        meter.mark(call.node.name, self.peaks[index], (workspace,))
         for place in range(len(brief)):
             meter.drop(f"{_FIRST}{place}")
         for name in last_used:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, symbol
+from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, symbol, total
 from graphflops.passes.program import Peak
 from graphflops.report import Held, Timeline
 
@@ -83,19 +83,21 @@ class Meter:
         """What is taken from here on is allocated after what was taken before."""
         self.rows.append(self.row)
 
-    def mark(self, node: str, peaks: Sequence[Peak] = (), workspace: Dim = 0) -> None:
-        """Record a moment: the call with its workspace; then one for each graph nested in it."""
-        self._moment(node, node, workspace, "workspace")
+    def mark(self, node: str, peaks: Sequence[Peak] = (), buffers: Sequence[Dim] = ()) -> None:
+        """Record a moment: the call with its buffers; then one for each graph nested in it."""
+        self._moment(node, node, buffers, "workspace")
         for peak in peaks:
             if peak.bytes != 0:
-                self._moment(f"{node}/{peak.node}", node, peak.bytes, "nested")
+                self._moment(f"{node}/{peak.node}", node, (peak.bytes,), "nested")
 
-    def _moment(self, node: str, name: str, extra: Dim, kind: HeldKind) -> None:
+    def _moment(self, node: str, name: str, buffers: Sequence[Dim], kind: HeldKind) -> None:
+        extra = total(buffers)
         self.grow(extra)
         self.marks.setdefault(self.live, node)
         self.shrink(extra)
-        if extra != 0:
-            self.held.append(Held(name, kind, len(self.rows), len(self.rows), extra))
+        for size in buffers:
+            if size != 0:
+                self.held.append(Held(name, kind, len(self.rows), len(self.rows), size))
         self.rows.append(self.row)
 
     def peak(self) -> Peak:

@@ -281,13 +281,19 @@ class CallByCall:
         """The same where the gradient of a call's result repeats one number, of which some kernels want every element."""
         return self.backward_bytes(call)
 
-    def gradient_buffers(self, call: PricedCall, is_repeated: bool) -> tuple[Sequence[Dim], Sequence[Dim]]:
+    def gradient_buffers(
+        self, call: PricedCall, is_repeated: bool
+    ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
         """The same in the order in which it is allocated: tensors before the gradients, then buffers kernel by kernel.
 
         Each kernel computes one gradient, the last one all that are left. is_repeated: whether the gradient of the call's
         result repeats one number.
         """
-        return (), (self.repeated_bytes(call) if is_repeated else self.backward_bytes(call),)
+        return (), ((self.repeated_bytes(call) if is_repeated else self.backward_bytes(call),),)
+
+    def is_last_operand_first(self, call: PricedCall) -> bool:
+        """Whether the gradients of a call are computed from its last operand to its first."""
+        return False
 
     def transposes_gradient(self, call: PricedCall) -> bool:
         """Whether the gradient of a parameter that a call reads is a transposed view, to which nothing is added in place."""

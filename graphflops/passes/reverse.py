@@ -64,7 +64,9 @@ class Reverse:
             self.meter.take(call.node.name, size, "workspace", f"{_FIRST}{place}")
         if first:
             self.meter.step()
-        gradients = zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False)
+        gradients = [*zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False)]
+        if self.execution.is_last_operand_first(call):
+            gradients.reverse()
         for number, ((place, fresh), size) in enumerate(gradients, 1):
             if incoming is None or fresh:
                 buffer = self.allocate(operands[place], size)
@@ -79,8 +81,8 @@ class Reverse:
             else:
                 self.gradients[name] = buffer
             if number < len(buffers):
-                self.meter.mark(call.node.name, workspace=buffers[number - 1])
-        self.meter.mark(call.node.name, workspace=buffers[-1])
+                self.meter.mark(call.node.name, buffers=buffers[number - 1])
+        self.meter.mark(call.node.name, buffers=buffers[-1])
         for place in range(len(first)):
             self.meter.drop(f"{_FIRST}{place}")
         return again

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 import graphflops
-from graphflops.memory.allocator import MIB, Allocator
-from graphflops.memory.replay import replay
+from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
+from graphflops.memory.replay import repeat, replay
 from graphflops.report import Held, Report, Timeline
+from graphflops.training import Loss
 
 
 class Called(nn.Module):
@@ -25,9 +27,9 @@ class Called(nn.Module):
         return self.function(x * self.scale)
 
 
-def analyzed(module: nn.Module, x: torch.Tensor) -> Report:
+def analyzed(module: nn.Module, x: torch.Tensor, loss: Loss = "given") -> Report:
     program = graphflops.capture(module.to("meta"), (x,))
-    training = graphflops.Training(optimizer="none", loss="given")
+    training = graphflops.Training(optimizer="none", loss=loss)
     return graphflops.analyze(program, execution="eager", training=training)
 
 
@@ -79,3 +81,42 @@ def test_tensors_of_a_formula_are_allocated_one_by_one_before_the_gradient() -> 
     report = analyzed(Called(lambda x: x.pow(3.0)), x)
     buffers = found(report, "pow_1", "workspace")  # `gradient * (3 * x.pow(2))`: the power and three times it
     assert [held.bytes for held in buffers] == [x.nbytes, x.nbytes]
+
+
+@pytest.mark.parametrize(
+    ("has_bias", "order"), [(False, ["weight", "operand"]), (True, ["operand", "weight"])]
+)
+def test_each_product_of_a_repeated_gradient_copies_it(has_bias: bool, order: list[str]) -> None:
+    # mm(x, weight.t()) computes the gradient of `mat2` before that of `self`; addmm that of `mat1` before that of `mat2`
+    x = torch.empty(64, 32, device="meta")
+    module = nn.Sequential(Called(functional.silu), nn.Linear(32, 48, bias=has_bias))
+    report = analyzed(module, x, loss="sum")
+    copies = sorted(held.first for held in found(report, "linear", "workspace") if held.bytes == 64 * 48 * 4)
+    starts = {
+        "weight": found(report, "p_1_weight", "gradient")[0].first,
+        "operand": found(report, "silu", "gradient")[0].first,
+    }
+    assert copies == [starts[order[0]], starts[order[1]]]
+
+
+def test_a_run_needs_what_is_alive_at_once_below_a_limit() -> None:
+    held = (
+        Held("a", "value", 0, 1, 40 * MIB),
+        Held("b", "value", 1, 2, 30 * MIB),
+        Held("c", "value", 2, 2, 20 * MIB),
+    )
+    sizes, timeline = [one.bytes for one in held], Timeline((0, 1, 2), held)
+    allocator = Allocator(70 * MIB)
+    repeat(timeline, sizes, allocator)  # `c` takes a part of what `a` had
+    assert allocator.peak_reserved == 70 * MIB
+    with pytest.raises(OutOfMemory):
+        repeat(timeline, sizes, Allocator(69 * MIB))
+
+
+def test_a_workspace_that_is_not_got_is_left_out() -> None:
+    held = (Held("conv", "value", 0, 1, 20 * MIB), Held("conv", "workspace", 0, 0, 50 * MIB))
+    sizes, timeline = [one.bytes for one in held], Timeline((0, 1), held)
+    assert repeat(timeline, sizes, Allocator(70 * MIB), {1}) == set()
+    assert repeat(timeline, sizes, Allocator(69 * MIB), {1}) == {1}
+    with pytest.raises(OutOfMemory):
+        repeat(timeline, sizes, Allocator(69 * MIB))
