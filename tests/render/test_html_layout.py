@@ -124,6 +124,9 @@ def test_no_width_cuts_the_page(browser: Browser, folder: Path, sample: Report, 
     assert browser.run("return document.documentElement.scrollWidth") <= width
     narrow = "return [...document.querySelectorAll('.chart svg')].map(s => s.getBoundingClientRect().width)"
     assert all(0 < drawn <= width for drawn in browser.run(narrow))
+    room = """return [...document.querySelectorAll('td.tree')].map(
+        cell => cell.clientWidth - parseFloat(getComputedStyle(cell).paddingLeft))"""
+    assert min(browser.run(room)) > 60  # ten characters of a module's name
 
 
 def test_every_control_is_reached_by_the_tab_key(page: Browser) -> None:
