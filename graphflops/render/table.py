@@ -195,7 +195,8 @@ class _Block(NamedTuple):
 def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[_Block]:
     """The columns side by side where they fit, else with names joined, else in several blocks, each with the names.
 
-    More names than a tree and its types are shortened instead: joined, nobody could tell one from the next.
+    More names than a tree and its types are not joined, as nobody could tell one from the next: they are shortened, or have
+    a block to themselves.
     """
     needs = [max(columns(row[index]) for row in (grid.heads, *rows)) for index in range(len(grid.heads))]
     keys = list(range(max(grid.names, 1))) if grid.names < len(needs) else [0]
@@ -205,9 +206,15 @@ def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[
     widths = [needs[index] for index in figures]
     if aligned + rest <= width:
         return [_Block(keys, [needs[i] for i in keys], aligned, figures, widths, grid.names)]
-    if len(keys) > _JOINED and width - rest >= len(keys) * (_NAMES // 2 + _GAP):
-        name_widths = _shared([needs[index] for index in keys], width - rest - _GAP * (len(keys) - 1))
-        return [_Block(keys, name_widths, width - rest, figures, widths, grid.names)]
+    if len(keys) > _JOINED:
+        gaps = _GAP * (len(keys) - 1)
+        name_widths = _shared([needs[index] for index in keys], width - rest - gaps)
+        if max(name_widths) >= _NAMES // 2:
+            return [_Block(keys, name_widths, width - rest, figures, widths, grid.names)]
+        whole = _Block(
+            keys, _shared([needs[index] for index in keys], width - gaps), width, (), (), grid.names
+        )
+        return [whole, *_continued(keys[:1], figures, needs, width, grid.names)]
     joined = max(
         columns((" " * _GAP).join(row[index] for index in keys).rstrip()) for row in (grid.heads, *rows)
     )

@@ -37,13 +37,13 @@ def test_calls_follow_one_another_for_as_long_as_the_step() -> None:
     found = tracks(report)
     assert report.step_time is not None
     assert [one["name"] for one in found["phases"]] == ["forward", "backward", "optimizer"]
+    assert end(found["phases"][-1]) == pytest.approx(1e6 * report.step_time.seconds)
+    assert all(after["ts"] == pytest.approx(end(one)) for one, after in pairwise(found["calls"]))
     # The sum of the results, of which gradients are taken, belongs to no call.
-    assert end(found["phases"][-1]) == pytest.approx(1e6 * report.step_time.seconds, rel=0.02)
-    calls = found["calls"]
-    assert all(after["ts"] == pytest.approx(end(one)) for one, after in pairwise(calls))
+    calls = [one for one in found["calls"] if one["name"] != "outside of calls"]
+    assert 0 < len(found["calls"]) - len(calls) <= 2
     rows = [row for row in report.rows if row.time is not None and row.time.seconds]
     assert [one["args"]["node"] for one in calls[: len(rows)]] == [row.node for row in rows]
-    assert calls[0]["name"] == "aten.embedding"
 
 
 def test_a_call_is_inside_of_its_modules() -> None:
