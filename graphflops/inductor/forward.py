@@ -243,10 +243,11 @@ class ForwardLowering(Lowering):
 
     def dropout(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
         """The mask, a truth value for each element, and the result."""
-        mask = f"{call.node.name} mask"
-        out = self.values[made[0]]
-        assert isinstance(out, TensorType)
-        self.add(call, "pointwise", (mask,), (), sizes={mask: out.numel}, recomputable=False, is_random=True)
+        random, mask = f"{call.node.name} random", f"{call.node.name} mask"
+        out = self.typed(made[0])
+        sizes = {random: out.numel * _FLOAT_BYTES}
+        self.add(call, "pointwise", (random,), (), sizes, recomputable=False, is_random=True)
+        self.add(call, "pointwise", (mask,), (random,), {mask: out.numel})
         self.joint.labels[mask] = (call.node.name, "saved")
         self.add(call, "pointwise", made[:1], (*operands[:1], mask))
         return {"mask": mask}

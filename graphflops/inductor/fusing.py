@@ -60,10 +60,14 @@ class Kernel:
 
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
-        """By result, the tensors that the operator that makes it reads: it may be written over them."""
+        """By result, the tensors that the operator that makes it reads where it writes: it may be written over them."""
         if not self.is_written:
             return {}
-        return {op.outputs[0]: op.reads for op in self.members if len(op.outputs) == 1}
+        return {
+            op.outputs[0]: tuple([name for name in op.reads if name not in op.moved])
+            for op in self.members
+            if len(op.outputs) == 1
+        }
 
 
 def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
@@ -74,6 +78,7 @@ def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
     groups = _Groups()
     for op in stored:
         groups.add(op)
+    groups.join_to_only_reader()
     return groups.kernels(outputs)
 
 
@@ -163,14 +168,33 @@ class _Groups:
             self.loops[group] = self.loops[other]
         self.first[group] = min(self.first[group], self.first[other])
 
-    def kernels(self, outputs: Container[str]) -> list[Kernel]:
-        """The groups with what they read from others and what others read of them."""
-        whole = [group for group in range(len(self.joined)) if self.joined[group] == group]
+    def join_to_only_reader(self) -> None:
+        """Join groups that only one other group reads with that group; no kernel lies between them."""
+        readers = self.reading()
+        for group in reversed(range(len(self.joined))):
+            if self.joined[group] != group:
+                continue
+            names = [name for op in self.members[group] for name in op.outputs]
+            found = {self.found(other) for name in names for other in readers.get(name, ())} - {group}
+            if len(found) == 1:
+                (other,) = found
+                count = len(self.members[group]) + len(self.members[other])
+                if count <= _MOST_MEMBERS and run_together(self.loops[group], self.loops[other]):
+                    self.join(group, other)
+
+    def reading(self) -> dict[str, set[int]]:
+        """By tensor, the groups that read it."""
         readers: dict[str, set[int]] = {}
-        for group in whole:
-            for op in self.members[group]:
+        for group, members in enumerate(self.members):
+            for op in members if self.joined[group] == group else ():
                 for name in op.reads:
                     readers.setdefault(name, set()).add(group)
+        return readers
+
+    def kernels(self, outputs: Container[str]) -> list[Kernel]:
+        """The groups with what they read from others and what others read of them."""
+        readers = self.reading()
+        whole = [group for group in range(len(self.joined)) if self.joined[group] == group]
         return [self.kernel(group, readers, outputs) for group in whole]
 
     def kernel(self, group: int, readers: Mapping[str, set[int]], outputs: Container[str]) -> Kernel:

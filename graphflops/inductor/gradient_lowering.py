@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.joint_graph import JointGraph, Op, OpKind
+from graphflops.inductor.lowering import instructions
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class GradientLowering:
             names = [*(name or "" for name in call.node.outputs), *call.tensors(self.values)]
             elements = max((self.forward.elements(name) for name in names), default=0)
         more.setdefault("is_gradient", True)
+        more.setdefault("instructions", 2 * instructions(call))
         if lowered.outer:
             more.setdefault("outer", lowered.outer.intersection(given))
         if lowered.parts:

@@ -33,6 +33,7 @@ class Op:
     a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
     library allocates the results, so that they take no memory that is free. is_padded: whether a product runs with its
     sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where others write the rest.
+    moved: tensors that it reads at other places than it writes to.
     reads_twice: whether its formula has what it reads more than once. window: from how many elements of what it reads each
     element is computed. instructions: for each element, as inductor counts them. parts: by tensor of which it reads parts
     only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the innermost
@@ -59,6 +60,7 @@ class Op:
     reads_twice: bool = False
     window: int = 1
     part_bytes: Dim = 0
+    moved: frozenset[str] = frozenset()
     parts: Mapping[str, Mapping[str, Dim]] = field(default_factory=dict)
     views: frozenset[str] = frozenset()
     is_inner: bool = True

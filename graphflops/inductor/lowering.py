@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall, PricedGraph
 
 
+# Kinds of calls that read their operands at other places than they write to.
+_MOVING = frozenset({"movement", "gather", "resampling", "pooling", "view", "identity"})
+# Instructions for an element that the pointwise operator of a call takes, about; others one, and one for each number.
+_INSTRUCTIONS = {"normalisation": 10, "softmax": 3, "dropout": 3, "loss": 6, "resampling": 12}
+_INSTRUCTIONS_OF_GATE = 6
+
+
+def instructions(call: PricedCall) -> int:
+    """Instructions for each element of a call's result, as inductor counts them."""
+    operator = call.node.operator
+    if operator.is_gate:
+        return _INSTRUCTIONS_OF_GATE
+    numbers = [value for value in call.node.arguments().values() if type(value) in (int, float)]
+    given = len(numbers) if operator.kind in ("elementwise", "comparison", "logic") else 0
+    return _INSTRUCTIONS.get(operator.kind, 1 + given)
+
+
 class Lowering:
     """Appends the operators of a graph's forward to a joint graph. execution: the calls with their layouts."""
 
@@ -29,6 +46,7 @@ class Lowering:
         # Of these, tensors whose last axis is not the innermost in memory.
         self.outer: frozenset[str] = frozenset()
         self.of_libraries: set[str] = set()  # results that libraries made
+        self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
         self.channels_last = prefers_channels_last(
             execution.calls, self.values, len(graph.graph.inputs), training=self.training
@@ -84,6 +102,8 @@ class Lowering:
         """Append one operator of a call."""
         sizes = {name: self.nbytes(name) for name in outputs} if sizes is None else sizes
         given = tuple(dict.fromkeys(reads))
+        if kind == "extern" and self.parts and not self.training:
+            given = tuple([one for name in given for one in self.taken(call, name)])
         if elements is None:
             elements = max((self.elements(name) for name in call.node.outputs if name), default=0)
         if self.parts:
@@ -92,14 +112,34 @@ class Lowering:
             more.setdefault("outer", self.outer.intersection(given))
         if kind == "extern":
             self.of_libraries.update(outputs)
+        elif kind == "pointwise":
+            self.pointwise.update(outputs)
         more.setdefault("recomputable", kind != "extern")
+        if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
+            more.setdefault("moved", frozenset(given))
+        more.setdefault("instructions", instructions(call))
         more.setdefault("must_recompute", call.node.name in self.recomputed)
         self.joint.add(Op(kind, tuple(outputs), given, elements, call.row, call.node.name, **more), sizes)
+
+    def taken(self, call: PricedCall, tensor: str) -> list[str]:
+        """What a library reads of a tensor: a copy of each part that it reads, where the tensor need not be stored."""
+        parts = self.parts.get(tensor)
+        if not parts or tensor not in self.pointwise:
+            return [tensor]
+        found = [f"{call.node.name} {part}" for part in parts]
+        for name, (part, size) in zip(found, parts.items(), strict=True):
+            elements = self.elements(part)
+            own = {tensor: {part: size}}
+            moved = frozenset((tensor,))
+            self.add(call, "pointwise", (name,), (tensor,), {name: size}, elements, parts=own, moved=moved)
+        return found
 
     def copied(self, call: PricedCall, tensor: str, size: Dim, use: str, bits: int, **more: Any) -> str:
         """Append a copy of an operand that a library's kernel wants to lie otherwise. bits: of an element."""
         name, elements = f"{call.node.name} {use}", self.joint.number(size) * 8 // bits
-        self.add(call, "pointwise", (name,), (tensor,), {name: size}, elements, **more)
+        self.add(
+            call, "pointwise", (name,), (tensor,), {name: size}, elements, moved=frozenset((tensor,)), **more
+        )
         return name
 
     def extern(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from graphflops.dims import Dim
     from graphflops.inductor.joint_graph import Op
@@ -24,14 +24,21 @@ _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
 class _Formula(NamedTuple):
     """How a result is computed from stored tensors.
 
-    sources: these tensors. parts, outer: as of an operator that reads them. loads, instructions: for each element.
+    sources: these tensors. parts, outer, moved: as of an operator that reads them. loads: for each element. computed: what
+    is computed for it, with the instructions for each element.
     """
 
     sources: tuple[str, ...]
     parts: Parts
     outer: frozenset[str]
+    moved: frozenset[str]
     loads: int
-    instructions: int
+    computed: frozenset[tuple[str, int]]
+
+    @property
+    def instructions(self) -> int:
+        """Instructions for each element, loads included."""
+        return self.loads + sum(count for _, count in self.computed)
 
 
 def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
@@ -53,8 +60,9 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
             computed_again.update(dict.fromkeys(op.outputs, op))
             formulas.update(dict.fromkeys(op.outputs, formula))
         elif inside:
-            sources, parts, outer, *_ = formula
-            stored.append(replace(op, reads=sources, parts=parts, outer=outer, computes=inside))
+            sources, parts, outer, moved, *_ = formula
+            more = {"parts": parts, "outer": outer, "moved": moved}
+            stored.append(replace(op, reads=sources, computes=inside, **more))
         else:
             stored.append(op)
     return stored, computed_again
@@ -62,8 +70,9 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
 
 def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _Formula:
     """How the result of an operator is computed. inside: what it reads that is not stored."""
+    own = frozenset([(op.outputs[0], op.instructions)])
     if not inside:
-        return _Formula(op.reads, op.parts, op.outer, len(op.reads) * op.window, op.instructions)
+        return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window, own)
     formulas = [known[name] for name in inside]
     sources = tuple(
         dict.fromkeys(
@@ -71,24 +80,32 @@ def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _F
         )
     )
     further = sum(formula.loads - len(formula.sources) for formula in formulas)
-    instructions = op.instructions + sum(formula.instructions for formula in formulas)
+    computed = own.union(*[formula.computed for formula in formulas])
     parts, outer = op.parts, op.outer
     if parts or any(formula.parts for formula in formulas):
         parts = _parts(op, known)
     if outer or any(formula.outer for formula in formulas):
-        outer = _outer(op, known)
-    return _Formula(sources, parts, outer, len(sources) * op.window + further, instructions)
+        outer = _of_sources(op, known, op.outer, lambda formula: formula.outer)
+    moved = op.moved
+    if moved or any(formula.moved for formula in formulas):
+        moved = _of_sources(op, known, op.moved, lambda formula: formula.moved)
+    return _Formula(sources, parts, outer, moved, len(sources) * op.window + further, computed)
 
 
-def _outer(op: Op, known: Mapping[str, _Formula]) -> frozenset[str]:
-    """Stored tensors that an operator reads along an axis that is not the innermost, as `Op.outer`."""
+def _of_sources(
+    op: Op,
+    known: Mapping[str, _Formula],
+    own: frozenset[str],
+    of: Callable[[_Formula], frozenset[str]],
+) -> frozenset[str]:
+    """The stored tensors behind what an operator reads in some way. own: of its reads; of: of what is computed for it."""
     found: set[str] = set()
     for name in op.reads:
         formula = known.get(name)
-        if name in op.outer:
+        if name in own:
             found.update((name,) if formula is None else formula.sources)
         elif formula is not None:
-            found.update(formula.outer)
+            found.update(of(formula))
     return frozenset(found)
 
 
@@ -109,7 +126,7 @@ def _parts(op: Op, known: Mapping[str, _Formula]) -> Parts:
 
 def _is_inlined(op: Op, formula: _Formula, users: Mapping[str, list[Op]], outputs: Container[str]) -> bool:
     """Whether a result is not stored: it is computed wherever it is read."""
-    if op.kind != "pointwise" or op.is_alone or op.part_bytes != 0:
+    if op.kind != "pointwise" or op.is_alone or op.is_random or op.part_bytes != 0:
         return False
     readers = [user for name in op.outputs for user in users.get(name, ())]
     if any(name in outputs for name in op.outputs):

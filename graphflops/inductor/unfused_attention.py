@@ -63,7 +63,9 @@ def _softmax(
     low.add(call, "pointwise", tuple(probabilities), (*read, names["statistics"]), probabilities, space)
     if not problem.dropout:
         return {"weights": names["probabilities"]}
-    drawn, weights = {f"{name} mask": scores // _FLOAT_BYTES}, {f"{name} weights": size}
-    low.add(call, "pointwise", tuple(drawn), (), drawn, space, recomputable=False, is_random=True)
-    low.add(call, "pointwise", tuple(weights), (*probabilities, *drawn), weights, space)
-    return {"weights": next(iter(weights)), "mask": next(iter(drawn))}
+    random, drawn = f"{name} random", f"{name} mask"
+    low.add(call, "pointwise", (random,), (), {random: scores}, space, recomputable=False, is_random=True)
+    low.add(call, "pointwise", (drawn,), (random,), {drawn: scores // _FLOAT_BYTES}, space)
+    weights = {f"{name} weights": size}
+    low.add(call, "pointwise", tuple(weights), (*probabilities, drawn), weights, space)
+    return {"weights": next(iter(weights)), "mask": drawn}

@@ -84,6 +84,7 @@ TENSORS: tuple[Row, ...] = (
     Row("select_scatter", "movement", "x source axis index", "select_scatter"),
     Row("pixel_shuffle", "movement", "x factor", "pixel_shuffle", onnx="DepthToSpace"),
     Row("pixel_unshuffle", "movement", "x factor", "pixel_unshuffle", onnx="SpaceToDepth"),
+    Row("im2col", "movement", "x", "im2col"),
     Row("center_crop_pad", "movement", "x shape", onnx="CenterCropPad", facts=("keeps_values",)),
     Row("meshgrid", "movement", "xs", "meshgrid"),
     # Picking and writing elements
