@@ -35,7 +35,8 @@ class Op:
     sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where others write the rest.
     moved: tensors that it reads at other places than it writes to.
     reads_twice: whether its formula has what it reads more than once. window: from how many elements of what it reads each
-    element is computed. instructions: for each element, as inductor counts them. parts: by tensor of which it reads parts
+    element is computed. instructions: for each element, as inductor counts them; numbers: constants in
+    them, which a kernel has once. parts: by tensor of which it reads parts
     only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the innermost
     in memory, as it reads them. is_inner: whether what a reduction adds up is along the last axis. in_order: whether a loop
     over what a reduction reads visits one row after the other. computes: what it reads that is not stored, and so computed
@@ -67,6 +68,7 @@ class Op:
     in_order: bool = True
     outer: frozenset[str] = frozenset()
     instructions: int = 2
+    numbers: tuple[float, ...] = ()
     computes: tuple[str, ...] = ()
 
     @property

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphflops.memory.attention import AttentionMemory
     from graphflops.passes.program import PricedCall
 
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _SINGLE = 4, 32
 _ALIGNED = 8  # channels that tensor cores read at once in half precision
 
 
@@ -41,11 +41,11 @@ def product(
     views = frozenset(reshaped_operands(call, low.values, reads))
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
     out, size = made[0], low.nbytes(made[0])
-    if has_bias and copies:  # the product alone, to which the bias is added
+    if has_bias and (copies or _is_added_apart(low, call)):
         out = _added(low, call, made[0])
         *reads, bias = reads
     more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
-    padded = padded_columns(call, low.values, adds_bias=has_bias and not copies)
+    padded = padded_columns(call, low.values, adds_bias=has_bias and out == made[0])
     if padded is not None:
         reads, size = _padded(low, call, reads, padded)
         more = {"views": views, "is_padded": True}
@@ -53,6 +53,13 @@ def product(
     if out != made[0]:
         low.add(call, "pointwise", made[:1], (out, bias))
     return kept
+
+
+def _is_added_apart(low: Lowering, call: PricedCall) -> bool:
+    """Whether the bias is added in the kernels that read the result: in float32, if none of these is of a library."""
+    return low.typed(call.tensors(low.values)[1]).dtype.bits == _SINGLE and not low.is_read_by_library(
+        call.node.outputs[0] or ""
+    )
 
 
 def _added(low: Lowering, call: PricedCall, out: str) -> str:

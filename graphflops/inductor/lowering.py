@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 
 # Kinds of calls that read their operands at other places than they write to.
 _MOVING = frozenset({"movement", "gather", "resampling", "pooling", "view", "identity"})
-# Instructions for an element that the pointwise operator of a call takes, about; others one, and one for each number.
+_OF_LIBRARIES = frozenset({"product", "convolution", "attention"})
+# Instructions for an element that the pointwise operator of a call takes, about; others one.
 _INSTRUCTIONS = {"normalisation": 10, "softmax": 3, "dropout": 3, "loss": 6, "resampling": 12}
+_INSTRUCTIONS |= {"gather": 0, "identity": 0, "view": 0}
 _INSTRUCTIONS_OF_GATE = 6
 
 
 def instructions(call: PricedCall) -> int:
-    """Instructions for each element of a call's result, as inductor counts them."""
+    """Instructions for each element of a call's result, as inductor counts them, without those for constants."""
     operator = call.node.operator
-    if operator.is_gate:
-        return _INSTRUCTIONS_OF_GATE
-    numbers = [value for value in call.node.arguments().values() if type(value) in (int, float)]
-    given = len(numbers) if operator.kind in ("elementwise", "comparison", "logic") else 0
-    return _INSTRUCTIONS.get(operator.kind, 1 + given)
+    return _INSTRUCTIONS_OF_GATE if operator.is_gate else _INSTRUCTIONS.get(operator.kind, 1)
+
+
+def numbers(call: PricedCall) -> tuple[float, ...]:
+    """The constants in the formula of an elementwise call."""
+    if call.node.operator.kind not in ("elementwise", "comparison", "logic"):
+        return ()
+    return tuple([value for value in call.node.arguments().values() if type(value) in (int, float)])
 
 
 class Lowering:
@@ -61,6 +66,16 @@ class Lowering:
         """The tensor that a value is, or is a view of."""
         owner = self.root.get(name, name)
         return self.version.get(owner, owner)
+
+    def is_read_by_library(self, name: str) -> bool:
+        """Whether a product, convolution or attention reads a value, or a view of it."""
+        todo = [name]
+        while todo:
+            for call in self.readers.get(todo.pop(), ()):
+                if call.node.operator.kind in _OF_LIBRARIES:
+                    return True
+                todo += [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
+        return False
 
     def elements(self, name: str) -> int:
         """Elements of a value."""
@@ -118,6 +133,7 @@ class Lowering:
         if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
             more.setdefault("moved", frozenset(given))
         more.setdefault("instructions", instructions(call))
+        more.setdefault("numbers", numbers(call))
         more.setdefault("must_recompute", call.node.name in self.recomputed)
         self.joint.add(Op(kind, tuple(outputs), given, elements, call.row, call.node.name, **more), sizes)
 

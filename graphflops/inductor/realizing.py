@@ -70,7 +70,7 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
 
 def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _Formula:
     """How the result of an operator is computed. inside: what it reads that is not stored."""
-    own = frozenset([(op.outputs[0], op.instructions)])
+    own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
     if not inside:
         return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window, own)
     formulas = [known[name] for name in inside]
