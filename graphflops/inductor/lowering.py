@@ -35,7 +35,10 @@ def numbers(call: PricedCall) -> tuple[float, ...]:
     """The constants in the formula of an elementwise call."""
     if call.node.operator.kind not in ("elementwise", "comparison", "logic"):
         return ()
-    return tuple([value for value in call.node.arguments().values() if type(value) in (int, float)])
+    given = call.node.arguments().values()
+    return tuple(
+        [value for value in given if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    )
 
 
 class Lowering:

@@ -40,6 +40,17 @@ class _Formula(NamedTuple):
         """Instructions for each element, loads included."""
         return self.loads + sum(count for _, count in self.computed)
 
+    def stored(self, op: Op, inside: tuple[str, ...]) -> Op:
+        """The operator that stores the result. inside: what it reads that is not stored."""
+        return replace(
+            op,
+            reads=self.sources,
+            parts=self.parts,
+            outer=self.outer,
+            moved=self.moved,
+            computes=inside,
+        )
+
 
 def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
     """The operators whose results are stored, each with the stored tensors that it is computed from.
@@ -60,9 +71,7 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
             computed_again.update(dict.fromkeys(op.outputs, op))
             formulas.update(dict.fromkeys(op.outputs, formula))
         elif inside:
-            sources, parts, outer, moved, *_ = formula
-            more = {"parts": parts, "outer": outer, "moved": moved}
-            stored.append(replace(op, reads=sources, computes=inside, **more))
+            stored.append(formula.stored(op, inside))
         else:
             stored.append(op)
     return stored, computed_again

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from graphflops.inductor.fusing import Kernel, fused
-from graphflops.inductor.joint_graph import Op
+from graphflops.inductor.joint_graph import JointGraph, Op
 from graphflops.inductor.ordering import lowest_peak
+from graphflops.inductor.orientation import oriented
 from graphflops.inductor.realizing import realized
+from graphflops.inductor.splits import in_steps
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
@@ -56,3 +58,41 @@ def test_a_large_result_is_computed_last() -> None:
         {"weight": None, "earlier": None},
     )
     assert [one.node for one in found] == ["earlier", "weight"]
+
+
+def test_what_one_kernel_reads_is_computed_there() -> None:
+    """Random numbers are stored for the estimate of memory, but in the kernel that reads them."""
+    drawn = op("pointwise", "drawn", is_random=True)
+    product = op("extern", "product", "x")
+    dropped = op("pointwise", "dropped", "product", "drawn")
+    assert stored(product, drawn, dropped, outputs={"dropped"}) == [("product",), ("dropped",)]
+
+
+def test_a_window_of_nine_elements_is_stored() -> None:
+    pooled = op("pointwise", "pooled", "x", window=9)
+    one, two = op("pointwise", "one", "pooled"), op("extern", "two", "one")
+    three = op("pointwise", "three", "pooled", "two")
+    assert ("pooled", "one") in stored(pooled, one, two, three, outputs={"three"})
+
+
+def test_a_reduction_of_what_does_not_lie_in_order_is_split() -> None:
+    """The sizes are those of a patch embedding of 8 images, as inductor splits its first layer norm on an H200."""
+    graph = JointGraph({}, sizes={"image": 2 * 8 * 1024 * 768, "moments": 8 * 8192})
+    rows = op("reduction", "moments", "image", elements=8 * 1024 * 768, kept=8192, outer=frozenset({"image"}))
+    (turned,) = oriented([rows], graph)
+    assert [(step.kept, step.elements // step.kept) for step in in_steps(turned, graph)] == [
+        (49152, 128),
+        (8192, 6),
+    ]
+    assert [step.kept for step in in_steps(rows, graph)] == [8192]
+
+
+def test_parts_of_a_tensor_are_written_where_their_operands_are_read() -> None:
+    """Two concatenations of the same tensors: one kernel for each of these."""
+    parts = [
+        op("pointwise", f"{out} {place}", source, part_bytes=4)
+        for out in ("one", "two")
+        for place, source in enumerate("abc")
+    ]
+    outputs = {name for part in parts for name in part.outputs}
+    assert [len(kernel) for kernel in stored(*parts, outputs=outputs)] == [2, 2, 2]
