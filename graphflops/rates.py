@@ -1,4 +1,4 @@
-"""What a predicted time means for a user: samples and tokens a second, and what a million of them cost."""
+"""What a predicted time means for a user: samples and tokens a second, what a million cost, what belongs to no call."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _HOUR = 3600
 _MILLION = 1e6
 _TEXT_RANK = 2
+_ROUNDING = 1e-9  # seconds
 
 
 def items(report: Report) -> Mapping[str, int]:
@@ -42,3 +43,33 @@ def throughput(report: Report) -> dict[str, float]:
 def cost_per_million(report: Report, price_per_hour: float) -> dict[str, float]:
     """What a million samples or tokens cost, in the currency of the price of one device for an hour."""
     return {name: price_per_hour / _HOUR / rate * _MILLION for name, rate in throughput(report).items()}
+
+
+def outside_of_calls(report: Report) -> dict[str, float]:
+    """Seconds of the forward and the backward of a micro-step, or of an inference, that belong to no call.
+
+    The CPU takes them for the loss, for autograd and for the guards of a compiled program. Phases without any are left out.
+    """
+    rows, found = report.rows, {}
+    inside = {
+        "forward": sum(row.time.seconds for row in rows if row.time is not None),
+        "backward": sum(row.backward_time.seconds for row in rows if row.backward_time is not None),
+    }
+    for phase, seconds in _micro_step(report).items():
+        if seconds - inside[phase] > _ROUNDING:
+            found[phase] = seconds - inside[phase]
+    return found
+
+
+def _micro_step(report: Report) -> dict[str, float]:
+    """Seconds of the forward and the backward of one micro-step, or of an inference."""
+    if report.totals.time is None:
+        return {}
+    if report.step_time is None or report.training is None:
+        return {"forward": report.totals.time.seconds}
+    backward, optimizer = (
+        0.0 if totals is None or totals.time is None else totals.time.seconds
+        for totals in (report.backward, report.optimizer)
+    )
+    both = (report.step_time.seconds - optimizer) / report.training.accumulate
+    return {"forward": both - backward, "backward": backward}

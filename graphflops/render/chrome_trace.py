@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graphflops.errors import OptionError
+from graphflops.rates import outside_of_calls
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.text import operator_name, safe
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from graphflops.report import Report, Row
 
 _MICROSECONDS = 1e6
-_LEAST = 1e-9  # seconds that an event takes, beside errors of rounding
 _PHASES, _MODULES, _CALLS = 1, 2, 3  # tracks
 _DEEPEST = 40  # modules around a call that are drawn
 
@@ -55,12 +55,10 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
     rows = report.rows
     forward = [(row, row.time) for row in rows if row.time is not None]
     backward = [(row, row.backward_time) for row in reversed(rows) if row.backward_time is not None]
-    clock, seconds = 0.0, _phases(report)
+    clock, others = 0.0, outside_of_calls(report)
     for phase, calls in (("forward", forward), ("backward", backward)):
         began, modules = clock, _Modules()
-        inside = sum(time.seconds for _, time in calls if time is not None)
-        outside = seconds.get(phase, 0.0) - inside  # such as the gradient of the loss
-        if outside > _LEAST:
+        if outside := others.get(phase):
             yield {**_span("outside of calls", _CALLS, clock, clock + outside), "args": {}}
             clock += outside
         for row, time in calls:
@@ -74,20 +72,6 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
             yield _span(phase, _PHASES, began, clock)
     if report.optimizer is not None and report.optimizer.time is not None:
         yield _span("optimizer", _PHASES, clock, clock + report.optimizer.time.seconds)
-
-
-def _phases(report: Report) -> dict[str, float]:
-    """Seconds of the forward and the backward of one micro-step, or of an inference."""
-    if report.totals.time is None:
-        return {}
-    if report.step_time is None or report.training is None:
-        return {"forward": report.totals.time.seconds}
-    backward, optimizer = (
-        0.0 if totals is None or totals.time is None else totals.time.seconds
-        for totals in (report.backward, report.optimizer)
-    )
-    both = (report.step_time.seconds - optimizer) / report.training.accumulate
-    return {"forward": both - backward, "backward": backward}
 
 
 def _call(row: Row, time: CallTime, start: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from graphflops.rates import cost_per_million, throughput
+from graphflops.rates import cost_per_million, outside_of_calls, throughput
 from graphflops.render.text import operator_name, safe
 from graphflops.units import interval, percent, rate, seconds
 
@@ -128,6 +128,9 @@ def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]
 def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
     """Heads and lines: where the time goes, by module where nothing else is asked for."""
     found = shares(report, _key(report, by))
+    if by != "attention" and (outside := sum(outside_of_calls(report).values())):
+        found["(outside of calls)"] = Share(seconds=outside, bounds=Counter({"launch": outside}))
+        found = dict(sorted(found.items(), key=lambda item: -item[1].seconds))
     whole = sum(share.seconds for share in found.values())
     if by is None:  # what takes no time is left out
         found = {name: share for name, share in found.items() if share.seconds}
@@ -154,9 +157,16 @@ def _together(shares: Iterable[Share]) -> Share:
 
 
 def _line(name: str, share: Share, whole: float) -> list[str]:
-    spread = interval(share.low, share.high) if share.seconds else ""
+    spread = interval(share.low, share.high) if share.low else ""
     part = percent(share.seconds, whole)
-    return [safe(name), f"{share.calls:,}", seconds(share.seconds), part, spread, share.bound]
+    return [
+        safe(name),
+        f"{share.calls:,}" if share.calls else "",
+        seconds(share.seconds),
+        part,
+        spread,
+        share.bound,
+    ]
 
 
 def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
