@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
 from graphflops.graph import Ref
-from graphflops.memory.layouts import is_contiguous
+from graphflops.memory.strides import is_contiguous
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -210,8 +210,9 @@ def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
 
 
 def total_bytes(problem: Problem) -> Dim:
-    """Bytes of the gradients of query, key and value."""
-    return sum(operand.type.like().nbytes for operand in problem.operands if operand.type.requires_grad)
+    """Bytes of the gradients of query, key, value and mask."""
+    operands = [*problem.operands, *([] if problem.mask is None else [problem.mask])]
+    return sum(operand.type.like().nbytes for operand in operands if operand.type.requires_grad)
 
 
 def attention_problem(call: PricedCall, layouts: Layouts, training: bool) -> Problem | None:

@@ -9,10 +9,10 @@ from graphflops.dims import total
 from graphflops.memory import fast_path, kernels
 from graphflops.memory.attention import cut
 from graphflops.memory.forms import by_form
-from graphflops.memory.layouts import is_contiguous
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.memory.products import operand_copies
 from graphflops.memory.recurrent import Recurrent
+from graphflops.memory.strides import is_contiguous
 from graphflops.tensor import FLOAT16, TensorType
 
 if TYPE_CHECKING:

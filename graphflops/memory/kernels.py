@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import Dim, differ, dim_max, prod, total
 from graphflops.graph import Ref
 from graphflops.memory.convolutions import Convolution, Layout
-from graphflops.memory.layouts import is_contiguous, row_major
 from graphflops.memory.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
+from graphflops.memory.strides import is_contiguous, row_major
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -8,22 +8,20 @@ attention results as their query, and everything else in row-major order.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from graphflops.dims import evaluate
 from graphflops.graph import Ref
+from graphflops.memory.einsum import Einsum, einsum_memory
 from graphflops.memory.forms import Forms, Laid
+from graphflops.memory.strides import Strides, at_some_size, is_contiguous, order_of, regrouped, row_major
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.cost import Value
-    from graphflops.dims import Dim, Expr
+    from graphflops.dims import Dim
     from graphflops.passes.program import PricedCall
-
-Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
 _SEQUENCE_AXES = 3
@@ -35,25 +33,6 @@ _SINGLE, _HEADS_INSIDE = (
 _KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
 _ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
 _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
-_SOME_SIZE = 97  # used for any open size when strides are compared
-
-
-def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
-    """Strides of a tensor without gaps; order: its axes from outermost to innermost, 0, 1, 2, ... where not given."""
-    strides: list[Dim] = [1] * len(shape)
-    step: Dim = 1
-    for axis in reversed(range(len(shape)) if order is None else order):
-        strides[axis] = step
-        step = step * shape[axis]
-    return tuple(strides)
-
-
-def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
-    """Whether elements lie in row-major order without gaps; the stride of an axis of size 1 does not matter."""
-    expected = row_major(shape)
-    return len(shape) == len(strides) and all(
-        size == 1 or own == wanted for size, own, wanted in zip(shape, strides, expected, strict=True)
-    )
 
 
 class Layouts:
@@ -156,6 +135,9 @@ class Layouts:
             self.has_channels_last(operand) for operand in call.tensors(self.values)
         ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
+        if operator.name == "einsum":
+            order = self.einsum(call).order
+            return row_major(out.shape, order) if len(order) == out.rank else None
         if (
             operator.kind == "recurrent"
             and arguments.get(_BATCH_FIRST) is True
@@ -163,6 +145,17 @@ class Layouts:
         ):
             return row_major(out.shape, _STEPS_FIRST)
         return self.elementwise(call.uses, out) if operator.kind in _ELEMENTWISE else None
+
+    def einsum(self, call: PricedCall) -> Einsum:
+        """What a call of einsum makes on its way, and how its result lies."""
+        arguments, names = call.node.arguments(), call.tensors(self.values)
+        path = arguments.get("path")
+        return einsum_memory(
+            str(arguments.get("equation")),
+            [self.typed(name) for name in names],
+            [self.of(name) for name in names],
+            [place for place in path if isinstance(place, int)] if isinstance(path, tuple) else (),
+        )
 
     def keeps_channels_last(self, call: PricedCall, x: str) -> bool:
         """Whether a result has its channels last; a convolution's has, if its operand or its weight has."""
@@ -211,7 +204,7 @@ class Layouts:
                 and value.shape[:-1] == out.shape[:-1]
                 and value.rank == out.rank
             ):
-                return row_major(out.shape, _order(self.of(name)))
+                return row_major(out.shape, order_of(self.of(name)))
         return None
 
     def identity(self, word: str, x: str, result: str, out: TensorType) -> Strides | None:
@@ -255,61 +248,6 @@ def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: 
         if sizes[0] > sizes[1]:
             return 1
     return 0
-
-
-def _order(strides: Strides) -> list[int]:
-    """The axes from outermost to innermost; open sizes are compared at some size."""
-    numbers = [stride if isinstance(stride, int) else at_some_size(stride) for stride in strides]
-    return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
-
-
-def at_some_size(size: Expr) -> int:
-    """The value of a formula with one number for all open sizes."""
-    return evaluate(size, dict.fromkeys(size.symbols, _SOME_SIZE)) or 0
-
-
-def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
-    """Strides after axes are merged and split; None where that takes a copy."""
-    if is_contiguous(old, strides):
-        return row_major(new)
-    groups = _groups(old, new)
-    if groups is None:
-        return None
-    found: list[Dim] = [1] * len(new)
-    for before, after in groups:
-        wide = [axis for axis in before if old[axis] != 1]
-        for outer, inner in pairwise(wide):
-            if strides[outer] != strides[inner] * old[inner]:
-                return None
-        step: Dim = strides[wide[-1]] if wide else 1
-        for axis in reversed(after):
-            found[axis] = step
-            step = step * new[axis]
-    return tuple(found)
-
-
-def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
-    """Axes of two shapes that hold the same elements, in the shortest runs; None if sizes do not determine them."""
-    groups: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        before, after = [i] if i < len(old) else [], [j] if j < len(new) else []
-        a, b = (old[i] if before else 1), (new[j] if after else 1)
-        i, j = i + len(before), j + len(after)
-        while a != b:
-            if not isinstance(a, int) or not isinstance(b, int):
-                return None
-            size = (old[i] if i < len(old) else None) if a < b else (new[j] if j < len(new) else None)
-            if not isinstance(size, int):
-                return None
-            if a < b:
-                a, i = a * size, i + 1
-                before.append(i - 1)
-            else:
-                b, j = b * size, j + 1
-                after.append(j - 1)
-        groups.append((before, after))
-    return groups
 
 
 def _permute(

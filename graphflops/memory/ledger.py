@@ -14,9 +14,9 @@ from graphflops.dims import Expr, dim_max, evaluate, total
 from graphflops.errors import ModelError
 from graphflops.graph import Ref
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.layouts import row_major
 from graphflops.memory.reductions import reduction_bytes
 from graphflops.memory.replay import repeat, replay
+from graphflops.memory.strides import row_major
 from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, trained, update
 from graphflops.report import Held, PhaseMemory, Timeline

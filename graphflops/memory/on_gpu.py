@@ -8,7 +8,7 @@ from graphflops.dims import dim_max, total
 from graphflops.graph import Ref
 from graphflops.memory.attention import AttentionMemory
 from graphflops.memory.forms import by_form, places_by_form
-from graphflops.memory.products import operand_copies
+from graphflops.memory.products import operand_copies, pair_results
 from graphflops.passes.program import CallByCall
 
 if TYPE_CHECKING:
@@ -48,21 +48,24 @@ class OnGpu(CallByCall):
         attention = self.attention(call)
         if attention is not None:
             return dim_max(0, attention.forward - saved)
-        copies = total(operand_copies(call, self.layouts).values())
+        copies = total(operand_copies(call, self.layouts).values()) + pair_results(call, self.layouts)
         own = super().forward_bytes(call, saved)
         return own if self.training and saved != 0 else own + copies
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """The rule's workspace or that of an attention kernel."""
         attention = self.attention(call)
-        return super().backward_bytes(call) if attention is None else attention.backward
+        if attention is not None:
+            return attention.backward
+        return super().backward_bytes(call) + pair_results(call, self.layouts)
 
     def saved_bytes(self, call: PricedCall) -> Dim:
         """What the rule says is saved, or an attention kernel keeps, and copies of a product's operands."""
         attention = self.attention(call)
         if attention is not None and call.gradient is not None:
             return attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
-        return super().saved_bytes(call) + total(self.saved_copies(call).values())
+        own = super().saved_bytes(call) + total(self.saved_copies(call).values())
+        return own if call.gradient is None else own + pair_results(call, self.layouts)
 
     def saved_copies(self, call: PricedCall) -> Mapping[str, Dim]:
         """Copies of a product's operands that its gradient reads."""

@@ -2,7 +2,7 @@
 
 `matmul` computes on three axes: it merges the batch axes of each operand, and copies the operand where these do not lie
 together, as after `transpose(1, 2)`, or where it is repeated for the other's batch. `linear` merges all axes but the last.
-The gradients read these copies, not the operands.
+`einsum` merges those that play one part in the product. The gradients read these copies, not the operands.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
-from graphflops.memory.layouts import regrouped
+from graphflops.memory.strides import regrouped
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 def operand_copies(call: PricedCall, layouts: Layouts) -> Mapping[str, Dim]:
     """Bytes of the copy that a product makes of an operand, by the operand's name; none of operands that lie in order."""
     operator = call.node.operator
+    if operator.name == "einsum":
+        names = call.tensors(layouts.values)
+        return {
+            names[place]: layouts.typed(names[place]).like().nbytes for place in layouts.einsum(call).copied
+        }
     if operator.kind != "product" or operator.name not in ("linear", "matmul"):
         return {}
     operands = [_tensor(call, name, layouts) for name in ("a", "b")]
@@ -37,6 +42,13 @@ def operand_copies(call: PricedCall, layouts: Layouts) -> Mapping[str, Dim]:
             if size != 0:
                 copies[name] = size
     return copies
+
+
+def pair_results(call: PricedCall, layouts: Layouts) -> Dim:
+    """Bytes of what an einsum of more than two operands makes of pairs that a later pair reads, and that pair's gradients."""
+    if call.node.operator.name != "einsum":
+        return 0
+    return layouts.einsum(call).made * layouts.typed(call.node.outputs[0] or "").dtype.bits // 8
 
 
 def _copied(name: str, other: str, layouts: Layouts) -> Dim:

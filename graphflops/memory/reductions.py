@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
-from graphflops.memory.layouts import at_some_size, row_major
+from graphflops.memory.strides import at_some_size, row_major
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

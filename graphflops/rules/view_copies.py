@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, copied
+from graphflops.dims import differ
 from graphflops.rules import parts, views
 from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, rule
@@ -56,7 +57,8 @@ def copied_back(call: ForwardCall) -> Estimate:
     x = next(value for value in call.arguments.values() if isinstance(value, TensorType))
     (out,) = tensors_of(call.estimate.out)
     work = 0 if out.dtype == x.dtype else x.numel
-    return Estimate((x.like(),), vector_flops=work, reads=(x.like(dtype=out.dtype),))
+    read = x.like(dtype=out.dtype) if differ(out.numel, x.numel) else out.like()
+    return Estimate((x.like(),), vector_flops=work, reads=(read,))
 
 
 _WHOLE = ("view", "_reshape", "_reshape_alias", "alias", "permute", "squeeze", "t", "transpose", "unsqueeze")

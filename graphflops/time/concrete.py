@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.graph import Ref
-from graphflops.memory.layouts import row_major
+from graphflops.memory.strides import row_major
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import prod
-from graphflops.memory.layouts import is_contiguous, regrouped, row_major
+from graphflops.memory.strides import is_contiguous, regrouped, row_major
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from graphflops.cost import Value
-    from graphflops.memory.layouts import Layouts, Strides
+    from graphflops.memory.layouts import Layouts
+    from graphflops.memory.strides import Strides
     from graphflops.passes.program import PricedCall
 
 _MADE_IN_ORDER = frozenset(

@@ -24,8 +24,9 @@ from graphflops.time.lowering.moved import copy, elementwise
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from graphflops.memory.layouts import Layouts, Strides
+    from graphflops.memory.layouts import Layouts
     from graphflops.memory.runs import Runs
+    from graphflops.memory.strides import Strides
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.time.kernel import AttentionKernel, Kernel
 

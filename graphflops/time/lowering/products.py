@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.memory.layouts import regrouped
+from graphflops.memory.strides import regrouped
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.lowering.moved import copy, elementwise, pointwise, reduction
 

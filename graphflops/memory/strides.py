@@ -1,0 +1,89 @@
+"""Strides of tensors: their order of axes, and what they are after axes are merged and split."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from graphflops.dims import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.dims import Dim, Expr
+
+Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
+_SOME_SIZE = 97  # used for any open size when strides are compared
+
+
+def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
+    """Strides of a tensor without gaps; order: its axes from outermost to innermost, 0, 1, 2, ... where not given."""
+    strides: list[Dim] = [1] * len(shape)
+    step: Dim = 1
+    for axis in reversed(range(len(shape)) if order is None else order):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides)
+
+
+def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
+    """Whether elements lie in row-major order without gaps; the stride of an axis of size 1 does not matter."""
+    expected = row_major(shape)
+    return len(shape) == len(strides) and all(
+        size == 1 or own == wanted for size, own, wanted in zip(shape, strides, expected, strict=True)
+    )
+
+
+def order_of(strides: Strides) -> list[int]:
+    """The axes from outermost to innermost; open sizes are compared at some size."""
+    numbers = [stride if isinstance(stride, int) else at_some_size(stride) for stride in strides]
+    return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
+
+
+def at_some_size(size: Expr) -> int:
+    """The value of a formula with one number for all open sizes."""
+    return evaluate(size, dict.fromkeys(size.symbols, _SOME_SIZE)) or 0
+
+
+def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
+    """Strides after axes are merged and split; None where that takes a copy."""
+    if is_contiguous(old, strides):
+        return row_major(new)
+    groups = _groups(old, new)
+    if groups is None:
+        return None
+    found: list[Dim] = [1] * len(new)
+    for before, after in groups:
+        wide = [axis for axis in before if old[axis] != 1]
+        for outer, inner in pairwise(wide):
+            if strides[outer] != strides[inner] * old[inner]:
+                return None
+        step: Dim = strides[wide[-1]] if wide else 1
+        for axis in reversed(after):
+            found[axis] = step
+            step = step * new[axis]
+    return tuple(found)
+
+
+def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
+    """Axes of two shapes that hold the same elements, in the shortest runs; None if sizes do not determine them."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        before, after = [i] if i < len(old) else [], [j] if j < len(new) else []
+        a, b = (old[i] if before else 1), (new[j] if after else 1)
+        i, j = i + len(before), j + len(after)
+        while a != b:
+            if not isinstance(a, int) or not isinstance(b, int):
+                return None
+            size = (old[i] if i < len(old) else None) if a < b else (new[j] if j < len(new) else None)
+            if not isinstance(size, int):
+                return None
+            if a < b:
+                a, i = a * size, i + 1
+                before.append(i - 1)
+            else:
+                b, j = b * size, j + 1
+                after.append(j - 1)
+        groups.append((before, after))
+    return groups
