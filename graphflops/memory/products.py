@@ -45,7 +45,7 @@ def operand_copies(call: PricedCall, layouts: Layouts) -> Mapping[str, Dim]:
 
 
 def pair_results(call: PricedCall, layouts: Layouts) -> Dim:
-    """Bytes of what an einsum of more than two operands makes of pairs that a later pair reads, and that pair's gradients."""
+    """Bytes of the results of pairs of an einsum that a later pair reads, and its gradients."""
     if call.node.operator.name != "einsum":
         return 0
     return layouts.einsum(call).made * layouts.typed(call.node.outputs[0] or "").dtype.bits // 8

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.memory.layouts import row_major
+from graphflops.memory.strides import row_major
 from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.strided import strided
 from graphflops.time.predict_reductions import PLANES
