@@ -2,7 +2,8 @@
 
 `python -m benchmarks.memory` builds each model of `memory_models.py` and `later_models.py` in bfloat16 with random weights,
 runs it, and compares the peak of requested bytes beyond weights and inputs with what `analyze(..., execution=...)` predicts:
-eager inference; a forward with `sum(outputs).backward()`; and, with `--compiled`, both under `torch.compile`. The rules of
+eager inference; a forward with `sum(outputs).backward()`; inference by the exported graph, which frees each value after its
+last use; and, with `--compiled`, inference and training under `torch.compile`. The rules of
 `memory/` were read from the models of the first table, and from some of the second; none was read from the last.
 `--only WORD` runs the models whose name holds the word, `--jobs N` so many at once.
 """
@@ -38,7 +39,7 @@ TABLES = {
     "models that most rules were not read from": HELD_OUT,
     "later models, that no rule was read from": LATER,
 }
-WAYS = ("inference", "training", "compiled", "compiled training")
+WAYS = ("inference", "training", "graph", "compiled", "compiled training")
 Row = dict[str, tuple[int, int]]  # measured and predicted bytes by way
 
 
@@ -76,10 +77,22 @@ def measured(model: torch.nn.Module, args: Any, kwargs: Any) -> tuple[int, int]:
     return peaks[0], peaks[1]
 
 
+def graph_peak(program: Any, args: Any, kwargs: Any) -> int:
+    """The peak of inference by the exported graph, whose code drops each value after its last use."""
+    module = program.module()
+
+    def infer() -> object:
+        with torch.no_grad():
+            return module(*args, **kwargs)
+
+    infer()
+    return requested_peak(infer)
+
+
 def predicted(program: object, execution: Execution) -> tuple[int, int]:
     """Peaks of inference and of forward and backward from the exported program, inputs not included."""
     training = graphflops.Training(optimizer="none")
-    report = graphflops.analyze(program, training=training, execution=execution)  # type: ignore[arg-type]
+    report = graphflops.analyze(program, training=training, execution=execution, device="h200")  # type: ignore[arg-type]
     inputs = sum(int(entry.type.nbytes) for entry in report.inputs)
     step = report.step()
     assert step is not None
@@ -101,9 +114,10 @@ def compared(title: str, name: str, *, compiled: bool) -> Row:
     program = graphflops.capture(model, args, kwargs)  # moved to meta, tied weights would be two
     eager = predicted(program, "eager")
     row = {"inference": (inference, eager[0]), "training": (training, eager[1])}
+    row["graph"] = (graph_peak(program, args, kwargs), predicted(program, "graph")[0])
     if compiled:
         found, expected = measured(torch.compile(model), args, kwargs), predicted(program, "compiled")
-        row |= {way: (found[i], expected[i]) for i, way in enumerate(WAYS[2:])}
+        row |= {way: (found[i], expected[i]) for i, way in enumerate(WAYS[3:])}
     return row
 
 
@@ -130,8 +144,8 @@ def tried(title: str, name: str, *, compiled: bool) -> Row | str:
 
 def table(title: str, options: argparse.Namespace) -> None:
     """One line a model, then the errors of all."""
-    ways = WAYS if options.compiled else WAYS[:2]
-    print(f"\n{title}\n{'model':16}" + "".join(f"{way:>14} MB{'ratio':>7}" for way in ways))
+    ways = WAYS if options.compiled else WAYS[:3]
+    print(f"\n{title}\n{'model':16}" + "".join(f"{way:>{_width(way)}} MB{'ratio':>7}" for way in ways))
     names = [name for name in TABLES[title] if options.only in name]
     found: dict[str, list[float]] = {way: [] for way in ways}
     context = multiprocessing.get_context("spawn")
@@ -141,15 +155,18 @@ def table(title: str, options: argparse.Namespace) -> None:
             if isinstance(row, str):
                 print(f"{name:16}not run: {row}", flush=True)
                 continue
-            pairs = [row[way] for way in ways]
-            print(
-                f"{name:16}" + "".join(f"{real / 1e6:17.2f}{real / said:7.3f}" for real, said in pairs),
-                flush=True,
-            )
-            for way, (real, said) in zip(ways, pairs, strict=True):
+            cells = ""
+            for way in ways:
+                real, said = row[way]
+                cells += f"{real / 1e6:{_width(way) + 3}.2f}{real / said:7.3f}"
                 found[way].append(abs(said / real - 1))
+            print(f"{name:16}{cells}", flush=True)
     for way, errors in found.items():
         print(_errors(way, sorted(errors)))
+
+
+def _width(way: str) -> int:
+    return max(10, len(way) + 1)
 
 
 def _errors(way: str, errors: list[float]) -> str:

@@ -75,10 +75,10 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
         return report(program, memory_use(program), chosen)
     from graphflops.memory.ledger import ledger
 
-    rules = _memory_rules(chosen)
+    is_torch_on_device = device is not None and program.graph.origin.format != "onnx"
+    rules = _memory_rules(chosen, is_torch_on_device)
     runs, memory = _runs_and_memory(program, chosen, rules)
-    is_torch = program.graph.origin.format != "onnx"
-    if program.attentions and (rules is not None or (device is not None and is_torch)):
+    if program.attentions and rules is not None:
         from graphflops.memory.chosen_kernels import with_kernels
 
         program = with_kernels(program, runs)
@@ -128,10 +128,12 @@ def _runs_and_memory(
     return runs, memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
 
 
-def _memory_rules(execution: Execution) -> type[OnGpu] | None:
-    """What an execution on a GPU allocates and when it frees it; None for one call after the other."""
+def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu] | None:
+    """What an execution on a GPU allocates and when it frees it; None for values alone, whatever runs the graph."""
     if execution == "graph":
-        return None
+        from graphflops.memory.eager import GraphOnGpu
+
+        return GraphOnGpu if is_torch_on_device else None
     if execution == "compiled":
         from graphflops.memory.on_gpu import OnGpu
 

@@ -42,7 +42,7 @@ class AttentionMemory:
     @staticmethod
     def of(call: PricedCall, layouts: Layouts, training: bool) -> AttentionMemory | None:
         """Of a call of the operator that chooses its kernel; None for other calls."""
-        if call.node.operator.name != "scaled_dot_product_attention" or "._" in call.node.op:
+        if not is_chosen(call):
             return None
         problem = attention_problem(call, layouts, training)
         out = layouts.values.get(call.node.outputs[0] or "")
@@ -65,7 +65,7 @@ class AttentionMemory:
             return self.mask_copy
         products = self.float_copies + self.scaled + self.scaled_key + self.score_operands + self.scores
         softmax = self.float_copies + self.scaled + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
-        return dim_max(0, dim_max(products, softmax) - self.out_bytes)
+        return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
 
     @property
     def saved(self) -> Dim:
@@ -207,6 +207,11 @@ def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
     """So many bytes as parts of these sizes, as far as they go, and a rest."""
     ends = [0, *(dim_min(end, size) for end in accumulate(parts)), size]
     return [end - start for start, end in pairwise(ends) if end != start]
+
+
+def is_chosen(call: PricedCall) -> bool:
+    """Whether a call is one of the operator that chooses its kernel."""
+    return call.node.operator.name == "scaled_dot_product_attention" and "._" not in call.node.op
 
 
 def total_bytes(problem: Problem) -> Dim:

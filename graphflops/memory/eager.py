@@ -176,3 +176,13 @@ class Eager(OnGpu):
         if kernels.keeps_ordered(call) and kernels.ordered_operand(call, self.layouts) != 0:
             return [name for name in kept if name != call.tensors(self.values)[0]]
         return kept
+
+
+class GraphOnGpu(Eager):
+    """The same kernels, called one after the other by what runs a graph: each value is freed after its last use."""
+
+    has_fast_paths = False
+
+    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
+        """Nothing is held past its last use."""
+        return {}

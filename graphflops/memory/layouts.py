@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphflops.attention.kernel import attention_kernel
 from graphflops.graph import Ref
+from graphflops.memory.attention import attention_problem, is_chosen
 from graphflops.memory.einsum import Einsum, einsum_memory
 from graphflops.memory.forms import Forms, Laid
 from graphflops.memory.strides import Strides, at_some_size, is_contiguous, order_of, regrouped, row_major
@@ -125,10 +127,7 @@ class Layouts:
         if operator.name == "identity" and x:
             return self.identity(operator.word, x, name, out)
         if operator.kind == "attention":
-            query = self.operand(arguments, "query")
-            if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
-                return row_major(out.shape, _HEADS_INSIDE)
-            return self.as_operand([query], out) if query else None
+            return self.attention(call, arguments, out)
         if x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if operator.name == "cat" and all(
@@ -145,6 +144,17 @@ class Layouts:
         ):
             return row_major(out.shape, _STEPS_FIRST)
         return self.elementwise(call.uses, out) if operator.kind in _ELEMENTWISE else None
+
+    def attention(self, call: PricedCall, arguments: Mapping[str, Any], out: TensorType) -> Strides | None:
+        """In order from the unfused kernel, heads inside from the efficient one, as the query from others."""
+        query = self.operand(arguments, "query")
+        if is_chosen(call):
+            problem = attention_problem(call, self, training=False)
+            if problem is not None and attention_kernel(problem).kernel == "math":
+                return None
+        if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
+            return row_major(out.shape, _HEADS_INSIDE)
+        return self.as_operand([query], out) if query else None
 
     def einsum(self, call: PricedCall) -> Einsum:
         """What a call of einsum makes on its way, and how its result lies."""

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 
 class OnGpu(CallByCall):
-    """Calls of PyTorch's operators on a GPU."""
+    """Calls of PyTorch's operators on a GPU.
+
+    has_fast_paths: whether modules that have one run as a single call where nothing wants a gradient.
+    """
+
+    has_fast_paths = True
 
     def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
         super().__init__(graph, training)
-        self.run = runs.of(graph, has_fast_paths=not training)
+        self.run = runs.of(graph, has_fast_paths=self.has_fast_paths and not training)
         self.calls, self.layouts = self.run.calls, self.run.layouts
         self.values = self.layouts.values
         self.forms = self.layouts.forms
