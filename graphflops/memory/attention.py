@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
-from graphflops.graph import Ref
+from graphflops.memory.attention_operands import attention_problem, is_chosen
 from graphflops.memory.strides import is_contiguous
 from graphflops.tensor import TensorType
 
@@ -209,41 +209,7 @@ def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
     return [end - start for start, end in pairwise(ends) if end != start]
 
 
-def is_chosen(call: PricedCall) -> bool:
-    """Whether a call is one of the operator that chooses its kernel."""
-    return call.node.operator.name == "scaled_dot_product_attention" and "._" not in call.node.op
-
-
 def total_bytes(problem: Problem) -> Dim:
     """Bytes of the gradients of query, key, value and mask."""
     operands = [*problem.operands, *([] if problem.mask is None else [problem.mask])]
     return sum(operand.type.like().nbytes for operand in operands if operand.type.requires_grad)
-
-
-def attention_problem(call: PricedCall, layouts: Layouts, training: bool) -> Problem | None:
-    """The operands of a call of scaled_dot_product_attention as they lie in memory; None where one is not known."""
-    arguments = call.node.arguments()
-    query, key, value, mask = (
-        _operand(arguments.get(name), layouts) for name in ("query", "key", "value", "mask")
-    )
-    if query is None or key is None or value is None:
-        return None
-    if min(operand.type.rank for operand in (query, key, value)) < 3:
-        return None
-    return Problem(
-        *(query, key, value, mask),
-        dropout=_number(arguments.get("dropout_p")),
-        is_causal=arguments.get("is_causal") is True,
-        is_grouped=arguments.get("enable_gqa") is True,
-        wants_gradient=training and call.gradient is not None,
-    )
-
-
-def _operand(argument: object, layouts: Layouts) -> Operand | None:
-    if not isinstance(argument, Ref) or not isinstance(layouts.values.get(argument.name), TensorType):
-        return None
-    return Operand(layouts.typed(argument.name), layouts.of(argument.name))
-
-
-def _number(argument: Any) -> float:
-    return float(argument) if isinstance(argument, (int, float)) else 0.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.graph import Ref
-from graphflops.memory.attention import attention_problem, is_chosen
+from graphflops.memory.attention_operands import attention_problem, is_chosen
 from graphflops.memory.einsum import Einsum, einsum_memory
 from graphflops.memory.forms import Forms, Laid
 from graphflops.memory.strides import Strides, at_some_size, is_contiguous, order_of, regrouped, row_major

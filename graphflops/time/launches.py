@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import attention_kernel
-from graphflops.memory.attention import attention_problem
+from graphflops.memory.attention_operands import attention_problem
 from graphflops.passes.program import PricedGraph
 from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
