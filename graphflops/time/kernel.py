@@ -67,7 +67,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution. image, result, filter: sizes along the spatial axes."""
+    """A convolution. image, result, filter: sizes along the spatial axes. is_looped: each group is a kernel of its own."""
 
     batch: int
     channels: int
@@ -77,7 +77,7 @@ class Convolution:
     filter: tuple[int, ...]
     groups: int = 1
     channels_last: bool = False
-    transposed: bool = False
+    is_looped: bool = False
     phase: Pass = "forward"
 
 

@@ -24,6 +24,10 @@ _TILES = (
 _WAYS = tuple(dict.fromkeys(way for a, b in _TILES for way in ((a, b), (b, a))))
 _SPLITS = (1, 2, 4, 8, 16, 32)
 _STEP = 64  # elements of k that a tile multiplies at a time
+_WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
+_LONG = 64  # positions
+_FEW_PIXELS = 512  # with more, groups run one after the other
+_BLOCK = 64  # channels of groups that a kernel multiplies together, zeros between the groups
 _STREAMS = 8  # in which cuDNN runs the groups of a convolution of sequences
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 
@@ -108,7 +112,8 @@ def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem
 def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
     """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored)."""
     pixels, image, taps = prod(sizes.result), prod(sizes.image), prod(sizes.filter)
-    filters, channels = sizes.filters // sizes.groups, sizes.channels // sizes.groups
+    together = 1 if sizes.is_looped else min(sizes.groups, max(1, _BLOCK * sizes.groups // sizes.channels))
+    filters, channels = (each // sizes.groups * together for each in (sizes.filters, sizes.channels))
     if _is_planar(sizes):
         return _of_planes(sizes, width, peak, moved)
     pixels, image = sizes.batch * pixels, sizes.batch * image
@@ -116,11 +121,12 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
         "input_gradient": (image, channels, max(1, filters * taps * pixels // max(image, 1))),
         "weight_gradient": (filters, channels * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
-    alignment = _alignment((channels, filters), width)
-    turns = 1
-    if convolution_kind(sizes) == "grouped_sequence" and sizes.phase != "weight_gradient":
-        turns = -(-sizes.groups // _STREAMS)
-    return Problem(m, max(n, 1), max(k, 1), sizes.groups, width, alignment, moved, peak, turns)
+    alignment = _ALIGNED if together > 1 else _alignment((channels, filters), width)
+    batch, turns = -(-sizes.groups // together), 1
+    if sizes.is_looped:
+        streams = 1 if _is_long(sizes) and pixels > _FEW_PIXELS else _STREAMS
+        batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
+    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns)
 
 
 def _of_planes(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
@@ -140,8 +146,11 @@ def convolution_kind(sizes: Convolution) -> str:
     last = "_last" if sizes.channels_last else ""
     if sizes.groups > 1:
         if sizes.channels == sizes.groups:
-            return f"depthwise{last}"
-        return "grouped" if len(sizes.filter) > 1 else "grouped_sequence"
+            is_wide = sizes.channels_last and max(sizes.filter) > _WIDEST
+            return "depthwise_direct" if is_wide else f"depthwise{last}"
+        if sizes.is_looped:
+            return "looped_long" if _is_long(sizes) else "looped"
+        return "grouped"
     if sizes.channels % 8:
         if _is_pointwise(sizes):
             return "pointwise_unaligned"
@@ -155,6 +164,12 @@ def convolution_kind(sizes: Convolution) -> str:
         return "pointwise_odd"
     is_uneven = pixels % 8 and sizes.channels % 64
     return "pointwise_uneven" if is_uneven else "pointwise"
+
+
+def _is_long(sizes: Convolution) -> bool:
+    """Whether the filter is long and the channels of a group no power of two: such groups do without matrix units."""
+    channels = sizes.channels // sizes.groups
+    return prod(sizes.filter) >= _LONG and channels & (channels - 1) != 0
 
 
 def _is_patches(sizes: Convolution) -> bool:

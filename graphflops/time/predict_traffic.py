@@ -59,6 +59,8 @@ def seconds(
         if kernel.family == "reduction":  # several blocks share a longer row
             columns = min(columns, _LONGEST)
         wait = columns * rates.get("column", 0.0) * 1e-9
+    elif isinstance(kernel.sizes, Convolution) and "position" in rates:
+        wait = prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
     elif isinstance(kernel.sizes, Convolution) and kernel.sizes.phase == "weight_gradient":
         work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)

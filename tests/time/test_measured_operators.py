@@ -92,3 +92,45 @@ def test_operands_of_two_types_are_cast() -> None:
     mixed = strided(out, [out, tensor((4096,), (1,))])
     assert mixed is not None
     assert mixed.has_casts
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "options", "measured"),
+    [  # bfloat16, as the profiler timed them, conversions of layouts and all
+        (
+            (32, 384, 14, 14),
+            (384, 24, 3, 3),
+            {"groups": 16, "padding": 1},
+            40.3,
+        ),  # groups padded to 32 channels
+        ((8, 64, 56, 56), (64, 4, 3, 3), {"groups": 16, "padding": 1}, 17.3),  # groups that share a kernel
+        ((16, 512, 56, 56), (512, 1, 5, 5), {"groups": 512, "padding": 2}, 448.6),
+        ((32, 960, 14, 14), (960, 1, 7, 7), {"groups": 960, "padding": 3}, 215.3),  # many taps are outside
+        ((16, 256, 512), (256, 256, 5), {}, 25.8),
+        ((4, 128, 3000), (128, 128, 7), {}, 21.2),
+    ],
+)
+def test_convolutions(
+    image: tuple[int, ...], weight: tuple[int, ...], options: dict[str, int], measured: float
+) -> None:
+    function = functional.conv2d if len(image) == 4 else functional.conv1d
+    found = microseconds(lambda x, w: function(x, w, **options), image, weight)
+    assert found == pytest.approx(measured, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "stride", "padding", "measured"),
+    [
+        ((16, 256, 28, 28), (256, 256, 4, 4), 4, 0, 273.9),
+        ((1, 512, 32, 32), (512, 512, 4, 4), 2, 1, 49.9),
+        ((16, 1024, 8, 8), (1024, 512, 2, 2), 2, 0, 51.7),
+        ((8, 64, 28, 28), (64, 32, 2, 2), 2, 0, 13.3),
+    ],
+)
+def test_transposed_convolutions_are_gradients_of_convolutions(
+    image: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: int, measured: float
+) -> None:
+    found = microseconds(
+        lambda x, w: functional.conv_transpose2d(x, w, stride=stride, padding=padding), image, weight
+    )
+    assert found == pytest.approx(measured, rel=0.35)

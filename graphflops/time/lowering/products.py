@@ -58,6 +58,8 @@ def product(call: ConcreteCall) -> list[Kernel]:
     if problem is None:
         return []
     x = call.operand("a")
+    if "grouped_mm" in call.operator.name:
+        return _of_groups(call, problem)
     if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
         return _of_scattered_rows(call, problem, x)
     operands = [call.operand("a"), call.operand("b")]
@@ -67,6 +69,16 @@ def product(call: ConcreteCall) -> list[Kernel]:
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
     return [*kernels, problem.kernel(with_bias=bias is not None)]
+
+
+def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
+    """Rows of each group times the matrix of the group, by one kernel; another finds where the groups begin."""
+    weight = max(call.operands, key=lambda operand: operand.rank)
+    groups = max(weight.shape[0], 1)
+    sizes = replace(problem.sizes, m=-(-problem.sizes.m // groups), batch=groups)
+    moved = call.cost.read_bytes, call.cost.written_bytes
+    kernel = Kernel("matmul", problem.dtype, call.cost.matrix_flops, 0, *moved, sizes)
+    return [Kernel("elementwise", "int64"), kernel]
 
 
 def _of_scattered_rows(call: ConcreteCall, problem: Problem, x: Tensor) -> list[Kernel]:
