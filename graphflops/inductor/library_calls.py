@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
 from graphflops.inductor.layout_choice import image_and_weight
-from graphflops.inductor.padding import aligned, padded_columns
+from graphflops.inductor.padding import aligned, padded_columns, padded_inner
 from graphflops.inductor.unfused_attention import unfused
 from graphflops.memory import kernels
 from graphflops.memory.products import operand_copies
@@ -32,7 +32,7 @@ def product(
     names = call.tensors(low.values)
     copies = operand_copies(call, low.execution.layouts)
     reads = [
-        low.copied(call, tensor, copies[name], f"operand {place}", low.typed(name).dtype.bits)
+        low.copied(call, tensor, copies[name], f"operand {place}", low.typed(name).dtype.bits, of=name)
         if name in copies
         else tensor
         for place, (name, tensor) in enumerate(zip(names, operands, strict=True))
@@ -49,6 +49,9 @@ def product(
     if padded is not None:
         reads, size = _padded(low, call, reads, padded)
         more = {"views": views, "is_padded": True}
+    elif (inner := padded_inner(call, low.values)) is not None:
+        reads, size = _padded_batch(low, call, operands, inner)
+        more = {"is_padded": True}
     low.add(call, "extern", (out,), reads, {out: size}, **more)
     if out != made[0]:
         low.add(call, "pointwise", made[:1], (out, bias))
@@ -87,6 +90,22 @@ def _padded(low: Lowering, call: PricedCall, reads: Sequence[str], columns: int)
     return found, rows * columns * width
 
 
+def _padded_batch(
+    low: Lowering, call: PricedCall, operands: Sequence[str], inner: int
+) -> tuple[list[str], Dim]:
+    """Copies of the operands of batched products with their sizes up to multiples of 8, and the bytes of the result."""
+    names = call.tensors(low.values)[:2]
+    out = low.typed(call.node.outputs[0] or "")
+    batch, width = prod(out.shape[:-2]), out.dtype.bits // 8
+    rows, columns = (aligned(size) if isinstance(size, int) else size for size in out.shape[-2:])
+    sizes = (batch * rows * inner * width, batch * inner * columns * width)
+    reads = [
+        low.copied(call, tensor, size, f"padded {place}", out.dtype.bits, of=name)
+        for place, (name, tensor, size) in enumerate(zip(names, operands, sizes, strict=False))
+    ]
+    return reads, batch * rows * columns * width
+
+
 def reshaped_operands(call: PricedCall, values: Mapping[str, Value], reads: Sequence[str]) -> list[str]:
     """Of the tensors that a product reads, those whose axes it merges: a linear layer wants two, other products three."""
     most = 2 if call.node.operator.name == "linear" else 3
@@ -111,7 +130,7 @@ def convolution(
     if low.channels_last:
         workspace = padded_image(low, names)
         reads = [
-            low.copied(call, tensor, low.nbytes(name), use, low.typed(name).dtype.bits)
+            low.copied(call, tensor, low.nbytes(name), use, low.typed(name).dtype.bits, of=name)
             if is_turned(low, name)
             else tensor
             for name, tensor, use in zip(names, operands, ("input", "weight"), strict=False)

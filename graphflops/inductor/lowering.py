@@ -153,12 +153,19 @@ class Lowering:
             self.add(call, "pointwise", (name,), (tensor,), {name: size}, elements, parts=own, moved=moved)
         return found
 
-    def copied(self, call: PricedCall, tensor: str, size: Dim, use: str, bits: int, **more: Any) -> str:
-        """Append a copy of an operand that a library's kernel wants to lie otherwise. bits: of an element."""
+    def copied(
+        self, call: PricedCall, tensor: str, size: Dim, use: str, bits: int, *, of: str = "", **more: Any
+    ) -> str:
+        """Append a copy of an operand that a library's kernel wants to lie otherwise.
+
+        bits: of an element. of: the value that is copied, of which the tensor may hold more.
+        """
         name, elements = f"{call.node.name} {use}", self.joint.number(size) * 8 // bits
-        self.add(
-            call, "pointwise", (name,), (tensor,), {name: size}, elements, moved=frozenset((tensor,)), **more
-        )
+        parts = self.parts.get(tensor, {})
+        if of in parts:
+            more["parts"] = {tensor: {of: parts[of]}}
+        more["moved"] = frozenset((tensor,))
+        self.add(call, "pointwise", (name,), (tensor,), {name: size}, elements, **more)
         return name
 
     def extern(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ALIGNED, _HALF = 8, 16
 # Multiply-adds of an element read or written: half of what an H200 does while it loads one.
 _COMPUTE_BOUND = 95
+_MOST_PADDED = 1.25
 _LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
@@ -39,6 +40,18 @@ def padded_columns(call: PricedCall, values: Mapping[str, Value], *, adds_bias: 
         if rows * inner * columns < _COMPUTE_BOUND * moved:
             return None
     return aligned(columns)
+
+
+def padded_inner(call: PricedCall, values: Mapping[str, Value]) -> int | None:
+    """The inner size of batched products after padding; None where it is a multiple of 8, or padding adds too much."""
+    operands = [values[name] for name in call.tensors(values)[:2]]
+    tensors = [one for one in operands if isinstance(one, TensorType) and one.rank > 2]
+    if call.node.operator.name == "linear" or len(tensors) < 2 or tensors[0].dtype.bits != _HALF:
+        return None
+    inner, columns = tensors[0].shape[-1], tensors[1].shape[-1]
+    if not isinstance(inner, int) or inner % _ALIGNED == 0 or columns == 1:
+        return None
+    return aligned(inner) if aligned(inner) <= _MOST_PADDED * inner else None
 
 
 def aligned(size: int) -> int:

@@ -26,16 +26,17 @@ def unfused(
 ) -> Mapping[str, str]:
     """Append the operators of one attention; the tensors that its gradient reads, by use."""
     name, problem = call.node.name, found.problem
+    values = call.tensors(low.values)
     sizes = [found.repeated(operand) for operand in problem.operands]
     names = {
-        use: low.copied(call, operands[place], sizes[place], use, 8 * _FLOAT_BYTES)
+        use: low.copied(call, operands[place], sizes[place], use, 8 * _FLOAT_BYTES, of=values[place])
         for place, use in enumerate(("query", "key"))
     }
     names |= {use: f"{name} {use}" for use in ("scores", "statistics", "probabilities", "result")}
     made_of = {names["scores"]: found.scores}
     low.add(call, "extern", tuple(made_of), (names["query"], names["key"]), sizes=made_of)
     names |= _softmax(low, call, found, names, operands[3:4])
-    names["value"] = low.copied(call, operands[2], sizes[2], "value", 8 * _FLOAT_BYTES)
+    names["value"] = low.copied(call, operands[2], sizes[2], "value", 8 * _FLOAT_BYTES, of=values[2])
     shape = (*problem.query.type.shape[:-1], problem.value.type.shape[-1])
     result = {names["result"]: prod(shape) * _FLOAT_BYTES}
     views = frozenset((names["weights"],))
