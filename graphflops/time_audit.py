@@ -15,7 +15,7 @@ from graphflops import units
 from graphflops.attention.kernel import last_refusal
 from graphflops.devices import complete, device
 from graphflops.docstrings import docstring
-from graphflops.errors import FileError, ModelError, shown
+from graphflops.errors import FileError, OptionError, shown
 from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
 from graphflops.time.kernel import Kernel, Product
@@ -267,13 +267,15 @@ def rules() -> dict[str, RuleInfo]:
 
 
 def chosen(select: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """Codes of the checks that are selected and not ignored, by code or prefix; ModelError for a prefix of no check."""
+    """Codes of the checks that are selected and not ignored, by code or prefix; OptionError for a prefix of no check."""
     from graphflops.onnx_audit import catalogue
 
     codes = [*catalogue.checks(), *rules()]
     for prefix in (*select, *ignore):
         if not prefix or not any(code.startswith(prefix) for code in codes):
-            raise ModelError(f"no check has the code {prefix!r}: `graphflops audit --explain all` lists them")
+            raise OptionError(
+                f"no check has the code {prefix!r}: `graphflops audit --explain all` lists them"
+            )
     selected = [code for code in codes if not select or code.startswith(tuple(select))]
     return [code for code in selected if not ignore or not code.startswith(tuple(ignore))]
 

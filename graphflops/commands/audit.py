@@ -165,6 +165,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
 
 
 def _explain(code: str, output: str | None) -> None:
+    from graphflops.diagnostics import DIAGNOSTICS
     from graphflops.onnx_audit.catalogue import checks
     from graphflops.time_audit import SLOW_CHECKS
 
@@ -174,6 +175,10 @@ def _explain(code: str, output: str | None) -> None:
         files.write("".join(lines), output)
         return
     check = known.get(code.upper())
+    if check is None and code.upper() in DIAGNOSTICS:
+        raise click.UsageError(
+            f"{code} is a note of `graphflops analyze`, no check: docs/report.md says what it means"
+        )
     if check is None:
         raise click.UsageError(f"no check has the code {code!r}: --explain all lists them")
     head = f"{check.code} {check.name} ({check.kind}, {check.severity})"

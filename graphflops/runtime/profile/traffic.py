@@ -71,10 +71,6 @@ def _places(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(len(x), device=x.device).flip(0)
 
 
-def _halves(x: torch.Tensor) -> list[torch.Tensor]:
-    return list(x.chunk(2))
-
-
 def _image(call: Callable[[torch.Tensor], object], side: int = 28) -> Make:
     """A call on rows that are images: rows of side x side pixels, as batch x 32 channels."""
     return lambda x: partial(call, x[: len(x) // 32 * 32].view(-1, 32, side, side))
@@ -86,10 +82,6 @@ def _layer_norm_backward(x: torch.Tensor) -> Callable[[], object]:
     return partial(
         ATEN.native_layer_norm_backward, _same(x), x, shape, mean, rstd, weight, weight, [True] * 3
     )
-
-
-def _softmax_backward(x: torch.Tensor) -> Callable[[], object]:
-    return partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype)
 
 
 def _layer_norm(x: torch.Tensor) -> Callable[[], object]:
