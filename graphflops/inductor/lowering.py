@@ -103,9 +103,11 @@ class Lowering:
         return value
 
     def nbytes(self, name: str) -> Dim:
-        """Bytes of a value."""
+        """Bytes of a value; a copy of a repeated tensor has all of its elements."""
         value = self.values.get(name)
-        return value.nbytes if isinstance(value, TensorType) else 0
+        if not isinstance(value, TensorType):
+            return 0
+        return value.like().nbytes if name in self.execution.layouts.copies else value.nbytes
 
     def add(
         self,
