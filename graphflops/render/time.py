@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time
-_LEAST_SHARE = 0.005  # of the time, which prints as 1 %
+LEAST_SHARE = 0.005  # of the time, which prints as 1 %
 _NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
 _MOST_MODULES = 4_000  # paths whose prefixes are tried
 
@@ -71,7 +71,7 @@ def profile(report: Report) -> str:
 def limits(time: PhaseTime) -> str:
     """What limits how much of the time: `launch 88 %, memory 12 %`."""
     return ", ".join(
-        f"{name} {100 * part:.0f} %" for name, part in time.shares.items() if part >= _LEAST_SHARE
+        f"{name} {100 * part:.0f} %" for name, part in time.shares.items() if part >= LEAST_SHARE
     )
 
 

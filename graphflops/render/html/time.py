@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphflops.rates import outside_of_calls
 from graphflops.render.text import safe
-from graphflops.render.time import limits
+from graphflops.render.time import LEAST_SHARE, limits
+from graphflops.units import seconds
 
 if TYPE_CHECKING:
     from graphflops.call_time import PhaseTime
@@ -28,14 +30,26 @@ def device_of(report: Report) -> dict[str, Any] | None:
     return {
         "name": safe(report.device, 60),
         "execution": report.execution,
-        "times": {name: _phase(time) for name, time in phases.items() if time is not None},
+        "times": {
+            name: _phase(time, _outside(report, name)) for name, time in phases.items() if time is not None
+        },
         "bytes": None if taken is None else report.value(taken),
     }
 
 
-def _phase(time: PhaseTime) -> dict[str, Any]:
+def _outside(report: Report, phase: str) -> float:
+    """Seconds of an inference or a step that belong to no call, which the modules of the page do not show."""
+    if phase != ("forward" if report.step_time is None else "step"):
+        return 0.0
+    times = 1 if report.training is None else report.training.accumulate
+    return sum(outside_of_calls(report).values()) * times
+
+
+def _phase(time: PhaseTime, outside: float) -> dict[str, Any]:
     ends = [round(end * _SECOND) for end in (time.seconds, time.low, time.high)]
-    return {"ends": ends, "limited_by": limits(time), "is_lower_bound": time.is_lower_bound}
+    is_said = outside > LEAST_SHARE * time.seconds
+    limited = f"{limits(time)}; {seconds(outside)} outside of calls" if is_said else limits(time)
+    return {"ends": ends, "limited_by": limited, "is_lower_bound": time.is_lower_bound}
 
 
 def picoseconds(row: Row) -> int:
