@@ -34,6 +34,7 @@ class CompiledLauncher(Launcher):
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward after the checks of guards."""
+        self.records = records
         guards = Launches(
             -1, (), self.costs["compiled.guards"] + records * self.costs["compiled.autograd"] / 2
         )
@@ -41,6 +42,7 @@ class CompiledLauncher(Launcher):
 
     def backward(self) -> list[Launches]:
         """The gradients, which are one graph of their own."""
+        self.records = True
         return [
             Launches(-1, (), self.costs["compiled.autograd"] / 2),
             *self._launches(self.program.main, 0, 1, True, is_backward=True),

@@ -60,15 +60,18 @@ class Launcher:
         self.groups = group_sizes(program)
         parameters = [entry.name for entry in program.graph.inputs if entry.role == "parameter"]
         self.parameters = dict.fromkeys(parameters)  # a set in program order
-        self.known: dict[tuple[Layouts, bool, int | None], tuple[Kernel, ...] | None] = {}
+        self.records = False  # whether what is lowered runs for gradients
+        self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
+        self.records = records
         start = Launches(-1, (), self.costs["forward.start"])
         return [start, *self._forward(self.program.main, 0, 1, records)]
 
     def backward(self) -> list[Launches]:
         """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
+        self.records = True
         start = Launches(-1, (), self.costs["backward.start"])
         return [start, *self._backward(self.program.main, 0, 1)]
 
@@ -200,7 +203,7 @@ class Launcher:
         operator = call.node.operator
         if operator.kind != "attention" or operator.is_onnx or operator.has_score_function:
             return None
-        problem = attention_problem(call, layouts, self.program.training is not None)
+        problem = attention_problem(call, layouts, self.records)
         return None if problem is None else attention_kernel(problem).kernel
 
     def _lowered(
@@ -208,7 +211,7 @@ class Launcher:
     ) -> tuple[Kernel, ...] | None:
         """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once."""
         form = layouts.forms.of(call)
-        key = (layouts, is_backward, form)
+        key = (layouts, self.records, is_backward, form)
         if form is not None and key in self.known:
             return self.known[key]
         outputs = [name for name in call.node.outputs if name is not None]
