@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
 
 _SEQUENCE_AXES = 3
-_TWO = 2  # factors of a product; gradients that a convolution computes one after the other
+_TWO = 2  # factors of a product
 # Kinds of operators whose gradients read that of the result in row-major order.
 _READING_IN_ORDER = frozenset(
     {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
@@ -119,9 +119,13 @@ class Eager(OnGpu):
             first, attention = self.formula_tensors(call), self.attention(call)
             parts = [self.partial_sums(call)] if attention is None else attention.gradient_parts
             return first, (cut(whole - total(first), parts),)
-        if len(call.gradient.gradients) < _TWO:
-            return (), ((whole,),)
-        return (), ((kernels.operand_gradient_bytes(call, self.layouts, whole),), (whole,))
+        found = self.convolution_buffers(call, call.node.outputs[0] in self.other_gradients)
+        return (), tuple((size,) for size in found) or ((whole,),)
+
+    @by_form
+    def convolution_buffers(self, call: PricedCall, has_other_gradient: bool) -> Sequence[Dim]:
+        """Workspaces of a convolution's gradients, one by one."""
+        return kernels.convolution_buffers(call, self.layouts, has_other_gradient)
 
     @by_form
     def partial_sums(self, call: PricedCall) -> Dim:

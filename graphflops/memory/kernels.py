@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, differ, dim_max, prod, total
 from graphflops.graph import Ref
+from graphflops.memory import cudnn
 from graphflops.memory.convolutions import Convolution, Layout
 from graphflops.memory.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
 from graphflops.memory.strides import is_contiguous, row_major
@@ -63,7 +64,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     if kind == "convolution":
         found = Convolution.of(call, values)
-        return 0 if found is None else found.forward(_layout(call, layouts))
+        return 0 if found is None else cudnn.forward_bytes(found, _layout(call, layouts))
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
         out = _tensor(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
@@ -81,7 +82,9 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
     out = _tensor(call.node.outputs[0], values)
     if kind == "convolution":
         found = Convolution.of(call, values)
-        return 0 if found is None else _convolution_backward(found, call, layouts, has_other_gradient)
+        if found is None:
+            return 0
+        return cudnn.backward_bytes(found, *_backward_layout(found, call, layouts, has_other_gradient))
     if out is None:
         return 0
     if name in _TEMPORARIES or name in _OF_OPERAND:
@@ -111,10 +114,12 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
     return dim_max(0, *(size for sizes in found for size in sizes))
 
 
-def operand_gradient_bytes(call: PricedCall, layouts: Layouts, whole: Dim) -> Dim:
-    """Bytes that the gradient of a convolution's operand needs, of those that all its gradients need."""
+def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Sequence[Dim]:
+    """Bytes that each gradient of a convolution needs beside it, in the order in which they are computed."""
     found = Convolution.of(call, layouts.values)
-    return 0 if found is None else found.operand_gradient(_layout(call, layouts), whole)
+    if found is None:
+        return ()
+    return cudnn.gradient_bytes(found, *_backward_layout(found, call, layouts, has_other_gradient))
 
 
 def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
@@ -193,14 +198,15 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
     return call.tensors(values)[:1] if is_kept else []
 
 
-def _convolution_backward(
+def _backward_layout(
     found: Convolution, call: PricedCall, layouts: Layouts, has_other_gradient: bool
-) -> Dim:
+) -> tuple[Layout, Sequence[Dim]]:
+    """How the tensors of a convolution and the gradient of its result lie, and the strides of the latter."""
     layout, name = _layout(call, layouts), call.node.outputs[0] or ""
     shape, is_last = found.out.shape, layout.operand != has_other_gradient
     order = (0, *range(2, len(shape)), 1) if is_last else None
     strides = row_major(shape, order) if has_other_gradient else layouts.of(name)
-    return found.backward(layout._replace(gradient=is_last), strides)
+    return layout._replace(gradient=is_last), strides
 
 
 def _layout(call: PricedCall, layouts: Layouts) -> Layout:

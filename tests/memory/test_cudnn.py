@@ -1,0 +1,91 @@
+"""Workspaces of cuDNN's convolutions: predicted, against bytes that an H200 measured (PyTorch 2.11, cuDNN 9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.dims import symbol
+from graphflops.memory import cudnn
+from graphflops.memory.convolutions import Convolution, Layout
+from graphflops.tensor import BFLOAT16, FLOAT32, DType, TensorType
+
+HEADER = 700  # bytes of cuDNN's own at most, which are not predicted
+Shape = tuple[int, ...]
+
+
+def convolution(
+    dtype: DType, x: Shape, weight: Shape, out: Shape, groups: int = 1, stride: int = 1, padding: int = 1
+) -> Convolution:
+    axes = len(x) - 2
+    is_transposed = weight[0] == x[1] != out[1]
+    types = (TensorType(shape, dtype) for shape in (x, weight, out))
+    return Convolution(*types, (stride,) * axes, (padding,) * axes, groups, is_transposed)
+
+
+FORWARD = [
+    # Twelve groups of 24 channels in one kernel, each filled up to 32.
+    (BFLOAT16, (8, 288, 28, 28), (288, 24, 3, 3), (8, 288, 28, 28), 12, 1, 9_855_123),
+    (FLOAT32, (2, 576, 28, 28), (576, 24, 3, 3), (2, 576, 28, 28), 24, 1, 10_518_675),
+    # Sixteen groups of 168 channels one by one, eight at a time: half of operand, weight and result.
+    (BFLOAT16, (8, 2688, 14, 14), (2688, 168, 3, 3), (8, 2688, 14, 14), 16, 1, 12_493_952),
+    # A kernel that writes float32 results in row-major order, and one that does not.
+    (FLOAT32, (16, 64, 56, 56), (64, 64, 3, 3), (16, 64, 56, 56), 1, 1, 12_992_528),
+    (FLOAT32, (8, 128, 28, 28), (128, 128, 3, 3), (8, 128, 28, 28), 1, 1, 3_211_264 * 2 + 589_824),
+    # First layers: three channels padded to eight where the kernel is large, none where it is small.
+    (BFLOAT16, (32, 3, 112, 112), (64, 3, 7, 7), (32, 64, 56, 56), 1, 2, 19_317_776),
+    (BFLOAT16, (8, 3, 224, 224), (32, 3, 3, 3), (8, 32, 112, 112), 1, 2, 0),
+]
+
+
+@pytest.mark.parametrize(("dtype", "x", "weight", "out", "groups", "stride", "measured"), FORWARD)
+def test_forward(
+    dtype: DType, x: Shape, weight: Shape, out: Shape, groups: int, stride: int, measured: int
+) -> None:
+    predicted = cudnn.result_bytes(convolution(dtype, x, weight, out, groups, stride), is_last=False)
+    assert isinstance(predicted, int)
+    assert measured - HEADER <= predicted <= measured
+
+
+def test_channels_last_are_padded() -> None:
+    """21 channels of the result are 24, and so the weight's: 16 * 19 * 19 * 24 and 320 * 24 * 4 * 4 elements."""
+    conv = convolution(BFLOAT16, (16, 320, 16, 16), (320, 21, 4, 4), (16, 21, 19, 19), padding=0)
+    assert conv.transposed
+    assert cudnn.result_bytes(conv, is_last=True) == 523_008  # measured: 523,024
+
+
+WEIGHTS = [
+    # A product at 784 positions: a float32 gradient for each of 64 images.
+    (BFLOAT16, (64, 1024, 28, 28), (22, 1024, 1, 1), (64, 22, 28, 28), 1, False, 5_767_440),
+    # At 64 positions: operand and the result's gradient once more, 116 and 52 channels padded to 120 and 56.
+    (BFLOAT16, (64, 116, 8, 8), (52, 116, 1, 1), (64, 52, 8, 8), 1, False, 1_544_192),
+    # Thirteen more parts of a small weight beside the copies.
+    (BFLOAT16, (2, 64, 256, 170), (64, 64, 3, 3), (2, 64, 256, 170), 1, False, 24_273_575),
+    # A depthwise weight with channels last: eight parts for each image, 72 channels as 96.
+    (BFLOAT16, (4, 72, 21, 16), (72, 1, 3, 3), (4, 72, 21, 16), 72, True, 110_592),
+]
+
+
+@pytest.mark.parametrize(("dtype", "x", "weight", "out", "groups", "is_last", "measured"), WEIGHTS)
+def test_gradients_of_weights(
+    dtype: DType, x: Shape, weight: Shape, out: Shape, groups: int, is_last: bool, measured: int
+) -> None:
+    predicted = cudnn.weight_gradient_bytes(convolution(dtype, x, weight, out, groups), is_last)
+    assert isinstance(predicted, int)
+    assert measured - HEADER <= predicted <= measured
+
+
+def test_the_operands_gradient_is_computed_before_the_weights_has_memory() -> None:
+    """Both need copies of all three tensors; the weight's gradient is there during the second only."""
+    conv = convolution(BFLOAT16, (4, 128, 32, 32), (128, 128, 3, 3), (4, 128, 32, 32))
+    image, weight = 2 * 4 * 128 * 32 * 32, 2 * 128 * 128 * 9
+    strides = (128 * 32 * 32, 32 * 32, 32, 1)
+    assert [*cudnn.gradient_bytes(conv, Layout(), strides)] == [2 * image + weight] * 2
+    assert cudnn.backward_bytes(conv, Layout(), strides) == 2 * image + weight
+
+
+def test_the_batch_may_be_open() -> None:
+    batch = symbol("b")
+    x = TensorType((batch, 64, 56, 56), BFLOAT16)
+    weight = TensorType((64, 64, 3, 3), BFLOAT16)
+    conv = Convolution(x, weight, x, (1, 1), (1, 1), 1, False)
+    assert cudnn.result_bytes(conv, is_last=False) == 2 * x.nbytes + weight.nbytes
