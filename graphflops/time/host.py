@@ -56,6 +56,8 @@ def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]
     steps = recurrent_steps(kernels)
     if steps:
         return steps * costs["recurrent_step"]
+    if operator.kind == "attention" and all(kernel.family != "attention" for kernel in kernels):
+        return len(kernels) * costs[f"{phase}.inside"]  # unfused, by one operator that calls the others
     names = [f"{phase}.{name}" for name in (operator.name, operator.kind, "call")]
     own = next(costs[name] for name in names if name in costs)
     return own + (len(kernels) - 1) * costs[f"{phase}.further_kernel"]
