@@ -141,7 +141,9 @@ class _Liveness:
         self.saved = _saved(self.root, execution, self.checkpoints) if execution.training else {}
         self.meter = Meter(sizes)
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
-        self.held = {**execution.held_until(self.root), **ends}
+        held = {**execution.held_until(self.root), **ends}
+        # in program order, whatever order the caller lets go in
+        self.held = {name: held[name] for name in self.root if name in held}
 
     def measured(
         self, resident: Iterable[str], seeds: Sequence[str] | None, earlier: Iterable[str], repeats: bool
@@ -241,12 +243,17 @@ class _Liveness:
     def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:
         """By the last call of a checkpoint, what runs the checkpoint again; adds to `released` what is then kept."""
 
+        order = {name: place for place, name in enumerate(self.held)} if self.checkpoints else {}
+
         def rerun(checkpoint: Checkpoint) -> None:
             places = range(checkpoint.first, checkpoint.end)
-            held = {
-                name: min(last, checkpoint.end - 1) - checkpoint.first for name, last in self.held.items()
-            }
-            lasts = _last_uses(self.calls[checkpoint.first : checkpoint.end], self.root, held)
+            calls = self.calls[checkpoint.first : checkpoint.end]
+            names = {name for call in calls for name in (*call.node.outputs, *call.uses) if name}
+            owners = sorted(
+                {self.root.get(name, name) for name in names} & order.keys(), key=order.__getitem__
+            )
+            held = {name: min(self.held[name], places[-1]) - places[0] for name in owners}
+            lasts = _last_uses(calls, self.root, held)
             for index in places:
                 self.run(index, lasts.get(index - checkpoint.first, ()), checkpoint.saved, released, _AGAIN)
             for name in (name for index in places for name in self.calls[index].node.outputs if name):
@@ -283,9 +290,8 @@ def _last_uses(
     needed: set[str] = set()
     ends: dict[int, list[str]] = {}
     holding: dict[int, list[str]] = {}
-    for name in root:  # in program order, whatever order the caller lets go in
-        if name in held:
-            holding.setdefault(held[name], []).append(name)
+    for name, last in held.items():
+        holding.setdefault(last, []).append(name)
     for index in range(len(calls) - 1, -1, -1):
         for name in (*calls[index].node.outputs, *calls[index].uses, *holding.get(index, ())):
             owner = None if name is None else root.get(name)
