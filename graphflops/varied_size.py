@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate, total
@@ -42,13 +42,14 @@ class VariedSize:
     """A size whose values are tried; without symbols and axes none is.
 
     symbols: what is varied in the formulas. axes: input and axis, where the size is fixed in the file. report_of: analyzes
-    the model with other shapes of some inputs.
+    the model with other shapes of some inputs, once for each value: known.
     """
 
     report: Report
     symbols: tuple[str, ...] = ()
     axes: tuple[tuple[str, int], ...] = ()
     report_of: Callable[..., Report] | None = None
+    known: dict[int, Report] = field(default_factory=dict)
 
     @staticmethod
     def of(report: Report, name: str | None, report_of: Callable[..., Report] | None) -> VariedSize:
@@ -125,8 +126,9 @@ class VariedSize:
         for name, axis in self.axes:
             shapes[name][axis] = value
         assert self.report_of is not None
-        report = self.report_of({name: tuple(shape) for name, shape in shapes.items()})
-        return report, report.values
+        if value not in self.known:
+            self.known[value] = self.report_of({name: tuple(shape) for name, shape in shapes.items()})
+        return self.known[value], self.known[value].values
 
     def _number(self, size: Dim) -> int:
         """The value of an axis that is not varied."""
