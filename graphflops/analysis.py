@@ -85,6 +85,8 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     found = report(program, memory, chosen)
     profile = _device(device)
     found = replace(found, memory_use=ledger(found, program, memory, profile))
+    later = (one for one in program.notes.found.values() if one not in found.diagnostics)
+    found = replace(found, diagnostics=(*found.diagnostics, *later))
     if profile is None:
         return found
     from graphflops.time.program_time import with_times

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Expr, dim_max, evaluate, total
-from graphflops.errors import ModelError
+from graphflops.errors import DimError, ModelError
 from graphflops.graph import Ref
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.reductions import reduction_bytes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Device
     from graphflops.dims import Dim
     from graphflops.passes.optimizer import Parameter
-    from graphflops.passes.program import MemoryUse, PricedProgram
+    from graphflops.passes.program import MemoryUse, Names, PricedProgram
     from graphflops.report import HeldKind, MemoryPhase, Report, Row
 
 _CUBLAS = "cuBLAS"
@@ -78,7 +78,7 @@ def ledger(
     if memory.training is not None and memory.step is not None:
         workspaces = _workspaces(program, device, memory.step)
         phases.append(_training(program, memory, lasting, workspaces, report.execution == "eager"))
-    return tuple([_measured(phase, report, device) for phase in phases])
+    return tuple([_measured(phase, report, device, program.names) for phase in phases])
 
 
 def at_sizes(
@@ -274,16 +274,24 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
     ]
 
 
-def _measured(phase: _Phase, report: Report, device: Device | None) -> PhaseMemory:
+def _requested(phase: _Phase, names: Names) -> Dim:
+    """The most bytes that a phase asks for at once; a name where the formula grows too large."""
+    try:
+        lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
+        return lasting + dim_max(phase.activations, phase.update)
+    except DimError:
+        return names.too_large("requested_peak")
+
+
+def _measured(phase: _Phase, report: Report, device: Device | None, names: Names) -> PhaseMemory:
     """A phase with its peak, by liveness and by the allocator."""
-    lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
     entry = PhaseMemory(
         phase=phase.name,
         device="" if device is None else device.name,
         execution=report.execution,
         **_NOTHING,
         workspaces=None if device is None else 0,
-        requested_peak=lasting + dim_max(phase.activations, phase.update),
+        requested_peak=_requested(phase, names),
         allocated_peak=None,
         reserved_peak=None,
         context=None if device is None else device.context_bytes,

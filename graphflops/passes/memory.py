@@ -242,7 +242,6 @@ class _Liveness:
 
     def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:
         """By the last call of a checkpoint, what runs the checkpoint again; adds to `released` what is then kept."""
-
         order = {name: place for place, name in enumerate(self.held)} if self.checkpoints else {}
 
         def rerun(checkpoint: Checkpoint) -> None:

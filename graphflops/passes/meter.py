@@ -9,6 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, symbol, total
+from graphflops.errors import DimError
 from graphflops.passes.program import Peak
 from graphflops.report import Held, Timeline
 
@@ -27,6 +28,8 @@ _SOME_SIZE = 4096  # of a size without an example, where sums are ranked
 _SAMPLED = tuple(4**power for power in range(11))
 # Terms of all marks together that are evaluated to find the largest, and that are rewritten from the least sizes.
 _MOST_EVALUATED, _MOST_SHIFTED = 300_000, 5_000
+# Sums of more terms are long; of more terms of long sums than these no formula is made.
+_LONG, _MOST_OF_LONG = 32, 250_000
 
 
 class Meter:
@@ -45,6 +48,7 @@ class Meter:
         self.rows: list[int] = []  # by moment
         self.open: dict[str | int, tuple[str, HeldKind, int, Dim]] = {}
         self.held: list[Held] = []
+        self.long = 0  # terms of long sums so far
 
     def take(self, name: str, size: Dim, kind: HeldKind, key: str | int | None = None) -> None:
         """Hold memory from the next moment on."""
@@ -70,14 +74,23 @@ class Meter:
     def grow(self, size: Dim) -> None:
         key = (self.live, size)
         if key not in self.sums:
+            self._count(self.live)
             self.sums[key] = self.live + size
         self.live = self.sums[key]
 
     def shrink(self, size: Dim) -> None:
         key = (self.live, size)
         if key not in self.differences:
+            self._count(self.live)
             self.differences[key] = self.live - size
         self.live = self.differences[key]
+
+    def _count(self, live: Dim) -> None:
+        """Raises DimError where a program with many symbols would take ever longer sums."""
+        terms = _terms(live)
+        self.long += terms if terms > _LONG else 0
+        if self.long > _MOST_OF_LONG:
+            raise DimError(f"the sums of live bytes have more than {_MOST_OF_LONG:,} terms")
 
     def step(self) -> None:
         """What is taken from here on is allocated after what was taken before."""

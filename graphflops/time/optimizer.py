@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.passes.optimizer import trained
+from graphflops.time.concrete import OpenSizeError
 from graphflops.time.kernel import Chunks, Kernel
 from graphflops.time.launches import Launches
 
@@ -75,8 +76,11 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
     if training.optimizer == "muon":
         return [Launches(-1, None, 0.0)]
     by_dtype: dict[DType, list[int]] = {}
-    for parameter in trained(program):
-        by_dtype.setdefault(parameter.type.dtype, []).append(sizes(parameter.type.numel))
+    try:
+        for parameter in trained(program):
+            by_dtype.setdefault(parameter.type.dtype, []).append(sizes(parameter.type.numel))
+    except OpenSizeError:
+        return [Launches(-1, None, 0.0)]
     if sum(map(sum, by_dtype.values())) > _MOST_ELEMENTS:
         return [Launches(-1, None, 0.0)]
     passes = _PASSES[training.optimizer]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import graphflops
+from tests.exporters.build import call, meta, program, save, tensor
 
 torch = pytest.importorskip("torch")
 
@@ -48,3 +50,24 @@ def test_an_optimizer_over_more_than_any_device_holds_is_a_lower_bound() -> None
     report = graphflops.analyze(program, device="h200", training=True)
     assert report.step_time is not None
     assert report.step_time.is_lower_bound
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph", "compiled"])
+@pytest.mark.parametrize("training", [False, True])
+def test_tensors_that_no_device_holds_are_not_timed(training: bool, execution: Any, tmp_path: Path) -> None:
+    """A product of square matrices, then a softmax; of weight, operand and two results 4 x 4 x 2 ** 124 bytes."""
+    side = 2**62
+    nodes = [
+        call("torch.ops.aten.mm.default", tensor("x"), tensor("w"), out="h"),
+        call("torch.ops.aten.softmax.int", tensor("h"), {"as_int": -1}),
+    ]
+    values = {name: meta(side, side, requires_grad=name == "w") for name in "xwhy"}
+    weight = {"parameter": {"arg": {"name": "w"}, "parameter_name": "w"}}
+    inputs = [weight, {"user_input": {"arg": tensor("x")}}]
+    path = save(tmp_path / "m.pt2", program(nodes, values, inputs, [{"user_output": {"arg": tensor("y")}}]))
+    report = graphflops.analyze(path, device="h200", training=training, execution=execution)
+    assert report.totals.time is not None
+    assert report.totals.time.is_lower_bound
+    needed = report.memory_use[0].requested_peak
+    assert isinstance(needed, int)
+    assert needed >= 3 * 4 * 2**124
