@@ -151,7 +151,9 @@ class ForwardLowering(Lowering):
         """Append the reduction that a normalisation or softmax starts with: its tensor of statistics."""
         name = f"{call.node.name} statistics"
         space = max(self.elements(use) for use in call.tensors(self.values))
-        order = {"is_inner": is_inner, "in_order": call.node.operator.name != "batch_norm"}
+        operator = call.node.operator
+        order = {"is_inner": is_inner, "in_order": operator.name != "batch_norm"}
+        order["of_moments"] = operator.kind == "normalisation"
         self.add(call, "reduction", (name,), operands[:1], {name: size}, space, kept=rows, **order)
         self.joint.labels[name] = (call.node.name, "saved")
         return name

@@ -39,7 +39,8 @@ class Op:
     them, which a kernel has once. parts: by tensor of which it reads parts
     only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the innermost
     in memory, as it reads them. is_inner: whether what a reduction adds up is along the last axis. in_order: whether a loop
-    over what a reduction reads visits one row after the other. computes: what it reads that is not stored, and so computed
+    over what a reduction reads visits one row after the other. of_moments: whether a reduction computes means and
+    variances. computes: what it reads that is not stored, and so computed
     inside of its kernel.
     """
 
@@ -66,6 +67,7 @@ class Op:
     views: frozenset[str] = frozenset()
     is_inner: bool = True
     in_order: bool = True
+    of_moments: bool = False
     outer: frozenset[str] = frozenset()
     instructions: int = 2
     numbers: tuple[float, ...] = ()

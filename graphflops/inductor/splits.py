@@ -19,12 +19,15 @@ _OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer a
 _EVEN = 20
 
 
-def split_lengths(results: int, length: int, *, is_inner: bool) -> list[tuple[int, int]]:
-    """The steps of a reduction: how many results each has, and of how many elements each is made."""
+def split_lengths(results: int, length: int, *, is_inner: bool, of_moments: bool) -> list[tuple[int, int]]:
+    """The steps of a reduction: how many results each has, and of how many elements each is made.
+
+    of_moments: of means and variances what one step leaves is split again; of others there are two steps at most.
+    """
     steps: list[tuple[int, int]] = []
     while True:
         parts = _parts(results, length, is_inner=is_inner)
-        if parts <= 1:
+        if parts <= 1 or (steps and not of_moments):
             return [*steps, (results, length)]
         steps.append((results * parts, -(-length // parts)))
         length = parts
@@ -58,7 +61,8 @@ def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The operators that a reduction is split into; another operator as it is. What a step leaves gets a size."""
     if not op.kept:
         return [op]
-    lengths = split_lengths(op.kept, op.elements // op.kept, is_inner=op.is_inner)
+    length = op.elements // op.kept
+    lengths = split_lengths(op.kept, length, is_inner=op.is_inner, of_moments=op.of_moments)
     found: list[Op] = []
     for place, (results, _) in enumerate(lengths[:-1]):
         made = tuple([f"{name}, step {place + 1}" for name in op.outputs])

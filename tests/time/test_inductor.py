@@ -17,17 +17,18 @@ from graphflops.time.compiled import CompiledLauncher
 
 
 @pytest.mark.parametrize(
-    ("results", "length", "is_inner", "steps"),
-    [  # `xnumel` and `r0_numel` in the code of ResNet-18, BERT, ResNet-50 and EfficientNet
-        (64, 16 * 112 * 112, False, [(65536, 196), (512, 128), (64, 8)]),
-        (768, 8 * 256, False, [(12288, 128), (768, 16)]),
-        (512, 16 * 49, False, [(3584, 112), (512, 7)]),
-        (512, 112 * 112, False, [(50176, 128), (512, 98)]),
-        (2048, 768, True, [(2048, 768)]),
+    ("results", "length", "is_inner", "of_moments", "steps"),
+    [  # `xnumel` and `r0_numel` in the code of ResNet-18, BERT, ResNet-50, EfficientNet and MNASNet
+        (64, 16 * 112 * 112, False, True, [(65536, 196), (512, 128), (64, 8)]),
+        (40, 32 * 112 * 112, False, False, [(40960, 392), (40, 1024)]),
+        (768, 8 * 256, False, False, [(12288, 128), (768, 16)]),
+        (512, 16 * 49, False, True, [(3584, 112), (512, 7)]),
+        (512, 112 * 112, False, False, [(50176, 128), (512, 98)]),
+        (2048, 768, True, True, [(2048, 768)]),
     ],
 )
-def test_steps_of_a_reduction(results, length, is_inner, steps):
-    assert split_lengths(results, length, is_inner=is_inner) == steps
+def test_steps_of_a_reduction(results, length, is_inner, of_moments, steps):
+    assert split_lengths(results, length, is_inner=is_inner, of_moments=of_moments) == steps
 
 
 class Block(nn.Module):
