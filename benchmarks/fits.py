@@ -83,6 +83,17 @@ class Cached(nn.Module):
         return self.head(x), caches
 
 
+class Named(nn.Module):
+    """A model with one input, which `torch.export` wants to have a name where its size is open."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.model(x)
+
+
 def _requests(length: int) -> Built:
     def build() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         keys, values = ([torch.randn(2, 16, length, 64) for _ in range(4)] for _ in range(2))
@@ -215,10 +226,10 @@ def exported(case: Case) -> tuple[torch.export.ExportedProgram, str]:
             (args, kwargs),
         ),
     )
-    opened = pytree.tree_map_only(torch.Tensor, lambda _: {case.axis: torch.export.Dim.AUTO}, (args, kwargs))
-    names = list(inspect.signature(model.forward).parameters)
-    by_name = {**dict(zip(names, opened[0], strict=False)), **opened[1]}
-    given = by_name if names[0] not in ("args", "kwargs") else {"args": opened[0], "kwargs": opened[1]}
+    if isinstance(model, models.Field):
+        model = Named(model)
+    opened = pytree.tree_map_only(torch.Tensor, lambda _: {case.axis: torch.export.Dim.AUTO}, args)
+    given = dict(zip(inspect.signature(model.forward).parameters, opened, strict=False))
     program = torch.export.export(model, args, kwargs, dynamic_shapes=given, strict=False)
     return program, f"{graphflops.analyze(program).inputs[0].name}[{case.axis}]"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.dims import evaluate, total
+from graphflops.dims import evaluate
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
-from graphflops.memory.ledger import ENTRIES, LASTING, PEAKS, at_sizes, below_limit, on_device
+from graphflops.memory.ledger import ENTRIES, PEAKS, at_sizes, below_limit, on_device
 from graphflops.size_names import AXIS
 from graphflops.sweep import symbols_of
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.report import PhaseMemory, Report
 
-# What is kept free, as which gaps stay between blocks is not predicted exactly (docs/memory.md): a share of the memory
-# beside parameters and optimizer, and a segment.
-SPARE = 0.05
+# Which gaps stay between blocks is not predicted exactly (docs/memory.md): a phase must run with everything beside
+# parameters and optimizer larger by each of these shares, and a segment less.
+_MARGINS = (0.07, 0.05, 0.035, 0.02, 0.0)
+SPARE = _MARGINS[0]
 _SPARE_BYTES = 20 * MIB
 _MOST = 2**40
 
@@ -29,12 +30,6 @@ _MOST = 2**40
 def room(device: Device) -> int:
     """What the driver leaves to the allocator."""
     return device.memory_bytes - (device.context_bytes or 0)
-
-
-def spare(entry: PhaseMemory, values: Mapping[str, int], limit: int) -> int:
-    """Bytes of the allocator's that are kept free."""
-    fixed = evaluate(total(held.bytes for held in entry.timeline.held if held.kind in LASTING), values) or 0
-    return int(SPARE * max(limit - fixed, 0)) + _SPARE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ class VariedSize:
         if evaluate(entry.requested_peak, values) is None:
             raise ModelError("a size has no value: give it with --dim")
         if limit is not None:
-            entry = below_limit(entry, values, limit - spare(entry, values, limit), report.rows)
+            entry = below_limit(entry, values, limit - _SPARE_BYTES, report.rows, _MARGINS)
         found = at_sizes(entry, values, Allocator(), report.rows)
         if found.reserved_peak is None:
             raise ModelError("a size is negative there: give others with --dim")

@@ -98,6 +98,10 @@ class Eager(OnGpu):
         kind = call.node.operator.kind
         return kind == "elementwise" or (kind == "product" and call.node.arguments().get("bias") is None)
 
+    def sums_afterwards(self, call: PricedCall) -> bool:
+        """Autograd adds up the gradient of a bias after those of the product's factors (`validate_outputs`)."""
+        return call.node.operator.kind == "product" and call.node.arguments().get("bias") is not None
+
     def transposes_gradient(self, call: PricedCall) -> bool:
         """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""
         return call.node.operator.name == "linear"

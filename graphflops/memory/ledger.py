@@ -115,11 +115,17 @@ def at_sizes(
 
 
 def below_limit(
-    entry: PhaseMemory, values: Mapping[str, int], limit: int, rows: Sequence[Row]
+    entry: PhaseMemory,
+    values: Mapping[str, int],
+    limit: int,
+    rows: Sequence[Row],
+    margins: Sequence[float] = (0.0,),
 ) -> PhaseMemory:
     """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
 
-    cuDNN has algorithms with less workspace for a convolution that does not get its own.
+    cuDNN has algorithms with less workspace for a convolution that does not get its own. margins: shares by which everything
+    beside parameters and optimizer is larger, in one trial each: what fits at one size may not at a slightly smaller one, of
+    which a cached block is not large enough for another. The last is that of the entry.
     Raises OutOfMemory where the phase does not run, ModelError for an open size.
     """
     timeline = entry.timeline
@@ -131,7 +137,13 @@ def below_limit(
         for place, held in enumerate(timeline.held)
         if held.kind == "workspace" and _is_convolution(rows, timeline.rows[held.first])
     }
-    missed = repeat(timeline, sizes, Allocator(limit), spared)
+    missed: set[int] = set()
+    for margin in margins:
+        larger = [
+            size if held.kind in LASTING else int(size * (1 + margin))
+            for held, size in zip(timeline.held, sizes, strict=True)
+        ]
+        missed = repeat(timeline, larger, Allocator(limit), spared)
     if not missed:
         return entry
     held = tuple(one for place, one in enumerate(timeline.held) if place not in missed)

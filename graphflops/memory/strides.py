@@ -74,12 +74,13 @@ def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], lis
         a, b = (old[i] if before else 1), (new[j] if after else 1)
         i, j = i + len(before), j + len(after)
         while a != b:
-            if not isinstance(a, int) or not isinstance(b, int):
+            is_less = _is_less(a, b)
+            if is_less is None:
                 return None
-            size = (old[i] if i < len(old) else None) if a < b else (new[j] if j < len(new) else None)
-            if not isinstance(size, int):
+            size = (old[i] if i < len(old) else None) if is_less else (new[j] if j < len(new) else None)
+            if size is None:
                 return None
-            if a < b:
+            if is_less:
                 a, i = a * size, i + 1
                 before.append(i - 1)
             else:
@@ -87,3 +88,10 @@ def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], lis
                 after.append(j - 1)
         groups.append((before, after))
     return groups
+
+
+def _is_less(a: Dim, b: Dim) -> bool | None:
+    """Which of two sizes is the smaller one: of open ones that which goes into the other; None for others."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return True if b // a * a == b else False if a // b * b == a else None

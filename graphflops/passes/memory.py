@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import total
 from graphflops.errors import DimError
-from graphflops.passes.meter import Meter
+from graphflops.passes.meter import AGAIN, Meter
 from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, SizesKnown
 from graphflops.passes.recompute import checkpoints
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.passes.recompute import Checkpoint
 
-_AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
 _FIRST = "first "  # before the place of a buffer that is allocated before the results of a call
 
 
@@ -254,14 +253,14 @@ class _Liveness:
             held = {name: min(self.held[name], places[-1]) - places[0] for name in owners}
             lasts = _last_uses(calls, self.root, held)
             for index in places:
-                self.run(index, lasts.get(index - checkpoint.first, ()), checkpoint.saved, released, _AGAIN)
+                self.run(index, lasts.get(index - checkpoint.first, ()), checkpoint.saved, released, AGAIN)
             for name in (name for index in places for name in self.calls[index].node.outputs if name):
                 if name not in checkpoint.saved:
-                    self.meter.drop(name + _AGAIN)
+                    self.meter.drop(name + AGAIN)
 
         for checkpoint in self.checkpoints:
             for name, index in checkpoint.saved.items():
-                released.setdefault(index, []).append(name + _AGAIN)
+                released.setdefault(index, []).append(name + AGAIN)
         return {checkpoint.last: partial(rerun, checkpoint) for checkpoint in self.checkpoints}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import SizesKnown
     from graphflops.report import HeldKind
 
-
+AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
 # Polynomials that a symbolic peak is the maximum of; past that the smallest at the hints are dropped.
 _MOST_CANDIDATES = 16
 # Marks that are compared in pairs; of more, only those that are the largest at some of these sizes.

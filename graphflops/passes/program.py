@@ -295,6 +295,13 @@ class CallByCall:
         """Whether the gradients of a call are computed from its last operand to its first."""
         return False
 
+    def sums_afterwards(self, call: PricedCall) -> bool:
+        """Whether what the last gradient of a call needs is needed once those of its other operands are computed.
+
+        A checkpoint has then let go what it made again for them.
+        """
+        return False
+
     def transposes_gradient(self, call: PricedCall) -> bool:
         """Whether the gradient of a parameter that a call reads is a transposed view, to which nothing is added in place."""
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.passes.meter import AGAIN
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -53,8 +54,11 @@ class Reverse:
             if is_one:
                 self.repeated.add(buffer)
 
-    def run(self, call: PricedCall) -> list[tuple[str, int]]:
-        """Compute a call's gradients while the results' are alive; gradients of values that have one are returned."""
+    def run(self, call: PricedCall, released: Sequence[str | int]) -> list[tuple[str, int]]:
+        """Compute a call's gradients while the results' are alive; gradients of values that have one are returned.
+
+        released: keys of what only these gradients need.
+        """
         assert call.gradient is not None
         operands = call.tensors(self.values)
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
@@ -68,13 +72,7 @@ class Reverse:
         if self.execution.is_last_operand_first(call):
             gradients.reverse()
         for number, ((place, fresh), size) in enumerate(gradients, 1):
-            if incoming is None or fresh:
-                buffer = self.allocate(operands[place], size)
-                if operands[place] in self.parameters and self.execution.transposes_gradient(call):
-                    self.views.add(buffer)
-            else:
-                buffer = incoming
-                self.holders[buffer] += 1
+            buffer = self.held_by(call, operands[place], size, None if fresh else incoming)
             name = self.parameters.get(operands[place], operands[place])
             if name in self.gradients:
                 again.append((name, buffer))
@@ -82,10 +80,25 @@ class Reverse:
                 self.gradients[name] = buffer
             if number < len(buffers):
                 self.meter.mark(call.node.name, buffers=buffers[number - 1])
+        again_made = [key for key in released if isinstance(key, str) and key.endswith(AGAIN)]
+        if again_made and self.execution.sums_afterwards(call):
+            self.meter.mark(call.node.name)
+            for key in again_made:
+                self.meter.drop(key)
         self.meter.mark(call.node.name, buffers=buffers[-1])
         for place in range(len(first)):
             self.meter.drop(f"{_FIRST}{place}")
         return again
+
+    def held_by(self, call: PricedCall, operand: str, size: Dim, incoming: int | None) -> int:
+        """The buffer of an operand's gradient: that of the result's, or a fresh one."""
+        if incoming is not None:
+            self.holders[incoming] += 1
+            return incoming
+        buffer = self.allocate(operand, size)
+        if operand in self.parameters and self.execution.transposes_gradient(call):
+            self.views.add(buffer)
+        return buffer
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
         """Bytes of each gradient; equal calls share the object."""
@@ -137,7 +150,7 @@ class Reverse:
             if index in before:
                 before[index]()
             self.meter.row = call.row
-            again = [] if call.gradient is None else self.run(call)
+            again = [] if call.gradient is None else self.run(call, released.get(index, ()))
             for output in call.node.outputs:
                 if output in self.gradients:
                     self.drop(self.gradients.pop(output))

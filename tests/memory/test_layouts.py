@@ -7,8 +7,10 @@ import random
 import pytest
 import torch
 
+from graphflops.dims import symbol
 from graphflops.loading import analyze
 from graphflops.memory.layouts import Layouts
+from graphflops.memory.strides import regrouped
 from graphflops.passes.memory import CallByCall
 
 
@@ -104,3 +106,13 @@ def test_in_single_precision_the_result_has_its_heads_inside_of_rows() -> None:
     program = torch.export.export(AttentionTail(packed=False), (q,))
     peaks = [analyze(program, execution=way).totals.peak_bytes for way in ("graph", "eager")]
     assert peaks[1] == peaks[0]
+
+
+def test_an_open_axis_is_split_and_merged_by_the_sizes_that_go_into_it() -> None:
+    batch = symbol("s")
+    by_heads, heads = (12 * batch, 197, 64), (batch, 12, 197, 64)
+    assert regrouped(by_heads, (64, 768 * batch, 1), heads) == (768, 64, 768 * batch, 1)
+    assert regrouped(heads, (768, 64, 768 * batch, 1), by_heads) == (64, 768 * batch, 1)
+    assert (
+        regrouped((batch, 12, 64), (12 * 64 * 5, 64, 1), (12 * batch, 64)) is None
+    )  # gaps between batch entries

@@ -120,3 +120,18 @@ def test_a_workspace_that_is_not_got_is_left_out() -> None:
     assert repeat(timeline, sizes, Allocator(69 * MIB), {1}) == {1}
     with pytest.raises(OutOfMemory):
         repeat(timeline, sizes, Allocator(69 * MIB))
+
+
+def test_a_checkpoint_lets_go_what_it_made_again_before_a_bias_is_added_up() -> None:
+    x = torch.empty(4096, 64, device="meta", dtype=torch.bfloat16)
+    layers = [nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(2)]
+    program = graphflops.capture(nn.Sequential(*layers).bfloat16().to("meta"), (x,))
+    operands = {}
+    for recompute in ((), ("1",)):
+        training = graphflops.Training(optimizer="none", loss="given", recompute=recompute)
+        held = graphflops.analyze(program, execution="eager", training=training).memory.held
+        last = max(one.last for one in held if (one.name, one.kind) == ("linear_3", "workspace"))
+        operands[recompute] = [
+            one.name for one in held if (one.name, one.kind) == ("gelu_1", "value") and one.last >= last
+        ]
+    assert operands == {(): ["gelu_1"], ("1",): []}
