@@ -43,7 +43,7 @@ class PerItem:
         before it. forward: of a run; training: of a run with its gradients, None where the report has none: then three times
         the forward's, as the 6N convention has it.
     active_parameters: parameters that one item is multiplied by; parameters: that any item is, embeddings that are only
-        looked up not counted.
+        looked up not counted. unknown: calls of unknown cost, which may add to all of these.
     """
 
     axis: str
@@ -52,6 +52,7 @@ class PerItem:
     training: Convention
     active_parameters: int
     parameters: int
+    unknown: int = 0
 
 
 def per_item(report: Report, axis: str) -> PerItem:
@@ -75,7 +76,7 @@ def per_item(report: Report, axis: str) -> PerItem:
         matrix / items, (matrix - masked) / items, 2 * weights + attention, 2 * reached + attention
     )
     training = _training(report, items, forward)
-    return PerItem(axis, items, forward, training, active, stored)
+    return PerItem(axis, items, forward, training, active, stored, report.coverage.unknown)
 
 
 def _training(report: Report, items: int, forward: Convention) -> Convention:

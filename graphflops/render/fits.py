@@ -105,16 +105,14 @@ def verdict(found: Fits) -> str:
             return f"no: {model} does not {verb} on {place} at any {name}"
         end = ", where the model's own range ends" if first.is_bounded else ""
         return f"{model} {verb}s on {place} up to {name} = {first.largest:,}{end}{_as_far(found)}"
+    least = at_least(found.report)
+    needed = f"{least}{memory(first.needed)}"
     if first.fits:
-        least = at_least(found.report)
         left = f"at most {memory(first.margin)}" if least else memory(first.margin)
-        needed = f"{least}{memory(first.needed)}"
         return f"yes{_as_far(found)}: {model} {verb}s on {place} in {needed}: {left} are left"
     if first.margin < 0:
-        return (
-            f"no: {model} needs {memory(first.needed)} to {verb} on {place}: {memory(-first.margin)} too much"
-        )
-    return f"no: {model} needs {memory(first.needed)} to {verb} on {place}: too close to its limit"
+        return f"no: {model} needs {needed} to {verb} on {place}: {memory(-first.margin)} too much"
+    return f"no: {model} needs {needed} to {verb} on {place}: too close to its limit"
 
 
 def _as_far(found: Fits) -> str:
@@ -188,7 +186,7 @@ def _devices(found: Fits) -> TextTable:
                 [
                     safe(one.device, 60),
                     memory(one.memory),
-                    memory(one.needed),
+                    f"{at_least(found.report)}{memory(one.needed)}",
                     memory(one.margin),
                     answer,
                     *extent,

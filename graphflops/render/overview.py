@@ -120,7 +120,7 @@ def _device_cells(line: OverviewLine) -> list[str]:
     if cost is None or cost.time is None:
         return [""] * len(_DEVICE_HEADS)
     time, least = cost.time, ">= " if cost.time.is_lower_bound else ""
-    held = "" if cost.device_bytes is None else memory(cost.device_bytes)
+    held = "" if cost.device_bytes is None else f"{'>= ' if cost.unknown else ''}{memory(cost.device_bytes)}"
     return [f"{least}{seconds(time.seconds)}", interval(time.low, time.high), held]
 
 

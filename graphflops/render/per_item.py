@@ -23,7 +23,8 @@ _COUNTED = {
 
 def listing(found: PerItem, *, exact: bool) -> Listing:
     """FLOPs by convention, and the parameters behind them. exact: whole numbers, for programs."""
-    shown: Callable[[int], str | int] = (lambda n: n) if exact else number
+    least = ">= " if found.unknown else ""
+    shown: Callable[[int], str | int] = (lambda n: n) if exact else lambda n: f"{least}{number(n)}"
     heads = (f"per entry of {found.axis}", "forward", "training", "what is counted")
     rows: list[tuple[str | int, ...]] = [
         (name, *(shown(round(getattr(phase, name))) for phase in (found.forward, found.training)), what)
@@ -32,7 +33,10 @@ def listing(found: PerItem, *, exact: bool) -> Listing:
     parameters = {
         "active parameters": (found.active_parameters, "N of active"),
         "parameters": (found.parameters, "N of total, lookups left out"),
-        "items": (found.items, "in one run"),
     }
     rows += [(name, shown(count), "", what) for name, (count, what) in parameters.items()]
+    counts = {"items": (found.items, "in one run"), "unknown": (found.unknown, "calls of unknown cost")}
+    rows += [
+        (name, count if exact else number(count), "", what) for name, (count, what) in counts.items() if count
+    ]
     return Listing(heads, rows)

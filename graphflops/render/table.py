@@ -35,8 +35,8 @@ _STYLES = {
 }
 _RESET = "\x1b[0m"
 _WORD = re.compile(
-    r" *(?:[^ ]*\d (?:[kMGTPEZYRQ]?B?|[nµm]?s|%)(?![^ ,;:)·])[^ ]*|[^ ]+)"
-)  # a number and its unit are one word
+    r" *(?:>= )?(?:[^ ]*\d (?:[kMGTPEZYRQ]?B?|[nµm]?s|%)(?![^ ,;:)·])[^ ]*|[^ ]+)"
+)  # a number, its unit and the mark of a lower bound are one word
 
 Styled = tuple[str, str]  # a text and the name of its style, "" for plain
 _NARROWEST, _LONGEST = 12, 1_000  # characters of a formula in a table

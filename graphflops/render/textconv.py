@@ -57,11 +57,12 @@ def _lines(measures: Measures) -> Iterator[str]:
         where = f" ({', '.join(axes)})" if axes else ""
         yield f"size {safe(called)}{where} = {'?' if info.value is None else info.value}"
     totals = report.step() or report.totals
+    least = ">= " if report.coverage.unknown else ""
     for name in QUANTITIES:
         quantity = getattr(totals.cost, name)
         if quantity != 0:
-            yield f"total {_UNITS[name]}: {_both(measures, quantity)}"
-    yield f"peak memory: {_exact(measures, totals.peak_bytes)} B"
+            yield f"total {_UNITS[name]}: {least}{_both(measures, quantity)}"
+    yield f"peak memory: {least}{_exact(measures, totals.peak_bytes)} B"
     yield f"parameters: {report.parameters:,} in {report.parameter_bytes:,} B, buffers {report.buffer_bytes:,} B"
     cover = report.coverage
     yield f"coverage: {cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from graphflops.cost import Cost
 from graphflops.render.textconv import textconv
-from tests.render.reports import decoder
+from tests.render.reports import decoder, with_unknown
 
 
 def modules(text: str) -> list[str]:
@@ -33,3 +33,10 @@ def test_a_layer_that_is_not_alike_is_written_by_itself() -> None:
     assert any(line.startswith("blocks.2.mlp.up aten.linear") for line in lines)
     assert any(line.startswith("blocks.*.mlp.up aten.linear") for line in lines)
     assert not any(line.startswith("blocks.0") for line in lines)
+
+
+def test_totals_that_calls_of_unknown_cost_add_to_are_lower_bounds() -> None:
+    lines = textconv(with_unknown(decoder(2))).splitlines()
+    totals = [line for line in lines if line.startswith(("total ", "peak memory"))]
+    assert totals
+    assert all(": >= " in line for line in totals)

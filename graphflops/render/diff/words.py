@@ -49,14 +49,17 @@ def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
 
 def device_lines(comparison: Comparison) -> Iterator[str]:
     """Time and memory on a device, where both were analyzed for one."""
+    least = _least(comparison)
     if (change := comparison.time) is not None:
         where = f"on {safe(change.device, 60)}, {change.execution}"
-        before, after = seconds(change.before), seconds(change.after)
+        before, after = (
+            f"{mark}{seconds(time)}" for mark, time in zip(least, (change.before, change.after), strict=True)
+        )
         percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
         took = f"{after} as before (" if before == after else f"{before} → {after} ({percent}"
         yield f"time {took}{interval(change.low, change.high)}) {where}"
     figures = [
-        _changed("device_bytes", comparison.totals[phase]["device_bytes"], what)
+        _changed("device_bytes", comparison.totals[phase]["device_bytes"], what, least)
         for phase, what in (("forward", "runs in"), ("step", "trains in"))
         if "device_bytes" in comparison.totals.get(phase, {})
     ]
@@ -108,6 +111,11 @@ def _coverage(comparison: Comparison) -> Iterator[str]:
         yield f"coverage: {'; '.join(parts)}; totals contain known calls only"
 
 
+def _least(comparison: Comparison) -> list[str]:
+    """What stands before an amount of each side that calls of unknown cost may add to."""
+    return [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
+
+
 def _whole(comparison: Comparison) -> str:
     """The one line that has the total."""
     ours, theirs = titles(comparison)
@@ -115,7 +123,7 @@ def _whole(comparison: Comparison) -> str:
     forward = comparison.totals["forward"]
     both = f"{ours} → {theirs}"
     flops = figures["matrix_flops"]
-    least = [">= " if report.coverage.unknown else "" for report in (comparison.old, comparison.new)]
+    least = _least(comparison)
     what = "FLOPs of a training step" if "step" in comparison.totals else "FLOPs"
     if comparison.same and not comparison.export:
         return f"{both}: identical, {what} {least[0]}{before_after('matrix_flops', flops)[0]}"
