@@ -152,9 +152,9 @@ class Kernel:
     flops: multiply-adds on matrix units, each 2 FLOPs. vector_flops: other arithmetic, a transcendental counted as one.
     dtype: element type of the matrix product, or of the largest operand. variant: what tells kernels of a family apart:
     "strided" where an elementwise kernel computes an address for each element, "outer" where rows are not contiguous,
-    "masked" where an attention adds a tensor to its scores, "fused" where torch.compile wrote the kernel, else the name of
-    the operator. is_alone: the same kernel runs again and again, as in a benchmark: each starts while the one before ends.
-    Among other kernels a product takes about a tenth longer.
+    "masked" where an attention adds a tensor to its scores, "uneven" where rows of that do not align, "fused" where
+    torch.compile wrote the kernel, else the name of the operator. is_alone: the same kernel runs again and again, as in a
+    benchmark: each starts while the one before ends. Among other kernels a product takes about a tenth longer.
     """
 
     family: Family

@@ -28,8 +28,12 @@ _NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, where a profile names no l
 _LINK_SHARE = 0.6
 _EXCHANGE_SETUP = 15e-6
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
-_CELL = 1.5e-6  # seconds of the elementwise part of a recurrent step
-_RECURRENCE = 1.6  # the library may fuse all steps into one kernel
+_CELL = 2.3e-6  # seconds of the elementwise part of a recurrent step, with the gaps of its two kernels
+_FIRST_STEP = 20e-6  # seconds before the first step: copies of states and of weights
+_CACHED = 0.65  # of the time of a product: the weight is in the cache from the step before
+_STEP_TILE = (64, 8)  # gates and rows of a block
+_BESIDE = (0.4, 0.85)  # least and largest share of a layer's time that is not beside the layer before
+_RECURRENCE = 1.35  # the library may fuse all steps into one kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +79,20 @@ def modelled(kernel: Kernel, device: Device) -> float | None:
 
 
 def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
-    """In each layer and direction a product of all inputs, then one after the other the steps: a product and the cell."""
+    """In each layer and direction a product of all inputs, then one after the other the steps: a product and the cell.
+
+    The steps of a layer run beside those of the layer before, as far as these leave multiprocessors.
+    """
     gates, rows = sizes.gates * sizes.hidden, sizes.steps * sizes.batch
     first = predict(_product(kernel.dtype, rows, gates, sizes.inputs), device).seconds
     later = predict(_product(kernel.dtype, rows, gates, sizes.directions * sizes.hidden), device).seconds
-    step = predict(_product(kernel.dtype, sizes.batch, gates, sizes.hidden), device).seconds + _CELL
+    step = predict(_product(kernel.dtype, sizes.batch, gates, sizes.hidden), device).seconds
+    step = step * (1 if kernel.dtype == "float32" else _CACHED) + _CELL
     inputs = first + (sizes.layers - 1) * later
-    seconds = sizes.directions * (inputs + sizes.layers * sizes.steps * step)
+    blocks = -(-gates // _STEP_TILE[0]) * -(-sizes.batch // _STEP_TILE[1])
+    share = min(max(blocks / (device.multiprocessors or 1), _BESIDE[0]), _BESIDE[1])
+    in_turn = 1 + (sizes.layers - 1) * share
+    seconds = sizes.directions * (_FIRST_STEP + inputs + in_turn * sizes.steps * step)
     return Time(seconds, seconds / _RECURRENCE, seconds * _RECURRENCE, "latency")
 
 

@@ -26,6 +26,8 @@ _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
 _OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
 _MOST_PLACES = 256  # of an axis that are looked at
+_FEW_ELEMENTS = 256
+_SHORTEST = 0.5  # of the floor, where there is one element
 _LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
@@ -64,7 +66,15 @@ def seconds(
     elif isinstance(kernel.sizes, Convolution) and kernel.sizes.phase == "weight_gradient":
         work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
-    return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait), traffic
+    return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait), traffic
+
+
+def _floor(kernel: Kernel, rates: Mapping[str, float]) -> float:
+    """Seconds of the shortest kernel; one of few elements computes few addresses."""
+    share = 1.0
+    if isinstance(kernel.sizes, Strided):
+        share = min(1.0, _SHORTEST + (1 - _SHORTEST) * kernel.sizes.elements / _FEW_ELEMENTS)
+    return rates["floor"] * share * 1e-6
 
 
 def _elements(kernel: Kernel, width: float, rates: Mapping[str, float]) -> float:

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Attention, Kernel, Product, Rows, Strided
-from graphflops.time.lowering.moved import copy, elementwise, reduction
+from graphflops.time.lowering.moved import copy, elementwise
 from graphflops.time.lowering.products import Problem
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _TILE = 128  # queries and keys of one tile of a fused kernel
 _LEAST_RANK = 2
 _FLOAT = 32
+_MASK_ALIGNMENT = 4  # keys: rows of a mask that do not align load element by element
 
 
 def attention(call: ConcreteCall) -> list[Kernel]:
@@ -71,6 +72,8 @@ def _fused(
     flops = int(cost.matrix_flops * computed)
     moved = (cost.read_bytes, cost.written_bytes)
     variant = "masked" if call.operand("mask") is not None else ""
+    if variant and is_forward and kernel == "cudnn" and sizes.keys % _MASK_ALIGNMENT:
+        variant = "uneven"
     return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
 
 
@@ -105,23 +108,27 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
     )
     mask, size = call.operand("mask"), scores.full_bytes
     is_masked = mask is not None or call.arguments.get("is_causal") is True
-    softmax = Kernel("softmax", "float32", 0, 5 * scores.numel, size, size, Rows(batch * rows, keys))
-    before, after = [], []
-    if is_masked:
-        mask_bytes = mask.nbytes if mask else 0
-        before = [_masked(scores, size + mask_bytes)]
-        after = [
-            elementwise(scores, size, scores.numel),
-            reduction(scores, batch * rows),
-            _masked(scores, size),
-        ]
+    before = [_masked(scores, size + (mask.nbytes if mask else 0))] if is_masked else []
     first, second = (problem.kernel() for problem in _products(query, key, value))
     out = call.out
     back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
     back += [copy(scores, query.bits)] * len(
         back
     )  # the probabilities are cast too, though nothing reads them
-    return [*copies, *scaled, *ordered, first, *before, softmax, *after, second, *back]
+    return [*copies, *scaled, *ordered, first, *before, *_safe_softmax(scores), second, *back]
+
+
+def _safe_softmax(scores: Tensor) -> list[Kernel]:
+    """A softmax, which rows of -inf alone it is 0 for: they are found, and replaced."""
+    size, count = scores.full_bytes, scores.numel
+    rows = Rows(count // max(scores.shape[-1], 1), scores.shape[-1])
+    is_hidden = Kernel("reduction", "bool", 0, 0, count, rows.rows, rows)
+    return [
+        Kernel("softmax", "float32", 0, 5 * count, size, size, rows, variant="softmax"),
+        elementwise(scores, size, count),
+        is_hidden,
+        _masked(scores, size),
+    ]
 
 
 def _masked(scores: Tensor, read: int) -> Kernel:

@@ -76,12 +76,20 @@ def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
     channels = x.shape[1] if x.rank > 1 else 1
     read, written = call.cost.read_bytes, call.cost.written_bytes
-    factors = [elementwise(x, 2 * channels, 4 * channels)] * (2 if x.bits == _HALF else 0)
+    factors = _factors(x, channels) if x.bits == _HALF else []
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
         return [*factors, elementwise(x, read, written, call.cost.vector_flops, variant="strided")]
     images = x.numel // max(prod(x.shape[2:]) * channels, 1)
     rows = Rows(images * channels, x.numel // max(images * channels, 1))
     return [*factors, replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm")]
+
+
+def _factors(x: Tensor, channels: int) -> list[Kernel]:
+    """The variance in float32, and the inverse of its root."""
+    cast = Kernel(
+        "copy", x.dtype, 0, 0, 2 * channels, 4 * channels, Strided(channels, 1, 2), variant="strided"
+    )
+    return [cast, elementwise(x, 4 * channels, 4 * channels)]
 
 
 def norm_backward(call: ConcreteCall) -> list[Kernel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Recurrence
@@ -37,10 +38,10 @@ def _sizes(call: ConcreteCall) -> Recurrence:
     x, out = call.operands[0], call.out
     assert out is not None
     gates = _GATES.get(call.operator.name, 1)
-    state = next((r for r in call.results[1:] if r.rank == _SEQUENCE_RANK), None)
+    state = next((r for r in call.results[1:] if r.rank >= _SEQUENCE_RANK), None)
     hidden = state.shape[-1] if state is not None else out.shape[-1]
     directions = max(out.shape[-1] // max(hidden, 1), 1)
-    layers = max(state.shape[0] // directions, 1) if state is not None else 1
+    layers = max(prod(state.shape[:-2]) // directions, 1) if state is not None else 1
     if x.rank < _SEQUENCE_RANK:
         steps, batch = (x.shape[0], 1) if state is not None else (1, x.shape[0] if x.rank else 1)
     else:
