@@ -46,11 +46,12 @@ _FEW_PRODUCTS, _FEW_GRADIENTS = 272, 955_232
 _LITTLE_TRANSPOSED, _LITTLE_WEIGHT = 114_000_000, 13_000_000
 # Float32: kernels for Ampere write results in row-major order; cuDNN takes them for little work and few channels.
 _LITTLE_WORK, _FEW_CHANNELS, _SMALL_IMAGE, _MORE_CHANNELS = 389_000_000, 56, 712, 296
-_NARROW_CHANNELS, _NARROW_ROWS, _SMALL_EDGE = 64, 65_536, 3
+_NARROW_CHANNELS, _NARROW_ROWS, _SMALL_EDGE = 64, 110_000, 3
 _SMALL_OPERAND, _SMALL_RESULT = 161_920, 41_216  # elements
 # Gradients of pointwise weights: one for each batch entry, added up after, or copies of the whole batch.
-_MANY_POSITIONS, _NARROW, _NARROW_ODD = 424, 160, 200
-_ENTRY_CHANNELS, _ENTRY_RANGE, _ENTRY_WEIGHT = 440, range(851, 1301), 900_000
+_MANY_POSITIONS, _NARROW, _NARROW_ODD, _NARROW_FEW = 424, 160, 200, 800
+_FEW_ENTRIES, _SOME_POSITIONS = 4, 256
+_ENTRY_CHANNELS, _ENTRY_RANGE, _ENTRY_WEIGHT = 400, range(851, 1301), 900_000
 _SINGLE_POSITIONS = 144
 _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = 8, 32, 512
 _MANY_ROWS, _MANY_FLOAT_ROWS = 16_000, 2_000  # from which the gradient of a weight is summed up in parts
@@ -302,7 +303,8 @@ def _is_summed_by_entry(conv: Convolution) -> bool:
     narrow, is_few = min(conv.channels, conv.results), conv.positions < _FEW_POSITIONS
     is_light = conv.channels * conv.results <= _ENTRY_WEIGHT
     if conv.positions % 2 == 0 and conv.is_half:
-        return conv.positions > _MANY_POSITIONS or narrow <= _NARROW
+        is_small = conv.batch <= (_STREAMS if conv.positions >= _SOME_POSITIONS else _FEW_ENTRIES)
+        return conv.positions > _MANY_POSITIONS or narrow <= (_NARROW_FEW if is_small else _NARROW)
     if not is_few:
         return narrow <= _NARROW_ODD if conv.is_half else not _is_thin(conv)
     if conv.is_half:

@@ -179,9 +179,10 @@ class Eager(OnGpu):
         return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values) + ordered
 
     def saved_values(self, call: PricedCall) -> list[str | None]:
-        """Also operands that autograd keeps without need; not those that a norm has copied."""
+        """Also operands that autograd keeps without need; not those of which a copy is kept."""
         kept = [*super().saved_values(call), *kernels.kept_operands(call, self.values)]
-        if kernels.keeps_ordered(call) and kernels.ordered_operand(call, self.layouts) != 0:
+        is_copied = kernels.keeps_ordered(call) and kernels.ordered_operand(call, self.layouts) != 0
+        if is_copied or kernels.saved_input_bytes(call, self.values) != 0:
             return [name for name in kept if name != call.tensors(self.values)[0]]
         return kept
 
