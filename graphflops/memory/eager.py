@@ -165,7 +165,7 @@ class Eager(OnGpu):
         """The same, by whether the gradient of the result lies in another order than the result."""
         layers = Recurrent.of(call, self.values)
         if layers is not None:
-            return layers.workspace
+            return layers.backward
         own = super().backward_bytes(call)
         return own + kernels.backward_bytes(call, self.layouts, has_other_gradient)
 

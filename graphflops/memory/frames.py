@@ -18,10 +18,9 @@ last use.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphflops.memory.line_parts import line_parts
+from graphflops.memory.python_frame import Frame
 from graphflops.memory.statements import (
     BATCHED_PRODUCTS,
     JOINED,
@@ -39,6 +38,7 @@ from graphflops.memory.statements import (
     is_same_variable,
     is_spelled,
     is_weights,
+    joins,
     receiver,
     takes_first,
 )
@@ -47,72 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.graph import Node
-    from graphflops.memory.line_parts import Part
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A function that is running.
-
-    first, last: positions of the first and the last call of the statement that runs. entered: of the frame's first call.
-    variables: what each local variable holds. opening: the line of its first call, and the next line of the stack then.
-    hidden: what functions that the statement calls have made. locals: those of them that their variables must hold.
-    weights: probabilities of attentions that modules called by the statement returned. returned: that the frame returns.
-    chain: the variable whose methods are called, one a line. parts: the statements of a line of several, and part: the one
-    that runs. ran: how often it has run what it runs last. inside: the module that the last call is part of.
-    """
-
-    line: CodeLine
-    opening: Sequence[CodeLine]
-    entered: int
-    first: int
-    last: int
-    variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    chain: str = ""
-    hidden: set[str] = field(default_factory=set)
-    locals: set[str] = field(default_factory=set)
-    weights: list[str] = field(default_factory=list)
-    returned: list[str] = field(default_factory=list)
-    parts: Sequence[Part] = ()
-    part: int = 0
-    ran: int = 0
-    inside: str = ""
-
-    def start(self, line: CodeLine, place: int) -> None:
-        """Begin a line, or its next statement."""
-        self.first, self.ran, self.inside = place, 0, ""
-        if line is not self.line or not self.parts:
-            self.parts, self.part = line_parts(line.text), 0
-        else:
-            self.part = (self.part + 1) % len(self.parts)
-        self.line = line._replace(text=self.parts[self.part].text) if self.parts else line
-
-    def ends_part(self, node: Node, child: str) -> bool:
-        """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
-        part, after = self.parts[self.part], self.parts[(self.part + 1) % len(self.parts)]
-        is_done = self.ran >= part.times and (not child or child != self.inside)
-        return is_done or (not part.spells(node, child) and after.spells(node, child))
-
-    def count(self, node: Node, child: str) -> None:
-        if not child or child != self.inside:
-            self.ran += self.parts[self.part].ends_with(node, child)
-        self.inside = child
-
-    @property
-    def is_module(self) -> bool:
-        return self.line.function == "forward"
-
-    def runs(self, line: CodeLine) -> bool:
-        """Whether the line may belong to this run of the function."""
-        own = self.line
-        return (own.file, own.function, own.module) == (line.file, line.function, line.module)
-
-    def begins_again(self, lines: Sequence[CodeLine]) -> bool:
-        """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
-
-        A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
-        """
-        return self.line.number != lines[0].number and tuple(lines[:2]) == tuple(self.opening)
+_MOST_ALIKE = 8  # variables of a function that one operator has made
 
 
 def held_until(
@@ -136,7 +73,7 @@ class _References:
         self.nodes = nodes
         self.memory_of = memory_of
         self.until: dict[str, int] = {}
-        self.frames: list[_Frame] = []
+        self.frames: list[Frame] = []
         self.lines: Sequence[CodeLine] = ()
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = {node.name: node.reads() for node in nodes}
@@ -180,7 +117,7 @@ class _References:
                 self.follow_parts(frame, depth, place)
             frame.last = place
 
-    def follow_parts(self, frame: _Frame, depth: int, place: int) -> None:
+    def follow_parts(self, frame: Frame, depth: int, place: int) -> None:
         """Close the statement that was done before a call, where a line has several."""
         node = self.nodes[place]
         own = f"{frame.line.module}." if frame.line.module else ""
@@ -205,7 +142,7 @@ class _References:
                 self.assign(frame)
                 frame.start(line, place)
         for depth in range(len(frames), len(lines)):
-            frames.append(_Frame(lines[depth], lines[depth : depth + 2], place, place, place))
+            frames.append(Frame(lines[depth], lines[depth : depth + 2], place, place, place))
             frames[-1].start(lines[depth], place)
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
@@ -237,7 +174,7 @@ class _References:
             if frame.is_module and frame.entered > 0:
                 self.modules.append((frame.entered, last))
 
-    def assign(self, frame: _Frame) -> None:
+    def assign(self, frame: Frame) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before."""
         self.hold(frame.locals, frame.last)
         self.let_go(frame)
@@ -253,9 +190,9 @@ class _References:
         for name, other in frame.parts[frame.part].rest if frame.parts else ():
             self.hold(frame.variables.get(name, ()), frame.last)
             frame.variables[name] = frame.variables.get(other, ())
-        frame.hidden, frame.locals, frame.weights = set(), set(), []
+        frame.hidden, frame.locals, frame.weights, frame.turns = set(), set(), [], {}
 
-    def let_go(self, frame: _Frame) -> None:
+    def let_go(self, frame: Frame) -> None:
         """Forget what the first argument of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
 
         The variable has got that value on a line in between, which the export does not record.
@@ -278,7 +215,7 @@ class _References:
         if read and held.isdisjoint(read):
             self.hold(frame.variables.pop(name), frame.first - 1)
 
-    def assigned(self, frame: _Frame, names: Sequence[str]) -> list[tuple[str, ...]]:
+    def assigned(self, frame: Frame, names: Sequence[str]) -> list[tuple[str, ...]]:
         """What a statement gives each of the variables that it assigns."""
         if not names:
             return []
@@ -301,7 +238,7 @@ class _References:
         frame.returned += second if is_weights(names[1]) else ()
         return [first, second, *[() for _ in names[2:]]]
 
-    def read_later(self, frame: _Frame) -> list[str]:
+    def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
         found: dict[str, str] = {}
         for place in range(frame.first, frame.last + 1):
@@ -310,7 +247,7 @@ class _References:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
 
-    def probabilities(self, frame: _Frame) -> tuple[str, ...]:
+    def probabilities(self, frame: Frame) -> tuple[str, ...]:
         """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
         products = 0
         for place in range(frame.last, frame.first - 1, -1):
@@ -354,7 +291,9 @@ class _References:
         if node.operator.kind not in PASSED_THROUGH:
             for frame in self.frames[:-1]:
                 if frame.hidden:
-                    frame.locals.update(value for value in read if value in frame.hidden)
+                    frame.locals.update(
+                        value for value in read if value in frame.hidden and joins(self.makers[value])
+                    )
         if not self.frames or not lines or is_spelled(node, lines[-1].text):
             return
         frame = self.frames[-1]
@@ -367,9 +306,20 @@ class _References:
         self.overwrite(frame, node)
         made = [name for name in node.outputs if name is not None]
         frame.hidden.update(made)
-        frame.locals.update(name for name in made if self.readers[name] > 1)
+        for name in made:
+            if self.readers[name] > 1:
+                frame.locals.add(name)
+                self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
 
-    def overwrite(self, frame: _Frame, node: Node) -> None:
+    def end_turn(self, frame: Frame, alike: list[str], name: str) -> None:
+        """Of many variables that one operator makes, as in a loop over steps, only the last are still held."""
+        alike.append(name)
+        if len(alike) > _MOST_ALIKE:
+            first = alike.pop(0)
+            frame.locals.discard(first)
+            self.hold([first], frame.last)
+
+    def overwrite(self, frame: Frame, node: Node) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
         read = set(self.reads[node.name])
         for name in [*read]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, ceil_div, total
+from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -32,10 +32,15 @@ _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST, _STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """Sizes of a stack of recurrent layers: bytes of the reserve and of the workspace."""
+    """Sizes of a stack of recurrent layers: bytes of the reserve and of the workspace.
+
+    backward: what the gradients need beside them. cuDNN computes that of the operand whether or not it is wanted, from a
+    copy of the result's where the batch comes first; the gradients of the weights come after it.
+    """
 
     reserve: Dim
     workspace: Dim
+    backward: Dim
 
     @staticmethod
     def of(call: PricedCall, values: Mapping[str, Value]) -> Recurrent | None:
@@ -58,7 +63,14 @@ class Recurrent:
         kept = unit * directions * (layers * reserved + layers - 1) if arguments.get(_TRAIN) is True else 0
         products = 15 if directions > 1 else 6 + (layers > 1)  # units
         products += arguments.get(_BATCH_FIRST) is True
+        x, workspace = (
+            values[call.tensors(values)[0]],
+            unit * products + copied + layers * directions * _LAYER_BYTES,
+        )
+        turned = out.like().nbytes if arguments.get(_BATCH_FIRST) is True else 0
+        unwanted = x.like().nbytes if isinstance(x, TensorType) and not x.requires_grad else 0
         return Recurrent(
             kept + (copied if out.dtype.bits == 16 else 0),
-            unit * products + copied + layers * directions * _LAYER_BYTES,
+            workspace,
+            workspace + unwanted + dim_max(0, turned - copied),
         )

@@ -173,6 +173,11 @@ def collects_results(text: str) -> bool:
     return _COLLECTING.match(text) is not None
 
 
+def joins(node: Node) -> bool:
+    """Whether a call joins tensors."""
+    return node.operator.name in ("cat", "stack")
+
+
 def has_dtype(node: Node) -> bool:
     """Whether a softmax converts its operand first."""
     return node.operator.kind == "softmax" and any(

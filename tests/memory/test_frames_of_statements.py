@@ -129,6 +129,34 @@ class Cached(nn.Module):
         return torch.tanh(x)
 
 
+def steps(x: torch.Tensor) -> torch.Tensor:
+    """A variable of each turn is read twice, and replaced in the next."""
+    state, found = torch.zeros_like(x[:, 0]), []
+    for step in range(16):
+        weight = torch.exp(x[:, step] - state)
+        state = weight * state + weight * x[:, step]
+        found.append(state.sum(-1))
+    return torch.stack(found, 1)
+
+
+class Steps(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x)
+        return steps(x)
+
+
+def test_variables_of_a_loop_over_steps_are_replaced() -> None:
+    x = torch.randn(8, 16, WIDTH)
+    report = graphflops.analyze(torch.export.export(Steps(), (x,)), execution="eager")
+    with torch.no_grad(), LiveBytes((x,)) as ran:
+        Steps()(x)
+    one = 8 * WIDTH * 4
+    predicted = report.totals.peak_bytes - x.nbytes
+    assert (
+        ran.peak - one <= predicted <= ran.peak + 2 * 8 * one
+    )  # eight of each operator, not all of 16 turns
+
+
 @pytest.mark.parametrize(
     "module",
     [OneLine(), LoopOfOneLine(), Chains(), Largest(), Wrapped(), Cached()],

@@ -26,7 +26,7 @@ def test_reserve_and_workspace(
 ) -> None:
     module = nn.LSTM(512, 512, layers, bidirectional=both).to("meta", dtype)
     x = torch.empty(128, 16, 512, dtype=dtype, device="meta")
-    training = graphflops.Training(loss="given")
+    training = graphflops.Training(loss="given", grad_inputs=("input",))
     report = graphflops.analyze(graphflops.capture(module, (x,)), training=training, execution="eager")
     unit = UNIT * dtype.itemsize
     kinds = {
@@ -35,3 +35,25 @@ def test_reserve_and_workspace(
     }
     assert kinds["saved"] / unit == pytest.approx(reserve, abs=0.3)
     assert kinds["workspace"] / unit == pytest.approx(workspace, abs=0.6)
+
+
+class GruAndLinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = nn.GRU(256, 256, batch_first=True), nn.Linear(256, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.gru(x)[0])
+
+
+def test_forward_and_backward_of_a_gru_with_the_batch_first() -> None:
+    """The H200 requested 44,994,516 bytes beyond weights and input: gradients of input and result are copied once more."""
+    module, x = (
+        GruAndLinear().to("meta", torch.bfloat16),
+        torch.empty(16, 200, 256, dtype=torch.bfloat16, device="meta"),
+    )
+    training = graphflops.Training(optimizer="none")
+    report = graphflops.analyze(graphflops.capture(module, (x,)), training=training, execution="eager")
+    step = report.step()
+    assert step is not None
+    assert step.peak_bytes - x.nbytes == pytest.approx(44_994_516, rel=0.01)

@@ -1,0 +1,84 @@
+"""A Python function that is running, as the lines of an export tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.memory.line_parts import line_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphflops.graph import Node
+    from graphflops.memory.line_parts import Part
+    from graphflops.memory.statements import CodeLine
+
+
+@dataclass(slots=True)
+class Frame:
+    """A function that is running.
+
+    first, last: positions of the first and the last call of the statement that runs. entered: of the frame's first call.
+    variables: what each local variable holds. opening: the line of its first call, and the next line of the stack then.
+    hidden: what functions that the statement calls have made. locals: those of them that their variables must hold.
+    turns: the latest of locals, by operator.
+    weights: probabilities of attentions that modules called by the statement returned. returned: that the frame returns.
+    chain: the variable whose methods are called, one a line. parts: the statements of a line of several, and part: the one
+    that runs. ran: how often it has run what it runs last. inside: the module that the last call is part of.
+    """
+
+    line: CodeLine
+    opening: Sequence[CodeLine]
+    entered: int
+    first: int
+    last: int
+    variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    chain: str = ""
+    hidden: set[str] = field(default_factory=set)
+    locals: set[str] = field(default_factory=set)
+    weights: list[str] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
+    turns: dict[str, list[str]] = field(default_factory=dict)
+    parts: Sequence[Part] = ()
+    part: int = 0
+    ran: int = 0
+    inside: str = ""
+
+    def start(self, line: CodeLine, place: int) -> None:
+        """Begin a line, or its next statement."""
+        self.first, self.ran, self.inside = place, 0, ""
+        if line is not self.line or not self.parts:
+            self.parts, self.part = line_parts(line.text), 0
+        else:
+            self.part = (self.part + 1) % len(self.parts)
+        self.line = line._replace(text=self.parts[self.part].text) if self.parts else line
+
+    def ends_part(self, node: Node, child: str) -> bool:
+        """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
+        part, after = self.parts[self.part], self.parts[(self.part + 1) % len(self.parts)]
+        is_done = self.ran >= part.times and (not child or child != self.inside)
+        return is_done or (not part.spells(node, child) and after.spells(node, child))
+
+    def count(self, node: Node, child: str) -> None:
+        """Note a call that may be what the statement runs last."""
+        if not child or child != self.inside:
+            self.ran += self.parts[self.part].ends_with(node, child)
+        self.inside = child
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is the forward of a module."""
+        return self.line.function == "forward"
+
+    def runs(self, line: CodeLine) -> bool:
+        """Whether the line may belong to this run of the function."""
+        own = self.line
+        return (own.file, own.function, own.module) == (line.file, line.function, line.module)
+
+    def begins_again(self, lines: Sequence[CodeLine]) -> bool:
+        """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
+
+        A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
+        """
+        return self.line.number != lines[0].number and tuple(lines[:2]) == tuple(self.opening)
