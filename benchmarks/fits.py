@@ -146,16 +146,22 @@ class Row(NamedTuple):
     error: str = ""
 
 
+def ready(model: nn.Module, place: str) -> nn.Module:
+    """The model in bfloat16, in eval mode but for recurrent layers: cuDNN has no backward of these otherwise."""
+    model = model.to(torch.bfloat16).eval().to(place)
+    for part in model.modules():
+        if isinstance(part, nn.RNNBase):
+            part.train()
+    return model
+
+
 class OnDevice:
     """A model on the GPU, its weights moved there in their own type."""
 
     def __init__(self, case: Case) -> None:
         model, args, kwargs = case.built()
         self.axis, self.inputs = case.axis, (args, kwargs)
-        self.model = model.to(torch.bfloat16).eval().cuda()
-        for part in model.modules():
-            if isinstance(part, nn.RNNBase):  # cuDNN has no backward of it otherwise
-                part.train()
+        self.model = ready(model, "cuda")
 
     def requested(self, size: int, optimizer: str) -> int | None:
         """The peak of requested bytes of the last of three runs; None where memory runs out."""
@@ -218,13 +224,11 @@ def exported(case: Case) -> tuple[torch.export.ExportedProgram, str]:
     """The program of a model with its size open, and that size's name."""
     with torch.device("meta"):
         model, args, kwargs = case.built()
-    model, (args, kwargs) = (
-        model.to("meta", torch.bfloat16).eval(),
-        pytree.tree_map_only(
-            torch.Tensor,
-            lambda x: x.to("meta", torch.bfloat16 if x.is_floating_point() else None),
-            (args, kwargs),
-        ),
+    model = ready(model, "meta")
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor,
+        lambda x: x.to("meta", torch.bfloat16 if x.is_floating_point() else None),
+        (args, kwargs),
     )
     if isinstance(model, models.Field):
         model = Named(model)

@@ -123,9 +123,10 @@ def below_limit(
 ) -> PhaseMemory:
     """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
 
-    cuDNN has algorithms with less workspace for a convolution that does not get its own. margins: shares by which everything
-    beside parameters and optimizer is larger, in one trial each: what fits at one size may not at a slightly smaller one, of
-    which a cached block is not large enough for another. The last is that of the entry.
+    cuDNN has algorithms with less workspace for a convolution that does not get its own, and takes them at some sizes
+    anyway: then their memory is not cached for others, so the phase must run without workspaces of convolutions too.
+    margins: shares by which everything beside parameters and optimizer is larger, in one trial each: what fits at one size
+    may not at a slightly smaller one, of which a cached block is not large enough for another. The last is the entry's own.
     Raises OutOfMemory where the phase does not run, ModelError for an open size.
     """
     timeline = entry.timeline
@@ -144,6 +145,9 @@ def below_limit(
             for held, size in zip(timeline.held, sizes, strict=True)
         ]
         missed = repeat(timeline, larger, Allocator(limit), spared)
+        if spared:
+            bare = [0 if place in spared else size for place, size in enumerate(larger)]
+            repeat(timeline, bare, Allocator(limit))
     if not missed:
         return entry
     held = tuple(one for place, one in enumerate(timeline.held) if place not in missed)

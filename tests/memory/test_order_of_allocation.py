@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import graphflops
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
+from graphflops.memory.ledger import below_limit
 from graphflops.memory.replay import repeat, replay
 from graphflops.report import Held, Report, Timeline
 from graphflops.training import Loss
@@ -34,7 +35,11 @@ def analyzed(module: nn.Module, x: torch.Tensor, loss: Loss = "given") -> Report
 
 
 def found(report: Report, name: str, kind: str) -> list[Held]:
-    return [held for held in report.memory.held if (held.name, held.kind) == (name, kind)]
+    return found_in(report.memory.held, name, kind)
+
+
+def found_in(all_held: Iterable[Held], name: str, kind: str) -> list[Held]:
+    return [held for held in all_held if (held.name, held.kind) == (name, kind)]
 
 
 def test_a_result_is_allocated_before_the_buffer_of_its_kernel() -> None:
@@ -135,3 +140,17 @@ def test_a_checkpoint_lets_go_what_it_made_again_before_a_bias_is_added_up() -> 
             one.name for one in held if (one.name, one.kind) == ("gelu_1", "value") and one.last >= last
         ]
     assert operands == {(): ["gelu_1"], ("1",): []}
+
+
+def test_a_phase_fits_only_if_it_runs_with_and_without_workspaces_of_convolutions() -> None:
+    x = torch.empty(64, 32, 224, 224, device="meta", dtype=torch.bfloat16)
+    module = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.SiLU()).bfloat16().to("meta")
+    report = graphflops.analyze(graphflops.capture(module, (x,)), execution="eager", device="h200")
+    entry = report.memory_use[0]
+    workspace = sum(held.bytes for held in found_in(entry.timeline.held, "conv2d", "workspace"))
+    assert isinstance(workspace, int)
+    assert isinstance(entry.requested_peak, int)
+    enough = entry.requested_peak + 64 * MIB
+    assert below_limit(entry, {}, enough, report.rows) is entry
+    less = below_limit(entry, {}, enough - workspace // 4, report.rows)
+    assert less.requested_peak < entry.requested_peak
