@@ -46,7 +46,9 @@ _FEW_PRODUCTS, _FEW_GRADIENTS = 272, 955_232
 _LITTLE_TRANSPOSED, _LITTLE_WEIGHT = 114_000_000, 13_000_000
 # Float32: kernels for Ampere write results in row-major order; cuDNN takes them for little work and few channels.
 _LITTLE_WORK, _FEW_CHANNELS, _SMALL_IMAGE, _MORE_CHANNELS = 389_000_000, 56, 712, 296
-_NARROW_CHANNELS, _NARROW_ROWS, _SMALL_EDGE = 64, 110_000, 3
+_NARROW_CHANNELS, _NARROW_RESULTS, _SMALL_KERNEL, _VOLUME = 64, 64, 16, 3
+_ROWS_IN_ORDER, _MORE_ROWS_IN_ORDER = 60_000, 70_000
+_LEAST_CHANNELS, _LEAST_WORK = 32, 115_000_000
 _SMALL_OPERAND, _SMALL_RESULT = 161_920, 41_216  # elements
 # Gradients of pointwise weights: one for each batch entry, added up after, or copies of the whole batch.
 _MANY_POSITIONS, _NARROW, _NARROW_ODD, _NARROW_FEW = 424, 160, 200, 800
@@ -199,15 +201,25 @@ def _fills_tensor_cores(conv: Convolution) -> bool:
 def _float_result(conv: Convolution) -> Dim:
     """In float32: what kernels for tensor cores copy, those that write the result in order, or none."""
     copies = conv.copies()
-    if conv.multiplies > _LITTLE_WORK:
-        writes_in_order = conv.channels <= _NARROW_CHANNELS and conv.rows < _NARROW_ROWS
-    elif max(conv.kernel) > _SMALL_EDGE:
-        writes_in_order = False
-    elif conv.channels <= _FEW_CHANNELS and conv.positions <= _SMALL_IMAGE:
-        return 0
-    else:
+    is_large = conv.taps > _SMALL_KERNEL and len(conv.kernel) > 1
+    if conv.multiplies <= _LITTLE_WORK and not is_large:
+        if _is_direct(conv):
+            return 0
         writes_in_order = conv.channels <= _MORE_CHANNELS
+    elif conv.results == _NARROW_RESULTS and len(conv.kernel) == _VOLUME:
+        writes_in_order = True
+    else:
+        limit = _MORE_ROWS_IN_ORDER if conv.channels > _NARROW_CHANNELS else _ROWS_IN_ORDER
+        is_narrow = conv.results == _NARROW_RESULTS or conv.channels <= _NARROW_CHANNELS
+        writes_in_order = is_narrow and not is_large and conv.rows < limit
     return copies.x + copies.weight + (0 if writes_in_order else copies.out)
+
+
+def _is_direct(conv: Convolution) -> bool:
+    """Whether a small convolution in float32 runs without tensor cores."""
+    if conv.channels <= _LEAST_CHANNELS and (conv.multiplies <= _LEAST_WORK or conv.is_strided):
+        return True
+    return conv.channels <= _FEW_CHANNELS and conv.positions <= _SMALL_IMAGE
 
 
 def _packed(conv: Convolution) -> Dim:
