@@ -9,7 +9,7 @@ from graphflops.errors import shown
 if TYPE_CHECKING:
     from graphflops.devices.device import Device
 
-_LARGEST_MIX = 8  # exponent of a mean; the larger it is, the more the longest of several times decides
+_LEAST_MIX, _LARGEST_MIX = 0.2, 32  # exponent of a mean; the larger it is, the more the longest time decides
 
 
 def problem(profile: Device, reference: Device) -> str:
@@ -23,8 +23,8 @@ def problem(profile: Device, reference: Device) -> str:
         wanted = set.intersection(*alike) if alike else {*reference.rates["other"]}
         if absent := min(wanted - table.keys(), default=""):
             return f"rates[{shown(repr(name), 60)}] has no {absent}"
-        if not 1 <= table.get("mix", 1) <= _LARGEST_MIX:
-            return f"rates[{shown(repr(name), 60)}].mix is not between 1 and {_LARGEST_MIX}"
+        if not _LEAST_MIX <= table.get("mix", 1) <= _LARGEST_MIX:
+            return f"rates[{shown(repr(name), 60)}].mix is not between {_LEAST_MIX} and {_LARGEST_MIX}"
     return ""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import graphflops.devices
 from graphflops.devices import complete, device, names, published
 from graphflops.devices.device import Device
 from graphflops.errors import FileError, OptionError
@@ -55,8 +56,6 @@ def test_a_device_that_was_not_measured_has_the_constants_of_another():
 
 @pytest.mark.parametrize("name", names())
 def test_a_profile_is_small(name):
-    import graphflops.devices
-
     assert (Path(graphflops.devices.__path__[0]) / f"{name}.json").stat().st_size < 100_000
     assert all(len(one.points) <= 300 for one in device(name).calibration)
 
@@ -102,6 +101,12 @@ def test_a_profile_without_constants_of_a_model_is_refused(tmp_path):
     path.write_text(json.dumps({**H200, "rates": {"matmul": {"floor": 3.0}}}))
     with pytest.raises(FileError, match=r"rates\['matmul'\] has no epilogue"):
         device(str(path))
+
+
+def test_what_the_profiles_hold_is_accepted_in_ones_own(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_bytes((Path(graphflops.devices.__path__[0]) / "h200.json").read_bytes())
+    assert device(str(path)) == device("h200")
 
 
 def test_costs_of_the_host_that_a_profile_lacks_are_those_of_an_h200(tmp_path):
