@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CORRELATION = 0.25  # of the errors of two calls of one program: kernels of one kind err alike
+_CORRELATION = 0.14  # of the errors of two calls of one program: kernels of one kind err alike
 _LEAST_ERROR = 0.06  # a program's time is never known better than this
 
 

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphflops.runtime.profile.trial import Trial, random, spread
-from graphflops.time.kernel import Chunks, Kernel, Rows
+from graphflops.time.kernel import Chunks, Kernel, Rows, Strided, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from graphflops.runtime.profile.trial import Calls, Clock
-    from graphflops.time.kernel import Family
+    from graphflops.time.kernel import Family, Sizes
 
     Make = Callable[[torch.Tensor], Callable[[], object]]
 
 ATEN = torch.ops.aten
+_SECTOR = 32  # bytes
 _CHUNK = 65536  # elements that a thread block of a multi-tensor kernel works through (MultiTensorApply.cuh of ATen)
 _ONE_KERNEL = 256 * _CHUNK  # more elements need several kernels
 _MOST_ELEMENTS = {"cuda": 2**28, "cpu": 2**23}
@@ -32,7 +33,8 @@ class Plan:
 
     reads, writes: bytes per element of it, relative to its element type. work: arithmetic per element.
     tensors: of one multi-tensor kernel, that the elements are spread over. is_inner: a row is contiguous.
-    make: prepares a call from the tensor. is_cold: operands are not in the cache.
+    make: prepares a call from the tensor. is_cold: operands are not in the cache. sizes: of the kernel, from rows, columns
+    and bytes per element; rows unless given.
     """
 
     family: Family
@@ -48,6 +50,7 @@ class Plan:
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     most: int = 2**28
     tensors: int = 0
+    sizes: Callable[[int, int, int], Sizes] | None = None
 
 
 def _with(make: Callable[..., object], *others: Callable[[torch.Tensor], Any]) -> Make:
@@ -127,23 +130,26 @@ def _add_lists(x: torch.Tensor) -> Callable[[], object]:
     return partial(torch._foreach_add, list(x.chunk(16)), list(_same(x).chunk(16)))
 
 
+def _broadcast(rows: int, columns: int, width: int) -> Strided:
+    """A product with one operand that is repeated."""
+    return Strided(rows * columns, 2, 3)
+
+
+def _turned(axes: int, rows: int, columns: int, width: int) -> Strided:
+    """A copy whose neighbours were apart: each loads a sector of memory."""
+    return Strided(rows * columns, axes, 2, waste=_SECTOR - width)
+
+
 def _plans() -> tuple[Plan, ...]:
     return (
         Plan("elementwise", _with(torch.relu), count=14),
         Plan("elementwise", _with(torch.add, _same), reads=2, count=14),
         Plan("elementwise", _with(torch.relu), count=8, is_cold=True),
         Plan("elementwise", _with(torch.nn.functional.gelu), work=10),
-        Plan("elementwise", _with(torch.mul, _row)),
-        Plan("elementwise", _with(torch.mul, _column)),
+        Plan("elementwise", _with(torch.mul, _row), variant="strided", sizes=_broadcast),
+        Plan("elementwise", _with(torch.mul, _column), variant="strided", sizes=_broadcast),
         Plan("elementwise", _with(torch.exp), work=1),
         Plan("elementwise", _with(torch.clamp, lambda _: 0)),
-        Plan("copy", _with(torch.clone)),
-        Plan("copy", lambda x: partial(torch.cat, [x, _same(x)]), reads=2, writes=2),
-        Plan("copy", lambda x: x.t().contiguous, variant="strided"),
-        Plan("copy", lambda x: x.view(-1, 32, x.shape[1]).transpose(1, 2).contiguous, variant="strided"),
-        Plan("copy", lambda x: x.view(-1, 16, 2, x.shape[1]).transpose(1, 2).contiguous),
-        Plan("copy", lambda x: x.float, writes=2, dtypes=("bfloat16",)),
-        Plan("copy", lambda x: x.bfloat16, writes=0.5, dtypes=("float32",)),
         Plan("normalization", _layer_norm, work=8, count=14, columns=(64, 8192)),
         Plan("normalization", _layer_norm_backward, reads=2, work=14, columns=(64, 8192)),
         Plan("normalization", _batch_norm(False), work=4, columns=(49, 12544), is_inner=False),
@@ -163,7 +169,35 @@ def _plans() -> tuple[Plan, ...]:
             reads=2,
             work=4,
         ),
-        Plan("softmax", lambda x: partial(torch.softmax, x, 0), work=5, is_inner=False),
+    )
+
+
+def _copy_plans() -> tuple[Plan, ...]:
+    return (
+        Plan("copy", _with(torch.clone)),
+        Plan("copy", lambda x: partial(torch.cat, [x, _same(x)]), reads=2, writes=2, variant="cat"),
+        Plan("copy", lambda x: x.t().contiguous, variant="strided", sizes=partial(_turned, 2)),
+        Plan(
+            "copy",
+            lambda x: x.view(-1, 32, x.shape[1]).transpose(1, 2).contiguous,
+            variant="strided",
+            sizes=partial(_turned, 3),
+        ),
+        Plan(
+            "copy",
+            lambda x: x.view(-1, 16, 2, x.shape[1]).transpose(1, 2).contiguous,
+            variant="strided",
+            sizes=lambda rows, columns, width: Strided(rows * columns, 4, 2),
+        ),
+        Plan(
+            "copy",
+            lambda x: x.float,
+            writes=2,
+            dtypes=("bfloat16",),
+            variant="strided",
+            sizes=lambda rows, columns, width: Strided(rows * columns, 1, 2, has_casts=True),
+        ),
+        Plan("copy", lambda x: x.bfloat16, writes=0.5, dtypes=("float32",)),
     )
 
 
@@ -189,12 +223,23 @@ def _further_plans() -> tuple[Plan, ...]:
             lambda x: partial(ATEN.embedding_dense_backward, x, _places(x), len(x), -1, False),
             most=2**24,
         ),
-        image(_image(lambda x: torch.max_pool2d(x, 3, 2, 1)), writes=0.25, work=9, variant="max_pool"),
         image(
-            _image(lambda x: torch.nn.functional.avg_pool2d(x, 2)), writes=0.25, work=4, variant="avg_pool"
+            _image(lambda x: torch.max_pool2d(x, 3, 2, 1)),
+            writes=0.25,
+            variant="max_pool",
+            sizes=lambda rows, columns, width: Windows(rows * columns // 4, 9),
         ),
         image(
-            _image(lambda x: resize(x, scale_factor=2, mode="bilinear")), writes=4, work=32, variant="resize"
+            _image(lambda x: torch.nn.functional.avg_pool2d(x, 2)),
+            writes=0.25,
+            variant="avg_pool",
+            sizes=lambda rows, columns, width: Windows(rows * columns // 4, 4),
+        ),
+        image(
+            _image(lambda x: resize(x, scale_factor=2, mode="bilinear")),
+            writes=4,
+            variant="interpolation",
+            sizes=lambda rows, columns, width: Rows(4 * columns, rows, is_inner=False),
         ),
         image(_image(lambda x: resize(x, scale_factor=2)), writes=4, work=0, variant="resize"),
     )
@@ -242,7 +287,7 @@ def _rare_plans() -> tuple[Plan, ...]:
 
 def traffic(clock: Clock) -> Iterator[Trial]:
     """All plans at sizes from a few rows to as many as fit."""
-    for plan in (*_plans(), *_further_plans(), *_rare_plans(), *_optimizer_plans()):
+    for plan in (*_plans(), *_copy_plans(), *_further_plans(), *_rare_plans(), *_optimizer_plans()):
         for dtype in plan.dtypes:
             most = min(plan.most, _MOST_ELEMENTS[clock.device])
             for elements, columns in spread(plan.count, (4096, most), plan.columns):
@@ -258,7 +303,7 @@ def _trial(plan: Plan, dtype: str, rows: int, columns: int, clock: Clock) -> Tri
     span = rows * columns
     read, written = int(plan.reads * span * width), int(plan.writes * span * width)
     variant = plan.variant if plan.is_inner else "outer"
-    sizes = _sizes(plan, rows, columns)
+    sizes = _sizes(plan, rows, columns) if plan.sizes is None else plan.sizes(rows, columns, width)
     kernel = Kernel(plan.family, dtype, 0, plan.work * span, read, written, sizes, variant)
     return Trial(kernel, partial(_prepare, plan, getattr(torch, dtype), (rows, columns), clock))
 
