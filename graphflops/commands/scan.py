@@ -111,6 +111,10 @@ def _scanned(
     if bindings is not None and dims:
         raise click.UsageError("--dim and --bindings both say the sizes: name one of them")
     chosen = [Binding(dims=dims)] if bindings is None else bindings_of(bindings)
+    if given["device"]:
+        from graphflops.devices import device
+
+        device(given["device"])  # a name or profile that is wrong for all files is said once
     todo = planned(sources, chosen, Options(rows=tuple(sorted(rows)), **given))
     workers = min(jobs or _processors(), len(todo))
     with _Bar() as bar:

@@ -85,7 +85,7 @@ def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
         "message": "",
         "format": report.origin.format,
         "producer": shown(report.origin.producer, _TEXT),
-        **{name: getattr(report, name) for name in HELD},
+        **{name: _number(report, getattr(report, name)) for name in HELD},
         "counted": cover.counted,
         "free": cover.free,
         "unknown": cover.unknown,
@@ -159,7 +159,7 @@ def _modules(report: Report, _: tuple[Finding, ...]) -> Iterator[Row]:
             "module": shown(path, _TEXT),
             "type": shown(report.modules.get(path, ""), _TEXT),
             "calls": group.calls,
-            "parameters": sum(held(path).values()),
+            "parameters": _number(report, sum(held(path).values())),
             **_work(report, group.cost),
         }
 

@@ -22,6 +22,7 @@ from graphflops import cli
 pytest.importorskip("pyarrow")
 
 from graphflops.scan import isolated, store
+from tests.exporters.build import call, meta, program, save, tensor
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 TIMED = ("seconds", "limits")
@@ -199,6 +200,7 @@ def test_a_name_that_is_no_text_is_spelled_out(fleet: Path) -> None:
         (("fleet", "-o", "fleet/lstm.pt2"), 1, "is a file, and a scan writes a folder"),
         (("fleet", "-o", "r.parquet", "--bindings", "fleet/notes.md"), 1, "no bindings"),
         (("fleet", "-o", "r.parquet", "--scheduler", "tcp://127.0.0.1:9"), 1, "no scheduler there"),
+        (("fleet", "-o", "r.parquet", "--device", "h300"), 2, "unknown device"),
         (("--diff", "fleet", "none.parquet"), 1, "none.parquet: no table"),
         (("-o", "none.parquet", "--report", "r.html"), 1, "none.parquet: no table"),
     ],
@@ -210,6 +212,18 @@ def test_misuse_is_one_line(
     result = run(*args)
     assert (result.exit_code, says in result.stderr) == (code, True), result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_number_that_no_column_holds_is_left_out(fleet: Path) -> None:
+    """A parameter of 2 ** 80 elements."""
+    values = {"x": meta(8), "w": meta(2**40, 2**40), "y": meta(8)}
+    weight = {"parameter": {"arg": {"name": "w"}, "parameter_name": "w"}}
+    inputs = [weight, {"user_input": {"arg": tensor("x")}}]
+    nodes = [call("torch.ops.aten.relu.default", tensor("x"))]
+    save(fleet / "vast.pt2", program(nodes, values, inputs, [{"user_output": {"arg": tensor("y")}}]))
+    ok("fleet/vast.pt2", "-o", "r.parquet", "--rows", "modules")
+    (row,) = rows("r.parquet")
+    assert (row["status"], row["parameters"], row["counted"]) == ("ok", None, 1)
 
 
 def test_diff_report_and_policy(fleet: Path) -> None:
