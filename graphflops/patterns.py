@@ -8,6 +8,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+_OUTERMOST = 100  # modules around one, whose paths together take quadratic memory
+
+
+def modules_around(path: str) -> list[str]:
+    """The paths of the modules around one, outermost first; of a path of absurd length, the outermost hundred."""
+    parts = path.split(".", _OUTERMOST)
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
 def matches_module(pattern: str, path: str) -> bool:
     """True if the pattern matches a module path: `*` matches one part between dots, `**` any number of parts."""
     return _meets(pattern.split("."), path.split("."), "**", _part)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Output, Ref
+from graphflops.patterns import modules_around
 from graphflops.training import matched
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
     if not patterns:
         return set()
     called = {node.module for node in graph.nodes if node.module}
-    paths = {path for module in called for path in _with_those_around(module)}
+    paths = {path for module in called for path in (*modules_around(module), module)}
     found: set[str] = set()
     for pattern in patterns:
         hits = matched(pattern, paths)
@@ -58,16 +59,10 @@ def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
     return found
 
 
-def _with_those_around(module: str) -> list[str]:
-    """The module and those around it, outermost first."""
-    parts = module.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
 def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
     """Identifies the checkpoint of a call: the outermost module that is named, or the line of code and its module."""
     if modules:
-        inside = next((path for path in _with_those_around(node.module) if path in modules), None)
+        inside = next((path for path in (*modules_around(node.module), node.module) if path in modules), None)
         if inside is not None:
             return ("", inside)
     if "checkpoint" not in node.python_stack:

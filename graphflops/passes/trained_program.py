@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Node, Note, Output, Ref
 from graphflops.passes.checkpoints import with_checkpoints
+from graphflops.patterns import modules_around
 from graphflops.rules.added_calls import added, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import FLOAT32, INT64, TensorType
 from graphflops.training import matched
@@ -100,7 +101,7 @@ def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: 
 
     nothing: what the model has where there are no paths.
     """
-    around = {path: _modules_around(path) for path in paths}
+    around = {path: modules_around(path) for path in paths}
     candidates = {*paths, *(module for modules in around.values() for module in modules)}
     found: set[str] = set()
     for pattern in patterns:
@@ -111,11 +112,6 @@ def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: 
             )
         found.update(path for path in paths if path in hits or not hits.isdisjoint(around[path]))
     return found
-
-
-def _modules_around(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _some(paths: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import torch
 
 from graphflops import Training, analyze
 from graphflops.errors import ModelError
+from graphflops.patterns import modules_around
 
 B, D, H, C = 8, 16, 64, 10
 
@@ -198,3 +199,8 @@ def test_options_that_add_calls_need_a_program_of_torch(options, option):
 def test_a_model_without_linear_layers():
     with pytest.raises(ModelError, match=r"--lora \*\* matches nothing; the model has no linear layers"):
         step(torch.nn.Conv2d(3, 4, 3), (torch.randn(1, 3, 8, 8),), lora_rank=4)
+
+
+def test_of_a_path_of_absurd_length_a_hundred_modules_around_are_known():
+    assert modules_around("blocks.0.up") == ["blocks", "blocks.0"]
+    assert len(modules_around("m." * 100_000 + "m")) == 100
