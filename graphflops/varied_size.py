@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
-from graphflops.memory.ledger import ENTRIES, PEAKS, at_sizes, below_limit, on_device
+from graphflops.memory.ledger import ENTRIES, PEAKS, at_sizes, below_limit, on_device, repeated_peak
 from graphflops.size_names import AXIS
 from graphflops.sweep import symbols_of
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from graphflops.report import PhaseMemory, Report
 
 # Which gaps stay between blocks is not predicted exactly (docs/memory.md): a phase must run with everything beside
-# parameters and optimizer larger by each of these shares, and a segment less.
-_MARGINS = (0.07, 0.05, 0.035, 0.02, 0.0)
-SPARE = _MARGINS[0]
+# parameters and optimizer larger by each of these thousandths, and a segment less.
+_MARGINS = (70, 50, 35, 20, 0)
+SPARE = _MARGINS[0] / 1000
 _SPARE_BYTES = 20 * MIB
 _MOST = 2**40
 
@@ -107,7 +107,11 @@ class VariedSize:
         is_enough = self.is_within(None, device)
         total = self.at(None, device, room(device) if is_enough else None).device_total
         assert isinstance(total, int)
-        return (total if is_enough else max(total, device.memory_bytes + 1)), is_enough
+        if is_enough or total > device.memory_bytes:
+            return total, is_enough
+        entry = on_device(self.report.memory_use[-1], device)
+        surely = repeated_peak(entry, self.report.values, _MARGINS[0]) + _SPARE_BYTES + (entry.context or 0)
+        return max(surely, device.memory_bytes + 1), False
 
     def _at(self, value: int | None) -> tuple[Report, Mapping[str, int]]:
         """A report, and the sizes at which its formulas hold."""

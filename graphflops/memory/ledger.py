@@ -119,20 +119,17 @@ def below_limit(
     values: Mapping[str, int],
     limit: int,
     rows: Sequence[Row],
-    margins: Sequence[float] = (0.0,),
+    margins: Sequence[int] = (0,),
 ) -> PhaseMemory:
     """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
 
     cuDNN has algorithms with less workspace for a convolution that does not get its own, and takes them at some sizes
     anyway: then their memory is not cached for others, so the phase must run without workspaces of convolutions too.
-    margins: shares by which everything beside parameters and optimizer is larger, in one trial each: what fits at one size
-    may not at a slightly smaller one, of which a cached block is not large enough for another. The last is the entry's own.
+    margins: thousandths by which everything beside parameters and optimizer is larger, in one trial each: what fits at one
+    size may not at a slightly smaller one, of which a cached block is too small for another. The last is that of the entry.
     Raises OutOfMemory where the phase does not run, ModelError for an open size.
     """
-    timeline = entry.timeline
-    sizes = [size for size in _sizes(timeline, values) if size is not None]
-    if len(sizes) < len(timeline.held):
-        raise ModelError("a size has no value: give it with --dim")
+    timeline, sizes = entry.timeline, _known_sizes(entry.timeline, values)
     spared = {
         place
         for place, held in enumerate(timeline.held)
@@ -140,10 +137,7 @@ def below_limit(
     }
     missed: set[int] = set()
     for margin in margins:
-        larger = [
-            size if held.kind in LASTING else int(size * (1 + margin))
-            for held, size in zip(timeline.held, sizes, strict=True)
-        ]
+        larger = _larger(timeline, sizes, margin)
         missed = repeat(timeline, larger, Allocator(limit), spared)
         if spared:
             bare = [0 if place in spared else size for place, size in enumerate(larger)]
@@ -154,6 +148,29 @@ def below_limit(
     less = replace(timeline, held=held)
     known = [size for place, size in enumerate(sizes) if place not in missed]
     return replace(entry, timeline=less, requested_peak=max(live_bytes(less, known)))
+
+
+def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) -> int:
+    """The most that the allocator takes for a phase that runs again and again without a limit. margin: as above."""
+    allocator = Allocator()
+    sizes = _known_sizes(entry.timeline, values)
+    repeat(entry.timeline, _larger(entry.timeline, sizes, margin), allocator)
+    return allocator.peak_reserved
+
+
+def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
+    """Sizes in which everything beside parameters and optimizer is larger by so many thousandths."""
+    return [
+        size if held.kind in LASTING else size + size * margin // 1000
+        for held, size in zip(timeline.held, sizes, strict=True)
+    ]
+
+
+def _known_sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int]:
+    sizes = [size for size in _sizes(timeline, values) if size is not None]
+    if len(sizes) < len(timeline.held):
+        raise ModelError("a size has no value: give it with --dim")
+    return sizes
 
 
 def _is_convolution(rows: Sequence[Row], row: int) -> bool:
