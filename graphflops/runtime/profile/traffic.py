@@ -202,8 +202,6 @@ def _copy_plans() -> tuple[Plan, ...]:
 
 
 def _further_plans() -> tuple[Plan, ...]:
-    image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
-    resize = torch.nn.functional.interpolate
     return (
         Plan("reduction", lambda x: partial(torch.sum, x, 1), writes=0, count=10, columns=(32, 65536)),
         Plan("reduction", lambda x: partial(torch.sum, x, 0), writes=0, count=10, is_inner=False),
@@ -223,6 +221,13 @@ def _further_plans() -> tuple[Plan, ...]:
             lambda x: partial(ATEN.embedding_dense_backward, x, _places(x), len(x), -1, False),
             most=2**24,
         ),
+    )
+
+
+def _image_plans() -> tuple[Plan, ...]:
+    image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
+    resize = torch.nn.functional.interpolate
+    return (
         image(
             _image(lambda x: torch.max_pool2d(x, 3, 2, 1)),
             writes=0.25,
@@ -287,7 +292,14 @@ def _rare_plans() -> tuple[Plan, ...]:
 
 def traffic(clock: Clock) -> Iterator[Trial]:
     """All plans at sizes from a few rows to as many as fit."""
-    for plan in (*_plans(), *_copy_plans(), *_further_plans(), *_rare_plans(), *_optimizer_plans()):
+    for plan in (
+        *_plans(),
+        *_copy_plans(),
+        *_further_plans(),
+        *_image_plans(),
+        *_rare_plans(),
+        *_optimizer_plans(),
+    ):
         for dtype in plan.dtypes:
             most = min(plan.most, _MOST_ELEMENTS[clock.device])
             for elements, columns in spread(plan.count, (4096, most), plan.columns):
