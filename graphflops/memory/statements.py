@@ -34,6 +34,7 @@ _METHOD = re.compile(r"([A-Za-z_]\w*)\.\w+\([^()]*\)?$")
 _EXPRESSION = re.compile(r"([A-Za-z_]\w*)\..*\)(?:\.\w+)?$")
 _KEYWORD = re.compile(r"\w+=[^=\s][^,]*,(?:$| *\w+=)")  # arguments of a call, on a line of their own
 _BRACKETS = re.compile(r"\([^()]*\)")
+_MOST_NESTED = 8  # brackets inside of one another, on a line of code
 _FIELD = re.compile(r"\)(?:\.values|\[0\])\)?$")
 _MODULE = re.compile(r"self\.\w+\([^()]*\)$")
 _MASK_OF_DICTIONARY = re.compile(r"create_\w*masks?\(\*\*(\w+)")
@@ -112,9 +113,8 @@ def assigned_names(text: str) -> tuple[str, ...]:
 
 def _outside_brackets(text: str) -> str:
     """A line without what stands in round brackets."""
-    before = ""
-    while before != text:
-        before, text = text, _BRACKETS.sub("", text)
+    for _ in range(_MOST_NESTED):
+        text = _BRACKETS.sub("", text)
     return text
 
 
