@@ -58,7 +58,7 @@ def seconds(
             kernel.sizes.rows * _warps(kernel) * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
         )
         columns = kernel.sizes.columns
-        if kernel.family == "reduction":  # several blocks share a longer row
+        if kernel.family == "reduction" and not kernel.variant:  # several blocks share a longer row
             columns = min(columns, _LONGEST)
         wait = columns * rates.get("column", 0.0) * 1e-9
     elif isinstance(kernel.sizes, Convolution) and "position" in rates:

@@ -31,6 +31,15 @@ def test_sums_over_rows_are_split_as_torch_splits_them(results: int, rows: int, 
     assert predict(kernel, H200).seconds * 1e6 == pytest.approx(microseconds, rel=0.3)
 
 
+def test_the_weight_of_a_layer_norm_adds_up_all_rows_one_after_the_other() -> None:
+    columns, rows = 96, 50176
+    kernel = Kernel(
+        *("reduction", "bfloat16", 0, 4 * rows * columns, 4 * rows * columns, 0, Rows(columns, rows, False)),
+        variant="layer_norm_weight",
+    )
+    assert predict(kernel, H200).seconds * 1e6 == pytest.approx(144.6, rel=0.2)  # a profiler's, on an H200
+
+
 class Heads(torch.nn.Module):
     """The queries, keys and values of one linear layer, as in a vision transformer."""
 
