@@ -34,6 +34,7 @@ _CACHED = 0.65  # of the time of a product: the weight is in the cache from the 
 _STEP_TILE = (64, 8)  # gates and rows of a block
 _BESIDE = (0.4, 0.85)  # least and largest share of a layer's time that is not beside the layer before
 _RECURRENCE = 1.35  # the library may fuse all steps into one kernel
+_OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,8 @@ def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] 
     """
     if _on_matrix_units(kernel.sizes) and _peak(kernel, device) is None:
         return None
+    if kernel.sizes is None and kernel.family in _OF_MATRIX_UNITS:
+        return None  # the constants are those of a model that reads the sizes
     bits = str(int(8 * width))
     for parts in _variants(kernel):
         variant = ".".join(filter(None, (kernel.family, *parts)))

@@ -56,7 +56,8 @@ def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tup
     rate = problem.peak / cores / slowdown * rates["matrix"]
     best = float("inf")
     for rows, columns in _WAYS:
-        grid = -(-problem.m // rows) * -(-problem.n // columns) * problem.batch
+        # A product of no rows, as over an empty batch, still has the launch of a tile.
+        grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
         for split in _SPLITS:
             depth = -(-problem.k // (split * _STEP)) * _STEP

@@ -179,3 +179,16 @@ def test_what_is_reached_of_a_peak_that_nobody_publishes_is_not_known() -> None:
     assert known is not None
     assert unknown.matrix_utilization is None
     assert known.matrix_utilization is not None
+
+
+@pytest.mark.parametrize("family", ["matmul", "convolution", "attention"])
+def test_matrix_work_of_unknown_sizes_is_timed_by_its_ceilings(family):
+    """4.8 TB/s move 4.8 MB in a microsecond."""
+    found = predict(Kernel(family, "float32", 8, 0, 4_800_000, 4_800_000), H200)
+    assert found.seconds > 2e-6
+
+
+def test_a_gradient_of_an_empty_batch_has_the_time_of_a_launch():
+    sizes = Convolution(0, 16, 32, (16, 16), (16, 16), (1, 1), phase="weight_gradient")
+    found = predict(Kernel("convolution", "float32", 0, 0, 0, 2048, sizes), H200)
+    assert 0 < found.seconds < 1e-3
