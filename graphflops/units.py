@@ -16,6 +16,11 @@ def number(count: int) -> str:
     return f"{figure} {prefix}" if prefix else figure
 
 
+def exact(count: int) -> str:
+    """All digits of a number, with commas; of one that Python refuses to print, its power of ten."""
+    return f"{count:,}" if count.bit_length() <= _HUGE_BITS else number(count)
+
+
 def memory(count: int) -> str:
     """A number of bytes, decimal: `512 B`, `256.6 MB`."""
     figure, prefix = _scaled(count)

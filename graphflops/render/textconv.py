@@ -13,6 +13,7 @@ from graphflops.budget.measure import TOP, Measures
 from graphflops.contradictions import contradictions
 from graphflops.cost import QUANTITIES, REPORTED
 from graphflops.render.text import count_of, named, safe, spans
+from graphflops.units import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,8 @@ def _lines(measures: Measures) -> Iterator[str]:
         if quantity != 0:
             yield f"total {_UNITS[name]}: {least}{_both(measures, quantity)}"
     yield f"peak memory: {least}{_exact(measures, totals.peak_bytes)} B"
-    yield f"parameters: {report.parameters:,} in {report.parameter_bytes:,} B, buffers {report.buffer_bytes:,} B"
+    held = map(exact, (report.parameters, report.parameter_bytes, report.buffer_bytes))
+    yield "parameters: {} in {} B, buffers {} B".format(*held)
     cover = report.coverage
     yield f"coverage: {cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
     for found in contradictions(report):
@@ -83,7 +85,7 @@ def _tree(measures: Measures) -> _Module:
         if work:
             _at(top, path).texts.append(f"{safe(op)}: {work}")
     for path, count in measures.report.parameter_modules.items():
-        _at(top, path).texts.append(f"parameters: {count:,}")
+        _at(top, path).texts.append(f"parameters: {exact(count)}")
     every = [top]
     for module in every:
         every += module.parts.values()
@@ -136,7 +138,7 @@ def _work(measures: Measures, group: Group) -> str:
 
 def _exact(measures: Measures, quantity: Dim) -> str:
     figure = measures.figure(quantity)
-    return f"{figure:,}" if isinstance(figure, int) else safe(figure, _FORMULA)
+    return exact(figure) if isinstance(figure, int) else safe(figure, _FORMULA)
 
 
 def _both(measures: Measures, quantity: Dim) -> str:
