@@ -4,7 +4,7 @@
 runs it, and compares the peak of requested bytes beyond weights and inputs with what `analyze(..., execution=...)` predicts:
 eager inference; a forward with `sum(outputs).backward()`; inference by the exported graph, which frees each value after its
 last use; and, with `--compiled`, inference and training under `torch.compile`. The rules of
-`memory/` were read from the models of the first table, and from some of the second; none was read from the last.
+`memory/` were read from the models of the second table, and from some of the last; none was read from the first.
 `--only WORD` runs the models whose name holds the word, `--jobs N` so many at once.
 """
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from graphflops import Execution
 
 TABLES = {
+    "later models, that no rule was read from": LATER,
     "models that the rules were read from": READ_FROM,
     "models that most rules were not read from": HELD_OUT,
-    "later models, that no rule was read from": LATER,
 }
 WAYS = ("inference", "training", "graph", "compiled", "compiled training")
 Row = dict[str, tuple[int, int]]  # measured and predicted bytes by way

@@ -177,6 +177,8 @@ def placed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def work(names: Sequence[str], shared: Shared, options: argparse.Namespace, ended: float) -> None:
     """Measure models until none is left; a process in which a capture failed ends."""
     quiet()
+    with shared.alone:  # a process that begins to use the GPU slows the launches of the others
+        torch.zeros(1, device="cuda")
     while monotonic() < ended:
         with shared.taken.get_lock():
             place = shared.taken.value
