@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _CORRELATION = 0.14  # of the errors of two calls of one program: kernels of one kind err alike
 _LEAST_ERROR = 0.06  # a program's time is never known better than this
+_MOST_TIMES = 100  # by which a program is faster beside a fast CPU
 
 
 class Interval(NamedTuple):
@@ -44,7 +45,8 @@ def combined(kernels: Sequence[Timed], whole: Interval) -> Interval:
     shared = sum(deviations) ** 2
     variance = _CORRELATION * shared + (1 - _CORRELATION) * independent
     own = sqrt(variance / whole.seconds**2 + _LEAST_ERROR**2)
-    low, high = (hypot(own, log(end / whole.seconds)) for end in (whole.low, whole.high))
+    least = whole.seconds / _MOST_TIMES  # beside a fast CPU a program without kernels may take no time at all
+    low, high = (hypot(own, log(max(end, least) / whole.seconds)) for end in (whole.low, whole.high))
     return Interval(whole.seconds, whole.seconds * exp(-low), whole.seconds * exp(high))
 
 

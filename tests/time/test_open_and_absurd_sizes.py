@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import graphflops
+from graphflops.time.interval import Interval, combined
 from tests.exporters.build import call, meta, program, save, tensor
 
 torch = pytest.importorskip("torch")
@@ -71,3 +72,8 @@ def test_tensors_that_no_device_holds_are_not_timed(training: bool, execution: A
     needed = report.memory_use[0].requested_peak
     assert isinstance(needed, int)
     assert needed >= 3 * 4 * 2**124
+
+
+def test_a_program_that_takes_no_time_beside_a_fast_cpu_has_an_interval() -> None:
+    found = combined([], Interval(1.0, 0.0, 2.0))
+    assert 0 < found.low < 1.0 < found.high
