@@ -26,7 +26,7 @@ DIAGNOSTICS = {
     "GF119": "weights-differ",
     "GF120": "totals-differ",
     "GF121": "saved-report",
-    "GF122": "attention-unfused",
+    "GF122": "unfused-attention",
 }
 
 
