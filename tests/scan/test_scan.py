@@ -297,10 +297,9 @@ def test_the_table_is_complete_after_a_restart(
             {"client": signal.SIGKILL, "interrupted": signal.SIGINT, "terminated": signal.SIGTERM}[what]
         )
     code = process.wait(60)
-    assert (
-        code
-        in {"worker": (0,), "client": (-9, 0), "interrupted": (130, 0), "terminated": (143, 0, -15)}[what]
-    )
+    # By the signal itself (-2, -15): it came while Python began or ended.
+    codes = {"worker": (0,), "client": (-9, 0), "interrupted": (130, 0, -2), "terminated": (143, 0, -15)}
+    assert code in codes[what]
     ok("fleet", "-o", table, "--jobs", "2")
     assert rows(table) == expected
     deadline = time.monotonic() + 20
