@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 _EXACT_BELOW = 10_000
-_HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
+HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
 LEAST_SHARE = 0.05  # percent that print as 0.1
 _WHOLE_RATE = 100  # from which on a rate prints without decimals
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
@@ -18,7 +18,7 @@ def number(count: int) -> str:
 
 def exact(count: int) -> str:
     """All digits of a number, with commas; of one that Python refuses to print, its power of ten."""
-    return f"{count:,}" if count.bit_length() <= _HUGE_BITS else number(count)
+    return f"{count:,}" if count.bit_length() <= HUGE_BITS else number(count)
 
 
 def memory(count: int) -> str:
@@ -70,7 +70,7 @@ def _scaled(count: int) -> tuple[str, str]:
         return f"-{figure}", prefix
     if count < _EXACT_BELOW:
         return f"{count:,}", ""
-    if count.bit_length() > _HUGE_BITS:
+    if count.bit_length() > HUGE_BITS:
         return f"10^{int(count.bit_length() * 0.30103)}", ""
     length = len(str(count))
     unit = 10 ** (length - 4)

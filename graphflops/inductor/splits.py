@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.inductor.joint_graph import Op
+from graphflops.memory.reductions import MULTIPROCESSORS, THREADS_EACH
 
 if TYPE_CHECKING:
     from graphflops.inductor.joint_graph import JointGraph
 
-_MULTIPROCESSORS, _THREADS = 132, 2048  # of an H200; others have about as many
 _LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
-_LEAST, _MOST = (each * _MULTIPROCESSORS * _THREADS for each in (_LEAST_EACH, _MOST_EACH))
+_LEAST, _MOST = (each * MULTIPROCESSORS * THREADS_EACH for each in (_LEAST_EACH, _MOST_EACH))
 _BLOCK = 256  # threads
 _INNER_WHOLE = 8192  # elements that one block reduces along the innermost axis
 _OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
@@ -34,14 +34,14 @@ def split_lengths(results: int, length: int, *, is_inner: bool, of_moments: bool
 
 
 def _parts(results: int, length: int, *, is_inner: bool) -> int:
-    if length <= _LEAST_EACH or results >= 2 * _LEAST_EACH * _MULTIPROCESSORS:
+    if length <= _LEAST_EACH or results >= 2 * _LEAST_EACH * MULTIPROCESSORS:
         return 1
     if is_inner or results == 1:
-        if results >= 2 * _MULTIPROCESSORS or length <= _INNER_WHOLE:
+        if results >= 2 * MULTIPROCESSORS or length <= _INNER_WHOLE:
             return 1
-        blocks = -(-_MULTIPROCESSORS * _THREADS // (2 * _BLOCK) // results)
+        blocks = -(-MULTIPROCESSORS * THREADS_EACH // (2 * _BLOCK) // results)
         return -(-length // (_each(results, length, _BLOCK * blocks) * _BLOCK))
-    blocks = -(-_MULTIPROCESSORS * _THREADS // _BLOCK // -(-results // _OUTER_COLUMNS))
+    blocks = -(-MULTIPROCESSORS * THREADS_EACH // _BLOCK // -(-results // _OUTER_COLUMNS))
     return -(-length // (_each(results, length, _OUTER_ROWS * blocks) * _OUTER_ROWS))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -100,7 +101,7 @@ class Convolution:
     @property
     def taps(self) -> int:
         """Positions of the kernel."""
-        return max(1, _product(self.kernel))
+        return max(1, math.prod(self.kernel))
 
     @property
     def batch(self) -> int:
@@ -109,11 +110,11 @@ class Convolution:
     @property
     def positions(self) -> int:
         """Positions of one image of the operand."""
-        return _product(known(size) for size in self.x.shape[2:])
+        return math.prod(known(size) for size in self.x.shape[2:])
 
     @property
     def result_positions(self) -> int:
-        return _product(known(size) for size in self.out.shape[2:])
+        return math.prod(known(size) for size in self.out.shape[2:])
 
     @property
     def rows(self) -> int:
@@ -199,13 +200,6 @@ def known(size: Dim) -> int:
     if not isinstance(size, Expr):
         return size
     return evaluate(size, dict.fromkeys(size.symbols, _OPEN)) or _OPEN
-
-
-def _product(sizes: Any) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
 
 
 def _tensor(value: object, values: Mapping[str, Value]) -> TensorType | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, dim_max
 from graphflops.memory.convolutions import Convolution, Layout, known, power_of_two, up
-from graphflops.memory.reductions import reduction_bytes
+from graphflops.memory.reductions import MULTIPROCESSORS, reduction_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ _ENTRY_CHANNELS, _ENTRY_RANGE, _ENTRY_WEIGHT = 400, range(851, 1301), 900_000
 _SINGLE_POSITIONS = 144
 _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = 8, 32, 512
 _MANY_ROWS, _MANY_FLOAT_ROWS = 16_000, 2_000  # from which the gradient of a weight is summed up in parts
-_TILE, _MULTIPROCESSORS = 128, 132
+_TILE = 128
 _FEW_ROWS = 150  # of which float32 sums without tensor cores
 
 
@@ -347,7 +347,7 @@ def _parts(conv: Convolution) -> Dim:
     if conv.rows < (_MANY_ROWS if conv.is_half else _MANY_FLOAT_ROWS):
         return 0
     tiles = -(-conv.channels // _TILE) * -(-conv.results // _TILE) * conv.taps
-    return max(0, _MULTIPROCESSORS // tiles - 1) * conv.float_weight
+    return max(0, MULTIPROCESSORS // tiles - 1) * conv.float_weight
 
 
 def _elements(size: Dim, conv: Convolution) -> int:

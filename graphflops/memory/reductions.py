@@ -22,7 +22,7 @@ _VECTOR, _VECTOR_FROM = (
     128,
 )  # values that a thread loads at once; elements from which a whole tensor is read so
 _FEWEST_VALUES, _MOST_VALUES = 16, 256  # that a thread reduces, where blocks share a result
-_MULTIPROCESSORS, _THREADS_EACH = 132, 2048
+MULTIPROCESSORS, THREADS_EACH = 132, 2048  # of an H200; others have about as many
 _SEMAPHORE_BYTES = 4  # of each group of blocks that share results
 
 
@@ -56,7 +56,7 @@ def reduction_buffers(
     width, height = _block(across, results if is_inner else values, _MOST_THREADS // vector)
     each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
     groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
-    target = _MULTIPROCESSORS * (_THREADS_EACH // (width * height))
+    target = MULTIPROCESSORS * (THREADS_EACH // (width * height))
     if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
         return ()
     blocks = dim_max(

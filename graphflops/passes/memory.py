@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.passes.recompute import Checkpoint
 
-_FIRST = "first "  # before the place of a buffer that is allocated before the results of a call
+_FIRST = "first "  # before the place of what a call saves that is allocated before its results
 
 
 def memory_use(
@@ -216,8 +216,7 @@ class _Liveness:
             meter.take(call.node.name, beside, "saved", index)
             released.setdefault(index, []).append(index)
         meter.mark(call.node.name, self.peaks[index], (workspace,))
-        for place in range(len(brief)):
-            meter.drop(f"{_FIRST}{place}")
+        meter.drop_before(brief)
         for name in last_used:
             if name not in kept:
                 meter.drop(name + again)
@@ -228,8 +227,7 @@ class _Liveness:
         kept, brief = self.execution.made_first(call)
         if released is None:
             kept, brief = (), (*kept, *brief)
-        for place, size in enumerate(brief):
-            meter.take(call.node.name, size, "workspace", f"{_FIRST}{place}")
+        meter.take_before(call.node.name, brief)
         for place, size in enumerate(kept):
             key = f"{_FIRST}{index}:{place}"
             meter.take(call.node.name, size, "saved", key)

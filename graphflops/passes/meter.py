@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import SizesKnown
     from graphflops.report import HeldKind
 
+_BEFORE = "before "  # before the place of a buffer that is allocated before what its call makes
 AGAIN = " again"  # after the name of a value that a checkpoint makes a second time
 # Polynomials that a symbolic peak is the maximum of; past that the smallest at the hints are dropped.
 _MOST_CANDIDATES = 16
@@ -63,6 +64,16 @@ class Meter:
             self.shrink(size)
             if first < len(self.rows):
                 self.held.append(Held(name, kind, first, len(self.rows) - 1, size))
+
+    def take_before(self, node: str, sizes: Sequence[Dim]) -> None:
+        """Hold buffers that a call allocates before what it makes, until `drop_before`."""
+        for place, size in enumerate(sizes):
+            self.take(node, size, "workspace", f"{_BEFORE}{place}")
+
+    def drop_before(self, sizes: Sequence[Dim]) -> None:
+        """Release them."""
+        for place in range(len(sizes)):
+            self.drop(f"{_BEFORE}{place}")
 
     def timeline(self, gradients_from: int | None) -> tuple[Timeline, int]:
         """Everything held so far, and how many entries were never released: these come last and are held to the end."""

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from graphflops.passes.program import Backward, CallByCall, PricedCall
 
 
-_FIRST = "first "  # before the place of a buffer that is allocated before the gradients of a call
-
-
 class Reverse:
     """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder.
 
@@ -64,8 +61,7 @@ class Reverse:
         incoming = next((self.gradients[name] for name in call.node.outputs if name in self.gradients), None)
         again = []
         first, buffers = self.execution.gradient_buffers(call, incoming in self.repeated)
-        for place, size in enumerate(first):
-            self.meter.take(call.node.name, size, "workspace", f"{_FIRST}{place}")
+        self.meter.take_before(call.node.name, first)
         if first:
             self.meter.step()
         gradients = [*zip(call.gradient.gradients, self.sizes_of(call.gradient), strict=False)]
@@ -86,8 +82,7 @@ class Reverse:
             for key in again_made:
                 self.meter.drop(key)
         self.meter.mark(call.node.name, buffers=buffers[-1])
-        for place in range(len(first)):
-            self.meter.drop(f"{_FIRST}{place}")
+        self.meter.drop_before(first)
         return again
 
     def held_by(self, call: PricedCall, operand: str, size: Dim, incoming: int | None) -> int:

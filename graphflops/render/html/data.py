@@ -21,6 +21,7 @@ from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import formula, operator_name, safe, short_type, shortened
 from graphflops.render.tree import Tree
+from graphflops.units import HUGE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -34,7 +35,6 @@ _OTHERS = "(other operators)"
 _PRETTY = 300  # characters of a formula shown
 _LONGEST_FORMULA = 10_000  # characters of a formula that the page evaluates
 _SAFE_INTEGER = 2**53  # from here on JavaScript reads a number in JSON inexactly
-_HUGE_BITS = 4_000  # past this Python refuses to print an integer in decimal
 # Calls by themselves, places under one place, and characters of a name: the first that fits.
 _FITS = (
     (20_000, 300, 200),
@@ -211,7 +211,7 @@ def _wired(dim: Dim, report: Report) -> int | str | list[str]:
 
 def _digits(number: int) -> str:
     """The number in decimal, or in hexadecimal if it is too long for Python to print in decimal."""
-    return str(number) if number.bit_length() <= _HUGE_BITS else hex(number)
+    return str(number) if number.bit_length() <= HUGE_BITS else hex(number)
 
 
 def _side(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.memory.convolutions import power_of_two
 from graphflops.time.kernel import Convolution, Kernel, Rows
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _channels(problem: Problem) -> int:
 
 def _padded(channels: int) -> int:
     """The next power of two, at least as many channels as a shared kernel takes."""
-    return max(_FEWEST, 1 << (channels - 1).bit_length())
+    return max(_FEWEST, power_of_two(channels))
 
 
 def _is_looped(problem: Problem, phase: Pass) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.memory.convolutions import power_of_two
 from graphflops.memory.strides import row_major
 from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.strided import strided
@@ -115,7 +116,7 @@ def softmax_kernel(call: ConcreteCall, x: Tensor, variant: str, read: int, writt
     inner = prod(x.shape[axis + 1 :])
     if inner <= 1:
         return kernel
-    across = min(1 << (inner - 1).bit_length(), _SOFTMAX_THREADS)
+    across = min(power_of_two(inner), _SOFTMAX_THREADS)
     length = x.shape[axis]
     shared = min(_SOFTMAX_THREADS // across, length) if across <= _FEW and length >= _FEW else 1
     blocks = x.numel // max(length * inner, 1) * -(-inner // across)
