@@ -39,6 +39,13 @@ class Opaque:
     what: str
 
 
+def tensor_type(value: object, types: Mapping[str, object]) -> TensorType | None:
+    """The type of the tensor that an argument or a name refers to; None for anything else."""
+    name = value.name if isinstance(value, Ref) else value
+    found = types.get(name) if isinstance(name, str) else None
+    return found if isinstance(found, TensorType) else None
+
+
 Type = Union[TensorType, SequenceType, OptionalType, UnknownType, Opaque]
 Scalar = Union[Dim, float, bool, str, complex, None]
 Argument = Union[Ref, "Graph", Opaque, DType, Scalar, "tuple[Argument, ...]"]

@@ -13,8 +13,7 @@ from graphflops.attention.conditions import HIDING, TRUE
 from graphflops.attention.constants import Constants
 from graphflops.attention.piecewise import as_truth, negative, visible_where
 from graphflops.dims import Expr
-from graphflops.graph import Graph, Ref
-from graphflops.tensor import TensorType
+from graphflops.graph import Graph, Ref, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.graph import Node
     from graphflops.ops import Op
+    from graphflops.tensor import TensorType
     from graphflops.view import View
 
 
@@ -158,8 +158,7 @@ class Scope:
 
     def type_of(self, name: str) -> TensorType | None:
         """Type of a tensor; None of what is none."""
-        found = self.types.get(name)
-        return found if isinstance(found, TensorType) else None
+        return tensor_type(name, self.types)
 
     def bind(self, other: Scope, name: str, argument: Any, place: int) -> None:
         """Bind the input of a nested graph; one that is handed several operands is not followed."""

@@ -83,7 +83,7 @@ class AttentionMemory:
     def backward(self) -> Dim:
         """What the gradient needs beside operands, results and their gradients."""
         if not self.is_fused:
-            gradients = total_bytes(self.problem)
+            gradients = gradient_bytes(self.problem)
             own = 3 * self.scores + self.repeated(self.problem.value) - self.value_copy
             return dim_max(0, own - self.out_bytes - gradients)
         batch, heads, rows, width = self.problem.query.type.shape
@@ -209,7 +209,7 @@ def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
     return [end - start for start, end in pairwise(ends) if end != start]
 
 
-def total_bytes(problem: Problem) -> Dim:
+def gradient_bytes(problem: Problem) -> Dim:
     """Bytes of the gradients of query, key, value and mask."""
     operands = [*problem.operands, *([] if problem.mask is None else [problem.mask])]
     return sum(operand.type.like().nbytes for operand in operands if operand.type.requires_grad)

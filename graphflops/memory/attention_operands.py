@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphflops.attention.kernel import Operand, Problem
-from graphflops.graph import Ref
-from graphflops.tensor import TensorType
+from graphflops.graph import Ref, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +19,6 @@ class Laid(Protocol):
     """Values and how they lie."""
 
     values: Mapping[str, Value]
-
-    def typed(self, name: str) -> TensorType:
-        """The type of a tensor."""
 
     def of(self, name: str) -> Strides:
         """Its strides."""
@@ -53,9 +49,9 @@ def attention_problem(call: PricedCall, layouts: Laid, training: bool) -> Proble
 
 
 def _operand(argument: object, layouts: Laid) -> Operand | None:
-    if not isinstance(argument, Ref) or not isinstance(layouts.values.get(argument.name), TensorType):
+    if not isinstance(argument, Ref) or (value := tensor_type(argument, layouts.values)) is None:
         return None
-    return Operand(layouts.typed(argument.name), layouts.of(argument.name))
+    return Operand(value, layouts.of(argument.name))
 
 
 def _number(argument: Any) -> float:

@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.dims import Dim, Expr, evaluate, prod
-from graphflops.graph import Ref
-from graphflops.tensor import TensorType
+from graphflops.dims import Dim, prod
+from graphflops.graph import tensor_type
+from graphflops.memory.strides import size_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from graphflops.cost import Value
     from graphflops.passes.program import PricedCall
+    from graphflops.tensor import TensorType
 
 _ALIGNED_BYTES = 16  # of channels that tensor cores read at once
 _HALF, _SINGLE = 16, 32
@@ -62,8 +63,8 @@ class Convolution:
     def of(call: PricedCall, values: Mapping[str, Value]) -> Convolution | None:
         """The convolution that a call is; None in element types that have no tensor cores."""
         arguments = call.node.arguments()
-        x, weight, bias = (_tensor(arguments.get(name), values) for name in ("x", "weight", "bias"))
-        out = _tensor(call.node.outputs[0], values)
+        x, weight, bias = (tensor_type(arguments.get(name), values) for name in ("x", "weight", "bias"))
+        out = tensor_type(call.node.outputs[0], values)
         if x is None or weight is None or out is None or x.dtype.bits not in (_HALF, _SINGLE):
             return None
         if x.rank < _LEAST_AXES or not x.rank == weight.rank == out.rank:
@@ -196,16 +197,8 @@ def power_of_two(size: int) -> int:
 
 
 def known(size: Dim) -> int:
-    """The size, or its value where all open sizes are 64: kernels are chosen as if they were aligned and not small."""
-    if not isinstance(size, Expr):
-        return size
-    return evaluate(size, dict.fromkeys(size.symbols, _OPEN)) or _OPEN
-
-
-def _tensor(value: object, values: Mapping[str, Value]) -> TensorType | None:
-    name = value.name if isinstance(value, Ref) else value
-    found = values.get(name) if isinstance(name, str) else None
-    return found if isinstance(found, TensorType) else None
+    """A number for a size by which a kernel is chosen: open sizes count as 64, which is aligned and not small."""
+    return size_hint(size, _OPEN)
 
 
 def _per_axis(argument: Any, axes: int) -> tuple[Any, ...]:

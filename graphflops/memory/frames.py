@@ -79,9 +79,8 @@ class _References:
         self.reads = {node.name: node.reads() for node in nodes}
         self.last_read = {value: place for place, node in enumerate(nodes) for value in self.reads[node.name]}
         self.makers = {name: node for node in nodes for name in node.outputs if name is not None}
-        self.distributions: set[str] = (
-            set()
-        )  # results of a softmax, also converted or with some of them dropped
+        # Results of a softmax, also converted or with some of them dropped.
+        self.distributions: set[str] = set()
         computed = [node for node in nodes if node.outputs and node.operator.kind != "view"]
         self.readers = Counter(value for node in computed for value in set(self.reads[node.name]))
 
@@ -226,9 +225,8 @@ class _References:
         if len(names) == 1:
             if not names[0].endswith("outputs"):
                 return [first]
-            if not calls_variable(
-                frame.line.text
-            ):  # a loop over layers returns what it collects, not the last one
+            # A loop over layers returns what it collects, not the last one.
+            if not calls_variable(frame.line.text):
                 frame.returned = [*frame.weights]
             return [(*first, *frame.weights)]
         for values in (results, read_later):

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, differ, dim_max, prod, total
-from graphflops.graph import Ref
+from graphflops.graph import Ref, tensor_type
 from graphflops.memory import cudnn
 from graphflops.memory.convolutions import Convolution, Layout
 from graphflops.memory.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
 from graphflops.memory.strides import is_contiguous, row_major
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Value
     from graphflops.memory.layouts import Layouts
     from graphflops.passes.program import PricedCall
+    from graphflops.tensor import TensorType
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4
@@ -66,7 +66,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         found = Convolution.of(call, values)
         return 0 if found is None else cudnn.forward_bytes(found, _layout(call, layouts))
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
-        out = _tensor(call.node.outputs[0], values)
+        out = tensor_type(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
     if name == "roll":
         return _rolled(call, values)
@@ -79,7 +79,7 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
     has_other_gradient: whether the gradient of the result lies in another order than the result does.
     """
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
-    out = _tensor(call.node.outputs[0], values)
+    out = tensor_type(call.node.outputs[0], values)
     if kind == "convolution":
         found = Convolution.of(call, values)
         if found is None:
@@ -103,7 +103,7 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
 
 def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
     """Bytes in which the gradients of a call add up what a bias, or a repeated operand, gets from many elements."""
-    out = _tensor(call.node.outputs[0], layouts.values)
+    out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or not out.rank:
         return 0
     if call.node.operator.kind == "product":
@@ -124,7 +124,7 @@ def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: 
 
 def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
     """Bytes of each tensor that PyTorch's formula of a gradient makes on its way, beside the gradient."""
-    name, out = call.node.operator.name, _tensor(call.node.outputs[0], layouts.values)
+    name, out = call.node.operator.name, tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None:
         return ()
     if name in _TEMPORARIES:
@@ -150,7 +150,7 @@ def _repeated(call: PricedCall, out: TensorType, layouts: Layouts) -> list[list[
     """The axes along which operands that want a gradient are repeated; of those that are repeated at all."""
     operands = call.tensors(layouts.values)
     places = [] if call.gradient is None else [place for place, _ in call.gradient.gradients]
-    found = [_repeated_axes(_tensor(operands[place], layouts.values), out.shape) for place in places]
+    found = [_repeated_axes(tensor_type(operands[place], layouts.values), out.shape) for place in places]
     return [axes for axes in found if axes]
 
 
@@ -179,7 +179,7 @@ def keeps_ordered(call: PricedCall) -> bool:
 
 def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     """One axis is rolled after another: the first result is there while the next one is made."""
-    axes, x = call.node.arguments().get("axes"), _tensor(call.node.outputs[0], values)
+    axes, x = call.node.arguments().get("axes"), tensor_type(call.node.outputs[0], values)
     return 0 if x is None or not isinstance(axes, tuple) or len(axes) < _TWO else x.like().nbytes
 
 
@@ -188,7 +188,7 @@ def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     operator = call.node.operator
     if not operator.mutates or not operator.gradient_reads_input or call.gradient is None:
         return 0
-    out = _tensor(call.node.outputs[0], values)
+    out = tensor_type(call.node.outputs[0], values)
     return 0 if out is None else out.like().nbytes
 
 
@@ -223,7 +223,7 @@ def _layout(call: PricedCall, layouts: Layouts) -> Layout:
 def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
     """The buffer of a reduction over some axes."""
     x = next(iter(call.tensors(layouts.values)), "")
-    out = _tensor(call.node.outputs[0], layouts.values)
+    out = tensor_type(call.node.outputs[0], layouts.values)
     if not x or out is None:
         return 0
     shape, strides = layouts.typed(x).shape, layouts.of(x)
@@ -244,13 +244,6 @@ def _axes(given: Any, rank: int) -> set[int]:
     return found or set(range(rank))
 
 
-def _tensor(value: object, values: Mapping[str, Value]) -> TensorType | None:
-    found = (
-        values.get(value.name if isinstance(value, Ref) else value) if isinstance(value, (Ref, str)) else None
-    )
-    return found if isinstance(found, TensorType) else None
-
-
 def _wants(argument: Ref, values: Mapping[str, Value]) -> bool:
-    value = values.get(argument.name)
-    return isinstance(value, TensorType) and value.requires_grad
+    value = tensor_type(argument, values)
+    return value is not None and value.requires_grad

@@ -15,7 +15,7 @@ from graphflops.graph import Ref
 from graphflops.memory.attention_operands import attention_problem, is_chosen
 from graphflops.memory.einsum import Einsum, einsum_memory
 from graphflops.memory.forms import Forms, Laid
-from graphflops.memory.strides import Strides, at_some_size, is_contiguous, order_of, regrouped, row_major
+from graphflops.memory.strides import Strides, is_contiguous, order_of, regrouped, row_major, size_hint
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
 _SEQUENCE_AXES = 3
-_SINGLE, _HEADS_INSIDE = (
-    32,
-    (0, 2, 1, 3),
-)  # efficient attention, which runs in float32, puts heads inside of rows
+_SINGLE = 32  # bits of the type in which attention runs in the efficient kernel
+_HEADS_INSIDE = (0, 2, 1, 3)  # of rows, where that kernel puts them
 # Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
 _KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
 _ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
@@ -94,8 +92,7 @@ class Layouts:
                 found.append(None)
                 continue
             strides = self.result(call, arguments, x, name, out)
-            fits = strides is not None and len(strides) == out.rank
-            self.known[name] = strides if strides is not None and fits else row_major(out.shape)
+            self.known[name] = row_major(out.shape) if strides is None else strides
             is_copy = True if name in self.copies else False if name in self.views else None
             found.append(Laid(self.known[name], self.kind(name), is_copy))
         return found
@@ -135,15 +132,12 @@ class Layouts:
         ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if operator.name == "einsum":
-            order = self.einsum(call).order
-            return row_major(out.shape, order) if len(order) == out.rank else None
-        if (
-            operator.kind == "recurrent"
-            and arguments.get(_BATCH_FIRST) is True
-            and out.rank == len(_STEPS_FIRST)
-        ):
-            return row_major(out.shape, _STEPS_FIRST)
-        return self.elementwise(call.uses, out) if operator.kind in _ELEMENTWISE else None
+            return row_major(out.shape, self.einsum(call).order)
+        if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
+            return row_major(out.shape, _STEPS_FIRST) if out.rank == len(_STEPS_FIRST) else None
+        if operator.kind not in _ELEMENTWISE:
+            return None
+        return self.elementwise(call.uses[:1] if operator.kind == "cast" else call.uses, out)
 
     def attention(self, call: PricedCall, arguments: Mapping[str, Any], out: TensorType) -> Strides | None:
         """In order from the unfused kernel, heads inside from the efficient one, as the query from others."""
@@ -191,7 +185,7 @@ class Layouts:
         operands = []
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
+            if isinstance(value, TensorType) and value.rank > 0:
                 operands.append(_repeated(value.shape, self.of(name), out.shape))
         inner_first: list[int] = []
         for axis in reversed(range(out.rank)):
@@ -238,7 +232,7 @@ def _repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> li
     """Strides of an operand that is broadcast to a shape, as numbers: 0 along axes that repeat it."""
     new = len(wide) - len(shape)
     own = [
-        0 if size == 1 and whole != 1 else stride if isinstance(stride, int) else at_some_size(stride)
+        0 if size == 1 and whole != 1 else size_hint(stride)
         for size, whole, stride in zip(shape, wide[new:], strides, strict=True)
     ]
     return [0] * new + own
@@ -252,10 +246,7 @@ def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: 
             continue
         if a != b:
             return a - b
-        sizes = [
-            size if isinstance(size, int) else at_some_size(size) for size in (shape[inner], shape[outer])
-        ]
-        if sizes[0] > sizes[1]:
+        if size_hint(shape[inner]) > size_hint(shape[outer]):
             return 1
     return 0
 
@@ -263,12 +254,7 @@ def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: 
 def _permute(
     shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
 ) -> Strides | None:
-    order = arguments.get("order", tuple(range(out.rank))[::-1])
-    rank = len(strides)
-    if not isinstance(order, tuple) or not all(
-        isinstance(axis, int) and -rank <= axis < rank for axis in order
-    ):
-        return None
+    order = arguments.get("order", range(out.rank)[::-1])
     return tuple(strides[axis] for axis in order)
 
 
@@ -276,9 +262,6 @@ def _transpose(
     shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
 ) -> Strides | None:
     a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
-    rank = len(strides)
-    if not isinstance(a, int) or not isinstance(b, int) or not (-rank <= a < rank and -rank <= b < rank):
-        return None
     swapped = list(strides)
     swapped[a], swapped[b] = swapped[b], swapped[a]
     return tuple(swapped)
@@ -295,26 +278,19 @@ def _cut(
     return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
 
 
-def _dropped(
+def _selected(
     shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
 ) -> Strides | None:
-    """One position of an axis, or axes of size one: the axes go."""
-    given = arguments.get("axis", arguments.get("axes"))
-    axes = given if isinstance(given, tuple) else (0 if given is None else given,)
-    gone = {axis % len(shape) for axis in axes if isinstance(axis, int) and shape}
-    if len(shape) - len(gone) != out.rank:
-        gone = {axis for axis, size in enumerate(shape) if size == 1}
-    return tuple(stride for axis, stride in enumerate(strides) if axis not in gone)
+    """One position of an axis: the axis is gone."""
+    axis = arguments.get("axis", 0) % len(shape)
+    return (*strides[:axis], *strides[axis + 1 :])
 
 
-def _added(
+def _with_unit_axes(
     shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
 ) -> Strides | None:
-    """Axes of size one are added; their strides do not matter."""
-    axes = given if isinstance(given := arguments.get("axes"), tuple) else (given,)
-    new = {axis % out.rank for axis in axes if isinstance(axis, int) and out.rank}
-    rest = iter(strides)
-    return tuple(1 if axis in new else next(rest, 1) for axis in range(out.rank))
+    """Axes of size one come or go."""
+    return regrouped(shape, strides, out.shape)
 
 
 def _expanded(
@@ -322,8 +298,6 @@ def _expanded(
 ) -> Strides | None:
     """Repeats have stride 0."""
     new = out.rank - len(shape)
-    if new < 0:
-        return None
     own = [
         0 if size == 1 and wide != 1 else stride
         for size, stride, wide in zip(shape, strides, out.shape[new:], strict=True)
@@ -340,9 +314,9 @@ _VIEWS: dict[str, Callable[[Sequence[Dim], Strides, TensorType, Mapping[str, Any
     "narrow": _cut,
     "split": _cut,
     "chunk": _cut,
-    "select": _dropped,
-    "unbind": _dropped,
-    "squeeze": _dropped,
-    "unsqueeze": _added,
+    "select": _selected,
+    "unbind": _selected,
+    "squeeze": _with_unit_axes,
+    "unsqueeze": _with_unit_axes,
     "expand": _expanded,
 }

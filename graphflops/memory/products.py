@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, prod
-from graphflops.graph import Ref
 from graphflops.memory.strides import regrouped
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.memory.layouts import Layouts
     from graphflops.passes.program import PricedCall
+    from graphflops.tensor import TensorType
 
 
 def operand_copies(call: PricedCall, layouts: Layouts) -> Mapping[str, Dim]:
@@ -31,7 +30,7 @@ def operand_copies(call: PricedCall, layouts: Layouts) -> Mapping[str, Dim]:
         }
     if operator.kind != "product" or operator.name not in ("linear", "matmul"):
         return {}
-    operands = [_tensor(call, name, layouts) for name in ("a", "b")]
+    operands = [layouts.operand(call.node.arguments(), name) for name in ("a", "b")]
     if operator.name == "linear":
         operands = [operands[0], ""]
     a, b = operands
@@ -76,9 +75,3 @@ def _broadcast(own: Sequence[Dim], other: Sequence[Dim]) -> tuple[Dim, ...]:
 
 def _bytes(shape: Sequence[Dim], like: TensorType) -> Dim:
     return prod(shape) * like.dtype.bits // 8
-
-
-def _tensor(call: PricedCall, argument: str, layouts: Layouts) -> str:
-    value = call.node.arguments().get(argument)
-    is_tensor = isinstance(value, Ref) and isinstance(layouts.values.get(value.name), TensorType)
-    return value.name if isinstance(value, Ref) and is_tensor else ""

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
 _RESERVED = {"lstm": 5, "gru": 6}  # units that one layer reserves, by cell
 _LAYER_BYTES = 2**23
-_TRAIN, _BIDIRECTIONAL, _BATCH_FIRST, _STEPS = (
-    "#6",
-    "#7",
-    "#8",
-    3,
-)  # arguments by place; axes of a padded sequence
+_LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # arguments by place
+_SEQUENCE_AXES = 3  # of padded sequences
+_HALF = 16  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +47,23 @@ class Recurrent:
         if reserved is None:
             return None
         out = values.get(call.node.outputs[0] or "")
-        if not isinstance(out, TensorType) or out.rank != _STEPS:
+        if not isinstance(out, TensorType) or out.rank != _SEQUENCE_AXES:
             return None
-        arguments = call.node.arguments()
-        layers, directions = arguments.get("#4"), 2 if arguments.get(_BIDIRECTIONAL) is True else 1
+        arguments, tensors = call.node.arguments(), [values[each] for each in call.tensors(values)]
+        layers, directions = arguments.get(_LAYERS), 2 if arguments.get(_BIDIRECTIONAL) is True else 1
         if not isinstance(layers, int):
             return None
-        states = 2 if name == "lstm" else 1
-        weights = [values[weight] for weight in call.tensors(values)[1 + states :]]
+        is_batch_first, states = arguments.get(_BATCH_FIRST) is True, 2 if name == "lstm" else 1
+        x, weights = tensors[0], tensors[1 + states :]
         copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
         unit = ceil_div(out.nbytes, directions)
         kept = unit * directions * (layers * reserved + layers - 1) if arguments.get(_TRAIN) is True else 0
-        products = 15 if directions > 1 else 6 + (layers > 1)  # units
-        products += arguments.get(_BATCH_FIRST) is True
-        x, workspace = (
-            values[call.tensors(values)[0]],
-            unit * products + copied + layers * directions * _LAYER_BYTES,
-        )
-        turned = out.like().nbytes if arguments.get(_BATCH_FIRST) is True else 0
+        products = (15 if directions > 1 else 6 + (layers > 1)) + is_batch_first  # units
+        workspace = unit * products + copied + layers * directions * _LAYER_BYTES
+        transposed = out.like().nbytes if is_batch_first else 0
         unwanted = x.like().nbytes if isinstance(x, TensorType) and not x.requires_grad else 0
         return Recurrent(
-            kept + (copied if out.dtype.bits == 16 else 0),
-            workspace,
-            workspace + unwanted + dim_max(0, turned - copied),
+            reserve=kept + (copied if out.dtype.bits == _HALF else 0),
+            workspace=workspace,
+            backward=workspace + unwanted + dim_max(0, transposed - copied),
         )

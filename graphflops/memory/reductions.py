@@ -11,16 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
-from graphflops.memory.strides import at_some_size, row_major
+from graphflops.memory.strides import row_major, size_hint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _WARP, _MOST_THREADS = 32, 512
-_VECTOR, _VECTOR_FROM = (
-    4,
-    128,
-)  # values that a thread loads at once; elements from which a whole tensor is read so
+_VECTOR = 4  # values that a thread loads at once
+_VECTOR_FROM = 128  # elements from which a whole tensor is read so
 _FEWEST_VALUES, _MOST_VALUES = 16, 256  # that a thread reduces, where blocks share a result
 MULTIPROCESSORS, THREADS_EACH = 132, 2048  # of an H200; others have about as many
 _SEMAPHORE_BYTES = 4  # of each group of blocks that share results
@@ -47,7 +45,9 @@ def reduction_buffers(
     if not reduced:
         return ()
     results, values = prod(axis.size for axis in kept), prod(axis.size for axis in reduced)
-    is_inner = not kept or _number(reduced[0].stride) < _number(kept[0].stride)
+    if results == 0:
+        return ()
+    is_inner = not kept or size_hint(reduced[0].stride) < size_hint(kept[0].stride)
     vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
     is_whole = (
         not kept and len(reduced) == 1 and reduced[0].stride == 1 and not _is_at_most(values, _VECTOR_FROM)
@@ -87,7 +87,7 @@ def _merged(
         for axis, size in enumerate(shape)
         if size != 1
     ][::-1]
-    reduced = sorted((axis for axis in found if axis.result == 0), key=lambda axis: _number(axis.stride))
+    reduced = sorted((axis for axis in found if axis.result == 0), key=lambda axis: size_hint(axis.stride))
     return _joined(reduced), _joined([axis for axis in found if axis.result != 0])
 
 
@@ -126,7 +126,3 @@ def _power_of_two(size: Dim, most: int) -> int:
 
 def _is_at_most(size: Dim, limit: int, unknown: bool = False) -> bool:
     return size <= limit if isinstance(size, int) else unknown
-
-
-def _number(size: Dim) -> int:
-    return size if isinstance(size, int) else at_some_size(size)

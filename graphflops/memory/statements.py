@@ -26,9 +26,8 @@ _ASSIGNMENT = re.compile(
 )
 _STATEMENT_WORDS = ("return", "if", "elif", "for", "while", "with", "assert", "del", "raise", "yield")
 _FIRST_ARGUMENT = re.compile(r"[^=(]*=\s*[\w.]+(?:\[\w+\])?\(\s*(?:\w+\s*=\s*)?(\w+)\s*[,)]")
-_CONDITION = re.compile(
-    r"^(?:for|while|if|elif|else|with)\b.*?:\s+(?=[A-Za-z_]\w*\s*=(?!=))"
-)  # before a statement on its line
+# What stands before a statement on its line.
+_CONDITION = re.compile(r"^(?:for|while|if|elif|else|with)\b.*?:\s+(?=[A-Za-z_]\w*\s*=(?!=))")
 _CALLEE = re.compile(r"[^=]*=\s*([\w.]+)\(")
 _METHOD = re.compile(r"([A-Za-z_]\w*)\.\w+\([^()]*\)?$")
 _EXPRESSION = re.compile(r"([A-Za-z_]\w*)\..*\)(?:\.\w+)?$")
@@ -42,6 +41,7 @@ _COLLECTING = re.compile(r"\w+, (?!last_)\w*att\w* = \w*(?:layer|block)\w*\(")
 _NO_VARIABLES = ("self", "torch", "nn", "F")
 _WEIGHTS = re.compile(r"attn|attention|prob|weight")
 JOINED = re.compile(r"(?:cat|concat|stack|hstack|vstack)\(\s*(\w)")
+# By kind of operator; a view has many names (`x.T`), so any attribute counts.
 _SYMBOLS = {
     "elementwise": ("+", "-", "*", "/"),
     "comparison": ("=", "<", ">"),
@@ -50,10 +50,9 @@ _SYMBOLS = {
     "view": ("[", "."),
     "gather": ("[",),
     "cast": (".to(", ".float(", ".half(", ".bfloat16(", ".double(", ".type", ".long(", ".int(", ".bool("),
-}  # by kind of operator; a view has many names (`x.T`), so any attribute counts
-PASSED_THROUGH = frozenset(
-    {"softmax", "dropout"}
-)  # kinds of modules whose result takes the place of their operand
+}
+# Kinds of modules whose result takes the place of their operand.
+PASSED_THROUGH = frozenset({"softmax", "dropout"})
 BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 _MOST_FRAMES = 200  # of one call: deeper code is cut

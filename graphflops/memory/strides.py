@@ -10,10 +10,10 @@ from graphflops.dims import evaluate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.dims import Dim, Expr
+    from graphflops.dims import Dim
 
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
-_SOME_SIZE = 97  # used for any open size when strides are compared
+_FALLBACK = 97  # of an open size where strides are compared
 
 
 def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strides:
@@ -35,14 +35,16 @@ def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
 
 
 def order_of(strides: Strides) -> list[int]:
-    """The axes from outermost to innermost; open sizes are compared at some size."""
-    numbers = [stride if isinstance(stride, int) else at_some_size(stride) for stride in strides]
+    """The axes from outermost to innermost; open sizes are compared by their hints."""
+    numbers = [size_hint(stride) for stride in strides]
     return sorted(range(len(strides)), key=lambda axis: -numbers[axis])
 
 
-def at_some_size(size: Expr) -> int:
-    """The value of a formula with one number for all open sizes."""
-    return evaluate(size, dict.fromkeys(size.symbols, _SOME_SIZE)) or 0
+def size_hint(size: Dim, fallback: int = _FALLBACK) -> int:
+    """A number for a size: of a formula its value where all open sizes are `fallback`."""
+    if isinstance(size, int):
+        return size
+    return evaluate(size, dict.fromkeys(size.symbols, fallback)) or fallback
 
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:

@@ -107,7 +107,7 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
     return TextTable(
         ("phase", *(quantity.head for quantity in _WHOLE), "peak memory", *["time"] * bool(report.device)),
         [
-            Entry([name, *_phase(totals, numbers, leasts[name])], path=name)
+            Entry([name, *_phase(totals, numbers, leasts[name], has_time=bool(report.device))], path=name)
             for name, totals in parts.items()
             if totals is not None
         ],
@@ -126,11 +126,11 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
     yield TextTable(("held", "what", "where", "bytes"), held, 3, peak)
 
 
-def _phase(totals: Totals, numbers: Numbers, least: str) -> list[str]:
+def _phase(totals: Totals, numbers: Numbers, least: str, *, has_time: bool) -> list[str]:
     held = f"{least}{numbers.memory(totals.peak_bytes)}" if totals.peak_bytes != 0 else ""
     amounts = (numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in _WHOLE)
-    time = [] if totals.time is None else [f"{least}{seconds(totals.time.seconds)}"]
-    return [*(f"{least}{amount}" for amount in amounts), held, *time]
+    time = "" if totals.time is None else f"{least}{seconds(totals.time.seconds)}"
+    return [*(f"{least}{amount}" for amount in amounts), held, *[time] * has_time]
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None) -> TextTable:

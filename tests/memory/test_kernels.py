@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import graphflops
+from graphflops.dims import symbol
 from graphflops.memory.reductions import column_sum_buffers, reduction_bytes
 
 HEADER = 147  # bytes of cuDNN's own at most, which are not predicted
@@ -119,6 +120,10 @@ def test_reductions_need_the_buffer_measured(
     shape: tuple[int, ...], strides: tuple[int, ...], axes: set[int], measured: int
 ) -> None:
     assert reduction_bytes(shape, strides, axes, 4) == measured
+
+
+def test_a_reduction_without_results_needs_no_buffer() -> None:
+    assert reduction_bytes((0, 1000 * symbol("s")), (1000 * symbol("s"), 1), {1}, 4) == 0
 
 
 def test_an_activation_in_place_keeps_its_input_for_the_gradient() -> None:

@@ -116,3 +116,16 @@ def test_an_open_axis_is_split_and_merged_by_the_sizes_that_go_into_it() -> None
     assert (
         regrouped((batch, 12, 64), (12 * 64 * 5, 64, 1), (12 * batch, 64)) is None
     )  # gaps between batch entries
+
+
+def test_a_conversion_lies_as_its_operand_not_as_the_tensor_whose_type_it_takes() -> None:
+    """`type_as` reads only the element type of its second operand, here of more axes than the result has."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+            return x.t().type_as(like).reshape(-1)
+
+    x, like = torch.randn(64, 32), torch.randn(1, 2, 3, dtype=torch.float64)
+    program = torch.export.export(Net(), (x, like))
+    inputs, converted = x.nbytes + like.nbytes, 64 * 32 * 8
+    assert analyze(program, execution="eager").totals.peak_bytes == inputs + 2 * converted

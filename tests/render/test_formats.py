@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,10 @@ def test_listing() -> None:
     rows = [dict(zip(listing.heads, row, strict=True)) for row in listing.rows]
     assert json.loads(render(listing, "json")) == rows
     assert "| =1\\|2 | \\\\x1b\\[0m |" in render(listing, "markdown")
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "html"])
+def test_a_training_step_without_a_time_has_an_empty_cell(form: str) -> None:
+    """A saved report may name a device and hold no time."""
+    report = replace(training(decoder(2)), device="h200")
+    assert "step" in render(report, form)
