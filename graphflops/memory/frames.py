@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from graphflops.graph import Node
 
 
+_PASSING = frozenset(
+    {"cast", "dropout"}
+)  # kinds of calls that probabilities go through as they are, or scaled
 _MOST_ALIKE = 8  # variables of a function that one operator has made
 
 
@@ -89,11 +92,12 @@ class _References:
         for place, node in enumerate(self.nodes):
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
-            self.hold_joined(node, place)
-            self.hold_cached(node)
+            if joins(node):
+                self.hold_joined(node, place)
             self.hold_mask_arguments()
             self.hold_locals(node, lines)
-            if node.operator.kind == "softmax" or self.keeps_distribution(node):
+            kind = node.operator.kind
+            if kind == "softmax" or (kind in _PASSING and self.reads_distribution(node)):
                 self.distributions.update(name for name in node.outputs if name is not None)
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
@@ -208,7 +212,7 @@ class _References:
         read = {
             self.memory_of[value]
             for place in places
-            for value in self.nodes[place].reads()
+            for value in self.reads[self.nodes[place].name]
             if value not in made and value in self.memory_of
         }
         if read and held.isdisjoint(read):
@@ -259,19 +263,19 @@ class _References:
         return ()
 
     def hold_joined(self, node: Node, place: int) -> None:
-        """What a variable's list holds that a call joins lives as long as the variable."""
-        joins = node.operator.name in ("cat", "stack") and self.frames
-        if joins and JOINED.search(self.frames[-1].line.text):
-            self.frames[-1].variables[f"#{place}"] = tuple(value for _, value in node.uses())
+        """What a variable's list holds that a call joins lives as long as the variable.
 
-    def hold_cached(self, node: Node) -> None:
-        """A cache of keys and values begins empty; what is joined to it lives as long as the program that has the cache."""
-        if node.operator.name == "cat" and any(self.is_empty(value) for value in node.reads()):
+        A cache of keys and values begins empty; what is joined to it lives as long as the program that has the cache.
+        """
+        read = self.reads[node.name]
+        if self.frames and JOINED.search(self.frames[-1].line.text):
+            self.frames[-1].variables[f"#{place}"] = read
+        if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
             self.hold([name for name in node.outputs if name is not None], len(self.nodes) - 1)
 
-    def keeps_distribution(self, node: Node) -> bool:
-        """Whether probabilities go through a call as they are, or scaled."""
-        return node.operator.kind in ("cast", "dropout") and not self.distributions.isdisjoint(node.reads())
+    def reads_distribution(self, node: Node) -> bool:
+        """Whether a call reads probabilities."""
+        return not self.distributions.isdisjoint(self.reads[node.name])
 
     def hold_mask_arguments(self) -> None:
         """`create_causal_mask(**mask_kwargs)`: the dictionary holds the hidden states until the function returns."""
@@ -286,12 +290,12 @@ class _References:
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
         read = [self.memory_of.get(value, value) for value in self.reads[node.name]]
-        if node.operator.kind not in PASSED_THROUGH:
-            for frame in self.frames[:-1]:
-                if frame.hidden:
-                    frame.locals.update(
-                        value for value in read if value in frame.hidden and joins(self.makers[value])
-                    )
+        callers = [frame for frame in self.frames[:-1] if frame.hidden]
+        if callers and node.operator.kind not in PASSED_THROUGH:
+            for frame in callers:
+                frame.locals.update(
+                    value for value in read if value in frame.hidden and joins(self.makers[value])
+                )
         if not self.frames or not lines or is_spelled(node, lines[-1].text):
             return
         frame = self.frames[-1]
@@ -300,7 +304,7 @@ class _References:
             frame.locals.update(inside)
         if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
             makers = [maker for value in inside if has_dtype(maker := self.makers[value])]
-            self.hold([value for maker in makers for value in maker.reads()], frame.last)
+            self.hold([value for maker in makers for value in self.reads[maker.name]], frame.last)
         self.overwrite(frame, node)
         made = [name for name in node.outputs if name is not None]
         frame.hidden.update(made)
@@ -333,7 +337,9 @@ class _References:
         made = {
             name: place for place, node in enumerate(self.nodes) for name in node.outputs if name is not None
         }
-        used = [self.reads[node.name] for node in self.nodes]
+        used = [
+            [(made[value], value) for value in self.reads[node.name] if value in made] for node in self.nodes
+        ]
         for first, last in self.modules:
-            for place in range(first, last + 1):
-                self.hold([value for value in used[place] if made.get(value, first) < first], last)
+            given = [value for read in used[first : last + 1] for place, value in read if place < first]
+            self.hold(given, last)

@@ -10,11 +10,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.exporters.sources import module_path
+from graphflops.ops import operator
 from graphflops.tensor import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from graphflops.graph import Node
 
 _LINE = re.compile(
@@ -70,18 +69,24 @@ class CodeLine(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
-    """The lines of a call stack as an export records it, outermost first."""
-    modules = [module_path(entry.split(",")[1]) for entry in module_stack.split(";") if entry.count(",") > 1]
-    return tuple(_with_modules(python_stack, modules))
+    """The lines of a call stack as an export records it, outermost first.
 
-
-def _with_modules(python_stack: str, modules: Sequence[str]) -> Iterator[CodeLine]:
-    """Each forward in a stack is that of the next module; further ones are inherited by the last."""
-    depth = -1
+    Each forward in a stack is that of the next module; further ones are inherited by the last.
+    """
+    found = [_module(entry) for entry in module_stack.split(";")]
+    modules = [path for path in found if path is not None] or [""]
+    depth, last = -1, len(modules) - 1
+    lines: list[CodeLine] = []
     for file, number, function, text in _frames(python_stack):
-        depth += function == "forward"
-        module = modules[max(0, min(depth, len(modules) - 1))] if modules else ""
-        yield CodeLine(file, function, number, text, module)
+        depth += function == "forward" and depth < last
+        lines.append(CodeLine(file, function, number, text, modules[max(0, depth)]))
+    return tuple(lines)
+
+
+@lru_cache(maxsize=4096)
+def _module(entry: str) -> str | None:
+    """The path of a module as an entry of a stack records it; None for an entry without one."""
+    return module_path(entry.split(",")[1]) if entry.count(",") > 1 else None
 
 
 @lru_cache(maxsize=1024)
@@ -117,6 +122,7 @@ def _outside_brackets(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=4096)
 def receiver(text: str) -> str:
     """The variable whose method a line calls, where the line is the first of an expression of several: `x.view(...)`.
 
@@ -128,6 +134,7 @@ def receiver(text: str) -> str:
     return match[1] if match and match[1] not in _NO_VARIABLES else ""
 
 
+@lru_cache(maxsize=4096)
 def chained_name(text: str, name: str) -> tuple[str, ...]:
     """The variable that an expression in lines of its own is taken to be assigned to: the one that it begins with.
 
@@ -140,6 +147,7 @@ def chained_name(text: str, name: str) -> tuple[str, ...]:
     return (match[1],) if match and is_whole and match[1] not in _NO_VARIABLES else ()
 
 
+@lru_cache(maxsize=4096)
 def takes_first(text: str) -> bool:
     """Whether a statement takes the first of several results: `x.max(dim=1).values`."""
     return _FIELD.search(text) is not None
@@ -150,12 +158,14 @@ def is_same_variable(key: str, name: str) -> bool:
     return key == name or (key.startswith("self.") and name.startswith(key[len("self.") :]))
 
 
+@lru_cache(maxsize=4096)
 def calls_variable(text: str) -> bool:
     """Whether a statement calls what a variable holds, as that of a loop over modules does."""
     match = _CALLEE.match(text)
     return match is not None and "." not in match[1]
 
 
+@lru_cache(maxsize=4096)
 def dictionary_of_mask(text: str) -> str:
     """The dictionary of the arguments that a mask is made from; "" where a line makes none from one."""
     match = _MASK_OF_DICTIONARY.search(text)
@@ -167,6 +177,7 @@ def is_weights(name: str) -> bool:
     return bool(_WEIGHTS.search(name))
 
 
+@lru_cache(maxsize=4096)
 def collects_results(text: str) -> bool:
     """Whether a statement of a loop takes the attention weights of each layer beside its result: a list gets all of both."""
     return _COLLECTING.match(text) is not None
@@ -186,10 +197,13 @@ def has_dtype(node: Node) -> bool:
 
 def is_spelled(node: Node, text: str) -> bool:
     """Whether a line of code names the operator of a call, or has its symbol."""
-    operator = node.operator
-    return operator.word.strip("_") in text or any(
-        symbol in text for symbol in _SYMBOLS.get(operator.kind, ())
-    )
+    return _is_spelled(node.op, text)
+
+
+@lru_cache(maxsize=4096)
+def _is_spelled(op: str, text: str) -> bool:
+    found = operator(op)
+    return found.word.strip("_") in text or any(symbol in text for symbol in _SYMBOLS.get(found.kind, ()))
 
 
 def is_next_turn(caller: CodeLine, before: str, now: CodeLine) -> bool:
