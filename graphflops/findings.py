@@ -25,6 +25,7 @@ class Finding:
     message: one sentence that names the values or calls concerned; fix: what to do, one sentence.
     node, op, module, source: the call it is about, as in a report's row; "" for the whole model.
     flops, bytes: what it costs in one run; 0 where nothing is wasted, None where that is not known.
+    seconds: what the fix saves of a run on a device, in findings about time.
     """
 
     code: str
@@ -38,6 +39,7 @@ class Finding:
     source: str = ""
     flops: Dim | None = 0
     bytes: Dim | None = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class ModelFindings:
     values: the sizes at which its costs are given as numbers. assumed: those of them that are assumed, by the names that
     people read. names: these names of all sizes.
     limits: every limit that a check compared, those that hold too.
-    whole: FLOPs and bytes of the model; the costs of findings are shares of them.
+    whole: FLOPs and bytes of the model; the costs of findings are shares of them. seconds: of a run, where it is predicted.
     """
 
     model: str
@@ -83,6 +85,7 @@ class ModelFindings:
     names: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[LimitResult, ...] = ()
     whole: tuple[Dim, Dim] = (0, 0)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops import units
-from graphflops.attention.kernel import last_refusal
+from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.devices import complete, device
 from graphflops.docstrings import docstring
 from graphflops.errors import FileError, OptionError, shown
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 _ALIGNED = 8
-_LEAST_SHARE = 0.002  # of the program's time that a finding saves
-_LAUNCH_SHARE = 0.3
+_LEAST_SHARE = 0.01  # of the program's time that a finding saves
+_NOTABLE_SHARE = 0.05  # from which on a finding is a warning
+_LAUNCH_SHARE = 0.1
 _COPY_RATE = 0.7  # of the memory's bandwidth that a copy reaches
 _NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
 _HALF = ("bfloat16", "float16")
@@ -41,11 +42,12 @@ _MOVING = ("movement", "view", "identity")
 
 
 class Waste(NamedTuple):
-    """One call that takes longer than it must. seconds: what the fix saves."""
+    """One call that takes longer than it must. seconds: what the fix saves. fix: where it is not the check's own."""
 
     row: Row | None
     seconds: float
     message: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class SlowCheck:
 
     @property
     def severity(self) -> Severity:
-        """None of what these checks find is wrong."""
+        """The highest of its findings: one that saves little of the time is a note."""
         return "warning"
 
     @property
@@ -113,7 +115,16 @@ class _Program:
             elements, flops = self.size(row.outputs[0].type.numel), self.size(row.cost.matrix_flops)
             if shape and elements and flops:
                 k, n = flops // (2 * elements), shape[-1]
-                yield row, Product(elements // max(n, 1), n, k), row.time.seconds
+                # Where both factors have a batch, one product is as high as the result; else all rows are one product.
+                m = shape[-2] if _is_batched(row) else elements // n
+                yield row, Product(m, n, k, elements // (m * n)), row.time.seconds
+
+    def saved(self, row: Row, dtype: str, now: Product, then: Product) -> float:
+        """What other sizes or another element type save of a product's time: nothing where the CPU is what takes it."""
+        if row.time is None or row.time.bound == "launch":
+            return 0.0
+        before, after = self.seconds(_product(row.matrix_dtype, now)), self.seconds(_product(dtype, then))
+        return row.time.seconds * max(0.0, 1 - after / before)
 
 
 def time_findings(
@@ -138,36 +149,45 @@ def time_findings(
 
 def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple[float, Finding]]:
     """One finding for what equal calls of several layers waste, with their time."""
-    seconds: Counter[tuple[str, str]] = Counter()
-    rows: dict[tuple[str, str], list[Row | None]] = {}
-    for row, wasted, message in check.run(program):
-        key = ("" if row is None else _NUMBERED.sub(r"\1*", row.module), message)
+    seconds: Counter[tuple[str, str, str]] = Counter()
+    rows: dict[tuple[str, str, str], list[Row | None]] = {}
+    for row, wasted, message, fix in check.run(program):
+        key = (_pattern(row), message, fix or check.fix)
         seconds[key] += wasted  # type: ignore[assignment]
         rows.setdefault(key, []).append(row)
     for key, wasted in seconds.items():
-        if wasted / whole < _LEAST_SHARE:
+        share = wasted / whole
+        if share < _LEAST_SHARE:
             continue
         row, count = rows[key][0], len(rows[key])
         times = f" ({count:,} calls)" if count > 1 else ""
-        saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * wasted / whole:.0f} %)"
+        saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * share:.0f} %)"
         text = f"{key[1]}{times}: {saved} could be saved"
         place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
-        yield wasted, Finding(check.code, check.name, "warning", text, check.fix, *place)
+        severity: Severity = "warning" if share >= _NOTABLE_SHARE else "note"
+        yield wasted, Finding(check.code, check.name, severity, text, key[2], *place, seconds=wasted)
+
+
+def _pattern(row: Row | None) -> str:
+    """The module of a call, `*` for the numbers of layers."""
+    return "" if row is None else _NUMBERED.sub(r"\1*", row.module)
 
 
 def _unaligned(program: _Program) -> Iterator[Waste]:
-    """A matrix product in half precision whose rows, columns or inner size is no multiple of 8. Tensor cores load rows of 16
-    bytes; others run at a fraction of the peak: a vocabulary of 50,257 costs about eight times one of 50,304.
+    """A matrix product in half precision whose columns or inner size are no multiple of 8. Tensor cores load rows of 16
+    bytes; others run at a fraction of the peak: a vocabulary of 50,257 costs about eight times one of 50,304. Products of a
+    matrix and a vector do not run on tensor cores.
     """
-    for row, sizes, seconds in program.products():
-        if row.matrix_dtype not in _HALF:
+    of_attention = {name for use in program.report.attentions for name in use.calls}  # see GF271
+    for row, sizes, _ in program.products():
+        if row.matrix_dtype not in _HALF or 1 in (sizes.n, sizes.k) or row.node in of_attention:
             continue
         wide = replace(sizes, n=_up(sizes.n), k=_up(sizes.k))
-        if wide != sizes:
-            padded = program.seconds(_product(row.matrix_dtype, wide))
-            yield Waste(
-                row, seconds - padded, f"a product of n = {sizes.n:,} and k = {sizes.k:,}, not multiples of 8"
-            )
+        named = (("n", sizes.n, wide.n), ("k", sizes.k, wide.k))
+        uneven = [f"{name} = {size:,}" for name, size, up in named if size != up]
+        if uneven:
+            text = f"a product of {' and '.join(uneven)}, no multiple{'s' * (len(uneven) - 1)} of 8"
+            yield Waste(row, program.saved(row, row.matrix_dtype, sizes, wide), text)
 
 
 def _unfused(program: _Program) -> Iterator[Waste]:
@@ -183,7 +203,8 @@ def _unfused(program: _Program) -> Iterator[Waste]:
             fused = fused_seconds(use, row.matrix_dtype or "float32", program.report, program.device)
             why = last_refusal(use.kernel_reason)
             reason = f", because {why}" if why else ""
-            yield Waste(row, own - fused, f"attention runs unfused, its scores in memory{reason}")
+            text = f"attention runs unfused, its scores in memory{reason}"
+            yield Waste(row, own - fused, text, remedy(why))
 
 
 def _float32_products(program: _Program) -> Iterator[Waste]:
@@ -195,9 +216,9 @@ def _float32_products(program: _Program) -> Iterator[Waste]:
         work[row.matrix_dtype] += program.size(row.cost.matrix_flops)
     if not any(work[name] > work["float32"] for name in _HALF):
         return
-    for row, sizes, seconds in program.products():
+    for row, sizes, _ in program.products():
         if row.matrix_dtype == "float32":
-            saved = seconds - program.seconds(_product("bfloat16", sizes))
+            saved = program.saved(row, "bfloat16", sizes, sizes)
             yield Waste(row, saved, "a product in float32 among others in half precision")
 
 
@@ -229,26 +250,33 @@ def _copies(calls: Sequence[Row], makers: Mapping[str, Row]) -> list[Row]:
 
 
 def _converted_layouts(program: _Program) -> Iterator[Waste]:
-    """Convolutions in half precision on images in row-major order: each converts its operands to channels-last for tensor
-    cores and its result back.
+    """Convolutions on images in row-major order that convert their operands to channels-last for tensor cores, and their
+    results back.
     """
     for row in program.report.rows:
-        is_image = (
-            row.time is not None and row.time.kernel.startswith("copy") and "convolution" in row.time.kernel
-        )
-        if is_image and row.inputs and row.outputs:
+        if row.time is None or row.time.bound == "launch" or not row.inputs or not row.outputs:
+            continue
+        if row.time.kernel.startswith("copy") and "convolution" in row.time.kernel:
             nbytes = program.size(row.inputs[0].type.nbytes) + program.size(row.outputs[0].type.nbytes)
             yield Waste(row, program.moving(2 * nbytes), "a convolution converts its layout and back")
 
 
 def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
-    """A program whose kernels finish faster than the CPU launches them, so that the GPU waits."""
+    """A program whose kernels finish faster than the CPU launches them, so that the GPU waits. The module that waits longest
+    is named.
+    """
     time = program.report.totals.time
     if time is None or time.shares.get("launch", 0.0) < _LAUNCH_SHARE:
         return
-    saved = time.seconds - program.graph_seconds()
-    if saved > 0:
-        yield Waste(None, saved, "the GPU waits for the CPU to launch kernels")
+    launching: Counter[str] = Counter()
+    for row in program.report.rows:
+        if row.time is not None and row.time.bound == "launch":
+            launching[_pattern(row)] += row.time.seconds  # type: ignore[assignment]
+    module, most = max(launching.items(), key=lambda item: item[1], default=("", 0.0))
+    place = f", {100 * most / sum(launching.values()):.0f} % of it in {module}" if module else ""
+    yield Waste(
+        None, time.seconds - program.graph_seconds(), f"the GPU waits for the CPU to launch kernels{place}"
+    )
 
 
 def _repeated_products(program: _Program) -> Iterator[Waste]:
@@ -311,7 +339,9 @@ def audited(
     whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
     times = time_findings(report, complete(device(on[0])), frozenset(codes), graph_seconds)
     return ModelFindings(
-        model, (*found.findings, *times), report.values, report.assumed, report.names, whole=whole
+        *(model, (*found.findings, *times), report.values, report.assumed, report.names),
+        whole=whole,
+        seconds=report.totals.time.seconds if report.totals.time is not None else 0.0,
     )
 
 
@@ -321,13 +351,20 @@ def _is_program_of_torch(path: str) -> bool:
         return file.read(2).lstrip()[:1] in (b"P", b"{")
 
 
+def _is_batched(row: Row) -> bool:
+    """Whether both factors of a product have an axis beside those that are multiplied."""
+    ranks = [named.type.rank for named in row.inputs[-2:]]
+    return len(ranks) > 1 and min(ranks) > 2
+
+
 def _up(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
 def _product(dtype: str, sizes: Product) -> Kernel:
     width, (m, n, k) = int(bytes_of(dtype)), (sizes.m, sizes.n, sizes.k)
-    return Kernel("matmul", dtype, 2 * m * n * k, 0, width * (m * k + n * k), width * m * n, sizes)
+    moved = width * sizes.batch
+    return Kernel("matmul", dtype, 2 * sizes.batch * m * n * k, 0, moved * (m + n) * k, moved * m * n, sizes)
 
 
 SLOW_CHECKS = (
@@ -335,13 +372,19 @@ SLOW_CHECKS = (
     SlowCheck(
         "GF271",
         "unfused-attention",
-        "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys",
+        "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys; "
+        "in ONNX use Attention of opset 23",
         _unfused,
     ),
     SlowCheck(
         "GF272", "float32-product", "run the product in half precision, or under autocast", _float32_products
     ),
-    SlowCheck("GF273", "heads-repeated", "pass enable_gqa=True instead of repeating heads", _repeated_heads),
+    SlowCheck(
+        "GF273",
+        "heads-repeated",
+        "pass enable_gqa=True instead of repeating heads; in ONNX use Attention of opset 23",
+        _repeated_heads,
+    ),
     SlowCheck(
         "GF274",
         "layout-converted",

@@ -26,9 +26,9 @@ Capability = tuple[int, int]
 HOPPER: Capability = (9, 0)
 
 _REMEDIES = {
-    "4 axes": "give it operands of 4 axes: batch, heads, length, width",
+    "4 axes": "give the attention operands of 4 axes: batch, heads, length, width",
     "the mask is not 1": "call contiguous() on the mask",
-    "is not 1": "call contiguous() on its operands",
+    "is not 1": "call contiguous() on the operands of the attention",
     "enable_gqa": "pass enable_gqa=True",
     "is no multiple of": "pad the heads to a multiple of 8",
 }

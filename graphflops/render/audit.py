@@ -42,11 +42,15 @@ class FindingFold:
 
 
 def folded(findings: Iterable[Finding]) -> list[FindingFold]:
-    """Findings of one code and operator whose modules, calls and sources differ by numbers only are one."""
+    """Findings of one code and operator whose modules, calls and sources differ by numbers only are one.
+
+    A finding about time stands alone: it is of all such calls already, and its message says how long they take.
+    """
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         place = finding.module or finding.node
-        key = (finding.code, finding.severity, finding.op, unnumbered(place), finding.source)
+        timed = finding.message if finding.seconds else ""
+        key = (finding.code, finding.severity, finding.op, unnumbered(place), finding.source, timed)
         groups.setdefault(key, []).append(finding)
     return [FindingFold(tuple(members)) for members in groups.values()]
 
@@ -62,9 +66,9 @@ class Shares:
         return None if quantity is None else evaluate(quantity, self.model.values)
 
     def share(self, findings: Sequence[Finding]) -> float:
-        """The larger of the shares of FLOPs and of bytes; what sorts findings."""
-        sums = self.sums(findings)
-        wholes = (self.flops, self.bytes)
+        """The largest of the shares of FLOPs, of bytes and of time; what sorts findings."""
+        sums = (*self.sums(findings), sum(finding.seconds for finding in findings))
+        wholes = (self.flops, self.bytes, self.model.seconds)
         return max((part or 0) / whole if whole else 0.0 for part, whole in zip(sums, wholes, strict=True))
 
     def sums(self, findings: Sequence[Finding]) -> tuple[int | None, int | None]:
@@ -133,10 +137,10 @@ def markdown(found: Findings, top: int | None) -> Iterator[tuple[str, int]]:
 
 
 def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
-    """The findings by code, the most severe first, then the most expensive."""
-    by_code: dict[tuple[str, str], list[Finding]] = {}
+    """The findings by code and fix, the most severe first, then the most expensive."""
+    by_code: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in model.findings:
-        by_code.setdefault((finding.code, finding.severity), []).append(finding)
+        by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
     return sorted(
         by_code.values(), key=lambda each: (SEVERITIES.index(each[0].severity), -shares.share(each))
     )

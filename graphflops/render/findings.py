@@ -223,6 +223,7 @@ def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
         **{name: safe(getattr(finding, name), 10_000) for name in texts},
         "flops": _quantity(finding.flops, model),
         "bytes": _quantity(finding.bytes, model),
+        "seconds": finding.seconds,
     }
 
 

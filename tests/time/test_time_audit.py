@@ -35,7 +35,7 @@ def test_a_graph_does_not_wait_for_the_cpu() -> None:
 
 
 def test_an_onnx_file_has_both_kinds_of_findings() -> None:
-    found = codes(str(SAMPLES / "gqa_transformer.onnx"), "--device", "h200", "--dim", "sequence=1024")
+    found = codes(str(SAMPLES / "gqa_transformer.onnx"), "--device", "h200", "--dim", "sequence=2048")
     assert {"GF257", "GF271"} <= found  # heads repeated, as bytes; unfused attention, as time
 
 
@@ -55,3 +55,21 @@ def test_an_archive_is_audited_for_a_device() -> None:
     result = CliRunner().invoke(cli.main, ["audit", str(SAMPLES / "gqa_transformer.pt2")])
     assert result.exit_code == 1
     assert "name a device with --device" in result.stderr
+
+
+def test_what_saves_little_is_a_note_and_less_than_a_hundredth_is_not_said() -> None:
+    (model,) = audited(
+        str(SAMPLES / "gqa_transformer.onnx"),
+        "--device",
+        "h200",
+        "--dim",
+        "sequence=2048",
+        "--select",
+        "GF27",
+    )["models"]  # type: ignore[misc]
+    found = {one["code"]: (one["severity"], one["seconds"]) for one in model["findings"]}
+    assert found["GF271"][0] == "warning"
+    assert found["GF273"][0] == "note"
+    assert found["GF271"][1] > found["GF273"][1] > 0
+    small = codes(str(SAMPLES / "gqa_transformer.onnx"), "--device", "h200", "--dim", "sequence=8192")
+    assert "GF273" not in small

@@ -161,3 +161,32 @@ def test_a_mask_that_no_fused_kernel_takes_is_said_with_its_time(tmp_path: Path)
     kernel = sum(row.time.seconds for row in plain.rows if row.time and "attention" in row.op)
     assert float(times[1]) == pytest.approx(own / kernel, rel=0.2)
     assert "contiguous() on the mask" in message
+
+
+def product(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def found_codes(path: str, execution: str = "graph") -> dict[str, str]:
+    arguments = ["audit", path, "--device", "h200", "--execution", execution, "--format", "json"]
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    (model,) = json.loads(result.stdout)["models"]
+    return {one["code"]: one["message"] for one in model["findings"]}
+
+
+def test_a_product_of_matrix_and_vector_is_not_unaligned(tmp_path: Path) -> None:
+    path = exported(tmp_path, Program(product), zeros(64, 4096, 16), zeros(64, 16, 1))
+    assert "GF270" not in found_codes(path)
+
+
+def test_only_sizes_that_are_no_multiple_of_8_are_named(tmp_path: Path) -> None:
+    path = exported(tmp_path, Program(product), zeros(64, 2048, 512), zeros(64, 512, 2045))
+    even = exported(tmp_path, Program(product), zeros(64, 2048, 512), zeros(64, 512, 2048))
+    found = finding(path, "GF270")
+    assert found["message"].startswith("a product of n = 2,045, no multiple of 8: ")
+    assert found["seconds"] == pytest.approx(seconds(path) - seconds(even), rel=0.35)
+
+
+def test_a_product_that_the_cpu_launches_slower_than_it_runs_is_not_unaligned(tmp_path: Path) -> None:
+    path = exported(tmp_path, Program(linear, (130, 126)), zeros(8, 126))
+    assert {"GF270", "GF275"} & {*found_codes(path, "eager")} == {"GF275"}
