@@ -25,9 +25,13 @@ _BYTES_PER_CYCLE = (
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
 _OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
+# Kernels whose blocks wait for memory one load after the other, while others of the multiprocessor go on.
+_LATENCY_BESIDE = frozenset({"batch_norm"})
 _MOST_PLACES = 256  # of an axis that are looked at
 _FEW_ELEMENTS = 256
 _SHORTEST = 0.5  # of the floor, where there is one element
+# Few elements with a conversion: a thread loads up to four one after the other, each for a share of the floor.
+_ONE_WAVE, _THREADS, _IN_TURN, _FIRST_TURN, _FURTHER_TURN = 4096, 128, 4, 0.7, 0.29
 _LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
@@ -52,27 +56,44 @@ def seconds(
     elements = _elements(kernel, width, rates) / cycles
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
     work = computed / (rates.get("work", _UNLIMITED) * cycles)
-    rows = wait = 0.0
-    if isinstance(kernel.sizes, Rows):
-        rows = (
-            kernel.sizes.rows * _warps(kernel) * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
-        )
-        columns = kernel.sizes.columns
-        if kernel.family == "reduction" and not kernel.variant:  # several blocks share a longer row
-            columns = min(columns, _LONGEST)
-        wait = columns * rates.get("column", 0.0) * 1e-9
-    elif isinstance(kernel.sizes, Convolution) and "position" in rates:
-        wait = prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
-    elif isinstance(kernel.sizes, Convolution) and kernel.sizes.phase == "weight_gradient":
+    rows, wait = _rows_and_wait(kernel, rates, device)
+    if (
+        isinstance(kernel.sizes, Convolution)
+        and "position" not in rates
+        and kernel.sizes.phase == "weight_gradient"
+    ):
         work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
-    longest = sum(limit**_MIX for limit in (traffic, elements, work, rows)) ** (1 / _MIX)
-    return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait), traffic
+    beside = 0.0
+    if kernel.variant in _LATENCY_BESIDE:
+        beside, wait = (
+            wait * (2 - cached / max(moved, 1)),
+            0.0,
+        )  # the memory answers half as fast as the cache
+    longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
+    return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
+
+
+def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -> tuple[float, float]:
+    """Seconds that starting all rows takes, and what a thread does one after the other."""
+    if isinstance(kernel.sizes, Convolution) and "position" in rates:
+        return 0.0, prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
+    if not isinstance(kernel.sizes, Rows):
+        return 0.0, 0.0
+    warps = kernel.sizes.rows * _warps(kernel)
+    columns = kernel.sizes.columns
+    if kernel.family == "reduction" and not kernel.variant:  # several blocks share a longer row
+        columns = min(columns, _LONGEST)
+    started = warps * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
+    return started, columns * rates.get("column", 0.0) * 1e-9
 
 
 def _floor(kernel: Kernel, rates: Mapping[str, float]) -> float:
     """Seconds of the shortest kernel; one of few elements computes few addresses."""
     share = 1.0
-    if isinstance(kernel.sizes, Strided):
+    if isinstance(kernel.sizes, Strided) and kernel.sizes.has_casts and kernel.sizes.elements <= _ONE_WAVE:
+        turns = min(_IN_TURN, -(-kernel.sizes.elements // _THREADS))
+        share = _FIRST_TURN + _FURTHER_TURN * (turns - 1)
+    elif isinstance(kernel.sizes, Strided):
         share = min(1.0, _SHORTEST + (1 - _SHORTEST) * kernel.sizes.elements / _FEW_ELEMENTS)
     return rates["floor"] * share * 1e-6
 

@@ -53,6 +53,7 @@ def microseconds(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]
         (lambda x: x.softmax(1), [(1, 1000, 16)], 15.2),
         (lambda x: x.mean((2, 3)), [(8, 1280, 7, 7)], 4.5),
         (lambda x, y: x * y, [(16, 784, 480), (16, 1, 480)], 14.4),  # broadcast
+        (lambda x: x.sum((0, 2, 3)), [(8, 256, 14, 14)], 8.8),  # planes of several images
         (lambda x, y: x.transpose(1, 2) + y, [(16, 768, 196), (16, 196, 768)], 14.8),  # transposed
     ],
 )
@@ -134,3 +135,20 @@ def test_transposed_convolutions_are_gradients_of_convolutions(
         lambda x, w: functional.conv_transpose2d(x, w, stride=stride, padding=padding), image, weight
     )
     assert found == pytest.approx(measured, rel=0.35)
+
+
+def test_rows_are_added_by_atomic_additions() -> None:
+    """Measured: 15.9 us for 33,373 rows of 64 in float32, beside the copy of the 64 rows that they are added to."""
+    index = torch.zeros(33_373, dtype=torch.int64)
+    added = Call(lambda x, y, i: x.index_add(0, i, y))
+    program = graphflops.capture(added, (torch.zeros(64, 64), torch.zeros(33_373, 64), index))
+    report = graphflops.analyze(program, device="h200", execution="graph")
+    assert report.totals.time is not None
+    assert report.totals.time.seconds * 1e6 == pytest.approx(15.9 + 1.5, rel=0.25)
+
+
+def test_an_instance_norm_is_the_batch_norm_of_one_image() -> None:
+    """Two images of 8 channels take as long as one of 16 that is normalised with its own moments."""
+    instance = microseconds(lambda x: functional.instance_norm(x), (2, 8, 64, 64))
+    batch = microseconds(lambda x: functional.batch_norm(x, None, None, training=True), (1, 16, 64, 64))
+    assert instance == pytest.approx(batch)

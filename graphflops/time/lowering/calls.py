@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows, Strided
@@ -20,16 +21,18 @@ from graphflops.time.lowering.moved import (
     reduction,
     rows_kernel,
     softmax_kernel,
+    sum_to,
 )
 from graphflops.time.lowering.norms import is_weight_norm, norm, weight_norm
 from graphflops.time.lowering.pooling import pooling
 from graphflops.time.lowering.products import product
 from graphflops.time.lowering.recurrences import recurrent
+from graphflops.time.lowering.scatters import scatter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from graphflops.time.concrete import ConcreteCall
+    from graphflops.time.concrete import ConcreteCall, Tensor
     from graphflops.time.lowering.moved import Lowering
 
 
@@ -104,8 +107,22 @@ def _reduced(call: ConcreteCall) -> list[Kernel]:
     if out is None or not call.operands:
         return []
     x = call.operands[0]
+    kept = _kept_axes(call, x, out)
+    if kept is not None:
+        return [sum_to(x, kept, out.bits)]
     is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
     return [reduction(x, out.numel, is_inner=is_inner, bits=out.bits)]
+
+
+def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
+    """The axes that a reduction leaves; None where its arguments do not tell."""
+    axes = call.arguments.get("axes")
+    named = (axes,) if isinstance(axes, int) else axes
+    if not isinstance(named, tuple) or not all(isinstance(axis, int) for axis in named) or not x.rank:
+        return None
+    reduced = {axis % x.rank for axis in named}
+    kept = [axis for axis in range(x.rank) if axis not in reduced]
+    return kept if prod(x.shape[axis] for axis in kept) == out.numel and reduced else None
 
 
 def _softmax(call: ConcreteCall) -> list[Kernel]:
@@ -198,7 +215,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "creation": _filled,
     "movement": _moved,
     "gather": _gathered,
-    "scatter": of_rows("scatter"),
+    "scatter": scatter,
     "reduction": _reduced,
     "scan": of_rows("scan"),
     "sort": _sorted,

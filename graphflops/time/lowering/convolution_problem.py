@@ -84,11 +84,16 @@ class Problem(NamedTuple):
     def sizes(self, phase: Pass) -> Convolution:
         """As the kernel sees it: a transposed one is the gradient of the convolution from its result to its operand."""
         x, out = (self.out, self.x) if self.transposed else (self.x, self.out)
+        turned = _TURNED.get(phase, phase) if self.transposed else phase
+        is_converted = self.needs_channels_last and not self.is_planar
+        channels = x.shape[1]
+        if turned == "input_gradient" and is_converted and self.groups == 1:
+            channels = _padded(channels)
         return Convolution(
-            *(x.shape[0], x.shape[1], out.shape[1], x.shape[2:], out.shape[2:], self.weight.shape[2:]),
+            *(x.shape[0], channels, out.shape[1], x.shape[2:], out.shape[2:], self.weight.shape[2:]),
             groups=self.groups,
-            channels_last=self.is_channels_last or (self.needs_channels_last and not self.is_planar),
-            phase=_TURNED.get(phase, phase) if self.transposed else phase,
+            channels_last=self.is_channels_last or is_converted,
+            phase=turned,
         )
 
     def kernel(self, phase: Pass, flops: int, reads: tuple[Tensor, ...], writes: Tensor) -> Kernel:
@@ -118,13 +123,18 @@ class Problem(NamedTuple):
             return []
         channels = tensor.shape[1]
         is_padded = self.groups == 1 and tensor is not self.out
-        padded = -(-channels // _ALIGNED) * _ALIGNED if is_padded else channels
+        padded = _padded(channels) if is_padded else channels
         written = tensor.full_bytes * padded // max(channels, 1)
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
         pixels = prod(tensor.shape[2:])
         tiles = Rows(tensor.shape[0] * -(-channels // _TILE) * -(-pixels // _TILE), 1)
         moved = Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, tiles, variant="channels_last")
         return [*zeros, moved]
+
+
+def _padded(channels: int) -> int:
+    """Channels with the zeros that tensor cores need."""
+    return -(-channels // _ALIGNED) * _ALIGNED
 
 
 def problem_of(call: ConcreteCall) -> Problem | None:

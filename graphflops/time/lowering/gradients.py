@@ -25,6 +25,7 @@ from graphflops.time.lowering.norms import is_weight_norm, norm_backward, weight
 from graphflops.time.lowering.pooling import pooling_backward
 from graphflops.time.lowering.products import product_backward
 from graphflops.time.lowering.recurrences import recurrent_backward
+from graphflops.time.lowering.scatters import added_rows, scattered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,8 +191,9 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
             "sort", "int64", 0, 0, width, width, Rows(1, indices), variant=f"{call.operator.name}_indices"
         )
         return [fill(table), order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
-    added = Kernel("scatter", table.dtype, 0, out.numel, *moved, variant=call.operator.name)
-    return [fill(table), added]
+    if call.operator.name == "gather":
+        return [fill(table), scattered(table, out.numel, "scatter_add")]
+    return [fill(table), added_rows(table, out.numel)]
 
 
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:

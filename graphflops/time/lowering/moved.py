@@ -73,15 +73,15 @@ def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int 
     )
 
 
-def sum_to(tensor: Tensor, kept: Sequence[int]) -> Kernel:
-    """The sum of a tensor over all axes but `kept`. Which axis lies innermost decides how blocks are laid out."""
+def sum_to(tensor: Tensor, kept: Sequence[int], bits: int | None = None) -> Kernel:
+    """Reduces a tensor over all axes but `kept`. Which axis lies innermost decides how blocks are laid out."""
     results = prod(tensor.shape[axis] for axis in kept)
     reduced = [axis for axis in range(tensor.rank) if axis not in kept and tensor.shape[axis] > 1]
     steps = tensor.strides
     wide = [axis for axis in kept if tensor.shape[axis] > 1]
     if not reduced or not wide or min(steps[axis] for axis in wide) < min(steps[axis] for axis in reduced):
-        return reduction(tensor, results, is_inner=False)
-    inner = reduction(tensor, results)
+        return reduction(tensor, results, is_inner=not wide or not reduced, bits=bits)
+    inner = reduction(tensor, results, bits=bits)
     is_planes = max(steps[axis] for axis in reduced) > max(steps[axis] for axis in wide)
     return replace(inner, variant=PLANES) if is_planes else inner
 

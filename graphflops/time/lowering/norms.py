@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.memory.strides import row_major
 from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.moved import copy, elementwise
 
@@ -16,6 +17,8 @@ _HALF = 16  # bits
 _MANY_ROWS = 65536  # as layer_norm_kernel.cu of ATen chooses
 _FEW_COLUMNS = 2112
 _ROWS_OF_A_PART = 32
+_WARP = 32  # pixels
+_SHARED = 2  # images of a block
 _VECTOR = 4  # elements that the fast kernels load at a time
 
 
@@ -26,9 +29,12 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         return []
     name = call.operator.name
     if name in ("group_norm", "native_group_norm"):
+        in_order = [] if x.is_contiguous else [copy(x)]
         moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
         applied = _with_factors(x, x.full_bytes, 2, 2)
-        return [moments, elementwise(x, 0, 0), applied]
+        return [*in_order, moments, elementwise(x, 0, 0), applied]
+    if name == "instance_norm":
+        return _instance_norm(call, x)
     if name == "batch_norm" and call.arguments.get("training") is not True:
         return _applied_batch_norm(call, x)
     if name == "batch_norm":
@@ -58,6 +64,21 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
     ]
 
 
+def _instance_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """The batch norm of one image whose channels are those of all images; weight and bias are repeated for these."""
+    in_order = [] if x.is_contiguous else [copy(x)]
+    joined = _joined(x)
+    given = [each for each in (call.operand("weight"), call.operand("bias")) if each is not None]
+    repeats = [elementwise(each, each.nbytes, joined.shape[1] * each.bits // 8) for each in given]
+    return [*in_order, *repeats, *_trained_batch_norm(call, joined)]
+
+
+def _joined(x: Tensor) -> Tensor:
+    """Images as one with all their channels."""
+    shape = (1, prod(x.shape[:2]), *x.shape[2:])
+    return replace(x, shape=shape, strides=row_major(shape))  # type: ignore[arg-type]
+
+
 def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """Of half precision by three kernels: moments, running moments, and their use; else by one of cuDNN."""
     channels = x.shape[1] if x.rank > 1 else 1
@@ -78,17 +99,19 @@ def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     read, written = call.cost.read_bytes, call.cost.written_bytes
     factors = _factors(x, channels) if x.bits == _HALF else []
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
-        return [*factors, elementwise(x, read, written, call.cost.vector_flops, variant="strided")]
-    images = x.numel // max(prod(x.shape[2:]) * channels, 1)
-    rows = Rows(images * channels, x.numel // max(images * channels, 1))
+        rows = Rows(x.numel // max(channels, 1), channels)
+        last = replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm_last")
+        return [*factors, last]
+    pixels = prod(x.shape[2:])
+    images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small ones share a block
+    rows = Rows(images * channels, pixels)
     return [*factors, replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm")]
 
 
 def _factors(x: Tensor, channels: int) -> list[Kernel]:
     """The variance in float32, and the inverse of its root."""
-    cast = Kernel(
-        "copy", x.dtype, 0, 0, 2 * channels, 4 * channels, Strided(channels, 1, 2), variant="strided"
-    )
+    sizes = Strided(channels, 1, 2, has_casts=True)
+    cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
     return [cast, elementwise(x, 4 * channels, 4 * channels)]
 
 
@@ -98,9 +121,10 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
     if x is None:
         return []
     name = call.operator.name
+    if name in ("batch_norm", "instance_norm"):  # one kernel for all gradients
+        joined = x if name == "batch_norm" else _joined(x)
+        return [replace(_kernel(call, joined, 2 * x.full_bytes, x.full_bytes), variant="batch_norm_backward")]
     of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
-    if name == "batch_norm":  # one kernel for all gradients
-        return [of_x]
     if name in ("group_norm", "native_group_norm"):
         return _group_norm_backward(call, x)
     of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
