@@ -129,7 +129,10 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
     """Heads and lines: where the time goes, by module where nothing else is asked for."""
     found = shares(report, _key(report, by))
     if by != "attention" and (outside := sum(outside_of_calls(report).values())):
-        found["(outside of calls)"] = Share(seconds=outside, bounds=Counter({"launch": outside}))
+        bound = (
+            "memory" if report.execution == "graph" else "launch"
+        )  # a graph has only the sums of the loss there
+        found["(outside of calls)"] = Share(seconds=outside, bounds=Counter({bound: outside}))
         found = dict(sorted(found.items(), key=lambda item: -item[1].seconds))
     whole = sum(share.seconds for share in found.values())
     if by is None:  # what takes no time is left out

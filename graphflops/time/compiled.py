@@ -10,6 +10,7 @@ from graphflops.inductor.padding import aligned
 from graphflops.time.host import recurrent_steps
 from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.launches import Launcher, Launches
+from graphflops.time.loss import loss_kernels
 from graphflops.time.written import Written
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class CompiledLauncher(Launcher):
     def backward(self) -> list[Launches]:
         """The gradients, which are one graph of their own."""
         self.records = True
+        loss = loss_kernels(self.program, self.sizes, stores_gradients=True)
         return [
-            Launches(-1, (), self.costs["compiled.autograd"] / 2),
+            Launches(-1, loss, self.costs["compiled.autograd"] / 2),
             *self._launches(self.program.main, 0, 1, True, is_backward=True),
             Launches(-1, (), self.costs["compiled.parameter"] * len(self.parameters)),
         ]

@@ -15,6 +15,7 @@ from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
 from graphflops.time.gradient_layouts import GradientLayouts
 from graphflops.time.host import backward_seconds, forward_seconds, waits
 from graphflops.time.kernel import Product
+from graphflops.time.loss import loss_kernels
 from graphflops.time.lowering.calls import forward_kernels
 from graphflops.time.lowering.collectives import group_sizes
 from graphflops.time.lowering.fused import inside_operator
@@ -72,7 +73,8 @@ class Launcher:
     def backward(self) -> list[Launches]:
         """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
         self.records = True
-        start = Launches(-1, (), self.costs["backward.start"])
+        loss = loss_kernels(self.program, self.sizes, stores_gradients=False)
+        start = Launches(-1, loss, self.costs["backward.start"])
         return [start, *self._backward(self.program.main, 0, 1)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:

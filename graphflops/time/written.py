@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.inductor.layout_choice import image_and_weight
 from graphflops.time.concrete import ConcreteCall, OpenSizeError
 from graphflops.time.kernel import Kernel
 
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
 
 _LOOP = 2  # time of an element of a loop beside its loads, by that of a load
 _INNER, _INNER_LOAD, _OUTER_LOAD = 5.5, 1.1, 2.2  # the same of an element that is reduced, and of its loads
-_BRANCH = 6  # loads that the choice of an operand, as of a `cat`, takes as long as
+_BRANCH = 3  # loads that the choice of an operand, as of a `cat`, takes as long as
 _WINDOW, _GRADIENT_WINDOW = 5, 10  # loads that an element of a window of pooling takes as long as
-_FUSED_MULTIPLY_ADDS = 4  # operations of a polynomial that take as long as a load
+_FUNCTION, _GRADIENT_OF_FUNCTION = 4, 7  # loads that a transcendental function takes as long as
+_FEW_CHANNELS, _APART = (
+    8,
+    30,
+)  # channels of an image; loads that writing an element of so few takes as long as
 _WIDE = 64  # elements of a row, above which threads add to different places
 # Loads that an addition to memory takes as long as: to different places, to the same in float32, and in half precision.
-_ADDED, _CONTENDED, _CONTENDED_HALF = 5, 4000, 16000
+# Of these the more there are, the more go to different places at once.
+_ADDED, _CONTENDED, _CONTENDED_HALF, _AT_ONCE = 5, 59_000, 138_500, 0.215
 _FLOAT_BITS = 32
 _COMPUTED = frozenset(
     {"elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random"}
@@ -88,6 +94,8 @@ class Written:
         call = self.calls.get(op.node)
         if call is None or op.kind != "pointwise":
             return 0
+        if op.moved and call.node.operator.kind == "convolution":
+            return self._slow_copy(call, op)
         key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
         if key not in self.known:
             layouts = self.plan.execution.layouts
@@ -97,6 +105,13 @@ class Written:
         if op.is_gradient:
             return found if call.node.operator.kind != "gather" or _adds_to_memory(op, self.calls) else 0
         return found if op.outputs[0] in call.node.outputs else 0
+
+    def _slow_copy(self, call: PricedCall, op: Op) -> int:
+        """The same of the copy of an operand: few channels that become the innermost axis are written far apart."""
+        found = image_and_weight(call, self.plan.execution.values)
+        if found is None or op.elements != self.joint.number(found[0].numel):
+            return 0
+        return _APART if 1 < self.joint.number(found[0].shape[1]) < _FEW_CHANNELS else 0
 
 
 def _inside(planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Iterator[Op]:
@@ -128,12 +143,11 @@ def _slow_result(concrete: ConcreteCall) -> int:
         return _WINDOW * (cost.vector_flops // elements)
     if kind not in _COMPUTED:
         return 0
-    functions = cost.transcendentals // elements
-    return functions * (1 + cost.vector_flops // elements)  # polynomials around them
+    return _FUNCTION * (cost.transcendentals // elements)
 
 
 def _slow_gradient(concrete: ConcreteCall) -> int:
-    """Of transcendental functions with the polynomials around them, of windows, and of additions to memory."""
+    """Of transcendental functions, of windows, and of additions to memory."""
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
     if kind == "gather":
         return _slowness(concrete)
@@ -144,8 +158,7 @@ def _slow_gradient(concrete: ConcreteCall) -> int:
     if kind not in _COMPUTED or gradient is None or not (gradient.operands or gradient.results):
         return 0
     elements = max(concrete.out.numel if concrete.out else 1, 1)
-    each = cost.transcendentals // elements
-    return each * (1 + cost.vector_flops // elements // _FUSED_MULTIPLY_ADDS)
+    return _GRADIENT_OF_FUNCTION * (cost.transcendentals // elements)
 
 
 def _slowness(concrete: ConcreteCall) -> int:
@@ -154,7 +167,8 @@ def _slowness(concrete: ConcreteCall) -> int:
     if not table.rank or table.shape[-1] >= _WIDE:
         return _ADDED
     in_float = concrete.operator.is_embedding or table.bits >= _FLOAT_BITS
-    return _CONTENDED if in_float else _CONTENDED_HALF
+    additions = float(max(concrete.out.numel if concrete.out else 1, 1))
+    return round((_CONTENDED if in_float else _CONTENDED_HALF) / additions**_AT_ONCE)
 
 
 def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:

@@ -1,0 +1,38 @@
+"""Kernels of the loss of a training step: those that an H200's profiler shows after the forward of `model(x).sum()`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+from graphflops.analysis import as_graph
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
+from graphflops.time.concrete import Sizes
+from graphflops.time.loss import loss_kernels
+
+RESULT = 6 * 5 * 4  # bytes
+
+
+def kernels(loss, *, stores_gradients):
+    graph = as_graph(graphflops.capture(nn.Linear(3, 5), (torch.randn(6, 3),)))
+    program = price(graph, bind(graph, {}, {}), training=graphflops.Training(loss=loss))
+    found = loss_kernels(program, Sizes({}), stores_gradients=stores_gradients)
+    return [(kernel.family, kernel.read_bytes, kernel.written_bytes) for kernel in found]
+
+
+@pytest.mark.parametrize("loss", ["sum", "mean"])
+def test_a_sum_reads_the_result_and_its_gradient_is_one_number(loss):
+    assert kernels(loss, stores_gradients=False) == [("reduction", RESULT, 4), ("elementwise", 0, 4)]
+
+
+def test_a_compiled_backward_reads_a_gradient_that_is_stored():
+    *_, stored = kernels("sum", stores_gradients=True)
+    assert stored == ("elementwise", 4, RESULT)
+
+
+def test_gradients_from_outside_and_a_loss_of_the_program_need_no_sum():
+    assert kernels("given", stores_gradients=True) == []
+    assert kernels("cross-entropy", stores_gradients=True) == []
