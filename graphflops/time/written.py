@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -167,8 +168,8 @@ def _slowness(concrete: ConcreteCall) -> int:
     if not table.rank or table.shape[-1] >= _WIDE:
         return _ADDED
     in_float = concrete.operator.is_embedding or table.bits >= _FLOAT_BITS
-    additions = float(max(concrete.out.numel if concrete.out else 1, 1))
-    return round((_CONTENDED if in_float else _CONTENDED_HALF) / additions**_AT_ONCE)
+    additions = max(concrete.out.numel if concrete.out else 1, 1)
+    return round((_CONTENDED if in_float else _CONTENDED_HALF) / math.pow(additions, _AT_ONCE))
 
 
 def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
