@@ -83,7 +83,7 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
 
         program = with_kernels(program, runs)
     found = report(program, memory, chosen)
-    profile = _device(device)
+    profile = _device(device, program, chosen)
     found = replace(found, memory_use=ledger(found, program, memory, profile))
     later = (one for one in program.notes.found.values() if one not in found.diagnostics)
     found = replace(found, diagnostics=(*found.diagnostics, *later))
@@ -94,13 +94,16 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     return with_times(found, program, profile, runs)
 
 
-def _device(name: str | None) -> Device | None:
-    """The profile of a device; None where none is named."""
+def _device(name: str | None, program: PricedProgram, execution: Execution) -> Device | None:
+    """The profile of a device, None where none is named; a diagnostic says what it lacks and has from another."""
     if name is None:
         return None
-    from graphflops.devices import complete, device
+    from graphflops.devices import complete, device, substitution
 
-    return complete(device(name))
+    profile = device(name)
+    if lacking := substitution(profile, has_launches=execution != "graph"):
+        program.notes.say("GF123", "", lacking)
+    return complete(profile)
 
 
 def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:

@@ -27,6 +27,7 @@ DIAGNOSTICS = {
     "GF120": "totals-differ",
     "GF121": "saved-report",
     "GF122": "unfused-attention",
+    "GF123": "substituted-figures",
 }
 
 

@@ -73,8 +73,8 @@ class Fits(Rendered):
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether calls of unknown cost may need more memory than is counted, so that a yes is not certain."""
-        return self.report.coverage.unknown > 0
+        """Whether calls of unknown cost, or a driver that is not known, may need more, so that a yes is not certain."""
+        return self.report.coverage.unknown > 0 or self.entry.context is None
 
 
 def fits(

@@ -130,8 +130,7 @@ def _together(
 def _with_allocator(report: Report, device: Device) -> Remedy:
     """The same with segments that grow, in which fewer gaps stay."""
     entry = on_device(report.memory_use[-1], device)
-    grown = at_sizes(entry, report.values, ExpandableAllocator(), report.rows).device_total
-    needed = report.value(grown or 0) or 0
+    needed = report.value(at_sizes(entry, report.values, ExpandableAllocator(), report.rows).taken) or 0
     return Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes)
 
 

@@ -184,6 +184,12 @@ class PhaseMemory:
     peak_node: str
     timeline: Timeline
 
+    @property
+    def taken(self) -> Dim:
+        """Bytes that the phase takes: on the device, of the allocator, or as requested: the first of these that is known."""
+        known = (size for size in (self.device_total, self.reserved_peak) if size is not None)
+        return next(known, self.requested_peak)
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:

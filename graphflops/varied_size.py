@@ -87,11 +87,12 @@ class VariedSize:
         if found.reserved_peak is None:
             raise ModelError("a size is negative there: give others with --dim")
         names = (*dict.fromkeys(ENTRIES.values()), *PEAKS)
-        quantities: dict[str, Any] = {name: evaluate(getattr(found, name), values) for name in names}
-        if (
-            limit is not None and quantities["reserved_peak"] > limit
-        ):  # it runs with what is cached returned in time
-            quantities |= {"reserved_peak": limit, "device_total": limit + (entry.context or 0)}
+        given = {name: size for name in names if (size := getattr(found, name)) is not None}
+        quantities: dict[str, Any] = {name: evaluate(size, values) for name, size in given.items()}
+        if limit is not None and quantities["reserved_peak"] > limit:  # what is cached is returned in time
+            quantities["reserved_peak"] = limit
+            if entry.context is not None:
+                quantities["device_total"] = limit + entry.context
         return replace(found, **quantities)
 
     def is_within(self, value: int | None, device: Device) -> bool:
@@ -105,7 +106,7 @@ class VariedSize:
     def needed(self, device: Device) -> tuple[int, bool]:
         """Bytes of the last phase on a device with the driver's, and whether they are there."""
         is_enough = self.is_within(None, device)
-        total = self.at(None, device, room(device) if is_enough else None).device_total
+        total = self.at(None, device, room(device) if is_enough else None).taken
         assert isinstance(total, int)
         if is_enough or total > device.memory_bytes:
             return total, is_enough

@@ -156,3 +156,20 @@ def test_an_open_axis_beside_the_varied_one_keeps_its_value(tmp_path: Path) -> N
     largest = found.verdicts[0].largest
     assert largest is not None
     assert largest > 32
+
+
+def test_figures_of_another_device_are_said_to_be_so() -> None:
+    code, text = run(str(DECODER), "--device", "a100")
+    assert code == 0
+    assert "the memory of the driver" in text
+    assert "not known for NVIDIA A100 SXM 80 GB" in text
+    assert "not known" not in run(str(DECODER), "--device", "h200")[1]
+
+
+@pytest.mark.parametrize("more", [[], ["--memory", "1MB"], ["--training", "--memory", "1MB"]])
+def test_the_memory_of_a_driver_that_is_not_known_is_not_taken_for_nothing(more: list[str]) -> None:
+    _, text = run(str(DECODER), "--device", "tpu-v5e", "--format", "json", *more)
+    said = json.loads(text)
+    assert said["is_lower_bound"]
+    assert (said["memory"]["context"], said["memory"]["device_total"]) == (None, None)
+    assert "does not run PyTorch's CUDA kernels" in run(str(DECODER), "--device", "tpu-v5e", *more)[1]

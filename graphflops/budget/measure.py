@@ -87,9 +87,8 @@ class Measures:
         return quantity not in OF_DEVICES or bool(self.report.device)
 
     def _device_bytes(self) -> Dim:
-        """What the last phase takes on its device; where a size is open, what is requested there."""
-        entry = self.report.memory_use[-1]
-        return entry.requested_peak if entry.device_total is None else entry.device_total
+        """What the last phase takes on its device."""
+        return self.report.memory_use[-1].taken
 
     def _nanoseconds(self) -> int:
         """The predicted time on its device, of the whole step where training is priced."""

@@ -1,6 +1,17 @@
 """Profiles of devices, one JSON file each: published figures and measured kernels, from which times are predicted."""
 
 from graphflops.devices.device import Calibration, Device, Host, Launch, Link
-from graphflops.devices.load import complete, device, names, published
+from graphflops.devices.load import complete, device, names, published, substitution
 
-__all__ = ["Calibration", "Device", "Host", "Launch", "Link", "complete", "device", "names", "published"]
+__all__ = [
+    "Calibration",
+    "Device",
+    "Host",
+    "Launch",
+    "Link",
+    "complete",
+    "device",
+    "names",
+    "published",
+    "substitution",
+]

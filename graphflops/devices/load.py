@@ -33,19 +33,43 @@ def device(name: str) -> Device:
 def complete(profile: Device) -> Device:
     """The device with the driver's memory, the workspaces and the host of an H200 where its own are not known.
 
-    A device without multiprocessors, a CPU or a TPU, has neither of the first two.
+    A CPU, whose host was measured, has neither of the first two; of a TPU they stay unknown.
     """
     reference = device(_REFERENCE)
     host = profile.host or reference.host
     if host is not None and reference.host is not None:
         host = replace(host, seconds={**reference.host.seconds, **host.seconds})
-    is_gpu = profile.multiprocessors is not None
+    if profile.multiprocessors is not None:
+        context, workspace = reference.context_bytes, reference.blas_workspace_bytes
+    else:
+        context, workspace = None if profile.host is None else 0, 0
     return replace(
         profile,
-        context_bytes=profile.context_bytes or (reference.context_bytes if is_gpu else 0),
-        blas_workspace_bytes=profile.blas_workspace_bytes
-        or (reference.blas_workspace_bytes if is_gpu else 0),
+        context_bytes=context if profile.context_bytes is None else profile.context_bytes,
+        blas_workspace_bytes=workspace
+        if profile.blas_workspace_bytes is None
+        else profile.blas_workspace_bytes,
         host=host,
+    )
+
+
+def substitution(profile: Device, *, has_launches: bool) -> str:
+    """What predictions for a device take from others, in words: "" where its own profile has all that they need.
+
+    has_launches: whether a CPU launches kernel by kernel, as in eager execution.
+    """
+    if profile.multiprocessors is None and profile.host is None:
+        return (
+            f"{profile.name} does not run PyTorch's CUDA kernels: memory and time are those of a GPU of its "
+            "bandwidth and peak, without the memory of a driver"
+        )
+    figures = {
+        "the memory of the driver": profile.context_bytes is None and profile.multiprocessors is not None,
+        "the time in which a CPU launches kernels": has_launches and profile.host is None,
+    }
+    missing = " and ".join(figure for figure, is_missing in figures.items() if is_missing)
+    return (
+        f"{missing}: not known for {profile.name}, so those measured on an H200 are used" if missing else ""
     )
 
 

@@ -180,12 +180,13 @@ class Layouts:
         """How the result of an elementwise call lies: its axes in the order of its operands' strides.
 
         Axes that the first operand does not order, because it repeats along one of them, are ordered by the next operand.
-        The rule is that of `reorder_dimensions` in aten/src/ATen/TensorIterator.cpp.
+        The rule is that of `reorder_dimensions` in aten/src/ATen/TensorIterator.cpp. Operands with more axes than the
+        result are attributes, as the bounds of an ONNX Clip.
         """
         operands = []
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, TensorType) and value.rank > 0:
+            if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
                 operands.append(_repeated(value.shape, self.of(name), out.shape))
         inner_first: list[int] = []
         for axis in reversed(range(out.rank)):

@@ -10,7 +10,7 @@ from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
-from graphflops.render.memory import amount, at_least, described, label, largest, peak_line
+from graphflops.render.memory import amount, described, label, largest, peak_line
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, safe
 from graphflops.units import memory, percent
@@ -105,7 +105,7 @@ def verdict(found: Fits) -> str:
             return f"no: {model} does not {verb} on {place} at any {name}"
         end = ", where the model's own range ends" if first.is_bounded else ""
         return f"{model} {verb}s on {place} up to {name} = {first.largest:,}{end}{_as_far(found)}"
-    least = at_least(found.report)
+    least = ">= " if found.is_lower_bound else ""
     needed = f"{least}{memory(first.needed)}"
     if first.fits:
         left = f"at most {memory(first.margin)}" if least else memory(first.margin)
@@ -116,7 +116,7 @@ def verdict(found: Fits) -> str:
 
 
 def _as_far(found: Fits) -> str:
-    """What stands after a yes where calls of unknown cost may need more."""
+    """What stands after a yes where the program may need more than is known."""
     return ", as far as is known" if found.is_lower_bound else ""
 
 
@@ -125,6 +125,7 @@ def _notes(found: Fits) -> Iterator[str]:
     unknown = found.report.coverage.unknown_ops
     if unknown:
         yield f"what these need beside their operands is not known: {safe(', '.join(unknown), 200)}"
+    yield from (safe(one.message, 400) for one in found.report.diagnostics if one.code == "GF123")
     sizes = [f"{safe(name, 40)} = {value}" for name, value in _values(found).items()]
     if sizes:
         yield f"at {', '.join(sizes[:8])}"
@@ -186,7 +187,7 @@ def _devices(found: Fits) -> TextTable:
                 [
                     safe(one.device, 60),
                     memory(one.memory),
-                    f"{at_least(found.report)}{memory(one.needed)}",
+                    f"{'>= ' if found.is_lower_bound else ''}{memory(one.needed)}",
                     memory(one.margin),
                     answer,
                     *extent,
@@ -205,7 +206,7 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
     for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
         size, more = (numbers.value(getattr(entry, name) or 0) or 0 for entry in (at, beyond))
         if size or more:
-            share = percent(size, numbers.value(at.device_total or 1) or 1)
+            share = percent(size, numbers.value(at.taken) or 1)
             step = "" if name in ("reserved_peak", "device_total") else memory(more - size)
             lines.append(Entry([label(name), memory(size), share, step]))
     return TextTable(

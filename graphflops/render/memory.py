@@ -36,7 +36,7 @@ _KINDS = {
 def need(report: Report, numbers: Numbers) -> str:
     """`runs in 1.520 GB, trains in 20.10 GB on NVIDIA H200 SXM (eager, AdamW)`."""
     phases = [
-        f"{_VERBS[entry.phase]} in {_least(report, entry)}{_total(entry, numbers)}"
+        f"{_VERBS[entry.phase]} in {_least(report, entry)}{numbers.memory(entry.taken)}"
         for entry in report.memory_use
     ]
     device = report.memory_use[0].device
@@ -58,12 +58,6 @@ def described(report: Report) -> str:
     """How the program runs and is trained: `eager, AdamW`."""
     step = "" if report.training is None else f", {optimizer(report.training)}"
     return f"{report.execution}{step}"
-
-
-def _total(entry: PhaseMemory, numbers: Numbers) -> str:
-    """All that the phase takes; without a device what its allocator takes; a formula where a size is open."""
-    known = next((size for size in (entry.device_total, entry.reserved_peak) if size is not None), None)
-    return numbers.memory(entry.requested_peak if known is None else known)
 
 
 def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:

@@ -91,8 +91,8 @@ def test_a_profile_that_is_not_there_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tpu-v5e", "tpu-v6e"])
-def test_what_is_no_gpu_has_no_driver_and_no_workspaces_of_one(name):
-    assert (complete(device(name)).context_bytes, complete(device(name)).blas_workspace_bytes) == (0, 0)
+def test_the_driver_of_what_is_no_gpu_is_unknown_and_it_has_no_workspaces(name):
+    assert (complete(device(name)).context_bytes, complete(device(name)).blas_workspace_bytes) == (None, 0)
     assert complete(device("l4")).context_bytes == device("h200").context_bytes
 
 

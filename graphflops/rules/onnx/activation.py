@@ -249,6 +249,7 @@ def swiglu(a: TensorType, b: TensorType, *, alpha: float = 1.0) -> Estimate:
 @rule("onnx.PRelu")
 def prelu(x: TensorType, slope: TensorType, *, consumed_inputs: Value = None) -> Estimate:
     """One product and one choice per element; several elements may share a slope, in any version's way."""
+    require(slope.rank <= x.rank, f"a slope of {slope} has more axes than {x}")
     return replace(pointwise(WORK["prelu"], x), reads=(x, slope))
 
 

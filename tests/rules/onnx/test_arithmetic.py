@@ -125,6 +125,8 @@ def test_slopes_may_be_fewer_than_elements() -> None:
     for version in (6, 16):
         estimate = price(f"onnx.PRelu.{version}", t(2, 3, 4), t(3) if version == 6 else t(3, 1))
         assert (shapes(estimate), estimate.vector_flops) == ([(2, 3, 4)], 48)
+    with pytest.raises(ShapeError, match="more axes"):
+        price("onnx.PRelu.16", t(3), t(2, 3))
 
 
 def test_a_gated_activation_takes_equal_operands() -> None:
