@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
-from graphflops.passes.attention import facts_of, find_attentions, user_masks
+from graphflops.passes import attention
 from graphflops.passes.bind import bind, merge_equal
 from graphflops.passes.labels import labelled, labels_of, without_labels
 from graphflops.passes.memory import memory_use
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Device
     from graphflops.memory.on_gpu import OnGpu
     from graphflops.memory.runs import Runs
+    from graphflops.passes.price import FindFact
     from graphflops.passes.program import MemoryUse, PricedProgram
     from graphflops.report import Execution, Report
     from graphflops.training import Training
@@ -60,11 +61,12 @@ def analyze(
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
     """
     graph, step = _trained(as_graph(model, model_name), training)
-    stated = user_masks(masks, graph)
+    graph = _with_groups(graph)
+    stated = attention.user_masks(masks, graph)
     labels = labels_of(graph, names or {})
     dims = without_labels(dims or {}, labels, graph)
     program = _priced(graph, dims, inputs or {}, assume, step, progress)
-    program = find_attentions(program, stated)
+    program = attention.find_attentions(program, stated)
     return labelled(_with_memory(program, execution, device), labels)
 
 
@@ -165,15 +167,35 @@ def _priced(
     binding = bind(graph, dims, inputs, assume=assume)
     is_partial = bool(binding.given and graph.declared is not None and graph.symbols.keys() - binding.given)
     if is_partial:
-        first = price(graph, bind(graph, {}, {}), facts_of)
+        first = price(graph, bind(graph, {}, {}), _facts_of)
     else:
-        first = price(graph, binding, facts_of, training=training, progress=progress)
+        first = price(graph, binding, _facts_of, training=training, progress=progress)
     equal = first.equalities
     merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=assume) if equal else None
     if merged is None and not is_partial:
         return first
     graph, binding = merged or (graph, binding)
-    return price(graph, binding, facts_of, training=training, progress=progress)
+    return price(graph, binding, _facts_of, training=training, progress=progress)
+
+
+def _facts_of(graph: Graph) -> FindFact:
+    """What rules must know of calls beyond their operands."""
+    visible = attention.facts_of(graph)
+    if not graph.has_exchanges:
+        return visible
+    from graphflops.passes import groups
+
+    devices = groups.facts_of(graph)
+    return lambda op: visible(op) or devices(op)
+
+
+def _with_groups(graph: Graph) -> Graph:
+    """The program with a size for each group of devices whose size it does not tell."""
+    if not graph.has_exchanges:
+        return graph
+    from graphflops.passes.groups import with_groups
+
+    return with_groups(graph)
 
 
 def as_graph(model: object, model_name: str | None = None) -> Graph:

@@ -12,6 +12,7 @@ Conventions, printed in every report:
 * `masked_flops` is the part of `matrix_flops` that a mask known from the program makes needless.
 * Bytes are compulsory traffic: every operand that an operator touches is read once and every result written once; a view
   is free, a broadcast operand is read at its stored size, a gather reads the rows it returns.
+* `link_bytes` is what collectives send from this device to others, by ring algorithms.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Quantity:
     label: in a sentence or a table of totals, `vector FLOPs`. head: over a column, `vector`.
     unit: FLOP, MAC, B for bytes, or "" for a plain number.
     convention: what is counted, in one sentence. part_of: the quantity that it is a part of.
+    is_rare: whether most programs have none of it, so that tables leave it out where it is zero.
     """
 
     name: str
@@ -45,13 +47,14 @@ class Quantity:
     unit: Unit
     convention: str = ""
     part_of: str = ""
+    is_rare: bool = False
 
 
 def _counted(
-    label: str, *, head: str, unit: Unit, convention: str = "", part_of: str = ""
+    label: str, *, head: str, unit: Unit, convention: str = "", part_of: str = "", is_rare: bool = False
 ) -> dict[str, tuple[Any, ...]]:
     """Metadata of a field of `Cost`: what its `Quantity` holds beside the name."""
-    return {"quantity": (label, head, unit, convention, part_of)}
+    return {"quantity": (label, head, unit, convention, part_of, is_rare)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,16 @@ class Cost:
     )
     read_bytes: Dim = field(default=0, metadata=_counted("bytes read", head="read", unit="B"))
     written_bytes: Dim = field(default=0, metadata=_counted("bytes written", head="written", unit="B"))
+    link_bytes: Dim = field(
+        default=0,
+        metadata=_counted(
+            "bytes sent to other devices",
+            head="sent",
+            unit="B",
+            convention="what each device sends in collectives, by ring algorithms",
+            is_rare=True,
+        ),
+    )
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f) + getattr(other, f) for f in QUANTITIES))
@@ -213,6 +226,7 @@ class Estimate:
     vector_flops: Dim = 0
     transcendentals: Dim = 0
     masked_flops: Dim = 0
+    link_bytes: Dim = 0
     reads: tuple[TensorType | Dim | None, ...] = ()
     writes: tuple[TensorType | Dim | None, ...] | None = None
     alias: bool = False

@@ -127,13 +127,17 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size without a number: inclusive range, example value if the file has one, the input axes that have this size."""
+    """A size without a number: inclusive range, example value if the file has one, the input axes that have this size.
+
+    assumed: what to assume without an example; None: what the name and the axes suggest.
+    """
 
     name: str
     minimum: int | None = None
     maximum: int | None = None
     hint: int | None = None
     where: tuple[str, ...] = ()
+    assumed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,17 @@ class Graph:
             producer.update((name, node.name) for name in node.outputs if name is not None)
         frozen: networkx.MultiDiGraph = networkx.freeze(graph)
         return frozen
+
+    @cached_property
+    def has_exchanges(self) -> bool:
+        """Whether the program runs collectives, in nested graphs too."""
+        kinds = {node.op: node.operator for node in self.nodes}
+        if any(op.is_exchange for op in kinds.values()):
+            return True
+        around = [node for node in self.nodes if kinds[node.op].kind == "control"]
+        return any(
+            argument.has_exchanges for node in around for argument in node.args if isinstance(argument, Graph)
+        )
 
     @cached_property
     def operands(self) -> tuple[tuple[str, ...], ...]:

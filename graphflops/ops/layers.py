@@ -235,24 +235,45 @@ LAYERS: tuple[Row, ...] = (
     # Collectives
     Row(
         "all_reduce", "collective", "x reduce_op group_name",
-        other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced",
+        other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced symm_mem.one_shot_all_reduce"
+        " symm_mem.multimem_one_shot_all_reduce symm_mem.two_shot_all_reduce symm_mem.multimem_all_reduce"
+        " symm_mem.one_shot_all_reduce_copy(buffer,x,reduce_op,group_name)",
     ),
     Row(
         "all_gather", "collective", "x group_size group_name",
         other="_c10d_functional.all_gather_into_tensor _c10d_functional.all_gather_into_tensor_coalesced"
-        " _c10d_functional_autograd.all_gather_into_tensor",
+        " _c10d_functional.all_gather_into_tensor_out _c10d_functional_autograd.all_gather_into_tensor"
+        " symm_mem._low_contention_all_gather(x,group_name)",
     ),
     Row(
         "reduce_scatter", "collective", "x reduce_op group_size group_name",
         other="_c10d_functional.reduce_scatter_tensor _c10d_functional.reduce_scatter_tensor_coalesced"
-        " _c10d_functional_autograd.reduce_scatter_tensor",
+        " _c10d_functional.reduce_scatter_tensor_out _c10d_functional_autograd.reduce_scatter_tensor"
+        " symm_mem._low_contention_reduce_scatter(x,reduce_op,group_name)",
     ),
     Row(
         "all_to_all", "collective", "x output_split_sizes input_split_sizes group_name",
-        other="_c10d_functional.all_to_all_single _c10d_functional_autograd.all_to_all_single",
+        other="_c10d_functional.all_to_all_single _c10d_functional_autograd.all_to_all_single"
+        " _dtensor.shard_dim_alltoall(x,gather_axis,shard_axis,group_name)",
     ),
     Row("broadcast", "collective", "x src group_name", other="_c10d_functional.broadcast"),
-    Row("wait_tensor", "collective", "x", other="_c10d_functional.wait_tensor _c10d_functional.wait_tensors"),
+    Row("send", "collective", "x dst tag group_name", other="_c10d_functional.isend"),
+    Row("receive", "collective", "x src tag group_name", other="_c10d_functional.irecv"),
+    Row(
+        "send_and_receive", "collective", "operators peers tags x group_name",
+        other="_c10d_functional.batch_p2p_ops",
+    ),
+    Row(
+        "wait_tensor", "collective", "x",
+        other="_c10d_functional.wait_tensor _c10d_functional.wait_tensors _c10d_functional._wrap_tensor_autograd",
+    ),
+    Row(
+        "gathered_products", "other", "x b gather_axis group_name", other="symm_mem.fused_all_gather_matmul",
+    ),
+    Row(
+        "scattered_product", "other", "x b reduce_op scatter_axis group_name",
+        other="symm_mem.fused_matmul_reduce_scatter",
+    ),
     # Control flow
     Row(
         "cond", "control", "condition then otherwise operands", onnx="If(condition,then,otherwise)",

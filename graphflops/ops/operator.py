@@ -165,6 +165,11 @@ class Op:
         return "is_read_by_cpu" in self.facts
 
     @property
+    def is_exchange(self) -> bool:
+        """True if the devices of a group exchange data; a wait does not."""
+        return "group_name" in self.parameters
+
+    @property
     def is_backward(self) -> bool:
         """True if it computes the gradients of a forward operator."""
         return any(name in ("grad", "grad_out") for name in self.parameters)

@@ -92,6 +92,8 @@ def _axes(graph: Graph) -> Iterator[_Axis]:
 
 def _assumed(entry: Symbol, axes: Collection[_Axis]) -> int | None:
     """The assumed value of a symbol. axes: those whose size depends on nothing else."""
+    if entry.assumed is not None:
+        return entry.assumed
     if not entry.where:
         return entry.maximum if entry.maximum is not None and entry.maximum <= LARGEST_SIZE else None
     words = _words(entry.name)

@@ -245,7 +245,7 @@ class Pricer:
         if fact.value is None:
             return ()
         self.found_facts[node] = fact.value
-        return ((fact.keyword, fact.value),)
+        return ((fact.keyword, self.binding.bound(fact.value)),)
 
     def _asked(
         self,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphflops.call_time import PhaseTime
+    from graphflops.cost import Quantity
     from graphflops.sweep import Point, Sweep
 
 _NAMED = frozenset(  # quantities that have columns of their own, or a part in one
@@ -53,9 +54,10 @@ def cells(points: Sequence[Point], *, exact: bool) -> Listing:
     count: Callable[[int], str | int] = (lambda n: n) if exact else number
     held: Callable[[int], str | int] = (lambda n: n) if exact else memory
     has_masks = any(point.cost["masked_flops"] for point in points)
+    others = [q for q in _OTHERS if not q.is_rare or any(point.cost[q.name] != 0 for point in points)]
     is_timed = any(point.time is not None for point in points)
     names = [*points[0].sizes] if points else []
-    heads = [*names, *_heads(exact, has_masks), *(_TIMES[exact] if is_timed else ())]
+    heads = [*names, *_heads(exact, has_masks, others), *(_TIMES[exact] if is_timed else ())]
     rows = []
     for point in points:
         flops, masked = point.cost["matrix_flops"], point.cost["masked_flops"]
@@ -64,19 +66,19 @@ def cells(points: Sequence[Point], *, exact: bool) -> Listing:
         row: list[str | float] = [size if exact else f"{size:,}" for size in point.sizes.values()]
         row += [_cell(flops, count), *([_cell(visible, count)] if has_masks else [])]
         row += [_cell(point.cost["vector_flops"], count), _cell(point.cost["transcendentals"], count)]
-        row += [_cell(point.cost[q.name], held if q.unit == "B" else count) for q in _OTHERS]
+        row += [_cell(point.cost[q.name], held if q.unit == "B" else count) for q in others]
         row += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
         row += _time(point.time, exact=exact) if is_timed else []
         rows.append(row)
     return Listing(heads, rows, figures=True)
 
 
-def _heads(exact: bool, has_masks: bool) -> list[str]:
+def _heads(exact: bool, has_masks: bool, others: Sequence[Quantity]) -> list[str]:
     if exact:
         work = ["matrix_flops", *(["visible_flops"] if has_masks else []), "vector_flops", "transcendentals"]
-        return [*work, *(q.name for q in _OTHERS), "bytes", "flops_per_byte", "peak_bytes"]
+        return [*work, *(q.name for q in others), "bytes", "flops_per_byte", "peak_bytes"]
     work = ["FLOPs", *(["visible"] if has_masks else []), "vector", "transcendental"]
-    return [*work, *(q.head for q in _OTHERS), "bytes", "FLOP/B", "peak memory"]
+    return [*work, *(q.head for q in others), "bytes", "FLOP/B", "peak memory"]
 
 
 def _time(time: PhaseTime | None, *, exact: bool) -> list[str | float]:

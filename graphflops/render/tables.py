@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from graphflops.attention import AttentionUse
+    from graphflops.cost import Quantity
     from graphflops.render.listing import Listing
     from graphflops.render.text import Numbers
     from graphflops.report import Cut, Report, Totals
@@ -103,13 +104,16 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
         "optimizer": report.optimizer,
         "step": report.step(),
     }
+    phases = {name: totals for name, totals in parts.items() if totals is not None}
     leasts = {**dict.fromkeys(parts, ">= " if report.coverage.unknown else ""), "optimizer": ""}
+    shown = [q for q in _WHOLE if not q.is_rare or any(getattr(t.cost, q.name) != 0 for t in phases.values())]
     return TextTable(
-        ("phase", *(quantity.head for quantity in _WHOLE), "peak memory", *["time"] * bool(report.device)),
+        ("phase", *(quantity.head for quantity in shown), "peak memory", *["time"] * bool(report.device)),
         [
-            Entry([name, *_phase(totals, numbers, leasts[name], has_time=bool(report.device))], path=name)
-            for name, totals in parts.items()
-            if totals is not None
+            Entry(
+                [name, *_phase(totals, shown, numbers, leasts[name], has_time=bool(report.device))], path=name
+            )
+            for name, totals in phases.items()
         ],
     )
 
@@ -126,9 +130,11 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
     yield TextTable(("held", "what", "where", "bytes"), held, 3, peak)
 
 
-def _phase(totals: Totals, numbers: Numbers, least: str, *, has_time: bool) -> list[str]:
+def _phase(
+    totals: Totals, shown: Sequence[Quantity], numbers: Numbers, least: str, *, has_time: bool
+) -> list[str]:
     held = f"{least}{numbers.memory(totals.peak_bytes)}" if totals.peak_bytes != 0 else ""
-    amounts = (numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in _WHOLE)
+    amounts = (numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in shown)
     time = "" if totals.time is None else f"{least}{seconds(totals.time.seconds)}"
     return [*(f"{least}{amount}" for amount in amounts), held, *[time] * has_time]
 

@@ -1,7 +1,8 @@
-"""Collectives of a program that runs on several devices: arithmetic and memory of one device; no network traffic.
+"""Collectives of a program that runs on several devices: arithmetic, memory and traffic on the link of one device.
 
 Of a reduction over n devices each has its share of n - 1 operations per element of the result. Where a call does not say how
-many devices there are, one operation per element is counted, of which n - 1 in n are done.
+many devices there are, one operation per element is counted, of which n - 1 in n are done. What each device sends is that of
+ring algorithms: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, total
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ Tensors = tuple["TensorType", ...]
 Group = object
 
 FUNCTIONAL, DIFFERENTIABLE = "_c10d_functional", "_c10d_functional_autograd"
+PAIR = 2  # devices of a group, where nothing tells
 
 
 def averaged(reduce_op: object) -> int:
@@ -28,61 +30,138 @@ def averaged(reduce_op: object) -> int:
     return int(reduce_op == "avg")
 
 
+def whole_bytes(tensors: Tensors) -> Dim:
+    """Bytes of tensors with all their elements: what collectives read is contiguous."""
+    return total(x.like().nbytes for x in tensors)
+
+
+def shared(sent: Dim, devices: Dim) -> Dim:
+    """What a device sends of an amount of which its own share stays: n - 1 of n parts."""
+    return sent - floor_div(sent, devices)
+
+
 @rule(f"{FUNCTIONAL}.all_reduce")
-def all_reduce(x: TensorType, reduce_op: str, group_name: Group) -> Estimate:
+def all_reduce(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
     """An operation per element, and a division where the mean is taken."""
-    return all_reduce_coalesced((x,), reduce_op, group_name)
+    return all_reduce_coalesced((x,), reduce_op, group_name, devices=devices)
 
 
 @rule(f"{FUNCTIONAL}.all_reduce_coalesced")
-def all_reduce_coalesced(inputs: Tensors, reduce_op: str, group_name: Group) -> Estimate:
+def all_reduce_coalesced(
+    inputs: Tensors, reduce_op: str, group_name: Group, *, devices: Dim = PAIR
+) -> Estimate:
     """As all_reduce, of several tensors."""
     flops = (1 + averaged(reduce_op)) * total(x.numel for x in inputs)
-    return Estimate(tuple(x.like() for x in inputs), vector_flops=flops, reads=inputs)
+    sent = 2 * shared(whole_bytes(inputs), devices)
+    return Estimate(tuple(x.like() for x in inputs), vector_flops=flops, link_bytes=sent, reads=inputs)
 
 
 @rule(f"{FUNCTIONAL}.reduce_scatter_tensor", f"{DIFFERENTIABLE}.reduce_scatter_tensor")
-def reduce_scatter(x: TensorType, reduce_op: str, group_size: int, group_name: Group) -> Estimate:
+def reduce_scatter(x: TensorType, reduce_op: str, group_size: Dim, group_name: Group) -> Estimate:
     """Each device reduces a slice of the first axis: one operation less than devices per element of it."""
     return reduce_scatter_coalesced((x,), reduce_op, group_size, group_name)
 
 
+@rule(f"{FUNCTIONAL}.reduce_scatter_tensor_out")
+def reduce_scatter_out(
+    x: TensorType, reduce_op: str, group_size: Dim, group_name: Group, *, out: TensorType
+) -> Estimate:
+    """As reduce_scatter_tensor, into a given tensor."""
+    return reduce_scatter(x, reduce_op, group_size, group_name)
+
+
 @rule(f"{FUNCTIONAL}.reduce_scatter_tensor_coalesced")
-def reduce_scatter_coalesced(inputs: Tensors, reduce_op: str, group_size: int, group_name: Group) -> Estimate:
+def reduce_scatter_coalesced(inputs: Tensors, reduce_op: str, group_size: Dim, group_name: Group) -> Estimate:
     """As reduce_scatter_tensor, of several tensors."""
+    require(all(x.rank for x in inputs), "reduce_scatter splits the first axis, and a tensor has none")
     out = tuple(x.like((floor_div(x.shape[0], group_size), *x.shape[1:])) for x in inputs)
     flops = (group_size - 1 + averaged(reduce_op)) * total(x.numel for x in out)
-    return Estimate(out, vector_flops=flops, reads=inputs)
+    return Estimate(out, vector_flops=flops, link_bytes=(group_size - 1) * whole_bytes(out), reads=inputs)
 
 
 @rule(f"{FUNCTIONAL}.all_gather_into_tensor", f"{DIFFERENTIABLE}.all_gather_into_tensor")
-def all_gather(x: TensorType, group_size: int, group_name: Group) -> Estimate:
+def all_gather(x: TensorType, group_size: Dim, group_name: Group) -> Estimate:
     """Concatenates the tensors of all devices along the first axis."""
     return all_gather_coalesced((x,), group_size, group_name)
 
 
+@rule(f"{FUNCTIONAL}.all_gather_into_tensor_out")
+def all_gather_out(x: TensorType, group_size: Dim, group_name: Group, *, out: TensorType) -> Estimate:
+    """As all_gather_into_tensor, into a given tensor."""
+    return all_gather(x, group_size, group_name)
+
+
 @rule(f"{FUNCTIONAL}.all_gather_into_tensor_coalesced")
-def all_gather_coalesced(inputs: Tensors, group_size: int, group_name: Group) -> Estimate:
+def all_gather_coalesced(inputs: Tensors, group_size: Dim, group_name: Group) -> Estimate:
     """As all_gather_into_tensor, of several tensors."""
-    return Estimate(tuple(x.like((x.shape[0] * group_size, *x.shape[1:])) for x in inputs), reads=inputs)
+    out = tuple(x.like((x.shape[0] * group_size, *x.shape[1:]) if x.rank else (group_size,)) for x in inputs)
+    return Estimate(out, link_bytes=(group_size - 1) * whole_bytes(inputs), reads=inputs)
 
 
 @rule(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
 def all_to_all(
-    x: TensorType, output_split_sizes: Sequence[Dim], input_split_sizes: Sequence[Dim], group_name: Group
+    x: TensorType,
+    output_split_sizes: Sequence[Dim],
+    input_split_sizes: Sequence[Dim],
+    group_name: Group,
+    *,
+    devices: Dim = PAIR,
 ) -> Estimate:
-    """Each device sends slices of the first axis to the others."""
+    """Each device sends slices of the first axis to the others; its own slice is taken to be as long as the mean."""
     rows = total(output_split_sizes) if output_split_sizes else x.shape[0]
-    return Estimate((x.like((rows, *x.shape[1:])),), reads=(x,))
+    sent = shared(whole_bytes((x,)), devices)
+    return Estimate((x.like((rows, *x.shape[1:])),), link_bytes=sent, reads=(x,))
+
+
+@rule("_dtensor.shard_dim_alltoall")
+def shard_dim_alltoall(
+    x: TensorType, gather_dim: int, shard_dim: int, group_name: Group, *, devices: Dim = PAIR
+) -> Estimate:
+    """An all_to_all that joins the shards along one axis and splits along another."""
+    require(max(gather_dim, shard_dim) < x.rank, f"axes {gather_dim} and {shard_dim} of {x}")
+    shape = list(x.shape)
+    shape[gather_dim] = shape[gather_dim] * devices
+    shape[shard_dim] = floor_div(shape[shard_dim], devices)
+    return Estimate((x.like(shape),), link_bytes=shared(whole_bytes((x,)), devices), reads=(x,))
 
 
 @rule(f"{FUNCTIONAL}.broadcast")
-def broadcast(x: TensorType, src: int, group_name: Group) -> Estimate:
-    """A copy of one device's tensor."""
-    return Estimate((x.like(),), reads=(x,))
+def broadcast(x: TensorType, src: int, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+    """A copy of one device's tensor, passed on from device to device."""
+    return Estimate((x.like(),), link_bytes=whole_bytes((x,)), reads=(x,))
 
 
-@rule(f"{FUNCTIONAL}.wait_tensor")
+@rule(f"{FUNCTIONAL}.isend")
+def isend(x: TensorType, dst: int, tag: int, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+    """Sends a tensor to one device; the result has no elements."""
+    return Estimate((x.like((0,)),), link_bytes=whole_bytes((x,)), reads=(x,))
+
+
+@rule(f"{FUNCTIONAL}.irecv")
+def irecv(x: TensorType, src: int, tag: int, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+    """Writes what one device sends over a tensor; that device counts the bytes on the link."""
+    return Estimate((x,), alias=True)
+
+
+@rule(f"{FUNCTIONAL}.batch_p2p_ops")
+def batch_p2p(
+    op_list: tuple[str, ...],
+    peer_list: tuple[int, ...],
+    tag_list: tuple[int, ...],
+    tensors: Tensors,
+    group_name: Group,
+    *,
+    devices: Dim = PAIR,
+) -> Estimate:
+    """Sends some of the tensors, whose results have no elements, and receives the others."""
+    require(len(op_list) == len(tensors), f"{len(op_list)} operations on {len(tensors)} tensors")
+    sent = tuple(x for op, x in zip(op_list, tensors, strict=True) if op != "irecv")
+    received = tuple(x for op, x in zip(op_list, tensors, strict=True) if op == "irecv")
+    out = tuple(x if op == "irecv" else x.like((0,)) for op, x in zip(op_list, tensors, strict=True))
+    return Estimate(out, link_bytes=whole_bytes(sent), reads=sent, writes=received)
+
+
+@rule(f"{FUNCTIONAL}.wait_tensor", f"{FUNCTIONAL}._wrap_tensor_autograd")
 def wait_tensor(x: TensorType) -> Estimate:
     """Waits for the result of a collective."""
     return free(x)
@@ -92,3 +171,55 @@ def wait_tensor(x: TensorType) -> Estimate:
 def wait_tensors(tensors: Tensors) -> Estimate:
     """Waits for the results of collectives."""
     return free(*tensors)
+
+
+# Gradients: what was gathered is scattered, what was scattered is gathered, and sums are summed.
+
+
+@backward(f"{FUNCTIONAL}.all_reduce", f"{FUNCTIONAL}.all_reduce_coalesced")
+def all_reduce_backward(call: ForwardCall) -> Estimate:
+    """The sum of the gradients of all devices."""
+    return all_reduce_coalesced(_incoming(call), "sum", "", devices=call.arguments.get("devices", PAIR))
+
+
+@backward(
+    f"{FUNCTIONAL}.all_gather_into_tensor",
+    f"{DIFFERENTIABLE}.all_gather_into_tensor",
+    f"{FUNCTIONAL}.all_gather_into_tensor_coalesced",
+)
+def all_gather_backward(call: ForwardCall) -> Estimate:
+    """Each device gets the sum of the gradients of its part."""
+    return reduce_scatter_coalesced(_incoming(call), "sum", call.arguments["group_size"], "")
+
+
+@backward(
+    f"{FUNCTIONAL}.reduce_scatter_tensor",
+    f"{DIFFERENTIABLE}.reduce_scatter_tensor",
+    f"{FUNCTIONAL}.reduce_scatter_tensor_coalesced",
+)
+def reduce_scatter_backward(call: ForwardCall) -> Estimate:
+    """The gradients of all parts are gathered."""
+    return all_gather_coalesced(_incoming(call), call.arguments["group_size"], "")
+
+
+@backward(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
+def all_to_all_backward(call: ForwardCall) -> Estimate:
+    """The slices of the gradient go back to where those of the operand came from."""
+    given = call.arguments
+    splits = given["input_split_sizes"], given["output_split_sizes"]
+    (x,) = _incoming(call)
+    return all_to_all(x, *splits, "", devices=given.get("devices", PAIR))
+
+
+@backward("_dtensor.shard_dim_alltoall")
+def shard_dim_alltoall_backward(call: ForwardCall) -> Estimate:
+    """The same between the axes the other way round."""
+    given = call.arguments
+    axes = given["shard_dim"], given["gather_dim"]
+    (x,) = _incoming(call)
+    return shard_dim_alltoall(x, *axes, "", devices=given.get("devices", PAIR))
+
+
+def _incoming(call: ForwardCall) -> Tensors:
+    """The gradients of the results."""
+    return tuple(x.like() for x in call.estimate.out)  # type: ignore[union-attr]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.call_time import CallTime
-from graphflops.time.lowering.collectives import has_open_group
 
 if TYPE_CHECKING:
     from graphflops.call_time import TimeBound
@@ -20,7 +19,7 @@ class Batch:
     """The kernels of one call.
 
     seconds: of all. low, high: ends of their interval, as factors. bound: of the longest. families: their names.
-    work: bytes under "", FLOPs by element type. is_lower_bound: the time of a kernel is not known as a whole.
+    work: bytes under "", FLOPs by element type.
     """
 
     kernels: tuple[Kernel, ...]
@@ -31,7 +30,6 @@ class Batch:
     bound: TimeBound
     families: str
     work: tuple[tuple[str, int], ...]
-    is_lower_bound: bool
 
     @staticmethod
     def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
@@ -52,7 +50,6 @@ class Batch:
             bound="launch" if longest is None else longest.bound,
             families=", ".join(dict.fromkeys(kernel.family for kernel in kernels)),
             work=tuple(work.items()),
-            is_lower_bound=has_open_group(kernels),
         )
 
     def call_time(self, took: float, is_eager: bool, host: Host) -> CallTime:

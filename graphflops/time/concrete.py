@@ -98,8 +98,7 @@ class ConcreteCall:
     """A call as it runs: operands by argument name, results and costs as numbers.
 
     is_copy: whether a layout operator (`reshape`, `contiguous`) moves data here; None where its estimate tells.
-    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls. groups: how many devices take
-    part in collectives, by the name of their group.
+    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
     """
 
     def __init__(
@@ -110,7 +109,6 @@ class ConcreteCall:
         sizes: Sizes,
         is_copy: bool | None = None,
         attention_kernel: AttentionKernel | None = None,
-        groups: Mapping[object, int] | None = None,
     ) -> None:
         self.call = call
         self.values = values
@@ -118,7 +116,6 @@ class ConcreteCall:
         self.sizes = sizes
         self.is_copy = is_copy
         self.attention_kernel = attention_kernel
-        self.groups = groups or {}
 
     @property
     def operator(self) -> Op:
@@ -218,6 +215,7 @@ class Work:
     masked_flops: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    link_bytes: int = 0
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:
@@ -225,4 +223,5 @@ class Work:
         return Work(
             *(sizes(cost.matrix_flops), sizes(cost.vector_flops), sizes(cost.transcendentals)),
             *(sizes(cost.masked_flops), sizes(cost.read_bytes), sizes(cost.written_bytes)),
+            sizes(cost.link_bytes),
         )

@@ -105,10 +105,9 @@ class Recurrence:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective. sent_bytes: by each device. devices: how many take part; None where the program does not say."""
+    """A collective. sent_bytes: by each device."""
 
     sent_bytes: int
-    devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

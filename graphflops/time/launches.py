@@ -17,7 +17,6 @@ from graphflops.time.host import backward_seconds, forward_seconds, waits
 from graphflops.time.kernel import Product
 from graphflops.time.loss import loss_kernels
 from graphflops.time.lowering.calls import forward_kernels
-from graphflops.time.lowering.collectives import group_sizes
 from graphflops.time.lowering.fused import inside_operator
 from graphflops.time.lowering.gradients import backward_kernels
 from graphflops.time.lowering.moved import copy, elementwise
@@ -58,7 +57,6 @@ class Launcher:
         self.runs = runs
         self.costs = costs
         self.sizes = Sizes(values)
-        self.groups = group_sizes(program)
         parameters = [entry.name for entry in program.graph.inputs if entry.role == "parameter"]
         self.parameters = dict.fromkeys(parameters)  # a set in program order
         self.records = False  # whether what is lowered runs for gradients
@@ -223,7 +221,7 @@ class Launcher:
         elif outputs and outputs[0] in layouts.views:
             is_copy = False
         kernel = self._attention_kernel(call, layouts)
-        concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy, kernel, self.groups)
+        concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy, kernel)
         lower = backward_kernels if is_backward else forward_kernels
         found: tuple[Kernel, ...] | None
         try:

@@ -222,7 +222,6 @@ class _Tally:
         """Count a call that runs so often."""
         if time.seconds:
             self.parts.append(time)
-        self.is_lower_bound |= batch.is_lower_bound
         for dtype, amount in batch.work:
             self.work[dtype] += amount * times
 

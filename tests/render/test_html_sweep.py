@@ -40,7 +40,7 @@ def places(drawn: ET.Element) -> list[tuple[float, float]]:
 
 def point(flops: int | None, **sizes: int) -> Point:
     counts = ("vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
-    return Point(sizes, {"matrix_flops": flops, **dict.fromkeys(counts, 10)}, 30)
+    return Point(sizes, {"matrix_flops": flops, **dict.fromkeys(counts, 10), "link_bytes": 0}, 30)
 
 
 def test_what_grows_with_a_power_is_a_straight_line() -> None:

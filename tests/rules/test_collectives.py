@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from graphflops.analysis import analyze
+from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.passes.groups import group_sizes
+from graphflops.training import Training
 from tests.support import price, t
 
 X, Y = t(8, 4), t(16)
@@ -33,6 +36,96 @@ def test_exchanges(op: str, arguments: Any, out: Any, flops: int, read: int) -> 
     estimate = price(f"_c10d_functional.{op}", *arguments)
     assert estimate.out == out
     assert (estimate.vector_flops, estimate.cost.read_bytes) == (flops, read)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "devices", "sent"),
+    [
+        # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md: X has 4 * 32 bytes
+        ("_c10d_functional.all_reduce.default", (X, "sum", "0"), 2, 2 * 1 * 128 // 2),
+        ("_c10d_functional.all_reduce.default", (X, "sum", "0"), 8, 2 * 7 * 128 // 8),
+        ("_c10d_functional.all_reduce_.default", (X, "sum", "0"), 1, 0),
+        ("_c10d_functional.all_gather_into_tensor.default", (X, 8, "0"), None, 7 * 128),
+        ("_c10d_functional.reduce_scatter_tensor.default", (X, "sum", 8, "0"), None, 7 * 128 // 8),
+        ("_c10d_functional.all_to_all_single.default", (X, (2,) * 4, (2,) * 4, "0"), 4, 3 * 128 // 4),
+        ("_c10d_functional.broadcast.default", (X, 0, "0"), 4, 128),
+        ("_c10d_functional.isend.default", (X, 1, 0, "0"), 2, 128),
+        ("_c10d_functional.irecv.default", (X, 1, 0, "0"), 2, 0),
+        ("_c10d_functional.batch_p2p_ops", (("isend", "irecv"), (1, 1), (0, 0), (Y, X), "0"), 2, 64),
+        ("_dtensor.shard_dim_alltoall.default", (X, 0, 1, "0"), 4, 3 * 128 // 4),
+        ("symm_mem.one_shot_all_reduce.default", (X, "sum", "0"), 4, 3 * 128),
+        ("symm_mem.one_shot_all_reduce_copy.default", (X, X, "sum", "0"), 4, 3 * 128),
+        ("symm_mem.two_shot_all_reduce_.default", (X, "sum", "0"), 4, 2 * 3 * 128 // 4),
+        ("symm_mem._low_contention_all_gather.default", (X, "0"), 4, 3 * 128),
+        ("symm_mem._low_contention_reduce_scatter.default", (X, "sum", "0"), 4, 3 * 128 // 4),
+        ("symm_mem.fused_all_gather_matmul.default", (X, (t(4, 2),), 0, "0"), 4, 3 * 128),
+        ("symm_mem.fused_matmul_reduce_scatter.default", (X, t(4, 2), "sum", 0, "0"), 4, 3 * 2 * 2 * 4),
+    ],
+)
+def test_bytes_that_a_device_sends(op: str, arguments: Any, devices: int | None, sent: int) -> None:
+    known = {} if devices is None else {"devices": devices}
+    assert price(op, *arguments, **known).link_bytes == sent
+
+
+def test_shapes_of_products_fused_with_collectives() -> None:
+    gathered = price("symm_mem.fused_all_gather_matmul.default", X, (t(4, 2), t(4, 3)), 0, "0", devices=4)
+    assert gathered.out == (t(32, 4), t(32, 2), t(32, 3))
+    assert gathered.matrix_flops == 2 * 32 * 4 * (2 + 3)
+    scattered = price("symm_mem.fused_matmul_reduce_scatter.default", X, t(4, 2), "sum", 0, "0", devices=4)
+    assert scattered.out == (t(2, 2),)
+    assert scattered.matrix_flops == 2 * 8 * 4 * 2
+
+
+def _program(op: str, *arguments: Any, given: Any = X, out: Any = X, role: Any = "user") -> Graph:
+    """A program of one collective on its input."""
+    node = Node("call", op, (Ref("x"), *arguments), outputs=("y",))
+    return Graph((node,), {"x": given, "y": out}, (Input("x", role),), (Output(Ref("y")),))
+
+
+def test_a_group_of_unknown_size_is_a_size_of_the_program() -> None:
+    program = _program("_c10d_functional.all_reduce.default", "sum", "tensor-parallel")
+    report = analyze(program)
+    size = report.symbols["group_tensor_parallel"]
+    assert (size.value, size.given_by, size.where) == (2, "assumption", ("devices of group tensor-parallel",))
+    assert report.value(report.total().link_bytes) == 2 * 128 // 2
+    assert analyze(program, dims={"group_tensor_parallel": 4}).total().link_bytes == 2 * 3 * 128 // 4
+    assert analyze(program, assume=False).symbols["group_tensor_parallel"].value is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _program("_dtensor.shard_dim_alltoall.default", 0, 1, "0", out=t(32, 1)),
+        _program("symm_mem._low_contention_all_gather.default", "0", out=t(32, 4)),
+        _program("_c10d_functional.all_to_all_single.default", (2,) * 4, (2,) * 4, "0"),
+    ],
+)
+def test_shapes_and_splits_tell_the_size_of_a_group(program: Graph) -> None:
+    assert dict(group_sizes(program)) == {"0": 4}
+    assert not analyze(program).symbols
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "out", "sent"),
+    [
+        ("all_reduce", ("sum", "0"), X, 2 * 128 // 2),
+        ("all_gather_into_tensor", (4, "0"), t(32, 4), 3 * 128),
+        ("reduce_scatter_tensor", ("sum", 4, "0"), t(2, 4), 3 * 128 // 4),
+        ("all_to_all_single", ((1,) * 4, (2,) * 4, "0"), t(4, 4), 3 * 64 // 4),
+    ],
+)
+def test_gradients_take_the_way_back(op: str, arguments: Any, out: Any, sent: int) -> None:
+    program = _program(
+        f"_c10d_functional.{op}.default",
+        *arguments,
+        given=t(8, 4, requires_grad=True),
+        out=out,
+        role="parameter",
+    )
+    report = analyze(program, training=Training(optimizer="none"))
+    (row,) = report.rows
+    assert row.backward is not None
+    assert report.value(row.backward.link_bytes) == sent
 
 
 def test_a_program_of_several_devices_is_read() -> None:

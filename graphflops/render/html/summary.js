@@ -87,7 +87,7 @@ const tiles = () => {
       `${bounded(memory)(now.read, last)} read, ${bounded(memory)(now.written, last)} written`,
       ratio ? `${ratio} FLOP/B` : "",
     ),
-    OTHERS.map(([name, label, unit]) =>
+    OTHERS.filter(([name]) => phases.some((phase) => phase[name] !== 0n)).map(([name, label, unit]) =>
       tile(label, phases.map((phase) => phase[name]), bounded(unit === "B" ? memory : number))),
     tile(
       steps[last] ? "peak memory of a training step" : "peak memory",

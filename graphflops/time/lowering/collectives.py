@@ -8,66 +8,36 @@ from graphflops.time.kernel import Exchange, Kernel
 from graphflops.time.lowering.moved import copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from graphflops.passes.program import PricedProgram
-    from graphflops.time.concrete import ConcreteCall
+    from graphflops.time.concrete import ConcreteCall, Work
 
 _COPIED_FIRST = ("all_reduce", "broadcast")  # they work in place, on a copy of the operand
-_FEWEST = 2
+_WAIT = "wait_tensor"
 _BACKWARD = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
+_ONE_TO_ONE = frozenset({"send", "receive", "send_and_receive"})
 
 
 def collective(call: ConcreteCall) -> list[Kernel]:
     """The exchange, after a copy of the operand where it works in place; nothing for a wait."""
-    name = call.operator.name
-    if name == "wait_tensor" or not call.operands:
+    operator = call.operator
+    if operator.name == _WAIT or not call.operands:
         return []
-    copies = [copy(x) for x in call.operands] if name in _COPIED_FIRST else []
-    return [*copies, _exchange(call, name, sum(x.full_bytes for x in call.operands))]
+    is_copied = operator.name in _COPIED_FIRST and not operator.mutates
+    copies = [copy(x) for x in call.operands] if is_copied else []
+    return [*copies, _exchange(call, operator.name, call.cost)]
 
 
 def collective_backward(call: ConcreteCall) -> list[Kernel]:
     """The exchange that takes the gradients back: parts are gathered where they were scattered, and the reverse."""
     name = call.operator.name
-    if name == "wait_tensor" or not call.results:
+    if name == _WAIT or not call.results:
         return []
-    return [_exchange(call, _BACKWARD.get(name, name), sum(x.full_bytes for x in call.results))]
+    copies = [copy(x) for x in call.results] if name in _COPIED_FIRST else []
+    return [*copies, _exchange(call, _BACKWARD.get(name, name), call.backward_cost)]
 
 
-def group_sizes(program: PricedProgram) -> dict[object, int]:
-    """How many devices take part in each group of which any collective tells it."""
-    found: dict[object, int] = {}
-    for call in program.main.calls:
-        if call.node.operator.kind == "collective":
-            arguments = call.node.arguments()
-            if isinstance(size := arguments.get("group_size"), int):
-                found[arguments.get("group_name")] = size
-    return found
-
-
-def sent_bytes(name: str, operand_bytes: int, devices: int) -> int:
-    """What each device sends, by the ring algorithms of NCCL; operand_bytes: of one device's operand.
-
-    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, the factors of the bus bandwidth.
-    """
-    others = devices - 1
-    if name == "all_reduce":
-        return 2 * others * operand_bytes // devices
-    if name == "all_gather":
-        return others * operand_bytes
-    return operand_bytes if name == "broadcast" else others * operand_bytes // devices
-
-
-def _exchange(call: ConcreteCall, name: str, operand_bytes: int) -> Kernel:
-    devices = call.groups.get(call.arguments.get("group_name"))
-    read, written = call.cost.read_bytes, call.cost.written_bytes
-    sent = sent_bytes(name, operand_bytes, devices or _FEWEST)
-    return Kernel(
-        "collective", call.operands[0].dtype, 0, 0, read, written, Exchange(sent, devices), variant=name
-    )
-
-
-def has_open_group(kernels: Iterable[Kernel]) -> bool:
-    """Whether an exchange does not tell how many devices take part, so that its time is that of two: the least."""
-    return any(isinstance(kernel.sizes, Exchange) and kernel.sizes.devices is None for kernel in kernels)
+def _exchange(call: ConcreteCall, name: str, cost: Work) -> Kernel:
+    """A message to one device takes the kernel that messages to all take; who receives sends nothing, but waits as long."""
+    sent = cost.written_bytes if name == "receive" else cost.link_bytes
+    variant = "all_to_all" if name in _ONE_TO_ONE else name
+    moved = (cost.read_bytes, cost.written_bytes)
+    return Kernel("collective", call.operands[0].dtype, 0, 0, *moved, Exchange(sent), variant=variant)

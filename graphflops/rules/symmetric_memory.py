@@ -1,0 +1,116 @@
+"""Collectives over memory that all devices of a group map (`torch.ops.symm_mem`), some fused with a product."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, floor_div, total
+from graphflops.rules.collectives import PAIR, all_reduce, shared, whole_bytes
+from graphflops.rules.matmul import matmul
+from graphflops.rules.registry import require, rule
+
+if TYPE_CHECKING:
+    from graphflops.rules.collectives import Group, Tensors
+    from graphflops.tensor import TensorType
+
+
+@rule("symm_mem.one_shot_all_reduce", "symm_mem.multimem_one_shot_all_reduce")
+def one_shot(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+    """Each device reads the tensors of all others and adds them up."""
+    flops, sent = (devices - 1) * x.numel, (devices - 1) * whole_bytes((x,))
+    return Estimate((x.like(),), vector_flops=flops, link_bytes=sent, reads=(x,))
+
+
+@rule("symm_mem.one_shot_all_reduce_copy")
+def one_shot_copy(
+    symm_buffer: TensorType,
+    local_input: TensorType,
+    reduce_op: str,
+    group_name: Group,
+    *,
+    devices: Dim = PAIR,
+) -> Estimate:
+    """As one_shot_all_reduce, after a copy into the memory that others map."""
+    found = one_shot(local_input, reduce_op, group_name, devices=devices)
+    return Estimate(
+        found.out,
+        vector_flops=found.vector_flops,
+        link_bytes=found.link_bytes,
+        reads=(local_input, local_input),
+        writes=(local_input, local_input),
+    )
+
+
+@rule("symm_mem.two_shot_all_reduce_", "symm_mem.multimem_all_reduce_")
+def two_shot(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+    """Each device adds up its part and sends it to all others."""
+    found = all_reduce(x, reduce_op, group_name, devices=devices)
+    return Estimate(
+        (x,),
+        vector_flops=found.vector_flops,
+        link_bytes=found.link_bytes,
+        reads=(x,),
+        writes=(x,),
+        alias=True,
+    )
+
+
+@rule("symm_mem._low_contention_all_gather")
+def low_contention_all_gather(x: TensorType, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+    """Concatenates the tensors of all devices along the first axis, by copies."""
+    out = x.like((x.shape[0] * devices, *x.shape[1:]))
+    return Estimate((out,), link_bytes=(devices - 1) * whole_bytes((x,)), reads=(x,))
+
+
+@rule("symm_mem._low_contention_reduce_scatter")
+def low_contention_reduce_scatter(
+    x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR
+) -> Estimate:
+    """Each device adds up its slice of the first axis."""
+    out = x.like((floor_div(x.shape[0], devices), *x.shape[1:]))
+    flops = (devices - 1) * out.numel
+    return Estimate((out,), vector_flops=flops, link_bytes=shared(whole_bytes((x,)), devices), reads=(x,))
+
+
+@rule("symm_mem.fused_all_gather_matmul")
+def gathered_products(
+    A: TensorType,
+    Bs: Tensors,
+    gather_dim: int,
+    group_name: Group,
+    *,
+    return_A: bool = True,
+    devices: Dim = PAIR,
+) -> Estimate:
+    """The rows of all devices times each matrix; parts are multiplied while others arrive."""
+    require(-A.rank <= gather_dim < A.rank, f"axis {gather_dim} of {A}")
+    axis = gather_dim % A.rank
+    whole = A.like((*A.shape[:axis], A.shape[axis] * devices, *A.shape[axis + 1 :]))
+    products = [matmul(whole, b) for b in Bs]
+    return Estimate(
+        (whole if return_A else None, *(value for product in products for value in product.out)),
+        matrix_flops=total(product.matrix_flops for product in products),
+        link_bytes=(devices - 1) * whole_bytes((A,)),
+        reads=(A, *Bs),
+    )
+
+
+@rule("symm_mem.fused_matmul_reduce_scatter")
+def scattered_product(
+    A: TensorType, B: TensorType, reduce_op: str, scatter_dim: int, group_name: Group, *, devices: Dim = PAIR
+) -> Estimate:
+    """A product whose rows are added up over the devices; parts are sent while others are multiplied."""
+    product = matmul(A, B)
+    (whole,) = product.out
+    require(-A.rank <= scatter_dim < A.rank, f"axis {scatter_dim} of {A}")
+    axis, shape = scatter_dim % A.rank, list(whole.shape)  # type: ignore[union-attr]
+    shape[axis] = floor_div(shape[axis], devices)
+    out = A.like(shape)
+    return Estimate(
+        (out,),
+        product.matrix_flops,
+        (devices - 1) * out.numel,
+        link_bytes=(devices - 1) * out.nbytes,
+        reads=(A, B),
+    )
