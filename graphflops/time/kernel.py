@@ -92,7 +92,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """An LSTM, GRU or RNN. gates: 4, 3 or 1."""
+    """An LSTM, GRU or RNN, or all its gradients. gates: 4, 3 or 1."""
 
     steps: int
     batch: int
@@ -101,6 +101,7 @@ class Recurrence:
     gates: int
     layers: int = 1
     directions: int = 1
+    phase: Pass = "forward"
 
 
 @dataclass(frozen=True, slots=True)
