@@ -90,6 +90,10 @@ class Runs:
                 return self.of(graph)
         values = graph.values
         if self.is_eager:
+            if graph.graph.has_exchanges:
+                from graphflops.memory.in_place_exchanges import in_place
+
+                calls = in_place(calls)
             calls, values = as_run(calls, self.attentions, values)
         return Run(calls, Layouts(calls, values, graph.graph.orders))
 

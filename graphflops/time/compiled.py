@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
 from graphflops.inductor.padding import aligned
+from graphflops.time.exchanges import Launches
 from graphflops.time.host import recurrent_steps
 from graphflops.time.kernel import Convolution, Kernel, Product
-from graphflops.time.launches import Launcher, Launches
+from graphflops.time.launches import Launcher
 from graphflops.time.loss import loss_kernels
 from graphflops.time.written import Written
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import attention_kernel
@@ -12,6 +12,7 @@ from graphflops.passes.program import PricedGraph
 from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
+from graphflops.time.exchanges import Exchanges, Launches
 from graphflops.time.gradient_layouts import GradientLayouts
 from graphflops.time.host import backward_seconds, forward_seconds, waits
 from graphflops.time.kernel import Product
@@ -29,22 +30,6 @@ if TYPE_CHECKING:
     from graphflops.memory.strides import Strides
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.time.kernel import AttentionKernel, Kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Launches:
-    """What one call launches in one phase.
-
-    row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
-    host_seconds: CPU time of the call in eager execution. times: how often it runs. waits: whether the CPU then waits
-    for the GPU.
-    """
-
-    row: int
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    times: int = 1
-    waits: bool = False
 
 
 class Launcher:
@@ -85,6 +70,7 @@ class Launcher:
         inside = frozenset[str]() if records else self._inside_operators(graph)
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         entered = ""
+        exchanges = Exchanges()
         for call in calls:
             stack = call.node.module_stack
             modules = _entered(entered, stack)
@@ -104,9 +90,12 @@ class Launcher:
             if is_inside:
                 host = len(kernels or ()) * self.costs["forward.inside"]
             operands = map(graph.values.get, call.tensors(graph.values))
-            yield Launches(row, kernels, host, times, waits(call.node.operator, operands))
+            launch = Launches(row, kernels, host, times, waits(call.node.operator, operands))
+            yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
+            yield from exchanges.of(launch, call.node.outputs)
             for inner, place, turns in self._nested(call, row, times):
                 yield from self._forward(inner, place, turns, records)
+        yield from exchanges.all_ends()
 
     def _inside_operators(self, graph: PricedGraph) -> frozenset[str]:
         """Names of the calls that one operator of torch.nn makes, without Python, where no gradient is wanted."""

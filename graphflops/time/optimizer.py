@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.passes.optimizer import trained
 from graphflops.time.concrete import OpenSizeError
+from graphflops.time.exchanges import Launches
 from graphflops.time.kernel import Chunks, Kernel
-from graphflops.time.launches import Launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution, Report
+    from graphflops.time.exchanges import Launches
     from graphflops.time.kernel import Kernel
-    from graphflops.time.launches import Launches
     from graphflops.time.predict import Time
 
 # What a row holds before its times, in order; `dataclasses.replace` takes three times as long.
@@ -145,11 +145,10 @@ class _Timer:
                 continue
             batch = self._batch(launch.kernels)
             took, fast, slow = (
-                clock.run(launch.host_seconds, batch.times, waits=launch.waits) * launch.times
-                for clock in (self.clock, self.fast, self.slow)
+                _run(launch, batch, clock) * launch.times for clock in (self.clock, self.fast, self.slow)
             )
             found = batch.call_time(took, self.clock.is_eager, self.host)
-            tally.add(found, batch, launch.times)
+            tally.add(found, batch, 0 if launch.part == "wait" else launch.times)
             tally.fast += fast
             tally.slow += slow
             rows[launch.row] = found if launch.row not in rows else _sum(rows[launch.row], found)
@@ -181,6 +180,15 @@ class _Timer:
         if found is None:
             found = self.known[kernel] = predict(kernel, self.device)
         return found
+
+
+def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
+    """Runs what is launched, and returns by how much the program takes longer."""
+    if launch.part == "start":
+        return clock.start(launch.ticket, batch.times)
+    if launch.part == "wait":
+        return clock.wait(launch.ticket)
+    return clock.run(launch.host_seconds, batch.times, waits=launch.waits)
 
 
 def _sum(one: CallTime, other: CallTime) -> CallTime:

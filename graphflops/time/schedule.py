@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ class Clock:
 
     gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
     slowness: of the CPU, by the one that the costs of calls are of.
+    link: when the last collective has ended. ends: when those end that nothing has waited for, by ticket.
     """
 
     is_eager: bool
@@ -22,6 +23,8 @@ class Clock:
     slowness: float = 1.0
     host: float = 0.0
     gpu: float = 0.0
+    link: float = 0.0
+    ends: dict[int, float] = field(default_factory=dict)
 
     def run(self, host_seconds: float, kernels: tuple[Time, ...], *, waits: bool = False) -> float:
         """Run one call and return by how much it takes longer. waits: whether the CPU goes on when the GPU has done it."""
@@ -39,4 +42,16 @@ class Clock:
             self.host += host_seconds
         if waits:
             self.host = max(self.host, self.gpu)
+        return max(self.host, self.gpu) - before
+
+    def start(self, ticket: int, kernels: tuple[Time, ...]) -> float:
+        """Start a collective once all kernels before have run, and return 0: it runs beside what follows."""
+        begin = max(self.gpu, self.link, self.host if self.is_eager else 0.0)
+        self.link = self.ends[ticket] = begin + sum(kernel.seconds for kernel in kernels)
+        return 0.0
+
+    def wait(self, ticket: int) -> float:
+        """Let the other kernels wait for a collective, and return by how much the program takes longer."""
+        before = max(self.host, self.gpu)
+        self.gpu = max(self.gpu, self.ends.pop(ticket, 0.0))
         return max(self.host, self.gpu) - before

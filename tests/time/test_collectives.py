@@ -8,6 +8,7 @@ import pytest
 
 from graphflops.analysis import analyze
 from graphflops.devices import device
+from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.time.kernel import Exchange, Kernel
 from graphflops.time.predict import predict
 from tests.support import price, t
@@ -88,3 +89,50 @@ def test_another_collective_of_the_group_tells_the_number_of_devices() -> None:
     two, eight = _time(2, gathers=True), _time(8, gathers=True)
     # Of 268,435,456 bytes each of 8 sends 7 / 4 in the sum and 7 in the gathering, each of 2 once and once.
     assert eight.seconds - two.seconds > (7 / 4 + 7 - 2) * 8192 * 8192 * 4 / 450e9
+
+
+class _Programs:
+    """Programs of one collective and products, as calls."""
+
+    x, y = t(4096, 4096, dtype="bfloat16"), t(64, 2**20, dtype="bfloat16")
+
+    def __init__(self, *calls: tuple[str, str, tuple[Any, ...]]) -> None:
+        nodes = [Node(out, op, args, outputs=(out,)) for out, op, args in calls]
+        types = {"x": self.x, "y": self.y, **{node.name: self._type(node) for node in nodes}}
+        outputs = tuple(Output(Ref(name)) for name in (nodes[-1].name, "sum"))
+        self.graph = Graph(tuple(nodes), types, (Input("x", "user"), Input("y", "user")), outputs)
+
+    def _type(self, node: Node) -> Any:
+        return self.x if node.op.startswith("aten.mm") else self.y
+
+    def seconds(self, execution: Any = "graph") -> float:
+        time = analyze(self.graph, device="h200", execution=execution).totals.time
+        assert time is not None
+        return time.seconds
+
+
+START = ("started", "_c10d_functional.all_reduce.default", (Ref("y"), "sum", "0"))
+WAIT = ("sum", "_c10d_functional.wait_tensor.default", (Ref("started"),))
+PRODUCTS = tuple((f"m{i}", "aten.mm.default", (Ref("x"), Ref("x"))) for i in range(3))
+LAST = ("twice", "aten.mul.Tensor", (Ref("sum"), 2))
+
+
+def test_a_collective_runs_beside_what_does_not_read_its_result() -> None:
+    beside = _Programs(START, WAIT, *PRODUCTS, LAST).seconds()
+    after = _Programs(START, WAIT, LAST, *PRODUCTS).seconds()
+    products = _Programs(*PRODUCTS, ("sum", "aten.mul.Tensor", (Ref("y"), 1))).seconds()
+    assert beside < after
+    assert after - beside == pytest.approx(products, rel=0.3)
+
+
+def test_a_wait_further_down_is_a_wait() -> None:
+    late = _Programs(START, *PRODUCTS, WAIT, LAST).seconds()
+    early = _Programs(START, PRODUCTS[0], WAIT, *PRODUCTS[1:], LAST).seconds()
+    assert late < early
+
+
+def test_the_time_that_nothing_hides_is_that_of_the_collective() -> None:
+    report = analyze(_Programs(START, WAIT, *PRODUCTS, LAST).graph, device="h200", execution="graph")
+    seconds = {row.node: row.time.seconds for row in report.rows if row.time is not None}
+    assert seconds["started"] > seconds["sum"] == 0
+    assert sum(seconds.values()) == pytest.approx(report.totals.time.seconds)
