@@ -1,7 +1,7 @@
 """Derives the JSON form of dataclasses: msgspec types that check what is read, a writer and a reader.
 
 The JSON object of a dataclass has its fields by name, in their order. A field with a default is left out where it has that
-value, unless its metadata or the `Form` of its class say that it is always written.
+value, unless the `Form` of its class says that it is always written.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Form(msgspec.Struct, frozen=True):
     first: fields that come first, in this order. names: keys of fields that have another name in JSON.
     computed: properties that are written too, each after the field named, "" for the first place; not read.
     arrays: fields that are one array together, by its key.
-    always: every key is written. lenient: those with a default may be missing in what is read all the same.
+    written: fields that are always written; always: every key is. lenient: those with a default may be missing in what is
+    read all the same.
     is_shared: many objects hold the same one, which is then converted once.
     """
 
@@ -75,6 +76,7 @@ class Form(msgspec.Struct, frozen=True):
     names: Mapping[str, str] = {}
     computed: Mapping[str, str] = {}
     arrays: Mapping[str, tuple[str, ...]] = {}
+    written: tuple[str, ...] = ()
     always: bool = False
     lenient: bool = False
     is_shared: bool = False
@@ -139,8 +141,8 @@ class JsonForms:
                 kinds = [self.kind(hints[member]) for member in members]
                 keys.append(Key(key, "", _array(kinds), fields=members))
             elif name and name not in joined:
-                default, is_always = defaults[name]
-                required = (form.always or is_always) and not form.lenient
+                default = defaults[name]
+                required = (form.always or name in form.written) and not form.lenient
                 kind = self.kind(hints[name])
                 keys.append(Key(form.names.get(name, name), name, kind, MISSING if required else default))
             if name in after:
@@ -267,14 +269,11 @@ def _annotations(what: Any) -> dict[str, Any]:
     )  # many times faster than get_type_hints
 
 
-def _defaults(cls: Any) -> dict[str, tuple[Any, bool]]:
-    """Fields in order, each with its default and whether it is always written."""
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Fields in order, each with its default."""
     if not is_dataclass(cls):
-        return {name: (cls._field_defaults.get(name, MISSING), False) for name in cls._fields}
-    return {
-        f.name: (f.default if f.default_factory is MISSING else f.default_factory(), "json" in f.metadata)
-        for f in fields(cls)
-    }
+        return {name: cls._field_defaults.get(name, MISSING) for name in cls._fields}
+    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(cls)}
 
 
 def _list(each: Kind) -> Kind:

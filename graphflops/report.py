@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived from the annotations
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse  # noqa: TC001
@@ -28,7 +28,6 @@ MemoryPhase = Literal["inference", "training"]
 
 
 _NOTHING = Cost()
-ALWAYS: Mapping[str, str] = {"json": "always"}  # metadata of a field that JSON has at its default too
 
 
 class Named(NamedTuple):
@@ -47,8 +46,7 @@ class RegionUse:
     cost: Cost
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """What one call costs.
 
     cost: forward work, already multiplied by `times` for a call inside a loop body (0 in a branch not taken).
@@ -65,9 +63,9 @@ class Row:
     module_type: str
     source: str
     state: State
-    inputs: tuple[Named, ...] = field(default=(), metadata=ALWAYS)
-    outputs: tuple[Named, ...] = field(default=(), metadata=ALWAYS)
-    cost: Cost = field(default=_NOTHING, metadata=ALWAYS)
+    inputs: tuple[Named, ...] = ()
+    outputs: tuple[Named, ...] = ()
+    cost: Cost = _NOTHING
     backward: Cost | None = None
     matrix_dtype: str = ""
     phase: Phase = "forward"
@@ -147,8 +145,8 @@ class Timeline:
     held: in the order in which it is let go.
     """
 
-    rows: tuple[int, ...] = field(default=(), metadata=ALWAYS)
-    held: tuple[Held, ...] = field(default=(), metadata=ALWAYS)
+    rows: tuple[int, ...] = ()
+    held: tuple[Held, ...] = ()
     gradients_from: int | None = None
 
 
@@ -234,10 +232,10 @@ class Report(Rendered):
     buffer_bytes: int
     coverage: Coverage
     rows: tuple[Row, ...]
-    diagnostics: tuple[Diagnostic, ...] = field(default=(), metadata=ALWAYS)
-    modules: Mapping[str, str] = field(default_factory=dict, metadata=ALWAYS)
-    parameter_modules: Mapping[str, int] = field(default_factory=dict, metadata=ALWAYS)
-    parameter_dtypes: Mapping[str, int] = field(default_factory=dict, metadata=ALWAYS)
+    diagnostics: tuple[Diagnostic, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    parameter_modules: Mapping[str, int] = field(default_factory=dict)
+    parameter_dtypes: Mapping[str, int] = field(default_factory=dict)
     backward: Totals | None = None
     optimizer: Totals | None = None
     memory: Timeline = Timeline()
@@ -333,8 +331,7 @@ class Report(Rendered):
 
 def scaled(row: Row, times: Dim, prefix: str) -> Row:
     """The row of a nested graph as part of the graph around it: run `times` times, named after the call it is in."""
-    return replace(
-        row,
+    return row._replace(
         node=f"{prefix}/{row.node}",
         cost=row.cost * times,
         backward=None if row.backward is None else row.backward * times,

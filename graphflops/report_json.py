@@ -17,7 +17,7 @@ from graphflops.cost import CONVENTIONS, Cost
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
 from graphflops.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
-from graphflops.report import Coverage, Named, Report, SymbolInfo, Timeline, Totals
+from graphflops.report import Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
 from graphflops.tensor import TensorType, dtype_named
 from graphflops.training import Training
 from graphflops.version import __version__
@@ -33,9 +33,12 @@ _FORMS = {
         first=(
             *("origin", "symbols", "coverage", "modules", "parameter_modules", "parameter_dtypes"),
             *("rows", "diagnostics"),
-        )
+        ),
+        written=("modules", "parameter_modules", "parameter_dtypes", "diagnostics"),
     ),
+    Row: Form(written=("inputs", "outputs", "cost")),
     SymbolInfo: Form(arrays={"range": ("minimum", "maximum")}, always=True, lenient=True),
+    Timeline: Form(written=("rows", "held")),
     Totals: Form(always=True),
     Training: Form(always=True, lenient=True),
 }

@@ -149,7 +149,7 @@ def _without_times(report: Report) -> Report:
         report,
         device="",
         profile_errors={},
-        rows=tuple([replace(row, time=None, backward_time=None) for row in report.rows]),
+        rows=tuple([row._replace(time=None, backward_time=None) for row in report.rows]),
         totals=replace(report.totals, time=None),
         backward=backward,
         optimizer=optimizer,

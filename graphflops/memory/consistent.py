@@ -45,11 +45,13 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
 
 def _contradicted(call: PricedCall, values: Mapping[str, Value]) -> set[str]:
     """The results whose derived types are not those that the program's values have."""
-    derived, wrong = call.estimate.out, set()
+    wrong: set[str] = set()
+    estimate = call.estimate
+    derived = estimate.out
     for place, name in enumerate(call.node.outputs):
         if name is not None:
             ours, value = derived[place] if place < len(derived) else None, values.get(name)
-            is_open = bool(call.estimate.unknown) and not isinstance(ours, TensorType)
+            is_open = bool(estimate.unknown) and not isinstance(ours, TensorType)
             if is_open or (ours is not value and not _agree(ours, value)):
                 wrong.add(name)
     return wrong

@@ -73,6 +73,7 @@ class Runs:
         self.is_eager = is_eager
         self.fast_paths = fast_paths
         self.known: dict[tuple[PricedGraph, bool], Run] = {}
+        self.consistent: dict[PricedGraph, Sequence[PricedCall]] = {}
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False) -> Run:
         """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient."""
@@ -82,7 +83,9 @@ class Runs:
         return self.known[key]
 
     def _found(self, graph: PricedGraph, has_fast_paths: bool) -> Run:
-        given = calls = consistent(graph)
+        if graph not in self.consistent:
+            self.consistent[graph] = consistent(graph)
+        given = calls = self.consistent[graph]
         if has_fast_paths:
             weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
             calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)

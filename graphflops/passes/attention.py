@@ -95,9 +95,9 @@ def _with_masked(
 
 def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
     if forward != 0 and row.cost.masked_flops == 0:
-        row = replace(row, cost=replace(row.cost, masked_flops=forward))
+        row = row._replace(cost=replace(row.cost, masked_flops=forward))
     if backward != 0 and row.backward is not None and row.backward.masked_flops == 0:
-        row = replace(row, backward=replace(row.backward, masked_flops=backward))
+        row = row._replace(backward=replace(row.backward, masked_flops=backward))
     return row
 
 

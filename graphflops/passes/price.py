@@ -317,8 +317,8 @@ def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterato
         for row in run.rows:
             inner = scaled(row, times, call.node)
             if not inner.module:
-                inner = replace(inner, module=call.module, module_type=call.module_type)
-            yield replace(inner, source=inner.source or call.source, phase=call.phase)
+                inner = inner._replace(module=call.module, module_type=call.module_type)
+            yield inner._replace(source=inner.source or call.source, phase=call.phase)
 
 
 def _settle_gradients(
@@ -341,4 +341,4 @@ def _drop_unreached(
     for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
         if index not in computed:
             calls[index] = replace(call, gradient=None)
-            rows[call.row : end] = [replace(row, backward=None) for row in rows[call.row : end]]
+            rows[call.row : end] = [row._replace(backward=None) for row in rows[call.row : end]]

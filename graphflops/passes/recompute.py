@@ -6,7 +6,7 @@ calls again up to the last one that keeps a value for its gradient; these values
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mappi
             for row in range(calls[place].row, ends[place]):
                 own = rows[row]
                 again = own.cost if own.backward is None else own.backward + own.cost
-                rows[row] = replace(own, backward=again)
+                rows[row] = own._replace(backward=again)
 
 
 def _kept(call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:

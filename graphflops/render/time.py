@@ -117,7 +117,9 @@ def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]
         name = key(row)
         if name is None or (row.time is None and row.backward_time is None):
             continue
-        share = found.setdefault(name, Share())
+        share = found.get(name)
+        if share is None:
+            share = found[name] = Share()
         share.calls += 1
         for time in (row.time, row.backward_time):
             if time is not None:

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from graphflops.time.predict import Time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The kernels of one call.
 
-    seconds: of all. low, high: ends of their interval, as factors. bound: of the longest. families: their names.
-    work: bytes under "", FLOPs by element type.
+    kernel_seconds: of each. seconds: of all. low, high: ends of their interval, as factors. bound: of the longest.
+    families: their names. work: bytes under "", FLOPs by element type.
     """
 
     kernels: tuple[Kernel, ...]
-    times: tuple[Time, ...]
+    kernel_seconds: tuple[float, ...]
     seconds: float
     low: float
     high: float
@@ -34,7 +34,8 @@ class Batch:
     @staticmethod
     def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
         """The batch of these kernels. times: of each."""
-        seconds = sum(time.seconds for time in times)
+        kernel_seconds = tuple([time.seconds for time in times])
+        seconds = sum(kernel_seconds)
         longest = max(times, key=lambda time: time.seconds, default=None)
         work: dict[str, int] = {}
         for kernel in kernels:
@@ -43,7 +44,7 @@ class Batch:
                 work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops
         return Batch(
             kernels,
-            times,
+            kernel_seconds,
             seconds,
             low=sum(time.low for time in times) / seconds if seconds else 1.0,
             high=sum(time.high for time in times) / seconds if seconds else 1.0,
@@ -57,7 +58,7 @@ class Batch:
 
         took: by how much the call makes the program longer. host: how much slower and faster other CPUs are.
         """
-        is_launch = is_eager and took > 0 and (took > 1.5 * self.seconds or not self.times)
+        is_launch = is_eager and took > 0 and (took > 1.5 * self.seconds or not self.kernels)
         if is_launch or not self.seconds:
             return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
         return CallTime(took, took * self.low, took * self.high, self.bound, self.families)

@@ -7,8 +7,8 @@ down was written by the user, and waits there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 Part = Literal["all", "start", "wait"]
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
+class Launches(NamedTuple):
     """What one call launches in one phase.
 
     row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
@@ -46,17 +45,14 @@ class Exchanges:
 
     pending: dict[str, Launches] = field(default_factory=dict)
     fresh: set[str] = field(default_factory=set)
-    started: int = 0
+    tickets: int = 0
 
-    def of(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
+    def started(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
         """What a collective launches: copies as any kernel, then its start; nobody waits yet."""
-        kernels = launch.kernels
-        if not kernels or kernels[-1].family != "collective":
-            yield launch
-            return
-        self.started += 1
-        start = replace(launch, kernels=kernels[-1:], host_seconds=0.0, part="start", ticket=self.started)
-        yield replace(launch, kernels=kernels[:-1])
+        kernels = launch.kernels or ()
+        self.tickets += 1
+        start = launch._replace(kernels=kernels[-1:], host_seconds=0.0, part="start", ticket=self.tickets)
+        yield launch._replace(kernels=kernels[:-1])
         yield start
         names = [name for name in outputs if name is not None]
         self.pending.update(dict.fromkeys(names, start))
@@ -64,8 +60,6 @@ class Exchanges:
 
     def waited(self, call: PricedCall, *, is_view: bool) -> Iterator[Launches]:
         """The waits before a call. is_view: whether it computes nothing, so that its results are pending too."""
-        if not self.pending:
-            return
         read = [name for name in call.uses if name in self.pending]
         is_wait = call.node.operator.name == "wait_tensor"
         if not is_wait:
@@ -80,7 +74,7 @@ class Exchanges:
         """The waits for the collectives that write these values."""
         found = {start.ticket: start for name in names if (start := self.pending.get(name)) is not None}
         for start in found.values():
-            yield replace(start, part="wait")
+            yield start._replace(part="wait")
         self.pending = {name: start for name, start in self.pending.items() if start.ticket not in found}
 
     def all_ends(self) -> Iterator[Launches]:

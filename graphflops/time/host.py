@@ -35,7 +35,7 @@ def forward_seconds(
     costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool, modules: Sequence[str]
 ) -> float:
     """CPU time of a call. records: whether autograd keeps it. modules: the libraries of those entered."""
-    entered = sum(costs.get(f"forward.module.{library}", costs["forward.module"]) for library in modules)
+    entered = entering_seconds(costs, modules)
     if operator.kind in _NOTHING:
         return entered + operator.is_read_by_cpu * costs["forward.call"]
     if not kernels:
@@ -43,6 +43,11 @@ def forward_seconds(
     else:
         own = _launching(costs, "forward", operator, kernels)
     return own + records * costs["forward.recording"] + entered
+
+
+def entering_seconds(costs: Costs, modules: Sequence[str]) -> float:
+    """CPU time of entering modules. modules: the library of each."""
+    return sum([costs.get(f"forward.module.{library}", costs["forward.module"]) for library in modules])
 
 
 def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], parameters: int) -> float:

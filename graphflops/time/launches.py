@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.memory.attention_operands import attention_problem
@@ -14,7 +14,7 @@ from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
 from graphflops.time.exchanges import Exchanges, Launches
 from graphflops.time.gradient_layouts import GradientLayouts
-from graphflops.time.host import backward_seconds, forward_seconds, waits
+from graphflops.time.host import backward_seconds, entering_seconds, forward_seconds, waits
 from graphflops.time.kernel import Product
 from graphflops.time.loss import loss_kernels
 from graphflops.time.lowering.calls import forward_kernels
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import AttentionKernel, Kernel
 
 
+class _Called(NamedTuple):
+    """What calls of one form have in common in the forward. host_seconds: without those of entering modules."""
+
+    kernels: tuple[Kernel, ...] | None
+    host_seconds: float
+    waits: bool
+
+
 class Launcher:
     """Lowers the calls of a program at given sizes; equal calls are lowered once. costs: CPU seconds by kind of call."""
 
@@ -46,6 +54,7 @@ class Launcher:
         self.parameters = dict.fromkeys(parameters)  # a set in program order
         self.records = False  # whether what is lowered runs for gradients
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
+        self.called: dict[tuple[Layouts, bool, int | None], _Called] = {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
@@ -73,29 +82,45 @@ class Launcher:
         exchanges = Exchanges()
         for call in calls:
             stack = call.node.module_stack
-            modules = _entered(entered, stack)
+            modules = _entered(entered, stack) if stack and stack != entered else ()
             entered = stack or entered
             row = first + call.row
             if call.estimate.unknown:
                 yield Launches(row, None, 0.0, times)
                 continue
             is_inside = call.node.name in inside
-            kernels = self._lowered(call, graph, layouts if is_inside else around, is_backward=False)
-            if is_inside and kernels is not None:
-                kernels = inside_operator(call, kernels)
-            kept = records and call.gradient is not None
-            host = forward_seconds(
-                self.costs, call.node.operator, kernels or (), records=kept, modules=modules
-            )
+            kernels, host, is_waiting = self._called(call, graph, layouts if is_inside else around, records)
             if is_inside:
+                kernels = None if kernels is None else inside_operator(call, kernels)
                 host = len(kernels or ()) * self.costs["forward.inside"]
-            operands = map(graph.values.get, call.tensors(graph.values))
-            launch = Launches(row, kernels, host, times, waits(call.node.operator, operands))
-            yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
-            yield from exchanges.of(launch, call.node.outputs)
-            for inner, place, turns in self._nested(call, row, times):
-                yield from self._forward(inner, place, turns, records)
+            elif modules:
+                host += entering_seconds(self.costs, modules)
+            if exchanges.pending:
+                yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
+            launch = Launches(row, kernels, host, times, is_waiting)
+            if kernels and kernels[-1].family == "collective":
+                yield from exchanges.started(launch, call.node.outputs)
+            else:
+                yield launch
+            if call.estimate.regions:
+                for inner, place, turns in self._nested(call, row, times):
+                    yield from self._forward(inner, place, turns, records)
         yield from exchanges.all_ends()
+
+    def _called(self, call: PricedCall, graph: PricedGraph, layouts: Layouts, records: bool) -> _Called:
+        """What one call runs in the forward; found once for all calls of one form."""
+        form = layouts.forms.of(call)
+        key = (layouts, records, form)
+        if form is not None and key in self.called:
+            return self.called[key]
+        kernels, operator = self._lowered(call, graph, layouts, is_backward=False), call.node.operator
+        kept = records and call.gradient is not None
+        host = forward_seconds(self.costs, operator, kernels or (), records=kept, modules=())
+        operands = map(graph.values.get, call.tensors(graph.values))
+        found = _Called(kernels, host, waits(operator, operands))
+        if form is not None:
+            self.called[key] = found
+        return found
 
     def _inside_operators(self, graph: PricedGraph) -> frozenset[str]:
         """Names of the calls that one operator of torch.nn makes, without Python, where no gradient is wanted."""
@@ -231,9 +256,7 @@ def _of_copies(kernel: Kernel) -> Kernel:
 
 
 def _entered(before: str, now: str) -> list[str]:
-    """The libraries of the modules that a call is in and the call before was not in."""
-    if before == now or not now:
-        return []
+    """The libraries of the modules that a call is in and the call before, which is in others, was not in."""
     old, new = before.split(";"), now.split(";")
     shared = 0
     for one, other in zip(old, new, strict=False):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from graphflops.call_time import CallTime, PhaseTime
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import Kernel
     from graphflops.time.predict import Time
 
-# What a row holds before its times, in order; `dataclasses.replace` takes three times as long.
-_WORK = attrgetter(*[each.name for each in fields(Row) if each.name not in ("time", "backward_time")])
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
 
 
@@ -92,7 +89,7 @@ def with_times(report: Report, program: PricedProgram, device: Device, runs: Run
     times = program_time(program, device, report.execution, report.values, runs)
     forward, backward = times.rows, times.backward_rows
     rows = [
-        Row(*_WORK(row), forward.get(index), backward.get(index))  # type: ignore[call-arg]
+        Row(*row[:-2], forward.get(index), backward.get(index))  # its times are the last two fields
         for index, row in enumerate(report.rows)
     ]
     timed = replace(
@@ -138,15 +135,13 @@ class _Timer:
     def phase(self, launches: Iterable[Launches]) -> tuple[PhaseTime, dict[int, CallTime]]:
         """The time of a phase and of its calls; a row that runs several times has the sum."""
         rows: dict[int, CallTime] = {}
-        tally = _Tally()
+        tally, clocks = _Tally(), (self.clock, self.fast, self.slow)
         for launch in launches:
             if launch.kernels is None:
                 tally.is_lower_bound = True
                 continue
             batch = self._batch(launch.kernels)
-            took, fast, slow = (
-                _run(launch, batch, clock) * launch.times for clock in (self.clock, self.fast, self.slow)
-            )
+            took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
             found = batch.call_time(took, self.clock.is_eager, self.host)
             tally.add(found, batch, 0 if launch.part == "wait" else launch.times)
             tally.fast += fast
@@ -185,10 +180,10 @@ class _Timer:
 def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
     """Runs what is launched, and returns by how much the program takes longer."""
     if launch.part == "start":
-        return clock.start(launch.ticket, batch.times)
+        return clock.start(launch.ticket, batch.kernel_seconds)
     if launch.part == "wait":
         return clock.wait(launch.ticket)
-    return clock.run(launch.host_seconds, batch.times, waits=launch.waits)
+    return clock.run(launch.host_seconds, batch.kernel_seconds, waits=launch.waits)
 
 
 def _sum(one: CallTime, other: CallTime) -> CallTime:
@@ -205,13 +200,13 @@ class _Tally:
     """Sums over the calls of a phase.
 
     parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
-    work: FLOPs by element type, bytes.
+    runs: how often each batch of kernels runs.
     """
 
     parts: list[CallTime] = field(default_factory=list)
     fast: float = 0.0
     slow: float = 0.0
-    work: Counter[str] = field(default_factory=Counter)
+    runs: Counter[Batch] = field(default_factory=Counter)
     is_lower_bound: bool = False
 
     @staticmethod
@@ -222,7 +217,7 @@ class _Tally:
             whole.parts += tally.parts
             whole.fast += tally.fast
             whole.slow += tally.slow
-            whole.work += tally.work
+            whole.runs.update(tally.runs)
             whole.is_lower_bound |= tally.is_lower_bound
         return whole
 
@@ -230,8 +225,7 @@ class _Tally:
         """Count a call that runs so often."""
         if time.seconds:
             self.parts.append(time)
-        for dtype, amount in batch.work:
-            self.work[dtype] += amount * times
+        self.runs[batch] += times
 
     def repeat(self, times: int) -> None:
         """Count every call that often."""
@@ -242,7 +236,7 @@ class _Tally:
             for part in self.parts
         ]
         self.fast, self.slow = self.fast * times, self.slow * times
-        self.work = Counter({dtype: work * times for dtype, work in self.work.items()})
+        self.runs = Counter({batch: count * times for batch, count in self.runs.items()})
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
@@ -253,15 +247,24 @@ class _Tally:
         for part in self.parts:
             shares[part.bound] += part.seconds / seconds  # type: ignore[assignment]
         share = dict(shares.most_common())
+        work = self.work()
         return PhaseTime(
             *(seconds, whole.low, whole.high),
             bound=next(iter(share), "launch"),  # type: ignore[arg-type]
             shares=share,
-            matrix_utilization=_matrix_utilization(self.work, device, seconds),
-            bandwidth_utilization=self.work[""] / device.bandwidth / seconds if seconds else None,
+            matrix_utilization=_matrix_utilization(work, device, seconds),
+            bandwidth_utilization=work[""] / device.bandwidth / seconds if seconds else None,
             energy_joules=None if device.power_watts is None else device.power_watts * seconds,
             is_lower_bound=self.is_lower_bound,
         )
+
+    def work(self) -> Counter[str]:
+        """FLOPs by element type, and bytes under ""."""
+        work = Counter[str]()
+        for batch, times in self.runs.items():
+            for dtype, amount in batch.work:
+                work[dtype] += amount * times
+        return work
 
 
 def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> float | None:

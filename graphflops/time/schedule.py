@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphflops.time.predict import Time
+    from collections.abc import Sequence
 
 
 @dataclass(slots=True)
@@ -26,28 +26,34 @@ class Clock:
     link: float = 0.0
     ends: dict[int, float] = field(default_factory=dict)
 
-    def run(self, host_seconds: float, kernels: tuple[Time, ...], *, waits: bool = False) -> float:
-        """Run one call and return by how much it takes longer. waits: whether the CPU goes on when the GPU has done it."""
+    def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
+        """Run one call and return by how much it takes longer.
+
+        kernels: seconds of each. waits: whether the CPU goes on when the GPU has done it.
+        """
         if not self.is_eager:
             before = self.gpu
-            self.gpu += sum(kernel.seconds + self.gap for kernel in kernels)
+            self.gpu += sum([seconds + self.gap for seconds in kernels])
             return self.gpu - before
-        before = max(self.host, self.gpu)
+        host, gpu = self.host, self.gpu
+        before = max(host, gpu)
         host_seconds *= self.slowness
-        share = host_seconds / max(len(kernels), 1)
-        for kernel in kernels:
-            self.host += share
-            self.gpu = max(self.gpu, self.host) + kernel.seconds
-        if not kernels:
-            self.host += host_seconds
-        if waits:
-            self.host = max(self.host, self.gpu)
-        return max(self.host, self.gpu) - before
+        if kernels:
+            share = host_seconds / len(kernels)
+            for seconds in kernels:
+                host += share
+                gpu = (gpu if gpu > host else host) + seconds
+        else:
+            host += host_seconds
+        if waits and gpu > host:
+            host = gpu
+        self.host, self.gpu = host, gpu
+        return max(host, gpu) - before
 
-    def start(self, ticket: int, kernels: tuple[Time, ...]) -> float:
+    def start(self, ticket: int, kernels: Sequence[float]) -> float:
         """Start a collective once all kernels before have run, and return 0: it runs beside what follows."""
         begin = max(self.gpu, self.link, self.host if self.is_eager else 0.0)
-        self.link = self.ends[ticket] = begin + sum(kernel.seconds for kernel in kernels)
+        self.link = self.ends[ticket] = begin + sum(kernels)
         return 0.0
 
     def wait(self, ticket: int) -> float:

@@ -39,7 +39,7 @@ def unknown(**fields: Any) -> Report:
     """The same with a call of unknown cost in the first layer."""
     known = report()
     call = plain("fused", "mylib.fused.default", "blocks.0", "", state="unknown", cost=Cost())
-    return made([*known.rows, replace(call, source="model.py:50")], **fields)
+    return made([*known.rows, call._replace(source="model.py:50")], **fields)
 
 
 def found(report: Report, before: Before | None = None, **given: Any) -> list[Finding]:
@@ -253,7 +253,7 @@ def test_a_formula_that_became_a_number() -> None:
 
 
 def test_with_training_the_whole_step_counts() -> None:
-    rows = [replace(row, backward=row.cost * 2) for row in report().rows]
+    rows = [row._replace(backward=row.cost * 2) for row in report().rows]
     forward = made(rows)
     step = replace(
         forward,

@@ -54,7 +54,7 @@ def test_two_changes_are_two_lines_and_sum_to_the_total(base) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_many_changes_keep_to_the_screen(width: int) -> None:
     old = made_decoder(layers=30)
-    rows = [replace(row, cost=row.cost + Cost(1000 - index)) for index, row in enumerate(old.rows)]
+    rows = [row._replace(cost=row.cost + Cost(1000 - index)) for index, row in enumerate(old.rows)]
     new = replace(old, rows=tuple(rows), totals=replace(old.totals, cost=Cost.sum(row.cost for row in rows)))
     lines = render(compared(old, new), "table", width=width).splitlines()
     assert len(lines) <= VISIBLE

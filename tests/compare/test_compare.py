@@ -80,7 +80,7 @@ def renamed(report: Report, old: str, new: str) -> Report:
     return replace(
         report,
         rows=tuple(
-            replace(row, module=row.module.replace(old, new), node=f"n_{row.node}") for row in report.rows
+            row._replace(module=row.module.replace(old, new), node=f"n_{row.node}") for row in report.rows
         ),
         modules={path.replace(old, new): kind for path, kind in report.modules.items()},
         parameter_modules={path.replace(old, new): n for path, n in report.parameter_modules.items()},
@@ -114,7 +114,7 @@ def test_what_moved_into_another_module_is_found() -> None:
 def test_names_of_nodes_and_lines_are_no_difference() -> None:
     old = decoder()
     rows = (
-        replace(row, node=f"x_{row.node}", source=f"other.py:{index}") for index, row in enumerate(old.rows)
+        row._replace(node=f"x_{row.node}", source=f"other.py:{index}") for index, row in enumerate(old.rows)
     )
     assert compared(old, replace(old, rows=tuple(rows))).same
 
@@ -150,8 +150,8 @@ def test_unknown_on_one_side_only_is_never_zero() -> None:
 
 def test_source_lines_are_followed() -> None:
     old = decoder()
-    rows = (replace(row, source=row.source.replace(":17", ":20").replace(":21", ":24")) for row in old.rows)
-    wider = [replace(row, cost=row.cost * 2) if row.source.endswith(":20") else row for row in rows]
+    rows = (row._replace(source=row.source.replace(":17", ":20").replace(":21", ":24")) for row in old.rows)
+    wider = [row._replace(cost=row.cost * 2) if row.source.endswith(":20") else row for row in rows]
     comparison = compared(old, replace(old, rows=tuple(wider), totals=made(wider).totals))
     assert [(group.before, group.after) for group in comparison.sources] == [("model.py:17", "model.py:20")]
     assert comparison.unchanged_sources == 3  # :19, :21 now :24, :40
@@ -179,7 +179,7 @@ def test_an_operator_in_anothers_place_is_one_changed_call() -> None:
 
 def test_equal_entries_share_a_line_and_their_sum() -> None:
     old, new = decoder(layers=3), decoder(layers=3)
-    rows = [replace(row, cost=row.cost * 2) if row.module.endswith("mlp.up") else row for row in new.rows]
+    rows = [row._replace(cost=row.cost * 2) if row.module.endswith("mlp.up") else row for row in new.rows]
     comparison = compared(old, replace(new, rows=tuple(rows), totals=made(rows).totals))
     (fold,) = comparison.folded
     assert (fold.path, len(fold.members)) == ("blocks.0-2.mlp.up", 3)
@@ -189,7 +189,7 @@ def test_equal_entries_share_a_line_and_their_sum() -> None:
 
 def test_exports_are_checked_by_matrix_work() -> None:
     spelled = [
-        replace(row, op=f"onnx.{row.op}", cost=replace(row.cost, vector_flops=5, read_bytes=7))
+        row._replace(op=f"onnx.{row.op}", cost=replace(row.cost, vector_flops=5, read_bytes=7))
         for row in decoder().rows
     ]
     onnx = replace(
@@ -200,14 +200,14 @@ def test_exports_are_checked_by_matrix_work() -> None:
     assert comparison.same
     assert comparison.modules == ()
     assert "the export keeps the work" in headlines(comparison)[0]
-    lost = [replace(row, cost=Cost()) if row.module == "blocks.0.mlp.up" else row for row in spelled]
+    lost = [row._replace(cost=Cost()) if row.module == "blocks.0.mlp.up" else row for row in spelled]
     comparison = compared(decoder(), replace(onnx, rows=tuple(lost), totals=made(lost).totals))
     assert listed(comparison) == [("changed", "blocks.0.mlp.up", "blocks.0.mlp.up")]
     assert not comparison.same
 
 
 def test_a_file_without_modules_compares_in_total() -> None:
-    flat = [replace(row, module="", module_type="") for row in decoder().rows]
+    flat = [row._replace(module="", module_type="") for row in decoder().rows]
     comparison = compared(decoder(), replace(decoder(), rows=tuple(flat), origin=Origin("lm.onnx", "onnx")))
     assert comparison.modules == ()
     assert [remark.name for remark in comparison.remarks] == ["no-modules"]
@@ -236,7 +236,7 @@ def test_sizes_without_values_compare_as_formulas() -> None:
 def test_hostile_names_stay_text(form: str) -> None:
     changed = hostile()
     changed = replace(
-        changed, rows=(replace(changed.rows[0], cost=Cost(7), module=f"{HOSTILE}.x"), *changed.rows[1:])
+        changed, rows=(changed.rows[0]._replace(cost=Cost(7), module=f"{HOSTILE}.x"), *changed.rows[1:])
     )
     for by in (None, "op", "source") if form != "json" else (None,):
         text = render(compared(hostile(), changed), form, by=by)  # type: ignore[arg-type]
@@ -264,7 +264,7 @@ def test_markdown_of_a_large_change_fits_a_comment() -> None:
     wide = decoder(layers=300)
     names = [f"blocks.{n}.{'x' * 100}{n}" for n in range(len(wide.rows))]
     rows = [
-        replace(row, module=name, cost=Cost(n))
+        row._replace(module=name, cost=Cost(n))
         for n, (row, name) in enumerate(zip(wide.rows, names, strict=True))
     ]
     text = render(compared(decoder(layers=300), replace(wide, rows=tuple(rows))), "markdown", top=100_000)
@@ -314,6 +314,6 @@ def test_where_a_change_begins_is_told_from_what_follows() -> None:
 
 def test_many_equal_calls_are_no_problem() -> None:
     rows = [plain(f"n{index}", "aten.add.Tensor", "", "M") for index in range(2000)]
-    mixed = [replace(row, cost=row.cost * 2) if index % 2 else row for index, row in enumerate(rows)]
+    mixed = [row._replace(cost=row.cost * 2) if index % 2 else row for index, row in enumerate(rows)]
     (change,) = compared(made(rows), made(mixed)).modules
     assert len(change.calls) == 1000

@@ -153,7 +153,7 @@ def test_where_less_becomes_more(
     def sized(linear: int, constant: int, square: int) -> Report:
         base = product("s27")
         cost = Cost(linear * size + constant + square * size * size)
-        return replace(made([replace(base.rows[0], cost=cost)]), symbols=base.symbols, inputs=base.inputs)
+        return replace(made([base.rows[0]._replace(cost=cost)]), symbols=base.symbols, inputs=base.inputs)
 
     comparison = compared(sized(*old), sized(*new))
     found = [(entry.at, entry.more) for entry in comparison.crossings if entry.quantity == "matrix_flops"]

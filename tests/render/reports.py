@@ -52,14 +52,14 @@ def linear(node: str, module: str, wide: int, out: int, **fields: object) -> Row
         outputs=(Named(node, y),),
         matrix_dtype="bfloat16",
     )
-    return replace(row, **fields)  # type: ignore[arg-type]
+    return row._replace(**fields)  # type: ignore[arg-type]
 
 
 def plain(node: str, op: str, module: str, kind: str, **fields: object) -> Row:
     """An element-wise call on `BATCH * TIME * HIDDEN` elements."""
     size = BATCH * TIME * HIDDEN
     cost = Cost(vector_flops=size, transcendentals=size, read_bytes=2 * size, written_bytes=2 * size)
-    return replace(Row(node, op, module, kind, "model.py:21", "counted", cost=cost), **fields)  # type: ignore[arg-type]
+    return Row(node, op, module, kind, "model.py:21", "counted", cost=cost)._replace(**fields)  # type: ignore[arg-type]
 
 
 def decoder(layers: int = 12, **fields: object) -> Report:
@@ -130,7 +130,7 @@ def bound(report: Report) -> Report:
         return Cost(*(number(getattr(cost, name)) for name in Cost.__slots__))
 
     given = {name: replace(info, given_by="user") for name, info in report.symbols.items()}
-    rows = tuple(replace(row, cost=settled(row.cost)) for row in report.rows)
+    rows = tuple(row._replace(cost=settled(row.cost)) for row in report.rows)
     totals = Totals(settled(report.totals.cost), number(report.totals.peak_bytes), report.totals.peak_node)
     return replace(report, symbols=given, rows=rows, totals=totals)
 
@@ -162,7 +162,7 @@ def with_unknown(report: Report) -> Report:
 
 def training(report: Report) -> Report:
     """The report of a training step: every call's gradient costs twice the call."""
-    rows = tuple(replace(row, backward=row.cost * 2) for row in report.rows)
+    rows = tuple(row._replace(backward=row.cost * 2) for row in report.rows)
     backward = Totals(report.totals.cost * 2, 9000 * BATCH * TIME, report.rows[0].node)
     optimizer = Totals(Cost(vector_flops=12 * report.parameters, read_bytes=8 * report.parameters))
     return replace(report, rows=rows, backward=backward, optimizer=optimizer)
@@ -170,7 +170,7 @@ def training(report: Report) -> Report:
 
 def joint(report: Report) -> Report:
     """The report of a joint graph: what follows the loss is the gradients."""
-    rows = [replace(r, node=f"{r.node}_grad", cost=r.cost * 2, phase="backward") for r in report.rows]
+    rows = [r._replace(node=f"{r.node}_grad", cost=r.cost * 2, phase="backward") for r in report.rows]
     return made([*report.rows, *rows], **{name: getattr(report, name) for name in ("parameters", "modules")})
 
 
@@ -186,9 +186,9 @@ def hostile() -> Report:
         cost=Cost(2 * size * size),
         matrix_dtype=HOSTILE,
     )
-    attack = replace(row, node="=cmd|'/c calc'!A0", op="@SUM(1)", module="+a", source="-1", module_type="=b")
+    attack = row._replace(node="=cmd|'/c calc'!A0", op="@SUM(1)", module="+a", source="-1", module_type="=b")
     return made(
-        [row, attack, replace(row, state="unknown", cost=Cost())],
+        [row, attack, row._replace(state="unknown", cost=Cost())],
         origin=Origin(f"dir/{HOSTILE}", HOSTILE, HOSTILE, HOSTILE),
         symbols=sizes,
         modules={"": HOSTILE, HOSTILE: HOSTILE},

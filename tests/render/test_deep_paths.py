@@ -19,7 +19,7 @@ SAMPLE = Path(__file__).parents[2] / "samples" / "convnet.pt2"
 def test_deep_module_paths(form):
     deep = ".".join("a" * 100_000)
     report = analyze(SAMPLE, device="h200" if form in ("chrome-trace", "memory-snapshot") else None)
-    report = replace(report, rows=tuple(replace(row, module=deep) for row in report.rows))
+    report = replace(report, rows=tuple(row._replace(module=deep) for row in report.rows))
     start = time.process_time()
     text = formats.render(report, form)
     assert time.process_time() - start < 5

@@ -207,8 +207,7 @@ def test_a_comparison_pairs_what_moved() -> None:
     """A module under another name is one place, not one gone and one new."""
     old = decoder(3)
     rows = tuple(
-        replace(
-            row,
+        row._replace(
             module=row.module.replace("blocks", "layers"),
             source=row.source.replace("model.py:1", "model.py:2"),
         )
@@ -246,7 +245,7 @@ def test_sizes_of_both_programs_are_one() -> None:
     new = replace(
         old,
         symbols=other,
-        rows=tuple(replace(r, cost=renamed(r.cost)) for r in old.rows),
+        rows=tuple(r._replace(cost=renamed(r.cost)) for r in old.rows),
         totals=replace(old.totals, cost=renamed(old.totals.cost)),
     )
     sizes = data_of(render(compared(old, new), "html"))["sizes"]

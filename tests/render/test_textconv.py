@@ -25,7 +25,7 @@ def test_one_layer_more_is_one_line() -> None:
 def test_a_layer_that_is_not_alike_is_written_by_itself() -> None:
     report = decoder(layers=4)
     rows = [
-        replace(row, cost=Cost(7) + row.cost) if row.module == "blocks.2.mlp.up" else row
+        row._replace(cost=Cost(7) + row.cost) if row.module == "blocks.2.mlp.up" else row
         for row in report.rows
     ]
     lines = modules(textconv(replace(report, rows=tuple(rows))))

@@ -30,7 +30,7 @@ def test_equal_layers_share_a_line() -> None:
 def test_layers_that_differ_keep_their_numbers() -> None:
     report = decoder(6)
     rows = [
-        replace(row, cost=row.cost * 2) if row.module.startswith("blocks.2.mlp") else row
+        row._replace(cost=row.cost * 2) if row.module.startswith("blocks.2.mlp") else row
         for row in report.rows
     ]
     report = replace(report, rows=tuple(rows))
@@ -42,7 +42,7 @@ def test_layers_that_differ_keep_their_numbers() -> None:
 
 def test_a_view_more_does_not_keep_layers_apart() -> None:
     report = decoder(3)
-    view = replace(report.rows[2], node="view_more")
+    view = report.rows[2]._replace(node="view_more")
     assert view.state == "free"
     assert "blocks (x3)" in [label for _, label in labels(replace(report, rows=(*report.rows, view)))]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +84,7 @@ TRANSPOSED = conv(
     op="aten.conv_transpose{}d.input",
 )
 SOUND = conv(1, B, (8, 80, 3000), (512, 80, 3), (8, 512, 3000), 2 * 8 * 3000 * 512 * 80 * 3)
-EXACT = replace(IMAGES, backward=Cost(matrix_flops=2 * 2 * 8 * 56 * 56 * 64 * 64 * 9))
+EXACT = IMAGES._replace(backward=Cost(matrix_flops=2 * 2 * 8 * 56 * 56 * 64 * 64 * 9))
 LINEAR = row("aten.linear.default", S, ((4, 197, 768), (3072, 768)), (4, 197, 3072), 2 * 788 * 768 * 3072)
 DECODE = row("aten.linear.default", B, ((8, 4096), (32000, 4096)), (8, 32000), 2 * 8 * 4096 * 32000)
 BATCHED = row(
@@ -163,12 +162,12 @@ def test_recorded_calls_are_explained(place, given, backward, padded, verdict, w
 @pytest.mark.parametrize(
     "place, given",
     [
-        (4, replace(mm(B, 1000, 1000, 1000), cost=Cost(matrix_flops=1000**3))),  # multiply-adds for FLOPs
-        (0, replace(mm(B, 4096, 4096, 4096), cost=Cost(matrix_flops=4096**3))),
+        (4, mm(B, 1000, 1000, 1000)._replace(cost=Cost(matrix_flops=1000**3))),  # multiply-adds for FLOPs
+        (0, mm(B, 4096, 4096, 4096)._replace(cost=Cost(matrix_flops=4096**3))),
         (0, mm(B, 4096, 4096, 4097)),
-        (40, replace(IMAGES, cost=Cost(matrix_flops=2 * 8 * 56 * 56 * 64 * 64))),
-        (70, replace(sdpa(1000, 80), cost=Cost(matrix_flops=2 * 32 * 1000 * 1000 * 80))),
-        (52, replace(VOLUMES, cost=Cost(matrix_flops=2 * 2 * 16 * 28 * 28 * 64 * 32 * 9))),
+        (40, IMAGES._replace(cost=Cost(matrix_flops=2 * 8 * 56 * 56 * 64 * 64))),
+        (70, sdpa(1000, 80)._replace(cost=Cost(matrix_flops=2 * 32 * 1000 * 1000 * 80))),
+        (52, VOLUMES._replace(cost=Cost(matrix_flops=2 * 2 * 16 * 28 * 28 * 64 * 32 * 9))),
     ],
 )
 def test_a_wrong_model_is_different(place, given):

@@ -111,7 +111,7 @@ def changed(row: Any, flops: int = 0, shape: tuple[int, ...] | None = None) -> A
     outputs = row.outputs
     if shape is not None:
         outputs = tuple(named._replace(type=named.type.like(shape)) for named in outputs)
-    return replace(row, cost=cost, outputs=outputs)
+    return row._replace(cost=cost, outputs=outputs)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from graphflops import tensor
@@ -109,7 +107,7 @@ def test_the_cpu_waits_for_a_number_that_it_looks_at(execution):
     gpu = predict(kernel, known).seconds
     calls = [Launches(0, (kernel,), gpu / 100), Launches(1, (), gpu / 10), Launches(2, (), gpu)]
     behind, _ = _Timer(known, execution).phase(calls)
-    waiting, _ = _Timer(known, execution).phase([calls[0], replace(calls[1], waits=True), calls[2]])
+    waiting, _ = _Timer(known, execution).phase([calls[0], calls[1]._replace(waits=True), calls[2]])
     launched = gpu / 100 if execution == "eager" else known.launch.graph_seconds
     if execution == "graph":
         assert behind.seconds == waiting.seconds == pytest.approx(gpu + launched)

@@ -102,7 +102,7 @@ def _figures(figures: Mapping[str, Figure]) -> Iterator[list[Figure]]:
 
 def _forward_only(report: Report) -> Report:
     """The report without its training step, because the other report has none."""
-    rows = tuple(replace(row, backward=None) for row in report.rows)
+    rows = tuple(row._replace(backward=None) for row in report.rows)
     memory = Timeline() if report.memory.gradients_from is not None else report.memory
     return replace(report, rows=rows, backward=None, optimizer=None, memory=memory)
 
@@ -115,11 +115,11 @@ def _moved(found: Comparison) -> Report:
             paths[change.before] = change.after
     old = found.old
     renamed = _Paths(paths)
-    rows = tuple(replace(row, module=renamed(row.module)) for row in old.rows)
+    rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
     lines = _lines(rows, found.new.rows)
     return replace(
         old,
-        rows=tuple(replace(row, source=lines.get(row.source, row.source)) for row in rows),
+        rows=tuple(row._replace(source=lines.get(row.source, row.source)) for row in rows),
         modules={renamed(path): kind for path, kind in old.modules.items()},
         parameter_modules={renamed(path): count for path, count in old.parameter_modules.items()},
     )
