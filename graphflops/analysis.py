@@ -72,7 +72,7 @@ def analyze(
 
 def _with_memory(program: PricedProgram, execution: Execution | None, device: str | None) -> Report:
     """The report of a priced program, with what it needs on a device where one or an execution is named."""
-    chosen = execution or ("eager" if device and program.graph.origin.format != "onnx" else "graph")
+    profile, chosen = _device(device, program, execution)
     if not (device or execution):
         return report(program, memory_use(program), chosen)
     from graphflops.memory.ledger import ledger
@@ -85,7 +85,6 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
 
         program = with_kernels(program, runs)
     found = report(program, memory, chosen)
-    profile = _device(device, program, chosen)
     found = replace(found, memory_use=ledger(found, program, memory, profile))
     later = (one for one in program.notes.found.values() if one not in found.diagnostics)
     found = replace(found, diagnostics=(*found.diagnostics, *later))
@@ -96,16 +95,23 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     return with_times(found, program, profile, runs)
 
 
-def _device(name: str | None, program: PricedProgram, execution: Execution) -> Device | None:
-    """The profile of a device, None where none is named; a diagnostic says what it lacks and has from another."""
+def _device(
+    name: str | None, program: PricedProgram, execution: Execution | None
+) -> tuple[Device | None, Execution]:
+    """The profile of a device, None where none is named, and how the program runs there.
+
+    A diagnostic says what the profile lacks and has from another.
+    """
     if name is None:
-        return None
+        return None, execution or "graph"
     from graphflops.devices import complete, device, substitution
 
     profile = device(name)
-    if lacking := substitution(profile, has_launches=execution != "graph"):
+    runs_whole = profile.kind == "tpu" or program.graph.origin.format == "onnx"
+    chosen = execution or ("graph" if runs_whole else "eager")
+    if lacking := substitution(profile, has_launches=chosen != "graph"):
         program.notes.say("GF123", "", lacking)
-    return complete(profile)
+    return complete(profile), chosen
 
 
 def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:

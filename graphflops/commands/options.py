@@ -265,7 +265,7 @@ execution = click.option(
     "--execution",
     type=click.Choice(("eager", "graph", "compiled")),
     help="How the program runs, which decides its memory and time: call by call from Python, by a runtime or CUDA graph,"
-    " or by torch.compile. Default: graph; with --device eager for a .pt2.",
+    " or by torch.compile. Default: graph; with a GPU or CPU as --device, eager for a .pt2.",
 )
 device = click.option(
     "--device",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 (msgspec reads the annotations when a profile is decoded)
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -79,6 +79,7 @@ class Device:
 
     bandwidth: of its memory. matrix: peak multiply-add rate in FLOP/s by element type, dense, on matrix units where the type
     has them; float32 is plain float32, not TF32. vector: float32 outside of the matrix units.
+    kind: a CPU computes what the calls of a program ask of it before it goes on to the next.
     context_bytes: memory that the driver and libraries of one process take. blas_workspace_bytes: what PyTorch allocates for
     the matrix products of one thread. multiprocessors: independent cores with
     their own matrix units (NVIDIA: SMs, AMD: compute units). clock_hz: the highest they run at. power_watts: board limit.
@@ -96,6 +97,7 @@ class Device:
     bandwidth: Positive
     matrix: Mapping[str, Positive]
     sources: Mapping[str, str]
+    kind: Literal["gpu", "cpu", "tpu"] = "gpu"
     vector: Positive | None = None
     context_bytes: Count | None = None
     blas_workspace_bytes: Count | None = None

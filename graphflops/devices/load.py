@@ -33,16 +33,18 @@ def device(name: str) -> Device:
 def complete(profile: Device) -> Device:
     """The device with the driver's memory, the workspaces and the host of an H200 where its own are not known.
 
-    A CPU, whose host was measured, has neither of the first two; of a TPU they stay unknown.
+    A CPU has neither of the first two; of a TPU they stay unknown.
     """
     reference = device(_REFERENCE)
     host = profile.host or reference.host
     if host is not None and reference.host is not None:
         host = replace(host, seconds={**reference.host.seconds, **host.seconds})
-    if profile.multiprocessors is not None:
+    context: int | None = None
+    workspace: int | None = 0
+    if profile.kind == "gpu":
         context, workspace = reference.context_bytes, reference.blas_workspace_bytes
-    else:
-        context, workspace = None if profile.host is None else 0, 0
+    elif profile.kind == "cpu":
+        context = 0
     return replace(
         profile,
         context_bytes=context if profile.context_bytes is None else profile.context_bytes,
@@ -58,13 +60,13 @@ def substitution(profile: Device, *, has_launches: bool) -> str:
 
     has_launches: whether a CPU launches kernel by kernel, as in eager execution.
     """
-    if profile.multiprocessors is None and profile.host is None:
+    if profile.kind == "tpu":
         return (
             f"{profile.name} does not run PyTorch's CUDA kernels: memory and time are those of a GPU of its "
             "bandwidth and peak, without the memory of a driver"
         )
     figures = {
-        "the memory of the driver": profile.context_bytes is None and profile.multiprocessors is not None,
+        "the memory of the driver": profile.context_bytes is None and profile.kind == "gpu",
         "the time in which a CPU launches kernels": has_launches and profile.host is None,
     }
     missing = " and ".join(figure for figure, is_missing in figures.items() if is_missing)

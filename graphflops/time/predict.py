@@ -76,9 +76,8 @@ def modelled(kernel: Kernel, device: Device) -> float | None:
 
 def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
     """All steps of all layers, one after the other but for what runs beside."""
-    found = predict_recurrences.seconds(
-        sizes, kernel.dtype, device, lambda product: predict(product, device).seconds
-    )
+    seconds = predict_recurrences.on_cpu if device.kind == "cpu" else predict_recurrences.seconds
+    found = seconds(sizes, kernel.dtype, device, lambda product: predict(product, device).seconds)
     return Time(found, found / _RECURRENCE, found * _RECURRENCE, "latency")
 
 
@@ -123,13 +122,15 @@ def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] 
         return None
     if kernel.sizes is None and kernel.family in _OF_MATRIX_UNITS:
         return None  # the constants are those of a model that reads the sizes
-    bits = str(int(8 * width))
-    for parts in _variants(kernel):
-        variant = ".".join(filter(None, (kernel.family, *parts)))
-        for name in (f"{variant}.{bits}", variant):
-            if name in device.rates:
-                return device.rates[name]
-    return None
+    return next(
+        (device.rates[name] for name in names_of_constants(kernel, width) if name in device.rates), None
+    )
+
+
+def names_of_constants(kernel: Kernel, width: float) -> list[str]:
+    """Names of the tables of constants that may hold those of a kernel, its own first. width: bytes of an element."""
+    variants = [".".join(filter(None, (kernel.family, *parts))) for parts in _variants(kernel)]
+    return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]
 
 
 def _on_matrix_units(sizes: Sizes | None) -> bool:

@@ -55,7 +55,8 @@ def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tup
     slowdown = _slowdown(problem.alignment, rates)
     rate = problem.peak / cores / slowdown * rates["matrix"]
     best = float("inf")
-    for rows, columns in _WAYS:
+    # A CPU is one core in the models, whose tiles are too small to be told from the whole product.
+    for rows, columns in _WAYS if device.multiprocessors else ((max(problem.m, 1), max(problem.n, 1)),):
         # A product of no rows, as over an empty batch, still has the launch of a tile.
         grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k

@@ -73,6 +73,15 @@ def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Ke
     return found + (layers.gradients() if sizes.phase == "backward" else layers.inputs())
 
 
+def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]) -> float:
+    """Seconds on a CPU: of each layer and direction the product of all inputs, then step after step a product."""
+    layers = _Layers(sizes, dtype, device, predict)
+    inputs = sum(layers.product(layers.rows, layers.gates, width) for width in layers.widths())
+    step = layers.product(sizes.batch, layers.gates, sizes.hidden) * _FORWARD.half
+    turns = 3 if sizes.phase == "backward" else 1  # a gradient is two products for each, and the steps again
+    return turns * sizes.directions * (inputs + sizes.layers * sizes.steps * step)
+
+
 class _Layers:
     """A stack of recurrent layers in one element type on a device."""
 
@@ -82,6 +91,7 @@ class _Layers:
         self.sizes = sizes
         self.dtype = dtype
         self.cores = device.multiprocessors or 1
+        self.is_gpu = device.kind == "gpu"
         self.predict = predict
         self.gates = sizes.gates * sizes.hidden
         self.rows = sizes.steps * sizes.batch
@@ -113,7 +123,7 @@ class _Layers:
         sizes, known = self.sizes, _BACKWARD if self.is_backward else _FORWARD
         is_single = self.width >= DTYPES["float32"].bits / 8
         n, k = (sizes.hidden, self.gates) if self.is_backward else (self.gates, sizes.hidden)
-        product = self._product(sizes.batch, n, k) * (known.single if is_single else known.half)
+        product = self.product(sizes.batch, n, k) * (known.single if is_single else known.half)
         cell = known.cell_single if is_single else known.cell
         step = product + cell + sizes.batch * self.gates * self.width / known.bandwidth
         blocks = -(-n // _STEP_TILE[0]) * -(-sizes.batch // _STEP_TILE[1])
@@ -123,22 +133,22 @@ class _Layers:
 
     def inputs(self) -> float:
         """The products of all inputs with the weights of each layer."""
-        of_layers = [self._product(self.rows, self.gates, width) for width in self._widths()]
+        of_layers = [self.product(self.rows, self.gates, width) for width in self.widths()]
         share = 1.0 if self.is_resident else _INPUTS
         return share * self.sizes.directions * sum(of_layers)
 
     def gradients(self) -> float:
         """Those of operands, weights and biases, after the steps."""
         sizes, found = self.sizes, 0.0
-        for width in self._widths():
-            found += _INPUT_GRADIENT * self._product(self.rows, width, self.gates)
-            of_weights = self._product(self.gates, width, self.rows) + self._product(
+        for width in self.widths():
+            found += _INPUT_GRADIENT * self.product(self.rows, width, self.gates)
+            of_weights = self.product(self.gates, width, self.rows) + self.product(
                 self.gates, sizes.hidden, self.rows
             )
             found += _WEIGHT_GRADIENT * of_weights
         return sizes.directions * found + self.rows * _BIAS_GRADIENT.get(sizes.gates, 0.0)
 
-    def _widths(self) -> list[int]:
+    def widths(self) -> list[int]:
         """Inputs of each layer: those of the further ones are the results of both directions."""
         sizes = self.sizes
         return [sizes.inputs, *[sizes.directions * sizes.hidden] * (sizes.layers - 1)]
@@ -147,14 +157,14 @@ class _Layers:
         if self.dtype in _RESIDENT_TYPES or self.is_backward:
             return 0.0
         sizes = self.sizes
-        weights = sum(self.gates * (width + sizes.hidden) for width in self._widths()) * sizes.directions
+        weights = sum(self.gates * (width + sizes.hidden) for width in self.widths()) * sizes.directions
         count, each = _COPIES
         return count * each * sizes.layers * sizes.directions + weights * self.width / _WEIGHT_BYTES
 
-    def _product(self, m: int, n: int, k: int) -> float:
-        """Seconds of a product; float32 is multiplied as TF32, as fast as twice as many elements of half the width."""
+    def product(self, m: int, n: int, k: int) -> float:
+        """Seconds of a product; a GPU multiplies float32 as TF32, as fast as twice as many elements of half the width."""
         dtype, width = self.dtype, int(self.width)
-        if dtype == "float32":
+        if dtype == "float32" and self.is_gpu:
             dtype, k, width = "bfloat16", 2 * k, width // 2
         moved = width * k * (m + n), width * m * n
         return self.predict(Kernel("matmul", dtype, 2 * m * n * k, 0, *moved, Product(m, n, k)))

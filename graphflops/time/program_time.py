@@ -122,11 +122,10 @@ class _Timer:
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
         self.host = _host(device)
-        is_eager = execution != "graph"
-        self.clock = Clock(is_eager, gap)
-        self.fast, self.slow = (
-            Clock(is_eager, gap, 1 / self.host.faster),
-            Clock(is_eager, gap, self.host.slower),
+        is_eager, is_cpu = execution != "graph", device.kind == "cpu"
+        self.clock, self.fast, self.slow = (
+            Clock(is_eager, gap, slowness, is_cpu)
+            for slowness in (1.0, 1 / self.host.faster, self.host.slower)
         )
         self.known: dict[Kernel, Time] = {}
         self.batches: dict[int, Batch] = {}

@@ -14,13 +14,14 @@ class Clock:
     """When the CPU has launched everything so far, and when the GPU has done it.
 
     gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
-    slowness: of the CPU, by the one that the costs of calls are of.
+    slowness: of the CPU, by the one that the costs of calls are of. is_cpu: whether the CPU runs the kernels itself.
     link: when the last collective has ended. ends: when those end that nothing has waited for, by ticket.
     """
 
     is_eager: bool
     gap: float
     slowness: float = 1.0
+    is_cpu: bool = False
     host: float = 0.0
     gpu: float = 0.0
     link: float = 0.0
@@ -31,6 +32,8 @@ class Clock:
 
         kernels: seconds of each. waits: whether the CPU goes on when the GPU has done it.
         """
+        if self.is_cpu:  # measured kernels hold what the CPU does to start them
+            return max(sum(kernels), host_seconds * self.is_eager) * self.slowness
         if not self.is_eager:
             before = self.gpu
             self.gpu += sum([seconds + self.gap for seconds in kernels])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import graphflops.devices
+from graphflops import analyze
 from graphflops.devices import complete, device, names, published
 from graphflops.devices.device import Device
 from graphflops.errors import FileError, OptionError
@@ -33,7 +34,7 @@ def test_no_two_devices_share_a_name():
 @pytest.mark.parametrize("name", names())
 def test_every_figure_has_a_source(name):
     known = device(name)
-    plain = {"name", "aliases", "sources", "calibration", "rates"}
+    plain = {"name", "kind", "aliases", "sources", "calibration", "rates"}
     figures = {
         field for field in Device.__slots__ if getattr(known, field) not in (None, (), {}, "", 1.0)
     } - plain
@@ -142,3 +143,9 @@ def test_a_nested_profile_is_refused(tmp_path):
     path.write_text('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}")
     with pytest.raises(FileError, match="not a profile of a device"):
         device(str(path))
+
+
+def test_a_tpu_runs_whole_programs_and_has_no_memory_of_a_driver() -> None:
+    assert complete(device("tpu-v5e")).context_bytes == 0
+    report = analyze(Path(__file__).parents[2] / "samples" / "convnet.pt2", device="tpu-v5e")
+    assert report.execution == "graph"

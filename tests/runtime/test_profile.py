@@ -20,6 +20,7 @@ from graphflops.runtime.profile.host import host_benchmarks, scaled_host
 from graphflops.runtime.profile.trial import CpuClock, spread
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import modelled, predict
+from graphflops.time.schedule import Clock as Schedule
 
 
 @pytest.fixture(params=["torch", "onnxruntime"])
@@ -43,6 +44,7 @@ def test_a_profile_of_this_cpu_can_be_used(written):
     assert "FLOP/s" in done.output
     assert path.stat().st_size < 100_000
     known = device(str(path))
+    assert known.kind == "cpu"
     assert known.bandwidth > 1e7
     assert known.matrix["float32"] > 1e6
     sizes = Product(64, 64, 64)
@@ -164,3 +166,20 @@ def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, mon
     known = graphflops.analyze(model, device="h200", execution="graph").totals.time.seconds
     assert graph < eager
     assert graph == pytest.approx(1.3 * known, rel=0.35)
+
+
+def test_operands_that_are_used_in_turn_do_not_fit_in_the_cache():
+    clock = CpuClock()
+    clock.l2_bytes = 2**20
+    assert clock.sets(2**19) == 6  # three times the cache
+    assert clock.sets(2**23) == 1
+    assert clock.sets(1) == 24  # no more than that are made
+    assert clock.sets(0) == 1
+
+
+def test_a_cpu_goes_on_when_a_call_is_done():
+    clock = Schedule(is_eager=True, gap=0.0, is_cpu=True)
+    assert clock.run(1e-6, (4e-6, 4e-6)) == pytest.approx(8e-6)  # which holds what Python does
+    assert clock.run(2e-6, ()) == pytest.approx(2e-6)
+    slow = Schedule(is_eager=True, gap=0.0, slowness=1.5, is_cpu=True)
+    assert slow.run(1e-6, (4e-6, 4e-6)) == pytest.approx(12e-6)

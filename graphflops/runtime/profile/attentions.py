@@ -24,25 +24,31 @@ _COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (
     ("efficient", "bfloat16", 30, 10),
     ("cudnn", "bfloat16", 40, 20),
 )
-_MOST_FLOPS = 1.5e12
+# Of a CPU, which has one kernel: named as the one that a GPU runs in this element type.
+_CPU_COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (
+    ("efficient", "float32", 70, 0),
+    ("cudnn", "bfloat16", 30, 0),
+)
+_MOST_FLOPS = {"cuda": 1.5e12, "cpu": 1e10}
 _MOST_SCORES = 2**31
+_BATCHES = {"cuda": (1, 2, 4, 8, 16, 32, 64, 256), "cpu": (1, 1, 2, 4)}
 
 
 def attentions(clock: Clock) -> Iterator[Trial]:
-    """Attention by every kernel that torch has on a GPU; none on a CPU, where it is products and softmax."""
-    if clock.device != "cuda":
-        return
-    for kernel, dtype, forward, backward in _COUNTS:
+    """Attention by every kernel that torch has on a GPU, and by the one that it has on a CPU."""
+    for kernel, dtype, forward, backward in _COUNTS if clock.device == "cuda" else _CPU_COUNTS:
         chance = Random(kernel + dtype)
         for index in range(forward + backward):
-            sizes, is_causal = _sizes(chance, kernel, index >= forward)
-            trial = _trial(sizes, is_causal, dtype)
-            if trial.kernel.flops < _MOST_FLOPS * (0.2 if dtype == "float32" else 1):
+            sizes, is_causal = _sizes(chance, kernel, index >= forward, _BATCHES[clock.device])
+            trial = _trial(sizes, is_causal, dtype, clock.device)
+            if trial.kernel.flops < _MOST_FLOPS[clock.device] * (0.2 if dtype == "float32" else 1):
                 yield trial
 
 
-def _sizes(chance: Random, kernel: AttentionKernel, is_backward: bool) -> tuple[Attention, bool]:
-    batch, heads = chance.choice((1, 2, 4, 8, 16, 32, 64, 256)), chance.choice((4, 8, 12, 16, 32, 48))
+def _sizes(
+    chance: Random, kernel: AttentionKernel, is_backward: bool, batches: tuple[int, ...]
+) -> tuple[Attention, bool]:
+    batch, heads = chance.choice(batches), chance.choice((4, 8, 12, 16, 32, 48))
     width = chance.choice((32, 64, 64, 64, 80, 128, 128))
     keys = chance.choice((32, 49, 77, 128, 197, 256, 512, 577, 1024, 1500, 2048, 4096, 8192))
     shapes = (
@@ -60,7 +66,7 @@ def _sizes(chance: Random, kernel: AttentionKernel, is_backward: bool) -> tuple[
     return sizes, shape == "causal"
 
 
-def _trial(sizes: Attention, is_causal: bool, dtype: str) -> Trial:
+def _trial(sizes: Attention, is_causal: bool, dtype: str, device: str) -> Trial:
     kind = getattr(torch, dtype)
     queries = sizes.batch * sizes.heads * sizes.queries * sizes.width * kind.itemsize
     keys = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.width * kind.itemsize
@@ -69,15 +75,18 @@ def _trial(sizes: Attention, is_causal: bool, dtype: str) -> Trial:
         kernel = Kernel("attention", dtype, flops * 5 // 2, 0, 3 * queries + keys, queries + keys, sizes)
     else:
         kernel = Kernel("attention", dtype, flops, 0, queries + keys, queries, sizes)
-    return Trial(kernel, partial(_prepare, kind, sizes, is_causal))
+    return Trial(kernel, partial(_prepare, kind, sizes, is_causal, device))
 
 
-def _prepare(kind: torch.dtype, sizes: Attention, is_causal: bool) -> Calls:
-    q = random((sizes.batch, sizes.queries, sizes.heads, sizes.width), kind, "cuda").transpose(1, 2)
+def _prepare(kind: torch.dtype, sizes: Attention, is_causal: bool, device: str) -> Calls:
+    q = random((sizes.batch, sizes.queries, sizes.heads, sizes.width), kind, device).transpose(1, 2)
     k, v = (
-        random((sizes.batch, sizes.keys, sizes.kv_heads, sizes.width), kind, "cuda").transpose(1, 2)
+        random((sizes.batch, sizes.keys, sizes.kv_heads, sizes.width), kind, device).transpose(1, 2)
         for _ in range(2)
     )
+    if device == "cpu":
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return [partial(attend, q, k, v, is_causal=is_causal)]
     forward = _forward(sizes, q, k, v, is_causal)
     if sizes.phase == "forward":
         return [forward]

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import Pass
 
 # By element type: forward calls, and gradients of each operand.
-_COUNTS = {"cuda": {"bfloat16": (150, 40), "float32": (90, 20)}, "cpu": {"float32": (40, 0)}}
+_COUNTS = {
+    "cuda": {"bfloat16": (150, 40), "float32": (90, 20)},
+    "cpu": {"float32": (120, 0), "bfloat16": (30, 0)},
+}
 _MOST_FLOPS = {"cuda": 2e12, "cpu": 5e9}
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Side of an image and its channels, as networks narrow and widen.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 from graphflops.devices import Calibration, Device, Launch, complete, device, published
 from graphflops.errors import OptionError, RunError
 from graphflops.runtime.machine import machine_bytes
+from graphflops.runtime.profile.constants import fitted
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host
 from graphflops.runtime.profile.measure import clock_of, measure
 from graphflops.time.correction import columns_of, interpolated, names_of, variant_of
@@ -36,19 +37,6 @@ _DIGITS = 4
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
 _SIMILAR = "h200"  # whose constants a GPU gets that has none
 _HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the micro-benchmarks here and there"
-_PRODUCT = {
-    "floor": 3,
-    "memory": 0.8,
-    "latency": 1e-3,
-    "matrix": 0.9,
-    "half": 1e-3,
-    "epilogue": 1e-3,
-    "mix": 3,
-    "split": 1e3,
-}
-_UNALIGNED = {"unaligned_8": 1.0, "unaligned_4": 1.0, "unaligned_2": 1.0}
-_TRAFFIC = {"floor": 2, "memory": 0.8, "cache": 1.0, "elements": 50, "work": 100, "row": 1e-3, "column": 1e-3}
-_CPU_SPREAD = {"spread": 2.0}
 
 
 def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None = None) -> Device:
@@ -63,7 +51,7 @@ def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None
     ]
     if not found:
         raise RunError(f"--device {kind}: no kernel ran on this device")
-    known = _gpu(found) if kind == "cuda" else _cpu(found)
+    known = _gpu(found) if kind == "cuda" else _cpu(found, clock.l2_bytes)
     sources = {**known.sources, "launch": "contained in the times of kernels" if not gap else "as on an H200"}
     if host is not None:
         sources["host"] = _HOST_SOURCE
@@ -133,7 +121,7 @@ def _gpu(found: Measured) -> Device:
         name=about.name,
         aliases=(),
         memory_bytes=about.total_memory,
-        bandwidth=_bandwidth(found),
+        bandwidth=_bandwidth(found, about.L2_cache_size),
         matrix=_peaks(found, "cuda"),
         multiprocessors=about.multi_processor_count,
         clock_hz=clock * 1e3 if clock else None,
@@ -147,28 +135,24 @@ def _gpu(found: Measured) -> Device:
     )
 
 
-def _cpu(found: Measured) -> Device:
+def _cpu(found: Measured, cache: int) -> Device:
     """The CPU, one core in the models: its libraries use all cores for each kernel."""
-    rates = {
-        "matmul": {**_PRODUCT, **_UNALIGNED, **_CPU_SPREAD},
-        "convolution.dense": {**_PRODUCT, **_UNALIGNED, **_CPU_SPREAD},
-    }
-    families = {kernel.family for kernel, _ in found} - {"matmul", "convolution", "attention"}
-    rates |= {family: {**_TRAFFIC, **_CPU_SPREAD} for family in sorted(families)}
-    rates["convolution.depthwise"] = {**_TRAFFIC, **_CPU_SPREAD}
-    return Device(
+    known = Device(
         name=_cpu_name(),
+        kind="cpu",
         aliases=(),
         memory_bytes=machine_bytes(),
-        bandwidth=_bandwidth(found),
+        bandwidth=_bandwidth(found, cache),
         matrix=_peaks(found, "cpu"),
-        rates=rates,
+        l2_bytes=cache,
         sources={
             "bandwidth": "measured",
             "matrix": "measured",
-            "rates": "ceilings, corrected by the calibration points",
+            "rates": "fitted to four fifths of the measured kernels",
+            "l2_bytes": "the largest cache that the system names",
         },
     )
+    return replace(known, rates=fitted(_kept(found), known))
 
 
 def _cpu_name() -> str:
@@ -182,17 +166,13 @@ def _cpu_name() -> str:
     return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
-def _bandwidth(found: Measured) -> float:
-    """The highest rate at which a large kernel moved bytes."""
-    rates = [
-        (kernel.read_bytes + kernel.written_bytes) / seconds for kernel, seconds in found if not kernel.flops
+def _bandwidth(found: Measured, cache: int) -> float:
+    """The highest rate at which a kernel moved bytes that are too many for the cache."""
+    moved = [
+        (kernel.read_bytes + kernel.written_bytes, seconds) for kernel, seconds in found if not kernel.flops
     ]
-    large = [
-        (kernel.read_bytes + kernel.written_bytes) / seconds
-        for kernel, seconds in found
-        if not kernel.flops and kernel.read_bytes + kernel.written_bytes > _LARGE
-    ]
-    return _rounded(max(large or rates or [1e9]))
+    large = [(nbytes, seconds) for nbytes, seconds in moved if nbytes > max(_LARGE, 2 * cache)]
+    return _rounded(max([nbytes / seconds for nbytes, seconds in large or moved] or [1e9]))
 
 
 def _peaks(found: Measured, kind: str) -> dict[str, float]:
@@ -215,7 +195,7 @@ def _calibrations(
         model = modelled(kernel, known)
         if model:
             point = (*columns_of(kernel), seconds * 1e6, seconds / model)
-            groups[kernel.family, variant_of(kernel), kernel.dtype].append(tuple(map(_rounded, point)))
+            groups[_group(kernel)].append(tuple(map(_rounded, point)))
     for (family, variant, dtype), points in sorted(groups.items()):
         kept = [point for index, point in enumerate(points) if index % _HELD_OUT or len(points) < _HELD_OUT]
         one = Calibration(
@@ -228,6 +208,21 @@ def _calibrations(
             one = replace(one, error=_error(one, held_out))
         if not has_constants or _is_useful(one, held_out):
             yield one
+
+
+def _group(kernel: Kernel) -> tuple[str, str, str]:
+    return kernel.family, variant_of(kernel), kernel.dtype
+
+
+def _kept(found: Measured) -> Measured:
+    """The kernels that are not held out, as their points are."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    kept = []
+    for kernel, seconds in found:
+        if seen[_group(kernel)] % _HELD_OUT:
+            kept.append((kernel, seconds))
+        seen[_group(kernel)] += 1
+    return kept
 
 
 def _is_useful(one: Calibration, held_out: list[tuple[float, ...]]) -> bool:

@@ -6,6 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 _MEASURED = 1.5e-3  # seconds of one measurement; short kernels are repeated to fill it
 _MOST_CALLS = 40
+_MOST_SETS = 24
 _ROUNDS = 3
+_CPU_ROUNDS = 5
+_CACHE = 32 * 2**20  # bytes, where the system does not say how large the last cache of its CPU is
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class CudaClock:
 
     def sets(self, cold_bytes: int) -> int:
         """Sets of operands that are used in turn so that none is in the L2 cache when it is needed."""
-        return 1 if not cold_bytes else max(1, min(24, -(-3 * self.l2_bytes // cold_bytes)))
+        return _sets(self.l2_bytes, cold_bytes)
 
     def seconds(self, calls: Calls) -> float:
         """Median time of one call. Raises RuntimeError where the device or a CUDA graph cannot run it."""
@@ -75,24 +79,41 @@ class CpuClock:
     """Times calls on the CPU."""
 
     device, runtime = "cpu", "torch"
-    l2_bytes = 0
+
+    def __init__(self) -> None:
+        self.l2_bytes = _last_cache()
 
     def sets(self, cold_bytes: int) -> int:
-        """One set of operands: caches of CPUs differ too much to be emptied in a portable way."""
-        return 1
+        """Sets of operands that are used in turn so that none is in the last cache when it is needed."""
+        return _sets(self.l2_bytes, cold_bytes)
 
     def seconds(self, calls: Calls) -> float:
-        """Median time of one call."""
+        """Shortest mean time of one call: whatever else runs on the machine only makes calls longer."""
         calls[0]()
-        once = self._once(calls[0], 1)
-        count = max(1, min(_MOST_CALLS, int(_MEASURED * 4 / max(once, 1e-7))))
-        return statistics.median(self._once(calls[0], count) for _ in range(_ROUNDS))
+        once = self._once(calls, 1)
+        count = max(len(calls), min(_MOST_CALLS, int(_MEASURED / max(once, 1e-7))))
+        return min(self._once(calls, count) for _ in range(_CPU_ROUNDS))
 
-    def _once(self, call: Callable[[], object], count: int) -> float:
+    def _once(self, calls: Calls, count: int) -> float:
         begun = time.perf_counter()
-        for _ in range(count):
-            call()
+        for index in range(count):
+            calls[index % len(calls)]()
         return (time.perf_counter() - begun) / count
+
+
+def _sets(cache: int, cold_bytes: int) -> int:
+    """How many sets of so many bytes are three times as large as a cache."""
+    return 1 if not cold_bytes else max(1, min(_MOST_SETS, -(-3 * cache // cold_bytes)))
+
+
+def _last_cache() -> int:
+    """Bytes of the largest cache of the CPU."""
+    found = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        number, unit = path.read_text().strip()[:-1], path.read_text().strip()[-1:]
+        if number.isdigit():
+            found.append(int(number) * {"K": 2**10, "M": 2**20}.get(unit, 1))
+    return max(found, default=_CACHE)
 
 
 Clock = Any  # CudaClock, CpuClock or that of onnxruntime: `device`, `sets`, `seconds`

@@ -1,0 +1,131 @@
+"""Fits the constants of the models of kernel families to kernels that were measured on a device without any: a CPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from math import exp, log
+from typing import TYPE_CHECKING
+
+from graphflops.time.kernel import Convolution, Strided, Windows
+from graphflops.time.predict import bytes_of, modelled, names_of_constants
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.devices import Device
+    from graphflops.time.kernel import Kernel
+
+    Measured = Sequence[tuple[Kernel, float]]
+    Table = dict[str, float]
+
+# Where a search begins. The units are those of the models: µs of floors, shares of ceilings, elements and FLOPs per ns.
+_PRODUCT = {"floor": 2.0, "memory": 0.5, "matrix": 0.5, "half": 1e-3, "epilogue": 1e-3}
+_ATTENTION = {"floor": 5.0, "memory": 0.5, "matrix": 0.3, "width": 10.0, "block": 1.0, "latency": 1e-3}
+_DECODING = {"decoding_block": 1.0, "decoding_tile": 1e3}
+_TRAFFIC = {"floor": 2.0, "memory": 0.3, "cache": 0.5, "elements": 2.0, "work": 5.0}
+_OF_ROWS = {"row": 10.0, "column": 0.1}
+_OF_STRIDES = {"axis": 0.05, "tensor": 0.05, "waste": 0.01, "cast": 0.1}
+_OF_WINDOWS = {"position": 0.3}
+_OF_CHUNKS = {"floor": 5.0, "memory": 0.3, "cache": 0.5, "column": 0.3}
+# What is not searched: a CPU has no splits along k, and rows that do not align cost it little.
+_NO_SPLITS = {
+    "mix": 3.0,
+    "split": 1e3,
+    "latency": 1e-3,
+    "unaligned_8": 1.0,
+    "unaligned_4": 1.0,
+    "unaligned_2": 1.0,
+}
+_NO_PARTS = {"mix": 3.0, "join": 1e-3}
+_STEPS = (4.0, 2.0, 1.4, 1.15)
+_TURNS = 12  # of the search over all constants
+_STAYS = 0.01  # what an octave away from where the search began costs, in octaves of the mean error
+_FEWEST = 5  # kernels that have a table of their own
+_NARROWEST = 1.15
+_OCTAVES = 20  # bounds of a constant
+
+
+def fitted(found: Measured, device: Device) -> dict[str, Table]:
+    """The constants of each family, by variant and width of elements where enough kernels of these were measured."""
+    groups: dict[str, list[tuple[Kernel, float]]] = defaultdict(list)
+    for kernel, seconds in found:
+        names = names_of_constants(kernel, bytes_of(kernel.dtype))
+        for name in dict.fromkeys((names[0], *names[-2:])):
+            groups[name].append((kernel, seconds))
+    general = {names_of_constants(kernel, 4)[-1] for kernel, _ in found}
+    tables = {
+        name: _searched(name, kernels, device)
+        for name, kernels in sorted(groups.items())
+        if len(kernels) >= _FEWEST or name in general
+    }
+    if "elementwise" in tables:
+        tables["other"] = tables["elementwise"]
+    return tables
+
+
+def _searched(name: str, kernels: Measured, device: Device) -> Table:
+    """The constants of one table: one after the other is moved as long as the mean error becomes smaller."""
+    begun, fixed = _begun(kernels)
+    free, best = dict(begun), float("inf")
+    for step in _STEPS:
+        for _ in range(_TURNS):
+            before = best
+            for constant in begun:
+                for factor in (step, 1 / step):
+                    moved = {**free, constant: free[constant] * factor}
+                    error = _error(name, {**moved, **fixed}, kernels, device) + _far(moved, begun)
+                    if error < best:
+                        free, best = moved, error
+            if best > before - 1e-4:
+                break
+    table = {**free, **fixed}
+    return {
+        key: float(f"{value:.3g}") for key, value in (table | _spread(name, table, kernels, device)).items()
+    }
+
+
+def _begun(kernels: Measured) -> tuple[Table, Table]:
+    """The constants that the models of these kernels read: those to search for, and those that stay."""
+    families = {kernel.family for kernel, _ in kernels}
+    sizes = [kernel.sizes for kernel, _ in kernels]
+    if "attention" in families:
+        return {**_ATTENTION, **_DECODING}, {**_NO_PARTS}
+    if "matmul" in families or any(
+        isinstance(each, Convolution) and not _is_depthwise(each) for each in sizes
+    ):
+        return _PRODUCT, {**_NO_SPLITS}
+    if "optimizer" in families:
+        return _OF_CHUNKS, {}
+    begun = {**_TRAFFIC, **_OF_ROWS}
+    if any(isinstance(each, Strided) for each in sizes):
+        begun |= _OF_STRIDES
+    if any(isinstance(each, (Windows, Convolution)) for each in sizes):
+        begun |= _OF_WINDOWS
+    return begun, {}
+
+
+def _is_depthwise(sizes: Convolution) -> bool:
+    return sizes.groups > 1 and sizes.channels == sizes.groups
+
+
+def _error(name: str, table: Mapping[str, float], kernels: Measured, device: Device) -> float:
+    """Mean error in octaves."""
+    errors = _errors(name, table, kernels, device)
+    return sum(errors) / len(errors)
+
+
+def _errors(name: str, table: Mapping[str, float], kernels: Measured, device: Device) -> list[float]:
+    known = replace(device, rates={name: {"spread": 1.0, **table}})
+    return [abs(log(modelled(kernel, known) or 1e-9) - log(seconds)) / log(2) for kernel, seconds in kernels]
+
+
+def _far(moved: Mapping[str, float], begun: Mapping[str, float]) -> float:
+    octaves = [abs(log(moved[key] / begun[key])) / log(2) for key in begun]
+    return _STAYS * sum(octaves) / len(octaves) if max(octaves) < _OCTAVES else float("inf")
+
+
+def _spread(name: str, table: Table, kernels: Measured, device: Device) -> Table:
+    """The factor that nine of ten of these kernels are within."""
+    errors = sorted(_errors(name, table, kernels, device))
+    return {"spread": max(_NARROWEST, exp(log(2) * errors[round(0.9 * (len(errors) - 1))]))}
