@@ -145,7 +145,6 @@ def test_a_nested_profile_is_refused(tmp_path):
         device(str(path))
 
 
-def test_a_tpu_runs_whole_programs_and_has_no_memory_of_a_driver() -> None:
-    assert complete(device("tpu-v5e")).context_bytes == 0
+def test_a_tpu_runs_whole_programs() -> None:
     report = analyze(Path(__file__).parents[2] / "samples" / "convnet.pt2", device="tpu-v5e")
     assert report.execution == "graph"
