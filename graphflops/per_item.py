@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from graphflops.report import Report, Row
 
 _BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one for each factor
-_MULTIPLYING = ("product", "convolution")
 _SHARING = ("view", "identity", "cast")
 
 
@@ -116,22 +115,29 @@ def _value(report: Report, quantity: object) -> int:
 
 
 def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
-    """For each product with a stored tensor: its name, its elements, and the FLOPs."""
+    """For each product with a stored tensor: its name, its elements, and the FLOPs. Attentions count by themselves."""
     made = {named.name for row in report.rows for named in row.outputs} | {
         named.name for named in report.inputs
     }
-    source: dict[str, str] = {}  # by view of a stored tensor: the stored tensor
+    of_attention = {name for use in report.attentions for name in use.calls}
+    source: dict[str, str] = {}  # by value computed from stored tensors alone: the tensor that it stands for
     sizes: dict[str, int] = {}
     for row in report.rows:
         stored = [named for named in row.inputs if named.name in source or named.name not in made]
         for named in stored:
             sizes.setdefault(source.get(named.name, named.name), _value(report, named.type.numel))
-        kind = operator(row.op).kind
-        if stored and kind in _SHARING:
+        if stored and row.node not in of_attention and row.cost.matrix_flops != 0:
+            names = dict.fromkeys(source.get(named.name, named.name) for named in stored)
+            largest = max(names, key=sizes.__getitem__)
+            if operator(row.op).kind == "recurrent":  # all matrices of its layers; a vector is a bias
+                sizes[largest] = sum(_value(report, each.type.numel) for each in stored if each.type.rank > 1)
+            yield largest, sizes[largest], _forward_flops(report, row)
+        elif stored and stored[0] is row.inputs[0] and operator(row.op).kind in _SHARING:
             source.update((named.name, source.get(stored[0].name, stored[0].name)) for named in row.outputs)
-        elif stored and kind in _MULTIPLYING and row.cost.matrix_flops != 0:
-            name = max((source.get(n.name, n.name) for n in stored), key=sizes.__getitem__)
-            yield name, sizes[name], _forward_flops(report, row)
+        elif stored and len(stored) == len(
+            row.inputs
+        ):  # dequantized, scaled or joined: a parameter of its own
+            source.update((named.name, named.name) for named in row.outputs)
 
 
 def _forward_flops(report: Report, row: Row) -> int:

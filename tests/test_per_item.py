@@ -119,3 +119,36 @@ def test_calls_of_unknown_cost_may_add_to_every_figure() -> None:
     assert rows.pop("unknown") == "2"
     assert rows.pop("items") == "32"
     assert all(str(figure).startswith(">= ") for figure in rows.values())
+
+
+def test_an_onnx_file_counts_as_the_program_that_it_is_of() -> None:
+    of_torch = analyze(DECODER, inputs={"ids": (BATCH, LENGTH)}).per("ids[1]")
+    of_onnx = analyze(DECODER.with_suffix(".onnx"), inputs={"ids": (BATCH, LENGTH)}).per("ids[1]")
+    assert of_onnx.forward == of_torch.forward
+    assert of_onnx.active_parameters == N
+
+
+def test_matrices_of_recurrent_layers_are_parameters() -> None:
+    found = analyze(ROOT / "samples" / "lstm.pt2").per("x[1]")
+    lstm = 2 * (128 * 16 + 128 * 32) + 2 * (
+        128 * 64 + 128 * 32
+    )  # two layers in both directions, 4 gates of 32
+    assert found.parameters == lstm + 4 * 64
+    assert found.active_parameters == round(lstm + 4 * 64 / 10)  # the head reads one step of ten
+
+
+def test_a_weight_that_is_computed_from_stored_tensors_is_a_parameter() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(48, 32))
+            self.scale = torch.nn.Parameter(torch.ones(48, 1))
+
+        def forward(self, x: object) -> object:
+            return torch.nn.functional.linear(x, self.weight * self.scale)
+
+    found = analyze(torch.export.export(Scaled(), (torch.ones(5, 32),))).per("x[0]")
+    assert found.parameters == found.active_parameters == 48 * 32
+    assert found.forward.active == found.forward.dense == 2 * 48 * 32

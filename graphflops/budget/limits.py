@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Union
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
 import msgspec
 
@@ -24,6 +24,8 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from fractions import Fraction
+
+    from graphflops.report import Execution
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
 # What can be limited, in which unit; `OF_MODULES` also of one module.
@@ -65,7 +67,8 @@ class Limit:
 class Sizes:
     """What a model is analyzed at; equal for all limits that one analysis can answer.
 
-    names: what sizes are called, the symbol or input axis by name. device: where the program runs, "" for none.
+    names: what sizes are called, the symbol or input axis by name. device, execution: where the program runs and how, "" for
+    none and for the default.
     """
 
     dims: tuple[tuple[str, int], ...] = ()
@@ -73,13 +76,15 @@ class Sizes:
     training: bool | Training = False
     names: tuple[tuple[str, str], ...] = ()
     device: str = ""
+    execution: Execution | Literal[""] = ""
 
     def __str__(self) -> str:
         """`ids[1]=4096 training`; "" for the sizes of the export. What a baseline calls it."""
         parts = [f"{name}={size}" for name, size in self.dims]
         parts += [f"{name}={','.join(map(str, shape))}" for name, shape in self.inputs]
         parts += ["training", *changed(self.training)] if self.training else []
-        return " ".join([*parts, *([f"on {self.device}"] if self.device else [])])
+        parts += [f"on {self.device}"] if self.device else []
+        return " ".join([*parts, *([self.execution] if self.execution else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +210,7 @@ class _Entry(_Quantities, forbid_unknown_fields=True):
     max_device_bytes: _Amounts | None = None
     max_seconds: _Amounts | None = None
     device: str = ""
+    execution: str = ""
     models: str | list[str] = "**"
     dims: dict[str, int] = msgspec.field(default_factory=dict)
     inputs: dict[str, list[int]] = msgspec.field(default_factory=dict)
@@ -303,6 +309,12 @@ def _step(path: str, at: str, given: bool | dict[str, Any]) -> bool | Training:
     return True if step == Training() else step
 
 
+def _execution(path: str, at: str, given: str) -> Execution | Literal[""]:
+    if given not in ("", "eager", "graph", "compiled"):
+        _wrong(path, at, f"{shown(repr(given), 40)} is no execution: write eager, graph or compiled")
+    return given  # type: ignore[return-value]
+
+
 def _budget(path: str, at: str, entry: _Entry) -> Budget:
     inside = f"{at}." if at else ""
     sizes = Sizes(
@@ -311,6 +323,7 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
         _step(path, f"{inside}training", entry.training),
         tuple(sorted(entry.names.items())),
         entry.device,
+        _execution(path, f"{inside}execution", entry.execution),
     )
     for quantity in OF_DEVICES:
         if getattr(entry, quantity) is not None and not entry.device:

@@ -321,6 +321,7 @@ def report_at(model: Model, sizes: Sizes, *, assume: bool = True) -> Report:
     """The report of a model at the sizes that limits are for; raises what `analyze` raises."""
     given: Any = {"dims": dict(sizes.dims), "inputs": dict(sizes.inputs), "training": sizes.training}
     given |= {"names": dict(sizes.names), "device": sizes.device or None}
+    given["execution"] = sizes.execution or None
     return analyze(model, assume=assume, **given)
 
 

@@ -82,3 +82,18 @@ def test_times_are_printed_and_saved_in_seconds(tmp_path: Path) -> None:
     table = CliRunner().invoke(main, arguments).stdout
     assert f"{1e3 * time.seconds:.2f} ms" in table
     assert "ns" not in table.replace("limits", "")
+
+
+def test_a_budget_says_how_the_program_runs(tmp_path: Path) -> None:
+    eager, graph = (analyze(DECODER, device="h200", execution=way).totals.time for way in ("eager", "graph"))
+    assert eager is not None
+    assert graph is not None
+    limit = f"{round(1e6 * (eager.seconds + graph.seconds) / 2)} us"  # between the two
+    given = f'device = "h200"\nmax_seconds = "{limit}"'
+    assert checked(tmp_path, given)[0] == 3
+    assert checked(tmp_path, f'{given}\nexecution = "graph"')[0] == 0
+
+
+def test_an_execution_that_does_not_exist_is_one_line() -> None:
+    with pytest.raises(FileError, match=r"execution: 'fast' is no execution: write eager, graph or compiled"):
+        limits.given({"device": "h200", "execution": "fast"})
