@@ -106,13 +106,15 @@ class BackwardLowering(GradientLowering):
             self.pointwise(lowered, incoming, fresh)
         else:
             reads = (*incoming, *self.read(lowered), *lowered.beside.values())
+            is_over = call.node.operator.name == "all_reduce"
             self.add(
                 lowered,
                 "extern",
                 tuple(fresh.values()),
                 reads,
                 workspace=self.workspace(lowered),
-                allocates=True,
+                allocates=not is_over,
+                is_over=is_over,
             )
 
     def pointwise(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, prod
-from graphflops.inductor.library_calls import attention, convolution, product
+from graphflops.inductor.library_calls import attention, convolution, exchange, product
 from graphflops.inductor.lowering import Lowering
 from graphflops.inductor.padding import aligned_bytes
 from graphflops.tensor import TensorType
@@ -105,6 +105,7 @@ class ForwardLowering(Lowering):
             "attention": partial(attention, self),
             "convolution": partial(convolution, self),
             "product": partial(product, self),
+            "collective": partial(exchange, self),
             "pooling": self.pooling,
             "reduction": self.reduction,
             "scan": self.scan,

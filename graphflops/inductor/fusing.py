@@ -61,7 +61,7 @@ class Kernel:
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
         """By result, the tensors that the operator that makes it reads where it writes: it may be written over them."""
-        if not self.is_written:
+        if not self.is_written and not self.members[-1].is_over:
             return {}
         return {
             op.outputs[0]: tuple([name for name in op.reads if name not in op.moved])

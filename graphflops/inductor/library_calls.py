@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _FLOAT_BYTES, _SINGLE = 4, 32
 _ALIGNED = 8  # channels that tensor cores read at once in half precision
+_IN_PLACE = ("all_reduce", "broadcast")
 
 
 def product(
@@ -157,6 +158,19 @@ def convolution(
         )
         low.add(call, "pointwise", (out,), (inner, *bias))
     return {f"operand {place}": tensor for place, tensor in enumerate(reads)}
+
+
+def exchange(
+    low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
+) -> Mapping[str, str]:
+    """A collective. One that works in place does so on its operand, or on a copy where something else reads that."""
+    if call.node.operator.name not in _IN_PLACE or len(made) != 1:
+        return low.extern(call, operands, made)
+    name, source = call.tensors(low.values)[0], operands[0]
+    if low.root.get(name, name) not in low.root or low.is_read_beside(call, name):
+        source = low.copied(call, source, low.nbytes(made[0]), "copy", low.typed(name).dtype.bits, of=name)
+    low.add(call, "extern", made, (source,), is_over=True)
+    return {}
 
 
 def is_turned(low: Lowering, name: str) -> bool:

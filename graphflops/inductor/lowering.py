@@ -80,6 +80,17 @@ class Lowering:
                 todo += [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
         return False
 
+    def is_read_beside(self, call: PricedCall, name: str) -> bool:
+        """Whether another call reads the memory of a value, views of it included."""
+        todo = [self.root.get(name, name)]
+        while todo:
+            for other in self.readers.get(todo.pop(), ()):
+                views = [out for out in other.node.outputs if out is not None and self.root.get(out) != out]
+                if other is not call and not views:
+                    return True
+                todo += views
+        return False
+
     def elements(self, name: str) -> int:
         """Elements of a value."""
         value = self.values.get(name)

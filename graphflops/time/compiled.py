@@ -86,7 +86,8 @@ class CompiledLauncher(Launcher):
             yield Launches(row, None, 0.0, times)
         elif not call.estimate.regions:
             kernels = self._own(call, op, graph, plan)
-            cost = self.costs[f"compiled.{phase}.library"]
+            is_exchange = call.node.operator.is_exchange
+            cost = self.costs["compiled.collective" if is_exchange else f"compiled.{phase}.library"]
             host = (
                 _calls(kernels or ()) * cost + recurrent_steps(kernels or ()) * self.costs["recurrent_step"]
             )
@@ -106,6 +107,8 @@ class CompiledLauncher(Launcher):
             return _padded(own) if op.is_padded else tuple(own)
         if kind == "attention":
             return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
+        if kind == "collective":  # what it copies first is a kernel that inductor writes, if any
+            return kernels[-1:]
         if kind != "convolution":
             return kernels
         fused = (*_WRITTEN, "copy") if plan.channels_last else _WRITTEN

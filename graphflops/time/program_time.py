@@ -179,9 +179,12 @@ class _Timer:
 def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
     """Runs what is launched, and returns by how much the program takes longer."""
     if launch.part == "start":
-        return clock.start(launch.ticket, batch.kernel_seconds)
+        return clock.start(launch.ticket, batch.seconds)
     if launch.part == "wait":
         return clock.wait(launch.ticket)
+    if clock.link.queue:
+        fills = batch.bound == "matrix"
+        return clock.run_beside(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
     return clock.run(launch.host_seconds, batch.kernel_seconds, waits=launch.waits)
 
 

@@ -1,9 +1,11 @@
-"""Adds up the times of kernels: one after the other, or as the CPU can launch them."""
+"""Adds up the times of kernels: one after the other, or as the CPU can launch them; collectives run beside them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from graphflops.time.link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +17,7 @@ class Clock:
 
     gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
     slowness: of the CPU, by the one that the costs of calls are of. is_cpu: whether the CPU runs the kernels itself.
-    link: when the last collective has ended. ends: when those end that nothing has waited for, by ticket.
+    link: the collectives that are not awaited yet.
     """
 
     is_eager: bool
@@ -24,8 +26,7 @@ class Clock:
     is_cpu: bool = False
     host: float = 0.0
     gpu: float = 0.0
-    link: float = 0.0
-    ends: dict[int, float] = field(default_factory=dict)
+    link: Link = field(default_factory=Link)
 
     def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
         """Run one call and return by how much it takes longer.
@@ -53,14 +54,27 @@ class Clock:
         self.host, self.gpu = host, gpu
         return max(host, gpu) - before
 
-    def start(self, ticket: int, kernels: Sequence[float]) -> float:
+    def run_beside(self, host_seconds: float, kernels: Sequence[float], *, fills: bool, waits: bool) -> float:
+        """The same while collectives run. fills: whether a kernel holds all multiprocessors, as a product does."""
+        before = max(self.host, self.gpu) if self.is_eager else self.gpu
+        host_seconds *= self.slowness * self.is_eager
+        for seconds in kernels:
+            self.host += host_seconds / len(kernels)
+            begin = max(self.gpu, self.host) if self.is_eager else self.gpu
+            self.gpu = self.link.beside(begin, seconds, fills=fills) + (0 if self.is_eager else self.gap)
+        if not kernels:
+            self.host += host_seconds
+        if waits:
+            self.host = max(self.host, self.gpu)
+        return (max(self.host, self.gpu) if self.is_eager else self.gpu) - before
+
+    def start(self, ticket: int, seconds: float) -> float:
         """Start a collective once all kernels before have run, and return 0: it runs beside what follows."""
-        begin = max(self.gpu, self.link, self.host if self.is_eager else 0.0)
-        self.link = self.ends[ticket] = begin + sum(kernels)
+        self.link.start(ticket, max(self.gpu, self.host) if self.is_eager else self.gpu, seconds)
         return 0.0
 
     def wait(self, ticket: int) -> float:
         """Let the other kernels wait for a collective, and return by how much the program takes longer."""
-        before = max(self.host, self.gpu)
-        self.gpu = max(self.gpu, self.ends.pop(ticket, 0.0))
-        return max(self.host, self.gpu) - before
+        before = max(self.host, self.gpu) if self.is_eager else self.gpu
+        self.gpu = max(self.gpu, self.link.end(ticket))
+        return max(before, self.gpu) - before

@@ -1,0 +1,52 @@
+"""Memory of compiled programs with collectives, against what two H200s allocated with torch 2.11."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops import Training
+from graphflops.analysis import analyze
+
+
+def _layers(torch: Any, exchange: Any) -> Any:
+    """Layers of a decoder with half of the hidden units on each of two devices, and their input."""
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            up = [torch.nn.Linear(4096, 8192, bias=False) for _ in range(3)]
+            down = [torch.nn.Linear(8192, 4096, bias=False) for _ in range(3)]
+            self.up, self.down = torch.nn.ModuleList(up), torch.nn.ModuleList(down)
+            self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(4096) for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            for up, down, norm in zip(self.up, self.down, self.norms, strict=True):
+                whole = exchange.all_gather_tensor_autograd(norm(x), 0, "0")
+                part = down(torch.nn.functional.gelu(up(whole)))
+                x = x + exchange.reduce_scatter_tensor_autograd(part, "sum", 0, "0")
+            return x
+
+    with torch.device("meta"):
+        return Layers().to(torch.bfloat16), torch.empty(2048, 4096, dtype=torch.bfloat16)
+
+
+def test_sequence_parallel_layers() -> None:
+    torch = pytest.importorskip("torch")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    if not torch.distributed.is_available():
+        pytest.skip("this torch knows no other devices")
+    import torch.distributed._functional_collectives as exchange
+
+    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
+    try:
+        model, x = _layers(torch, exchange)
+        exported = torch.export.export(model, (x,), strict=False)
+    finally:
+        torch.distributed.destroy_process_group()
+    report = analyze(exported, device="h200", execution="compiled", training=Training(optimizer="none"))
+    step = report.step()
+    assert step is not None
+    peaks = [(report.value(peak) or 0) - x.nbytes for peak in (report.totals.peak_bytes, step.peak_bytes)]
+    assert peaks == pytest.approx([150_994_944, 671_137_796], rel=1e-4)
