@@ -32,11 +32,12 @@ class Timed(Protocol):
     def high(self) -> float: ...
 
 
-def combined(kernels: Sequence[Timed], whole: Interval) -> Interval:
+def combined(kernels: Sequence[Timed], whole: Interval, spread: float = 1.0) -> Interval:
     """The interval of a program or phase.
 
     kernels: the parts of it that the GPU decides: their relative errors are partly shared and partly independent; a part is
-    the program's own. whole: its seconds, and those beside a fast and beside a slow CPU.
+    the program's own. whole: its seconds, and those beside a fast and beside a slow CPU. spread: factor that all kernels of
+    a device that was not measured may be off by together.
     """
     if not whole.seconds:
         return Interval(0.0, 0.0, 0.0)
@@ -44,7 +45,7 @@ def combined(kernels: Sequence[Timed], whole: Interval) -> Interval:
     independent = sum(deviation * deviation for deviation in deviations)
     shared = sum(deviations) ** 2
     variance = _CORRELATION * shared + (1 - _CORRELATION) * independent
-    own = sqrt(variance / whole.seconds**2 + _LEAST_ERROR**2)
+    own = sqrt(variance / whole.seconds**2 + _LEAST_ERROR**2 + log(spread) ** 2)
     least = whole.seconds / _MOST_TIMES  # beside a fast CPU a program without kernels may take no time at all
     low, high = (hypot(own, log(max(end, least) / whole.seconds)) for end in (whole.low, whole.high))
     return Interval(whole.seconds, whole.seconds * exp(-low), whole.seconds * exp(high))

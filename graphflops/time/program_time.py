@@ -244,7 +244,7 @@ class _Tally:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
         seconds = sum(part.seconds for part in self.parts)
         kernels = [part for part in self.parts if part.bound != "launch"]
-        whole = combined(kernels, Interval(seconds, self.fast, self.slow))
+        whole = combined(kernels, Interval(seconds, self.fast, self.slow), device.spread)
         shares = Counter[str]()
         for part in self.parts:
             shares[part.bound] += part.seconds / seconds  # type: ignore[assignment]

@@ -148,3 +148,13 @@ def test_a_nested_profile_is_refused(tmp_path):
 def test_a_tpu_runs_whole_programs() -> None:
     report = analyze(Path(__file__).parents[2] / "samples" / "convnet.pt2", device="tpu-v5e")
     assert report.execution == "graph"
+
+
+def test_a_device_of_which_no_program_was_measured_has_the_wider_interval() -> None:
+    widths = {}
+    for name in ("h200", "h100", "a100", "mi300x", "tpu-v5e"):
+        time = analyze(Path(__file__).parents[2] / "samples" / "convnet.pt2", device=name, execution="graph")
+        assert time.totals.time is not None
+        widths[name] = time.totals.time.high / time.totals.time.seconds
+    assert list(widths) == sorted(widths, key=widths.__getitem__)
+    assert widths["mi300x"] > 2
