@@ -87,7 +87,7 @@ class Device:
     cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
     whose constants are used, because this one was not measured.
     host: None where no CPU beside it was measured. program_ratio: median of measured over predicted time of whole programs,
-    by which all times are multiplied. spread: nine of ten programs are within this factor beside the errors of single kernels;
+    by which all times are multiplied. spread: nine of ten programs are within this factor beside errors of single kernels;
     all kernels of a device that was not measured may err alike.
     sources: where each figure is from, by field.
     """
