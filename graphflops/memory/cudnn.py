@@ -15,24 +15,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, dim_max
+from graphflops.memory import grouped
 from graphflops.memory.convolutions import Convolution, Layout, known, power_of_two, up
 from graphflops.memory.reductions import MULTIPROCESSORS, reduction_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from graphflops.memory.grouped import Way
+
 _FLOAT_BYTES = 4
 _STREAMS = 8  # in which the groups of a convolution run
 _ROW = 8  # positions of half precision that are read at once
-# Groups of fewer channels than the first run without tensor cores. Those of up to the third are packed, few groups only if
-# little is padded; those of more than the fourth and up to the fifth if there are many rows, twice as wide ones if more.
-_FEWEST, _PACKED, _MIDDLE, _WORTH_PACKING, _WIDEST = 4, 32, 48, 72, 256
-_ROWS, _MORE_ROWS = 1_500, 6_000
-_FEW_GROUPS, _LARGE_KERNEL = 4, 9
-_LONG_KERNEL = 31  # positions of a sequence, above which groups run without tensor cores
-_GRADIENT_PACKED, _WEIGHT_PACKED, _FLOAT_PACKED = 40, 112, 128  # channels of a group
-# Elements of results, and channels of a group, up to which float32 runs without tensor cores; for gradients of weights.
-_DIRECT_ELEMENTS, _DIRECT_CHANNELS, _DIRECT_MULTIPLIES = 100_000, 12, 38_000_000
 # Image stems run with tensor cores where the kernel is large and there is much work, or patches have many channels.
 _STEM_TAPS, _STEM_MULTIPLIES, _PATCH_TAPS, _WIDE_PATCH = 25, 400_000_000, 36, 512
 # Elements of a weight from which a product of images without aligned rows copies them: of few positions, and others.
@@ -104,7 +98,7 @@ def result_bytes(conv: Convolution, is_last: bool) -> Dim:
     if conv.is_depthwise:
         return 0
     if conv.groups > 1:
-        return _grouped_last(conv) if is_last else _grouped_result(conv)
+        return _of_groups(conv, grouped.of_result(conv, is_last))
     if conv.is_image_stem:
         return 0 if is_last or not _fills_tensor_cores(conv) else sum(conv.copies())
     if is_last:
@@ -125,7 +119,7 @@ def operand_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
     if conv.is_depthwise:
         return 0
     if conv.groups > 1:
-        return _grouped_last(conv) if is_last else _grouped_operand_gradient(conv)
+        return _of_groups(conv, grouped.of_operand_gradient(conv, is_last))
     if is_last:
         return 0 if conv.transposed else _padded(conv, of_results=not conv.is_pointwise)
     if conv.transposed:
@@ -149,7 +143,7 @@ def weight_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
     if conv.is_depthwise:
         return _depthwise_parts(conv) if is_last and conv.is_half else 0
     if conv.groups > 1:
-        return _grouped_last(conv) if is_last else _grouped_weight_gradient(conv)
+        return _of_groups(conv, grouped.of_weight_gradient(conv, is_last))
     if is_last:
         is_padded = conv.is_half and not conv.transposed and not conv.is_pointwise
         return (_padded(conv, of_results=True) if is_padded else 0) + _parts(conv)
@@ -222,81 +216,16 @@ def _is_direct(conv: Convolution) -> bool:
     return conv.channels <= _FEW_CHANNELS and conv.positions <= _SMALL_IMAGE
 
 
-def _packed(conv: Convolution) -> Dim:
-    """All groups in one kernel, the channels of each filled up to a power of two."""
-    wide = power_of_two(max(conv.channels, conv.results))
-    return sum(conv.copies(lambda _: wide))
-
-
-def _one_by_one(conv: Convolution) -> Dim:
-    """A convolution for each group, in streams."""
+def _of_groups(conv: Convolution, way: Way) -> Dim:
+    """What the kernels of several groups need beside their tensors."""
+    if way == "direct":
+        return 0
+    if way == "packed":
+        wide = power_of_two(max(conv.channels, conv.results))
+        return sum(conv.copies(lambda _: wide))
     copies = conv.copies()
     weight = 0 if conv.is_pointwise and conv.is_aligned else copies.weight
     return (copies.x + weight + copies.out) * min(_STREAMS, conv.groups) // conv.groups
-
-
-def _group_channels(conv: Convolution) -> int:
-    return max(conv.channels, conv.results)
-
-
-def _grouped_last(conv: Convolution) -> Dim:
-    wide = _group_channels(conv)
-    if wide < _FEWEST or (wide <= _PACKED and power_of_two(wide) == wide):
-        return 0
-    return _packed(conv) if wide <= _MIDDLE else _one_by_one(conv)
-
-
-def _grouped_result(conv: Convolution) -> Dim:
-    wide = _group_channels(conv)
-    is_long = len(conv.kernel) == 1 and conv.taps > _LONG_KERNEL
-    if is_long or (conv.is_half and conv.channels < _FEWEST):
-        return 0
-    if not conv.is_half:
-        return 0 if conv.is_pointwise else _grouped_float(conv)
-    if conv.is_pointwise or wide > _WIDEST:
-        return _one_by_one(conv)
-    if wide <= _MIDDLE:
-        is_padded = power_of_two(wide) > wide
-        is_rare = conv.groups <= _FEW_GROUPS and (wide <= _PACKED or wide * 4 < power_of_two(wide) * 3)
-        is_large = wide > _PACKED and conv.taps > _LARGE_KERNEL
-        return _one_by_one(conv) if is_padded and (is_rare or is_large) else _packed(conv)
-    if wide <= _WORTH_PACKING:
-        return _one_by_one(conv)
-    return _packed(conv) if conv.rows >= (_ROWS if wide <= _TILE else _MORE_ROWS) else _one_by_one(conv)
-
-
-def _grouped_float(conv: Convolution) -> Dim:
-    """In float32, of result and operand's gradient."""
-    wide, results = _group_channels(conv), conv.results * conv.groups
-    if conv.is_pointwise:
-        return _one_by_one(conv)
-    if wide <= _DIRECT_CHANNELS and conv.rows * results <= _DIRECT_ELEMENTS:
-        return 0
-    is_rare = conv.groups <= _FEW_GROUPS + 1 and wide <= _PACKED and conv.rows >= _MORE_ROWS
-    return _packed(conv) if wide <= _FLOAT_PACKED and not is_rare else _one_by_one(conv)
-
-
-def _grouped_operand_gradient(conv: Convolution) -> Dim:
-    if not conv.is_half:
-        return _grouped_float(conv)
-    wide = _group_channels(conv)
-    is_packed = wide <= _PACKED or (wide <= _GRADIENT_PACKED and not conv.is_strided)
-    return (
-        _packed(conv)
-        if is_packed and conv.channels >= _FEWEST and not conv.is_pointwise
-        else _one_by_one(conv)
-    )
-
-
-def _grouped_weight_gradient(conv: Convolution) -> Dim:
-    wide = _group_channels(conv)
-    if conv.channels < _FEWEST and conv.is_half:
-        return 0
-    if conv.is_pointwise:
-        return _one_by_one(conv)
-    if wide <= _PACKED and conv.multiplies <= _DIRECT_MULTIPLIES:
-        return 0
-    return _packed(conv) if wide <= (_WEIGHT_PACKED if conv.is_half else _FLOAT_PACKED) else _one_by_one(conv)
 
 
 def _product_weight_gradient(conv: Convolution) -> Dim:
