@@ -7,9 +7,16 @@ from math import exp
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.tensor import DTYPES
-from graphflops.time import predict_attention, predict_products, predict_recurrences, predict_traffic
+from graphflops.time import (
+    predict_attention,
+    predict_groups,
+    predict_products,
+    predict_recurrences,
+    predict_traffic,
+)
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.kernel import Attention, Convolution, Exchange, Kernel, Product, Recurrence
+from graphflops.time.predict_products import is_long
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +35,7 @@ _NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, where a profile names no l
 _LINK_SHARE = 0.6
 _EXCHANGE_SETUP = 15e-6
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
+_GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
 
@@ -48,6 +56,9 @@ def predict(kernel: Kernel, device: Device) -> Time:
         return _recurrence(kernel, kernel.sizes, device)
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
+    if isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped and not is_long(kernel.sizes):
+        found = predict_groups.seconds(kernel, kernel.sizes, lambda part: predict(part, device).seconds)
+        return Time(found, found / _GROUPS, found * _GROUPS, "latency")
     width = bytes_of(kernel.dtype)
     rates = _rates(kernel, width, device)
     if rates is None:

@@ -126,7 +126,7 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     alignment = _ALIGNED if together > 1 else _alignment((channels, filters), width)
     batch, turns = -(-sizes.groups // together), 1
     if sizes.is_looped:
-        streams = 1 if _is_long(sizes) and pixels > _FEW_PIXELS else _STREAMS
+        streams = 1 if pixels > _FEW_PIXELS else _STREAMS
         batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
     return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns)
 
@@ -151,7 +151,7 @@ def convolution_kind(sizes: Convolution) -> str:
             is_wide = sizes.channels_last and max(sizes.filter) > _WIDEST
             return "depthwise_direct" if is_wide else f"depthwise{last}"
         if sizes.is_looped:
-            return "looped_long" if _is_long(sizes) else "looped"
+            return "looped_long"
         return "grouped"
     if sizes.channels % 8:
         if _is_pointwise(sizes):
@@ -168,7 +168,7 @@ def convolution_kind(sizes: Convolution) -> str:
     return "pointwise_uneven" if is_uneven else "pointwise"
 
 
-def _is_long(sizes: Convolution) -> bool:
+def is_long(sizes: Convolution) -> bool:
     """Whether the filter is long and the channels of a group no power of two: such groups do without matrix units."""
     channels = sizes.channels // sizes.groups
     return prod(sizes.filter) >= _LONG and channels & (channels - 1) != 0

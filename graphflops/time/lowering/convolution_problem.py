@@ -18,6 +18,8 @@ _SMALL_WINDOW = 9  # positions
 _SMALL_BATCH = 2
 _WIDE_PATCH = 512  # filters
 _IMAGE_RANK = 4
+# Elements of the weight of a product from which several images are converted, of few positions or many rows, and others.
+_FEW_IMAGES, _FEW_POSITIONS, _MANY_ROWS, _LARGE_WEIGHT, _LARGER_WEIGHT = 3, 64, 5_000, 75_000, 700_000
 _SEQUENCE_RANK = 3
 _FULL_BITS = 32
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
@@ -56,9 +58,25 @@ class Problem(NamedTuple):
         channels = self.weight.shape[1]
         if self.transposed or channels % _ALIGNED == 0 or (self.groups > 1 and channels > 1):
             return False
-        is_small = prod(self.weight.shape[2:]) <= _SMALL_WINDOW or self.x.rank > _IMAGE_RANK
         is_half = self.x.bits < _FULL_BITS
+        if is_half and channels > _ALIGNED and not self.is_pointwise:
+            return False
+        is_small = prod(self.weight.shape[2:]) <= _SMALL_WINDOW or self.x.rank > _IMAGE_RANK
         return is_small or (is_half and (self.x.shape[0] <= _SMALL_BATCH or self.is_narrow_patch))
+
+    @property
+    def has_several_filters_last(self) -> bool:
+        """Whether each channel has several filters and channels are innermost: cuDNN then has no kernel for all channels."""
+        return self.is_depthwise and self.is_channels_last and self.out.shape[1] > self.x.shape[1]
+
+    @property
+    def is_converted_product(self) -> bool:
+        """Whether a product of several images whose rows do not align runs with channels innermost, for a large weight."""
+        positions, weight = prod(self.x.shape[2:]), prod(self.weight.shape[:2])
+        is_odd = positions % 2 == 1 and positions > 1 and self.x.bits < _FULL_BITS
+        is_large = positions < _FEW_POSITIONS or self.x.shape[0] * positions >= _MANY_ROWS
+        least = _LARGE_WEIGHT if is_large else _LARGER_WEIGHT
+        return is_odd and self.x.shape[0] > _FEW_IMAGES and weight >= least and weight % _ALIGNED**2 == 0
 
     @property
     def is_narrow_patch(self) -> bool:
@@ -74,7 +92,8 @@ class Problem(NamedTuple):
     def is_planar(self) -> bool:
         """Whether it is a product for each image, of pixels in order; conversions of odd images are in its time."""
         is_plain = self.is_pointwise and set(self.stride) == {1} and not self.transposed
-        return is_plain and not self.is_channels_last and not self.is_direct
+        is_in_order = not self.is_channels_last and not self.is_direct
+        return is_plain and is_in_order and not self.is_converted_product
 
     @property
     def is_channels_last(self) -> bool:

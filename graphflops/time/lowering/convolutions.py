@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import Pass
     from graphflops.time.lowering.convolution_problem import Problem
 
-_SEQUENCE_RANK = 3
-
 
 def convolution(call: ConcreteCall) -> list[Kernel]:
     """Conversions, the convolution, the conversion back, the bias."""
@@ -26,7 +24,8 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     x, weight, out = problem.x, problem.weight, problem.out
     bias = call.operand("bias")
     added = [_added(out, bias)] if bias is not None else []
-    in_order = [copy(x)] if x.rank == _SEQUENCE_RANK and not x.is_contiguous else []
+    is_scattered = not problem.is_channels_last and not x.is_contiguous
+    in_order = [copy(x)] if is_scattered else []
     return [*in_order, *_kernels(problem, "forward", call.cost.matrix_flops, (x, weight), out), *added]
 
 
@@ -34,7 +33,7 @@ def _kernels(
     problem: Problem, phase: Pass, flops: int, reads: tuple[Tensor, Tensor], writes: Tensor
 ) -> list[Kernel]:
     """One pass, with the conversions before and after it."""
-    if problem.groups > 1 and not problem.is_depthwise:
+    if (problem.groups > 1 and not problem.is_depthwise) or problem.has_several_filters_last:
         return grouped(problem, phase, flops, reads, writes)
     kernel = problem.kernel(phase, flops, reads, writes)
     return [*problem.converted(*reads), kernel, *problem.converted(writes)]

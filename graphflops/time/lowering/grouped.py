@@ -1,7 +1,7 @@
-"""Convolutions of several groups, by the ways that cuDNN has on Hopper, as the profiler shows them.
+"""Convolutions of several groups, by the way that cuDNN takes for them (memory/grouped.py).
 
-Groups whose channels are a power of two share one kernel; others are padded to one first, or are a kernel each, in several
-streams. Which of these cuDNN takes follows the size of the window and the number of groups.
+Packed groups share one kernel, their channels padded to a power of two; others are a kernel each, in several streams, or one
+kernel without tensor cores computes all as they lie.
 """
 
 from __future__ import annotations
@@ -10,80 +10,88 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.memory import grouped as ways
+from graphflops.memory.convolutions import Convolution as Choice
 from graphflops.memory.convolutions import power_of_two
+from graphflops.tensor import DTYPES, TensorType
 from graphflops.time.kernel import Convolution, Kernel, Rows
 
 if TYPE_CHECKING:
+    from graphflops.memory.grouped import Way
     from graphflops.time.concrete import Tensor
     from graphflops.time.kernel import Pass
     from graphflops.time.lowering.convolution_problem import Problem
 
-_FEWEST, _WIDEST = 4, 64  # channels of a group that a shared kernel takes
-_MANY_GROUPS = 6
-_LONG = 2048  # taps of a filter from which on groups are kernels of their own
-_SMALL_WINDOW = 9  # positions
+_FEWEST = 4  # channels of a group that a shared kernel takes
 _TILE = 32
+_SINGLE = 32  # bits
+_LONG_KERNEL = 31
 
 
 def grouped(
     problem: Problem, phase: Pass, flops: int, reads: tuple[Tensor, ...], writes: Tensor
 ) -> list[Kernel]:
     """The kernels of one pass: conversions, and one kernel or one for each group."""
-    if _is_looped(problem, phase):
-        kernel = problem.kernel(phase, flops, reads, writes)
-        assert isinstance(kernel.sizes, Convolution)
-        moved = (
-            1 if problem.is_channels_last else 3
-        )  # each operand is converted by itself: read, written, read
-        sizes = replace(kernel.sizes, is_looped=True)
-        return [
-            replace(
-                kernel,
-                read_bytes=moved * kernel.read_bytes,
-                written_bytes=moved * kernel.written_bytes,
-                sizes=sizes,
-            )
-        ]
-    width = _padded(_channels(problem))
-    if width == _channels(problem):
-        before = problem.converted(*reads)
-        return [*before, problem.kernel(phase, flops, reads, writes), *problem.converted(writes)]
+    way = _way(problem, phase)
     kernel = problem.kernel(phase, flops, reads, writes)
     assert isinstance(kernel.sizes, Convolution)
+    is_each = problem.has_several_filters_last or (way == "direct" and _is_each(problem, phase))
+    if way == "one_by_one" or is_each:
+        sizes = replace(kernel.sizes, is_looped=True)
+        return [replace(kernel, sizes=sizes, variant="direct" if is_each else "")]
+    width = _padded(problem)
+    if way == "direct":
+        return [kernel]
+    if width == _channels(problem):
+        return [*problem.converted(*reads), kernel, *problem.converted(writes)]
     sizes = replace(
-        kernel.sizes,
-        channels=width * problem.groups,
-        filters=_padded(kernel.sizes.filters // problem.groups) * problem.groups,
-        channels_last=True,
+        kernel.sizes, channels=width * problem.groups, filters=width * problem.groups, channels_last=True
     )
     before = [kernel for tensor in reads for kernel in _to_padded(problem, tensor)]
     return [*before, replace(kernel, sizes=sizes), *_to_padded(problem, writes)]
 
 
-def _channels(problem: Problem) -> int:
-    """Channels of a group."""
-    return problem.x.shape[1] // problem.groups
-
-
-def _padded(channels: int) -> int:
-    """The next power of two, at least as many channels as a shared kernel takes."""
-    return max(_FEWEST, power_of_two(channels))
-
-
-def _is_looped(problem: Problem, phase: Pass) -> bool:
-    """Whether each group is a kernel of its own."""
-    channels, window = _channels(problem), prod(problem.weight.shape[2:])
-    if channels * window > _LONG:
-        return phase != "weight_gradient"
-    if _padded(channels) == channels and channels <= _WIDEST:
+def _is_each(problem: Problem, phase: Pass) -> bool:
+    """Whether each group is a kernel without tensor cores: long windows of sequences, and single positions in float32."""
+    if phase != "forward" or problem.is_channels_last:
         return False
-    is_of_images = problem.x.rank > 3
-    return problem.groups < _MANY_GROUPS or (is_of_images and window > _SMALL_WINDOW)
+    window = problem.weight.shape[2:]
+    is_long = len(window) == 1 and window[0] > _LONG_KERNEL
+    return is_long or (problem.x.bits == _SINGLE and prod(window) == 1)
+
+
+def _way(problem: Problem, phase: Pass) -> Way:
+    conv = Choice(
+        *(_type(problem.x), _type(problem.weight), _type(problem.out)),
+        stride=problem.stride,
+        padding=(),
+        groups=problem.groups,
+        transposed=problem.transposed,
+    )
+    choose = {
+        "input_gradient": ways.of_operand_gradient,
+        "weight_gradient": ways.of_weight_gradient,
+    }.get(phase, ways.of_result)
+    return choose(conv, problem.is_channels_last)
+
+
+def _type(tensor: Tensor) -> TensorType:
+    return TensorType(tensor.shape, DTYPES[tensor.dtype])
+
+
+def _channels(problem: Problem) -> int:
+    """Channels of a group, of operand or result."""
+    return max(problem.x.shape[1], problem.out.shape[1]) // problem.groups
+
+
+def _padded(problem: Problem) -> int:
+    """The next power of two, at least as many channels as a shared kernel takes."""
+    return max(_FEWEST, power_of_two(_channels(problem)))
 
 
 def _to_padded(problem: Problem, tensor: Tensor) -> list[Kernel]:
     """The conversion of an operand to padded channels-last, or back; a weight is converted element by element."""
-    ratio = _padded(_channels(problem)) / _channels(problem)
+    ratio = _padded(problem) / _channels(problem)
     size, padded = tensor.full_bytes, int(tensor.full_bytes * ratio)
     zeros = [Kernel("elementwise", tensor.dtype, written_bytes=padded)]
     if tensor is problem.weight or problem.is_channels_last:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows, Strided
-from graphflops.time.lowering.moved import copy, of_rows
+from graphflops.time.lowering.moved import axis_of, copy, of_rows
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
@@ -27,7 +27,9 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     if name not in _BY_ELEMENT | _BY_ROW or source is None or index is None or not call.operands:
         return of_rows("scatter")(call)
     x = call.operands[0]
-    kernel = scattered(x, index.numel, name) if name in _BY_ELEMENT else added_rows(x, source.numel)
+    is_along_rows = name in _BY_ELEMENT and axis_of(call, x.rank) == x.rank - 1
+    elements = index.numel if name in _BY_ELEMENT else source.numel
+    kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
     return [kernel] if call.operator.mutates else [copy(x), kernel]
 
 
