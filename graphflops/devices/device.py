@@ -86,9 +86,9 @@ class Device:
     rates: constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
     cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
     whose constants are used, because this one was not measured.
-    host: None where no CPU beside it was measured. program_ratio: median of measured over predicted time of whole programs,
-    by which all times are multiplied. spread: nine of ten programs are within this factor beside errors of single kernels;
-    all kernels of a device that was not measured may err alike.
+    host: None where no CPU beside it was measured. family_ratios: by family and variant of kernels, and `other`, measured
+    over predicted time in whole programs, by which times are multiplied. spread: nine of ten programs are within this factor
+    beside errors of single kernels; all kernels of a device that was not measured may err alike.
     sources: where each figure is from, by field.
     """
 
@@ -110,7 +110,7 @@ class Device:
     launch: Launch | None = None
     host: Host | None = None
     rates_of: str = ""
-    program_ratio: Constant = 1.0
     spread: Factor = 1.0
+    family_ratios: Mapping[str, Constant] = field(default_factory=dict)
     rates: Mapping[str, Mapping[str, Constant]] = field(default_factory=dict)
     calibration: Annotated[tuple[Calibration, ...], msgspec.Meta(max_length=1000)] = ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
 from graphflops.inductor.gradient_lowering import GradientLowering
+from graphflops.inductor.layout_choice import is_of_images
 from graphflops.inductor.library_calls import reshaped_operands
 from graphflops.inductor.norm_gradients import normalisation, softmax
 from graphflops.inductor.padding import padded_columns, padded_rows
@@ -218,7 +219,7 @@ class BackwardLowering(GradientLowering):
         ]
         own = tuple(tensor for place, tensor in fresh.items() if place < 2)
         workspace = self.workspace(lowered)
-        if not self.forward.channels_last:
+        if not (self.forward.channels_last and is_of_images(call, self.values)):
             workspace = dim_max(workspace, kernels.backward_bytes(call, self.forward.execution.layouts, True))
         if own:
             self.add(

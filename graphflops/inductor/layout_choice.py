@@ -21,6 +21,7 @@ _MOST_OPS = 300
 _OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
 _OPS_OF_GATE = 6
 _SMALL_CHANNELS = 64
+_IMAGE_RANK = 4
 
 
 def prefers_channels_last(
@@ -29,7 +30,9 @@ def prefers_channels_last(
     """Whether the convolutions of a program run with channels last. inputs: how many the program has, weights too."""
     found = [call for call in calls if image_and_weight(call, values) is not None]
     kinds = [_class(call, values) for call in found]
-    if not found or ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
+    if not any(is_of_images(call, values) for call in found):
+        return False
+    if ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:
         return not {"grouped", "narrowing"} & {*kinds} and any(kind != "small" for kind in kinds)
@@ -37,6 +40,12 @@ def prefers_channels_last(
     times = {"grouped": _GROUPED, "small": _SMALL, "narrowing": _NARROWING, "default": _DEFAULT}
     numbers = [flops if isinstance(flops, int) else 0 for flops in work]
     return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
+
+
+def is_of_images(call: PricedCall, values: Mapping[str, Value]) -> bool:
+    """Whether a convolution has two spatial axes: those of sequences and volumes are never turned."""
+    found = image_and_weight(call, values)
+    return found is not None and found[1].rank == _IMAGE_RANK
 
 
 def image_and_weight(call: PricedCall, values: Mapping[str, Value]) -> tuple[TensorType, TensorType] | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.dims import Dim, prod
+from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
-from graphflops.inductor.layout_choice import image_and_weight
+from graphflops.inductor.layout_choice import image_and_weight, is_of_images
 from graphflops.inductor.padding import aligned, padded_columns, padded_inner
 from graphflops.inductor.unfused_attention import unfused
 from graphflops.memory import kernels
@@ -128,7 +128,7 @@ def convolution(
     reads = list(operands[:2])
     bias = operands[2:3] if isinstance(call.node.arguments().get("bias"), Ref) else ()
     workspace: Dim = 0
-    if low.channels_last:
+    if low.channels_last and is_of_images(call, low.values):
         workspace = padded_image(low, names)
         reads = [
             low.copied(call, tensor, low.nbytes(name), use, low.typed(name).dtype.bits, of=name)
@@ -139,9 +139,9 @@ def convolution(
     else:
         workspace = kernels.forward_bytes(call, low.execution.layouts)
     if is_sequence(low, names[0]):
-        reads[0] = low.copied(
-            call, operands[0], low.nbytes(names[0]), "input", low.typed(names[0]).dtype.bits
-        )
+        size = low.nbytes(names[0])
+        reads[0] = low.copied(call, operands[0], size, "input", low.typed(names[0]).dtype.bits)
+        workspace = dim_max(0, workspace - size)  # eagerly the call itself makes this copy
     out = made[0]
     if not bias:
         low.add(call, "extern", (out,), reads, workspace=workspace, allocates=True)

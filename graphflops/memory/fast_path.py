@@ -74,9 +74,24 @@ def _module(module_stack: str, kinds: Sequence[str]) -> tuple[str, str]:
     return "", ""
 
 
+def is_module(call: PricedCall) -> bool:
+    """Whether a call stands for a module."""
+    return call.node.op.startswith(_FUSED)
+
+
+def calls_of_module(module: PricedCall, calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
+    """Of the calls as an export records them, those that one call stands for."""
+    kinds = (module.node.op.removeprefix(_FUSED),)
+    for _, run in groupby(calls, lambda call: _module(call.node.module_stack, kinds)):
+        inside = list(run)
+        if any(call.node.name == module.node.name for call in inside):
+            return inside
+    return ()
+
+
 def projections(call: PricedCall, values: Mapping[str, Value]) -> Sequence[Dim]:
     """Bytes of the projections and of what attends to them, which a module of one operator makes before its result."""
-    if not call.node.op.startswith(_FUSED):
+    if not is_module(call):
         return ()
     out = values[call.node.outputs[0] or ""]
     assert isinstance(out, TensorType)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
+from graphflops.inductor.layout_choice import is_of_images
 from graphflops.inductor.padding import aligned
+from graphflops.memory.fast_path import calls_of_module, is_module
 from graphflops.time.exchanges import Launches
 from graphflops.time.host import recurrent_steps
 from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.launches import Launcher
 from graphflops.time.loss import loss_kernels
+from graphflops.time.lowering.fused import inside_operator
 from graphflops.time.written import Written
 
 if TYPE_CHECKING:
@@ -62,7 +67,7 @@ class CompiledLauncher(Launcher):
             return
         part = plan.backward if is_backward else plan.forward
         assert part is not None
-        phase = "backward" if is_backward else "recorded" if records else "inference"
+        phase = "training" if records else "inference"
         cost = self.costs[f"compiled.{phase}.fused"]
         written = Written(plan, self.sizes)
         seen: set[tuple[str, bool]] = set()
@@ -84,17 +89,28 @@ class CompiledLauncher(Launcher):
         """What a library runs of a call, and the graphs that run inside it."""
         if call.estimate.unknown:
             yield Launches(row, None, 0.0, times)
+        elif is_module(call):
+            inside = self._of_module(call, graph)
+            yield Launches(row, inside, len(inside) * self.costs["forward.inside"], times)
         elif not call.estimate.regions:
             kernels = self._own(call, op, graph, plan)
-            is_exchange = call.node.operator.is_exchange
-            cost = self.costs["compiled.collective" if is_exchange else f"compiled.{phase}.library"]
-            host = (
-                _calls(kernels or ()) * cost + recurrent_steps(kernels or ()) * self.costs["recurrent_step"]
-            )
+            host = _host_seconds(self.costs, phase, kernels or (), is_gradient=op.is_gradient)
             yield Launches(row, kernels, host, times)
         for inner, start, turns in self._nested(call, row, times):
-            records = phase != "inference"
-            yield from self._launches(inner, start, turns, records, is_backward=phase == "backward")
+            yield from self._launches(inner, start, turns, phase == "training", is_backward=op.is_gradient)
+
+    def _of_module(self, module: PricedCall, graph: PricedGraph) -> tuple[Kernel, ...]:
+        """The kernels of a module of torch.nn that runs as one operator."""
+        run = self.runs.of(graph)
+        return tuple(
+            [
+                kernel
+                for call in calls_of_module(module, run.calls)
+                for kernel in inside_operator(
+                    call, self._lowered(call, graph, run.layouts, is_backward=False) or ()
+                )
+            ]
+        )
 
     def _own(self, call: PricedCall, op: Op, graph: PricedGraph, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not write."""
@@ -111,21 +127,33 @@ class CompiledLauncher(Launcher):
             return kernels[-1:]
         if kind != "convolution":
             return kernels
-        fused = (*_WRITTEN, "copy") if plan.channels_last else _WRITTEN
-        own = [kernel for kernel in kernels if kernel.family not in fused]
-        return tuple([part for kernel in own for part in _image_kernels(kernel, plan)])
+        if not (plan.channels_last and is_of_images(call, plan.execution.values)):
+            is_own = [kernel.family not in _WRITTEN and kernel.variant != "strided" for kernel in kernels]
+            return tuple(compress(kernels, is_own))
+        own = [kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")]
+        return tuple([part for kernel in own for part in _image_kernels(kernel)])
 
 
-def _calls(kernels: Sequence[Kernel]) -> int:
-    """Calls of libraries; a convolution converts its operands by itself."""
-    convolutions = sum(kernel.family == "convolution" for kernel in kernels)
-    return convolutions or len(kernels)
+def _host_seconds(
+    costs: Mapping[str, float], phase: str, kernels: Sequence[Kernel], *, is_gradient: bool
+) -> float:
+    """CPU seconds of a call of a library. One of cuDNN builds a key of its problem first, and converts its operands."""
+    families = Counter(kernel.family for kernel in kernels)
+    if families["attention"]:
+        return costs[f"compiled.{phase}.attention"]
+    if families["collective"]:
+        return costs["compiled.collective"]
+    convolutions = families["convolution"]
+    if convolutions and is_gradient:
+        return convolutions * costs["compiled.training.convolution_gradient"]
+    calls = (convolutions or len(kernels)) * costs[f"compiled.{phase}.library"]
+    return calls + recurrent_steps(kernels) * costs["recurrent_step"]
 
 
-def _image_kernels(kernel: Kernel, plan: Plan) -> list[Kernel]:
+def _image_kernels(kernel: Kernel) -> list[Kernel]:
     """A convolution with channels innermost; the gradient of its weight is copied into the order of the weight."""
     sizes = kernel.sizes
-    if not isinstance(sizes, Convolution) or not plan.channels_last:
+    if not isinstance(sizes, Convolution):
         return [kernel]
     own = replace(kernel, sizes=replace(sizes, channels_last=True))
     lies_alike = set(sizes.filter) == {1} or sizes.channels == sizes.groups

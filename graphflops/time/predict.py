@@ -64,7 +64,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if rates is None:
         return _by_ceilings(kernel, device)
     seconds, arithmetic, traffic = _modelled(kernel, width, rates, device)
-    seconds = max(seconds * device.program_ratio, kernel.flops / (_peak(kernel, device) or 1e30))
+    seconds = max(seconds * _ratio(kernel, width, device), kernel.flops / (_peak(kernel, device) or 1e30))
     spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
     corrected = correction(kernel, device)
     if corrected is not None:
@@ -76,6 +76,13 @@ def predict(kernel: Kernel, device: Device) -> Time:
     elif arithmetic > traffic:
         bound = "matrix" if kernel.flops else "vector"
     return Time(seconds, seconds / spread, seconds * spread, bound)
+
+
+def _ratio(kernel: Kernel, width: float, device: Device) -> float:
+    """Measured over predicted time of such kernels in whole programs, where the device has constants of another."""
+    ratios = device.family_ratios
+    names = (*names_of_constants(kernel, width), "other") if ratios else ()
+    return next((ratios[name] for name in names if name in ratios), 1.0)
 
 
 def modelled(kernel: Kernel, device: Device) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from math import pow as power
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ _FEW_CHANNELS, _APART = (
     8,
     30,
 )  # channels of an image; loads that writing an element of so few takes as long as
+_RANDOM = 14  # loads that a random number takes as long as
 _WIDE = 64  # elements of a row, above which threads add to different places
 # Loads that an addition to memory takes as long as: to different places, to the same in float32, and in half precision.
 # Of these the more there are, the more go to different places at once.
@@ -95,6 +96,8 @@ class Written:
         call = self.calls.get(op.node)
         if call is None or op.kind != "pointwise":
             return 0
+        if op.is_random:
+            return _RANDOM
         if op.moved and call.node.operator.kind == "convolution":
             return self._slow_copy(call, op)
         key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
@@ -169,7 +172,7 @@ def _slowness(concrete: ConcreteCall) -> int:
         return _ADDED
     in_float = concrete.operator.is_embedding or table.bits >= _FLOAT_BITS
     additions = max(concrete.out.numel if concrete.out else 1, 1)
-    return round((_CONTENDED if in_float else _CONTENDED_HALF) / math.pow(additions, _AT_ONCE))
+    return round((_CONTENDED if in_float else _CONTENDED_HALF) / power(additions, _AT_ONCE))
 
 
 def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:

@@ -127,7 +127,7 @@ def test_costs_of_the_host_that_a_profile_lacks_are_those_of_an_h200(tmp_path):
         {"matrix": {"float32": 0}},
         {"rates": {"copy": {"floor": 1e300}}},
         {"launch": {"graph_seconds": -1}},
-        {"program_ratio": 1e300},
+        {"family_ratios": {"other": 1e300}},
         {"calibration": [{"points": []}]},
     ],
 )
