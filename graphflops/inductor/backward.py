@@ -116,6 +116,7 @@ class BackwardLowering(GradientLowering):
                 workspace=self.workspace(lowered),
                 allocates=not is_over,
                 is_over=is_over,
+                is_exchange=kind == "collective",
             )
 
     def pointwise(self, lowered: Lowered, incoming: Sequence[str], fresh: Mapping[int, str]) -> None:

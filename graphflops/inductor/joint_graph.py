@@ -32,8 +32,9 @@ class Op:
     again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
     a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
     library allocates the results, so that they take no memory that is free. is_over: whether a library writes its result
-    over what it reads. is_padded: whether a product runs with its sizes rounded up to what tensor cores load.
-    part_bytes: how much of its result it writes, where others write the rest.
+    over what it reads. is_exchange: whether it is a collective; nothing is written over its result. is_padded: whether a
+    product runs with its sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where
+    others write the rest.
     moved: tensors that it reads at other places than it writes to.
     reads_twice: whether its formula has what it reads more than once. window: from how many elements of what it reads each
     element is computed. instructions: for each element, as inductor counts them; numbers: constants in
@@ -60,6 +61,7 @@ class Op:
     is_alone: bool = False
     allocates: bool = False
     is_over: bool = False
+    is_exchange: bool = False
     is_padded: bool = False
     reads_twice: bool = False
     window: int = 1

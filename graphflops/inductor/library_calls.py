@@ -164,12 +164,12 @@ def exchange(
     low: Lowering, call: PricedCall, operands: Sequence[str], made: Sequence[str]
 ) -> Mapping[str, str]:
     """A collective. One that works in place does so on its operand, or on a copy where something else reads that."""
-    if call.node.operator.name not in _IN_PLACE or len(made) != 1:
-        return low.extern(call, operands, made)
-    name, source = call.tensors(low.values)[0], operands[0]
-    if low.root.get(name, name) not in low.root or low.is_read_beside(call, name):
-        source = low.copied(call, source, low.nbytes(made[0]), "copy", low.typed(name).dtype.bits, of=name)
-    low.add(call, "extern", made, (source,), is_over=True)
+    is_over = call.node.operator.name in _IN_PLACE and len(made) == 1
+    name = call.tensors(low.values)[0]
+    if is_over and (low.root.get(name, name) not in low.root or low.is_read_beside(call, name)):
+        bits = low.typed(name).dtype.bits
+        operands = (low.copied(call, operands[0], low.nbytes(made[0]), "copy", bits, of=name),)
+    low.add(call, "extern", made, operands, allocates=not is_over, is_over=is_over, is_exchange=True)
     return {}
 
 

@@ -168,9 +168,11 @@ class _Run:
         """By tensor that takes the memory of another: the first that had it."""
         size = self.joint.bytes
         buffers = [Buffer(name, size(name), 0, last.get(name, 0), is_given=True) for name in given]
+        kept = {name for kernel in order if kernel.members[-1].is_exchange for name in kernel.outputs}
         for place, kernel in enumerate(order, 1):
             for name in kernel.outputs:
-                over = tuple(read for read in self.overwritten(kernel, name) if last.get(read) == place)
+                ends = [read for read in self.overwritten(kernel, name) if last.get(read) == place]
+                over = tuple(read for read in ends if read not in kept)
                 buffer = Buffer(
                     name,
                     size(name),

@@ -11,7 +11,7 @@ from graphflops.errors import DimError
 from graphflops.inductor.layout_choice import is_of_images
 from graphflops.inductor.padding import aligned
 from graphflops.memory.fast_path import calls_of_module, is_module
-from graphflops.time.exchanges import Launches
+from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.host import recurrent_steps
 from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.launches import Launcher
@@ -71,7 +71,11 @@ class CompiledLauncher(Launcher):
         cost = self.costs[f"compiled.{phase}.fused"]
         written = Written(plan, self.sizes)
         seen: set[tuple[str, bool]] = set()
+        exchanges = Exchanges()
+        late = awaited_later(plan.execution.calls) if graph.graph.has_exchanges else ()
         for planned in part.kernels:
+            if exchanges.pending:
+                yield from exchanges.ends(planned.reads)
             row = first + planned.row
             if planned.is_written:
                 kernel = written.kernel(planned, part.computed_again)
@@ -81,7 +85,12 @@ class CompiledLauncher(Launcher):
             if (op.node, op.is_gradient) not in seen:  # the kernels of a call run together
                 seen.add((op.node, op.is_gradient))
                 call = written.calls[op.node]
-                yield from self._of_library(call, op, graph, plan, row, times, phase)
+                for launch in self._of_library(call, op, graph, plan, row, times, phase):
+                    if op.node in late and launch.kernels:
+                        yield from exchanges.started(launch, op.outputs)
+                    else:
+                        yield launch
+        yield from exchanges.all_ends()
 
     def _of_library(
         self, call: PricedCall, op: Op, graph: PricedGraph, plan: Plan, row: int, times: int, phase: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.passes.program import PricedCall
     from graphflops.time.kernel import Kernel
@@ -80,3 +80,20 @@ class Exchanges:
     def all_ends(self) -> Iterator[Launches]:
         """The waits for all that is still running, at the end of a graph."""
         yield from self.ends([*self.pending])
+
+
+def awaited_later(calls: Sequence[PricedCall]) -> frozenset[str]:
+    """Names of the collectives whose wait does not stand right after them."""
+    maker: dict[str | None, str] = {}
+    fresh: set[str | None] = set()
+    late: set[str] = set()
+    for call in calls:
+        operator = call.node.operator
+        if operator.is_exchange:
+            fresh = set(call.node.outputs)
+            maker.update(dict.fromkeys(fresh, call.node.name))
+        elif operator.name != "wait_tensor":
+            fresh = set()
+        elif not fresh.issuperset(call.uses):
+            late.update(maker[name] for name in call.uses if name in maker)
+    return frozenset(late)

@@ -8,6 +8,8 @@ import pytest
 
 from graphflops import Training
 from graphflops.analysis import analyze
+from graphflops.graph import Graph, Input, Node, Output, Ref
+from tests.support import t
 
 
 def _layers(torch: Any, exchange: Any) -> Any:
@@ -50,3 +52,19 @@ def test_sequence_parallel_layers() -> None:
     assert step is not None
     peaks = [(report.value(peak) or 0) - x.nbytes for peak in (report.totals.peak_bytes, step.peak_bytes)]
     assert peaks == pytest.approx([150_994_944, 671_137_796], rel=1e-4)
+
+
+def test_nothing_is_written_over_the_result_of_a_collective() -> None:
+    x, y = t(4096, 4096, dtype="bfloat16"), t(64, 2**20, dtype="bfloat16")
+    nodes = (
+        Node("started", "_c10d_functional.all_reduce.default", (Ref("y"), "sum", "0"), outputs=("started",)),
+        Node("product", "aten.mm.default", (Ref("x"), Ref("x")), outputs=("product",)),
+        Node("sum", "_c10d_functional.wait_tensor.default", (Ref("started"),), outputs=("sum",)),
+        Node("twice", "aten.mul.Tensor", (Ref("sum"), 2), outputs=("twice",)),
+    )
+    types = {"x": x, "y": y, "started": y, "product": x, "sum": y, "twice": y}
+    outputs = (Output(Ref("product")), Output(Ref("twice")))
+    graph = Graph(nodes, types, (Input("x", "user"), Input("y", "user")), outputs)
+    report = analyze(graph, device="h200", execution="compiled")
+    # beside the inputs: the copy that is summed, twice of it, and the product
+    assert report.value(report.totals.peak_bytes) == (2 * y.nbytes + x.nbytes) + y.nbytes + x.nbytes
