@@ -41,6 +41,7 @@ def analyze(
     assume: bool = True,
     execution: Execution | None = None,
     device: str | None = None,
+    times: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
@@ -55,7 +56,7 @@ def analyze(
     assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
     execution: `eager` call by call from Python, `graph` without gaps between kernels, `compiled` by torch.compile. Default:
         `graph`; for a program of PyTorch on a device `eager`.
-    device: name of a device, or path of its profile: the report then says what memory and time the program takes on it.
+    device: name of a device, or path of its profile: the report says what memory and, with times, time the program takes.
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
@@ -67,10 +68,12 @@ def analyze(
     dims = without_labels(dims or {}, labels, graph)
     program = _priced(graph, dims, inputs or {}, assume, step, progress)
     program = attention.find_attentions(program, stated)
-    return labelled(_with_memory(program, execution, device), labels)
+    return labelled(_with_memory(program, execution, device, times=times), labels)
 
 
-def _with_memory(program: PricedProgram, execution: Execution | None, device: str | None) -> Report:
+def _with_memory(
+    program: PricedProgram, execution: Execution | None, device: str | None, *, times: bool
+) -> Report:
     """The report of a priced program, with what it needs on a device where one or an execution is named."""
     profile, chosen = _device(device, program, execution)
     if not (device or execution):
@@ -88,7 +91,7 @@ def _with_memory(program: PricedProgram, execution: Execution | None, device: st
     found = replace(found, memory_use=ledger(found, program, memory, profile))
     later = (one for one in program.notes.found.values() if one not in found.diagnostics)
     found = replace(found, diagnostics=(*found.diagnostics, *later))
-    if profile is None:
+    if profile is None or not times:
         return found
     from graphflops.time.program_time import with_times
 

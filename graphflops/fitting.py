@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from graphflops.analysis import analyze
 from graphflops.budget.amounts import amount
 from graphflops.devices import complete, published
 from graphflops.devices import device as device_named
 from graphflops.errors import OptionError
 from graphflops.kv_cache import KvCache, kv_cache, requests_within
-from graphflops.loading import analyze, saved_report
+from graphflops.loading import opened
 from graphflops.memory.ledger import on_device
 from graphflops.rendered import Rendered
+from graphflops.report import Report
 from graphflops.training import Training, training_of
 from graphflops.varied_size import SPARE, VariedSize, room
 
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
     from graphflops.devices import Device
     from graphflops.loading import Model
     from graphflops.remedies import Remedy
-    from graphflops.report import PhaseMemory, Report
+    from graphflops.report import PhaseMemory
 
+_READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how a model is read
 _REFERENCE = "h200"  # what a device that is only a number of bytes is taken to be else
 
 
@@ -95,12 +98,14 @@ def fits(
     """
     devices = _devices(device, memory, all_devices)
     step = training_of(training) if training else None
+    program = opened(model, **{name: options.pop(name) for name in _READING if name in options})
+    saved = program if isinstance(program, Report) else None
 
-    def report_of(step: Training | None, **changed: Any) -> Report:
-        return analyze(model, training=step or False, device=device or _REFERENCE, **{**options, **changed})
+    def report_of(step: Training | None, *, times: bool = False, **changed: Any) -> Report:
+        given = {**options, **changed}
+        return analyze(program, training=step or False, device=device or _REFERENCE, times=times, **given)
 
-    saved = saved_report(model)
-    report = saved or report_of(step)
+    report = saved or report_of(step, times=True)
     if not report.memory_use:
         raise OptionError("the saved report lacks the memory of a device: save it with --device")
 
@@ -158,7 +163,7 @@ def verdict(size: VariedSize, device: Device) -> Verdict:
 
 def _largest(size: VariedSize, device: Device) -> int:
     """The largest value of the size at which the phase fits; 0 where none does."""
-    low, high = 0, size.least
+    low, high = 0, min(size.start(device), size.most)
     while high <= size.most and size.is_within(high, device):
         low, high = high, 2 * high
     high = min(high, size.most + 1)

@@ -120,6 +120,23 @@ def _resized(
     return resized(report, dims, inputs)
 
 
+def opened(
+    model: Model,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    model_name: str | None = None,
+) -> Graph | Report:
+    """What `analyze` reads of a model, or the saved report that it is: read once for several analyses. Options: as there."""
+    model = _captured(model, args, kwargs, dynamic_shapes)
+    if (report := saved_report(model)) is not None:
+        return report
+    from graphflops.analysis import as_graph
+
+    return as_graph(model, model_name)
+
+
 def is_report(model: object) -> bool:
     """True for a report, and for the path of a saved one: a JSON file that no reader recognises as a model."""
     if not isinstance(model, (str, os.PathLike)):

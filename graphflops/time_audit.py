@@ -317,7 +317,7 @@ def audited(
     **sizes: Any,
 ) -> ModelFindings:
     """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
-    from graphflops.loading import analyze
+    from graphflops.loading import analyze, opened
     from graphflops.onnx_audit.audit import audit
 
     if on is None and model.endswith(".pt2"):
@@ -329,10 +329,11 @@ def audited(
         found = audit(model, codes=codes, progress=progress, **sizes).of_model()
     if on is None:
         return found
-    report = analyze(model, device=on[0], execution=on[1], progress=progress, **sizes)
+    program = opened(model)
+    report = analyze(program, device=on[0], execution=on[1], progress=progress, **sizes)
 
     def graph_seconds() -> float:
-        time = analyze(model, device=on[0], execution="graph", **sizes).totals.time
+        time = analyze(program, device=on[0], execution="graph", **sizes).totals.time
         return 0.0 if time is None else time.seconds
 
     cost = report.total()

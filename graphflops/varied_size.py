@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
-from graphflops.memory.ledger import ENTRIES, PEAKS, at_sizes, below_limit, on_device, repeated_peak
+from graphflops.memory.ledger import (
+    ENTRIES,
+    LASTING,
+    PEAKS,
+    at_sizes,
+    below_limit,
+    known_sizes,
+    on_device,
+    repeated_peak,
+)
 from graphflops.size_names import AXIS
 from graphflops.sweep import symbols_of
 
@@ -66,6 +76,30 @@ class VariedSize:
         """The least value that the program takes."""
         return max([self.report.symbols[name].minimum or 1 for name in self.symbols], default=1)
 
+    def start(self, device: Device) -> int:
+        """A value that fits, to begin the search with: memory is taken to grow at most with the square of a size.
+
+        The least one where the phase does not fit at the value of the report.
+        """
+        value = self.value
+        entry = on_device(self.report.memory_use[-1], device)
+        sizes = known_sizes(entry, self.report.values)
+        lasting = sum(
+            size for held, size in zip(entry.timeline.held, sizes, strict=True) if held.kind in LASTING
+        )
+        requested = evaluate(entry.requested_peak, self.report.values) or 0
+        times = (room(device) - lasting) / max((1 + SPARE) * (requested - lasting), 1)
+        return max(self.least, int(value * sqrt(times)) if times > 1 else 0)
+
+    @property
+    def value(self) -> int:
+        """The value in the report; the least one where it has none."""
+        if self.axes:
+            name, axis = self.axes[0]
+            size: Dim = next(named.type.shape[axis] for named in self.report.inputs if named.name == name)
+            return size if isinstance(size, int) else self.least
+        return min([self.report.values.get(name, self.least) for name in self.symbols], default=self.least)
+
     @property
     def most(self) -> int:
         """The largest value that the program takes."""
@@ -77,15 +111,8 @@ class VariedSize:
 
         Raises OutOfMemory where it takes more than the limit, with what is spared for errors; ModelError for an open size.
         """
-        report, values = self._at(value)
-        entry = on_device(report.memory_use[-1], device)
-        if evaluate(entry.requested_peak, values) is None:
-            raise ModelError("a size has no value: give it with --dim")
-        if limit is not None:
-            entry = below_limit(entry, values, limit - _SPARE_BYTES, report.rows, _MARGINS)
+        entry, report, values = self._entry(value, device, limit)
         found = at_sizes(entry, values, Allocator(), report.rows)
-        if found.reserved_peak is None:
-            raise ModelError("a size is negative there: give others with --dim")
         names = (*dict.fromkeys(ENTRIES.values()), *PEAKS)
         given = {name: size for name in names if (size := getattr(found, name)) is not None}
         quantities: dict[str, Any] = {name: evaluate(size, values) for name, size in given.items()}
@@ -95,10 +122,21 @@ class VariedSize:
                 quantities["device_total"] = limit + entry.context
         return replace(found, **quantities)
 
+    def _entry(
+        self, value: int | None, device: Device, limit: int | None
+    ) -> tuple[PhaseMemory, Report, Mapping[str, int]]:
+        """The last phase on a device within a limit, before it is measured, the report that it is of, and its sizes."""
+        report, values = self._at(value)
+        entry = on_device(report.memory_use[-1], device)
+        known_sizes(entry, values)  # each has to have one
+        if limit is not None:
+            entry = below_limit(entry, values, limit - _SPARE_BYTES, report.rows, _MARGINS)
+        return entry, report, values
+
     def is_within(self, value: int | None, device: Device) -> bool:
         """Whether the last phase fits on a device at a value."""
         try:
-            self.at(value, device, room(device))
+            self._entry(value, device, room(device))
         except OutOfMemory:
             return False
         return True

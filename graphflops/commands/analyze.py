@@ -127,11 +127,14 @@ def _one(
 
 def _at_sizes(model: str, given: dict[str, Any]) -> Callable[[Mapping[str, int]], Report] | None:
     """The analysis of a model at other sizes by symbol; None for a saved report, which has no times at them."""
-    from graphflops.loading import is_report
+    from graphflops.loading import analyze as analyzed
+    from graphflops.loading import is_report, opened
 
     if is_report(model):
         return None
-    return lambda dims: files.report_of(model, quiet=True, **{**given, "dims": {**given["dims"], **dims}})
+    program = opened(model, model_name=given["model_name"])
+    options = {name: value for name, value in given.items() if name not in files.OF_THE_FILE}
+    return lambda dims: analyzed(program, **{**options, "dims": {**given["dims"], **dims}})
 
 
 def _per_item(

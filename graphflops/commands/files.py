@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
     from graphflops.report import Report
 
+OF_THE_FILE = ("rule_files", "verify", "model_name")  # options of how a file is read
 _UNBOUNDED = 1_000_000  # columns of a text that goes to no terminal
 
 

@@ -130,6 +130,13 @@ class Allocator:
                     self.reserved -= block.size
                     del self.segments[block.address]
 
+    def cached(self) -> tuple[object, ...]:
+        """The segments and their free blocks: while the blocks in use stay, equal requests are then served alike."""
+        free = [
+            (tuple(pool.free), [block.address for block in pool.unmapped]) for pool in self.pools.values()
+        ]
+        return (dict(self.segments), free)
+
     def _splits(self, pool: Pool, remaining: int) -> bool:
         return remaining >= _UNIT if pool.is_small else remaining > _SMALL
 

@@ -129,7 +129,7 @@ def below_limit(
     size may not at a slightly smaller one, of which a cached block is too small for another. The last is that of the entry.
     Raises OutOfMemory where the phase does not run, ModelError for an open size.
     """
-    timeline, sizes = entry.timeline, _known_sizes(entry.timeline, values)
+    timeline, sizes = entry.timeline, known_sizes(entry, values)
     spared = {
         place
         for place, held in enumerate(timeline.held)
@@ -153,7 +153,7 @@ def below_limit(
 def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) -> int:
     """The most that the allocator takes for a phase that runs again and again without a limit. margin: as above."""
     allocator = Allocator()
-    sizes = _known_sizes(entry.timeline, values)
+    sizes = known_sizes(entry, values)
     repeat(entry.timeline, _larger(entry.timeline, sizes, margin), allocator)
     return allocator.peak_reserved
 
@@ -166,10 +166,13 @@ def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
     ]
 
 
-def _known_sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int]:
-    sizes = [size for size in _sizes(timeline, values) if size is not None]
-    if len(sizes) < len(timeline.held):
+def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
+    """Bytes of each entry of a phase's timeline; ModelError for one without a value, and for a negative one."""
+    sizes = [size for size in _sizes(entry.timeline, values) if size is not None]
+    if len(sizes) < len(entry.timeline.held) or evaluate(entry.requested_peak, values) is None:
         raise ModelError("a size has no value: give it with --dim")
+    if any(size < 0 for size in sizes):
+        raise ModelError("a size is negative there: give others with --dim")
     return sizes
 
 

@@ -82,7 +82,7 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
 def repeat(
     timeline: Timeline, sizes: Sequence[int], allocator: Allocator, spared: Container[int] = ()
 ) -> set[int]:
-    """Run a timeline again and again with what the allocator has cached, as programs do.
+    """Run a timeline again and again with what the allocator has cached, as programs do, until all further runs are equal.
 
     spared: entries without which a kernel runs too, if it does not get them. Returns those that were not got.
     Raises OutOfMemory at the allocator's limit.
@@ -90,8 +90,13 @@ def repeat(
     _load(timeline, sizes, allocator)
     order = moments(timeline, sizes)
     missed: set[int] = set()
+    before = None
     for number in range(_REPEATED):
         _run(order, sizes, allocator, number == 0, _Spared(spared, missed))
+        cached = allocator.cached()
+        if cached == before:
+            break
+        before = cached
     return missed
 
 
