@@ -1,9 +1,8 @@
 """Workspaces of cuDNN's convolutions: what they need beside operands, results and gradients.
 
 Kernels for tensor cores want the channels last and a multiple of 16 bytes of them: cuDNN copies tensors that lie otherwise
-into such an order, and results back. Groups are packed into one kernel, with their channels filled up to a power of two, or
-convolved one after another in eight streams, each with copies of its own. Gradients of weights are summed up in several
-parts at once. PyTorch itself copies what does not lie in the order that operand or weight ask for.
+into such an order, and results back; `cudnn_groups` has those of several groups. Gradients of weights are summed up in
+several parts at once. PyTorch itself copies what does not lie in the order that operand or weight ask for.
 
 Which kernel cuDNN takes follows from heuristics of its own. The limits here were read from 12,500 convolutions that were
 measured on an H200 with PyTorch 2.11 and cuDNN 9: the difference between the peak of requested bytes during an operator and
@@ -15,17 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, dim_max
-from graphflops.memory import grouped
-from graphflops.memory.convolutions import Convolution, Layout, known, power_of_two, up
+from graphflops.memory import cudnn_groups
+from graphflops.memory.convolutions import Convolution, Layout, known, up
 from graphflops.memory.reductions import MULTIPROCESSORS, reduction_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.memory.grouped import Way
-
 _FLOAT_BYTES = 4
-_STREAMS = 8  # in which the groups of a convolution run
 _ROW = 8  # positions of half precision that are read at once
 # Image stems run with tensor cores where the kernel is large and there is much work, or patches have many channels.
 _STEM_TAPS, _STEM_MULTIPLIES, _PATCH_TAPS, _WIDE_PATCH = 25, 400_000_000, 36, 512
@@ -46,7 +42,7 @@ _LEAST_CHANNELS, _LEAST_WORK = 32, 115_000_000
 _SMALL_OPERAND, _SMALL_RESULT = 161_920, 41_216  # elements
 # Gradients of pointwise weights: one for each batch entry, added up after, or copies of the whole batch.
 _MANY_POSITIONS, _NARROW, _NARROW_ODD, _NARROW_FEW = 424, 160, 200, 800
-_FEW_ENTRIES, _SOME_POSITIONS = 4, 256
+_FEW_ENTRIES, _SOME_ENTRIES, _SOME_POSITIONS = 4, 8, 256
 _ENTRY_CHANNELS, _ENTRY_RANGE, _ENTRY_WEIGHT = 400, range(851, 1301), 900_000
 _SINGLE_POSITIONS = 144
 _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = 8, 32, 512
@@ -98,7 +94,7 @@ def result_bytes(conv: Convolution, is_last: bool) -> Dim:
     if conv.is_depthwise:
         return 0
     if conv.groups > 1:
-        return _of_groups(conv, grouped.of_result(conv, is_last))
+        return cudnn_groups.result_bytes(conv, is_last)
     if conv.is_image_stem:
         return 0 if is_last or not _fills_tensor_cores(conv) else sum(conv.copies())
     if is_last:
@@ -119,7 +115,7 @@ def operand_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
     if conv.is_depthwise:
         return 0
     if conv.groups > 1:
-        return _of_groups(conv, grouped.of_operand_gradient(conv, is_last))
+        return cudnn_groups.operand_gradient_bytes(conv, is_last)
     if is_last:
         return 0 if conv.transposed else _padded(conv, of_results=not conv.is_pointwise)
     if conv.transposed:
@@ -143,7 +139,7 @@ def weight_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
     if conv.is_depthwise:
         return _depthwise_parts(conv) if is_last and conv.is_half else 0
     if conv.groups > 1:
-        return _of_groups(conv, grouped.of_weight_gradient(conv, is_last))
+        return cudnn_groups.weight_gradient_bytes(conv, is_last)
     if is_last:
         is_padded = conv.is_half and not conv.transposed and not conv.is_pointwise
         return (_padded(conv, of_results=True) if is_padded else 0) + _parts(conv)
@@ -216,18 +212,6 @@ def _is_direct(conv: Convolution) -> bool:
     return conv.channels <= _FEW_CHANNELS and conv.positions <= _SMALL_IMAGE
 
 
-def _of_groups(conv: Convolution, way: Way) -> Dim:
-    """What the kernels of several groups need beside their tensors."""
-    if way == "direct":
-        return 0
-    if way == "packed":
-        wide = power_of_two(max(conv.channels, conv.results))
-        return sum(conv.copies(lambda _: wide))
-    copies = conv.copies()
-    weight = 0 if conv.is_pointwise and conv.is_aligned else copies.weight
-    return (copies.x + weight + copies.out) * min(_STREAMS, conv.groups) // conv.groups
-
-
 def _product_weight_gradient(conv: Convolution) -> Dim:
     """Gradients of a pointwise weight by batch entry in float32, added up after, or copies of the whole batch."""
     if conv.positions == 1:
@@ -244,13 +228,13 @@ def _is_summed_by_entry(conv: Convolution) -> bool:
     narrow, is_few = min(conv.channels, conv.results), conv.positions < _FEW_POSITIONS
     is_light = conv.channels * conv.results <= _ENTRY_WEIGHT
     if conv.positions % 2 == 0 and conv.is_half:
-        is_small = conv.batch <= (_STREAMS if conv.positions >= _SOME_POSITIONS else _FEW_ENTRIES)
+        is_small = conv.batch <= (_SOME_ENTRIES if conv.positions >= _SOME_POSITIONS else _FEW_ENTRIES)
         return conv.positions > _MANY_POSITIONS or narrow <= (_NARROW_FEW if is_small else _NARROW)
     if not is_few:
         return narrow <= _NARROW_ODD if conv.is_half else not _is_thin(conv)
     if conv.is_half:
         return conv.channels <= _ENTRY_CHANNELS or (conv.channels in _ENTRY_RANGE and is_light)
-    return conv.channels <= _NARROW_ODD or (conv.batch <= _STREAMS and is_light)
+    return conv.channels <= _NARROW_ODD or (conv.batch <= _SOME_ENTRIES and is_light)
 
 
 def _is_thin(conv: Convolution) -> bool:

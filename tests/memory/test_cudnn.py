@@ -28,6 +28,10 @@ FORWARD = [
     (FLOAT32, (2, 576, 28, 28), (576, 24, 3, 3), (2, 576, 28, 28), 24, 1, 10_518_675),
     # Sixteen groups of 168 channels one by one, eight at a time: half of operand, weight and result.
     (BFLOAT16, (8, 2688, 14, 14), (2688, 168, 3, 3), (8, 2688, 14, 14), 16, 1, 12_493_952),
+    # Two groups of 64 channels and 128 results, which do not share a kernel.
+    (BFLOAT16, (8, 128, 72, 72), (256, 64, 3, 3), (8, 256, 72, 72), 2, 1, 32_145_440),
+    # Four groups of 24 channels, filled up to 32.
+    (BFLOAT16, (1, 96, 56, 56), (96, 24, 3, 3), (1, 96, 56, 56), 4, 1, 1_679_376),
     # A kernel that writes float32 results in row-major order, and one that does not.
     (FLOAT32, (16, 64, 56, 56), (64, 64, 3, 3), (16, 64, 56, 56), 1, 1, 12_992_528),
     (FLOAT32, (8, 128, 28, 28), (128, 128, 3, 3), (8, 128, 28, 28), 1, 1, 3_211_264 * 2 + 589_824),
@@ -60,6 +64,11 @@ WEIGHTS = [
     (BFLOAT16, (64, 116, 8, 8), (52, 116, 1, 1), (64, 52, 8, 8), 1, False, 1_544_192),
     # Thirteen more parts of a small weight beside the copies.
     (BFLOAT16, (2, 64, 256, 170), (64, 64, 3, 3), (2, 64, 256, 170), 1, False, 24_273_575),
+    # Groups of 16 and of 8 channels in one kernel, which copies operand, weight and the result's gradient.
+    (BFLOAT16, (8, 384, 32, 32), (384, 16, 3, 3), (8, 384, 32, 32), 24, False, 12_693_520),
+    (BFLOAT16, (1, 512, 36, 36), (512, 8, 3, 3), (1, 512, 36, 36), 64, False, 2_727_952),
+    # With channels last, float32 is rounded to TF32: both once more.
+    (FLOAT32, (1, 256, 20, 20), (256, 8, 3, 3), (1, 256, 20, 20), 32, True, 819_216),
     # A depthwise weight with channels last: eight parts for each image, 72 channels as 96.
     (BFLOAT16, (4, 72, 21, 16), (72, 1, 3, 3), (4, 72, 21, 16), 72, True, 110_592),
 ]
