@@ -193,7 +193,7 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
     return CallTime(
         *(one.seconds + other.seconds, one.low + other.low, one.high + other.high),
         bound,
-        one.kernel or other.kernel,
+        ", ".join(dict.fromkeys([*one.kernel.split(", "), *other.kernel.split(", ")])).strip(", "),
     )
 
 

@@ -107,6 +107,31 @@ def _layer_with_caches(path: Path) -> None:
         torch.export.save(torch.export.export(layer, inputs, dynamic_shapes=sizes), path)
 
 
+def _layer_of_two_devices(path: Path) -> None:
+    """Half of the hidden units of a layer, and their sum over two devices."""
+    import torch
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    class Mlp(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = torch.nn.Linear(4096, 8192, bias=False)
+            self.down = torch.nn.Linear(8192, 4096, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            y = self.down(torch.nn.functional.gelu(self.up(x)))
+            torch.distributed.all_reduce(y)
+            return x + y
+
+    with torch.device("meta"):
+        model, x = Mlp().to(torch.bfloat16), torch.empty(4096, 4096, dtype=torch.bfloat16)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        torch.export.save(torch.export.export(model, (x,)), path)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def _inputs(path: Path) -> None:
     """Two sequences of token ids."""
     import numpy
@@ -120,4 +145,5 @@ EXPORTS: dict[str, Callable[[Path], None]] = {
     "lm.pt2": _attention_under_masks,
     "layer.pt2": _layer_with_caches,
     "batch.safetensors": _inputs,
+    "mlp_of_two.pt2": _layer_of_two_devices,
 }
