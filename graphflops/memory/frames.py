@@ -33,6 +33,7 @@ from graphflops.memory.statements import (
     collects_results,
     dictionary_of_mask,
     first_argument,
+    further_arguments,
     has_dtype,
     is_next_turn,
     is_same_variable,
@@ -82,6 +83,9 @@ class _References:
         self.reads = {node.name: node.reads() for node in nodes}
         self.last_read = {value: place for place, node in enumerate(nodes) for value in self.reads[node.name]}
         self.makers = {name: node for node in nodes for name in node.outputs if name is not None}
+        self.made = {
+            name: place for place, node in enumerate(nodes) for name in node.outputs if name is not None
+        }
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
         computed = [node for node in nodes if node.outputs and node.operator.kind != "view"]
@@ -265,11 +269,18 @@ class _References:
     def hold_joined(self, node: Node, place: int) -> None:
         """What a variable's list holds that a call joins lives as long as the variable.
 
+        A list with results from before the function began, to whose caller no tensor is known by the name of a further
+        argument, is that argument: it lives as long as the caller.
         A cache of keys and values begins empty; what is joined to it lives as long as the program that has the cache.
         """
         read = self.reads[node.name]
         if self.frames and JOINED.search(self.frames[-1].line.text):
-            self.frames[-1].variables[f"#{place}"] = read
+            *callers, frame = self.frames
+            frame.variables[f"#{place}"] = read
+            given = further_arguments(callers[-1].line.text) if callers else ()
+            is_longer = any(self.made.get(value, -1) < frame.entered for value in read)
+            if is_longer and any(name not in callers[-1].variables for name in given):
+                callers[-1].variables[f"#{place}"] = read
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
             self.hold([name for name in node.outputs if name is not None], len(self.nodes) - 1)
 
@@ -302,6 +313,8 @@ class _References:
         inside = [value for value in read if value in frame.hidden]
         if node.operator.name in BATCHED_PRODUCTS or node.operator.kind == "attention":
             frame.locals.update(inside)
+        if node.operator.name == "mul":  # `gate * probabilities`
+            frame.locals.update(self.distributions.intersection(inside))
         if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
             makers = [maker for value in inside if has_dtype(maker := self.makers[value])]
             self.hold([value for maker in makers for value in self.reads[maker.name]], frame.last)
@@ -334,9 +347,7 @@ class _References:
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
-        made = {
-            name: place for place, node in enumerate(self.nodes) for name in node.outputs if name is not None
-        }
+        made = self.made
         used = [
             [(made[value], value) for value in self.reads[node.name] if value in made] for node in self.nodes
         ]

@@ -39,6 +39,7 @@ _MASK_OF_DICTIONARY = re.compile(r"create_\w*masks?\(\*\*(\w+)")
 _COLLECTING = re.compile(r"\w+, (?!last_)\w*att\w* = \w*(?:layer|block)\w*\(")
 _NO_VARIABLES = ("self", "torch", "nn", "F")
 _WEIGHTS = re.compile(r"attn|attention|prob|weight")
+_FURTHER_ARGUMENTS = re.compile(r"[^=(]*=\s*[\w.]+\(\s*\w+((?:\s*,\s*[A-Za-z_]\w*)+)\s*\)$")
 JOINED = re.compile(r"(?:cat|concat|stack|hstack|vstack)\(\s*(\w)")
 # By kind of operator; a view has many names (`x.T`), so any attribute counts.
 _SYMBOLS = {
@@ -101,6 +102,13 @@ def first_argument(text: str) -> str:
     """The variable that a statement gives to a call first: "x" of `y = self.block(x, mask)`; "" for none."""
     match = _FIRST_ARGUMENT.match(text)
     return match[1] if match else ""
+
+
+@lru_cache(maxsize=4096)
+def further_arguments(text: str) -> tuple[str, ...]:
+    """The variables that a statement gives to a call beside the first: `("outputs",)` of `x = self.blocks(x, outputs)`."""
+    match = _FURTHER_ARGUMENTS.match(text)
+    return tuple(name.strip() for name in match[1].split(",")[1:]) if match else ()
 
 
 @lru_cache(maxsize=4096)

@@ -129,6 +129,36 @@ class Cached(nn.Module):
         return torch.tanh(x)
 
 
+class Appending(nn.Module):
+    """Appends its results to a list of its caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, outputs: list[torch.Tensor]) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            outputs.append(x)
+        x = torch.cat(outputs, -1)
+        return x
+
+
+class GivenList(nn.Module):
+    """The list lives until the function that made it returns, past the one that joins what it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.last = Appending(), nn.Linear(4 * WIDTH, 4 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x)
+        outputs = [x]
+        x = self.blocks(x, outputs)
+        x = self.last(x)
+        return x
+
+
 def steps(x: torch.Tensor) -> torch.Tensor:
     """A variable of each turn is read twice, and replaced in the next."""
     state, found = torch.zeros_like(x[:, 0]), []
@@ -159,8 +189,8 @@ def test_variables_of_a_loop_over_steps_are_replaced() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [OneLine(), LoopOfOneLine(), Chains(), Largest(), Wrapped(), Cached()],
-    ids=["one line", "loop of one line", "chains", "largest", "wrapped", "cached"],
+    [OneLine(), LoopOfOneLine(), Chains(), Largest(), Wrapped(), Cached(), GivenList()],
+    ids=["one line", "loop of one line", "chains", "largest", "wrapped", "cached", "given list"],
 )
 def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
     x = torch.randn(8, 16, WIDTH)
