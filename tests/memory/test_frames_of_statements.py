@@ -140,8 +140,7 @@ class Appending(nn.Module):
         for layer in self.layers:
             x = layer(x)
             outputs.append(x)
-        x = torch.cat(outputs, -1)
-        return x
+        return torch.cat(outputs, -1)
 
 
 class GivenList(nn.Module):
@@ -155,8 +154,7 @@ class GivenList(nn.Module):
         x = torch.tanh(x)
         outputs = [x]
         x = self.blocks(x, outputs)
-        x = self.last(x)
-        return x
+        return self.last(x)
 
 
 def steps(x: torch.Tensor) -> torch.Tensor:
