@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.library_calls import attention, convolution, exchange, product
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _FLOAT_BITS = 4, 32
 _ALIGNED = 8  # channels and columns of operands of tensor cores in half precision
 _IMAGE_RANK = 4
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
+_INTERPOLATED = ("linear", "cubic")
 _RESAMPLED = 4  # elements that an interpolated one is computed from
+_INTERPOLATING = 40  # instructions for an interpolated element, about
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
 
 
@@ -109,6 +111,7 @@ class ForwardLowering(Lowering):
             "pooling": self.pooling,
             "reduction": self.reduction,
             "scan": self.scan,
+            "resampling": self.resampling,
         }
         if kind in special:
             return special[kind](call, operands, made)
@@ -128,8 +131,25 @@ class ForwardLowering(Lowering):
             recomputable=again,
             is_random=kind == "random",
             reads_twice=twice,
-            window=_RESAMPLED if kind == "resampling" and "nearest" not in call.node.operator.name else 1,
         )
+        return {}
+
+    def resampling(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+        """An interpolation; of half precision it is one in float32, of which operand and result are converted."""
+        x, out = operands[0], made[0]
+        more: dict[str, Any] = {"window": _RESAMPLED, "recomputable": False}
+        is_wide = self.typed(out).dtype.bits >= _FLOAT_BITS
+        if is_wide or not any(word in call.node.op for word in _INTERPOLATED):
+            self.add(call, "pointwise", made, operands, **more)
+            return {}
+        elements = self.elements(call.tensors(self.values)[0])
+        wide, inner = f"{call.node.name} operand", f"{call.node.name} in float32"
+        self.add(call, "pointwise", (wide,), (x,), {wide: elements * _FLOAT_BYTES}, elements, instructions=1)
+        more |= {"moved": frozenset((wide,)), "instructions": _INTERPOLATING}
+        size = self.elements(out) * _FLOAT_BYTES
+        self.add(call, "pointwise", (inner,), (wide, *operands[1:]), {inner: size}, **more)
+        self.joint.labels[inner] = (out, "value")
+        self.add(call, "pointwise", made, (inner,), instructions=1, moved=frozenset())
         return {}
 
     def concatenated(self, call: PricedCall, operands: Sequence[str], out: str) -> Mapping[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import pow as power
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -30,9 +29,9 @@ _FEW_CHANNELS, _APART = (
 )  # channels of an image; loads that writing an element of so few takes as long as
 _RANDOM = 14  # loads that a random number takes as long as
 _WIDE = 64  # elements of a row, above which threads add to different places
-# Loads that an addition to memory takes as long as: to different places, to the same in float32, and in half precision.
-# Of these the more there are, the more go to different places at once.
-_ADDED, _CONTENDED, _CONTENDED_HALF, _AT_ONCE = 5, 59_000, 138_500, 0.215
+_ADDED = 5  # loads that an addition to memory takes as long as
+# The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
+_CONTENDED, _CONTENDED_HALF = (4_000, 1_000_000), (20_000, 45_000_000)
 _FLOAT_BITS = 32
 _COMPUTED = frozenset(
     {"elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random"}
@@ -171,8 +170,8 @@ def _slowness(concrete: ConcreteCall) -> int:
     if not table.rank or table.shape[-1] >= _WIDE:
         return _ADDED
     in_float = concrete.operator.is_embedding or table.bits >= _FLOAT_BITS
-    additions = max(concrete.out.numel if concrete.out else 1, 1)
-    return round((_CONTENDED if in_float else _CONTENDED_HALF) / power(additions, _AT_ONCE))
+    most, one = _CONTENDED if in_float else _CONTENDED_HALF
+    return max(_ADDED, min(most, one // max(table.numel, 1)))
 
 
 def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:

@@ -93,6 +93,42 @@ def test_images_and_weights_are_copied_to_channels_last():
     assert families(forward) == [loop, loop, "convolution", loop, loop]
 
 
+def test_an_interpolation_of_half_precision_is_stored_in_float32():
+    class Larger(nn.Module):
+        def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return torch.cat([nn.functional.interpolate(x + 1, scale_factor=2, mode="bilinear"), other], 1)
+
+    forward = launcher(
+        Larger(), torch.empty(2, 3, 8, 8).bfloat16(), torch.empty(2, 3, 16, 16).bfloat16()
+    ).forward(records=False)
+    first, last = [kernel for launch in forward for kernel in launch.kernels]
+    assert (first.read_bytes, first.written_bytes) == (2 * 2 * 3 * 8 * 8, 4 * 2 * 3 * 16 * 16)
+    assert (last.read_bytes, last.written_bytes) == ((4 + 2) * 2 * 3 * 16 * 16, 2 * 2 * 6 * 16 * 16)
+
+
+def test_a_convolution_of_sequences_keeps_its_layout():
+    class Sequence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(64, 64, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x)
+
+    forward = launcher(Sequence().bfloat16(), torch.empty(4, 64, 500).bfloat16()).forward(records=False)
+    # cuDNN converts image, weight and result by itself; inductor adds the bias
+    *own, bias = families(forward)
+    assert own == ["copy.channels_last", "copy.channels_last", "convolution", "copy.channels_last"]
+    assert bias == "elementwise.fused"
+
+
+def test_an_encoder_layer_that_runs_as_one_operator_has_its_kernels():
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True).bfloat16()
+    forward = launcher(layer, torch.empty(2, 128, 64).bfloat16()).forward(records=False)
+    assert families(forward).count("matmul") == 4  # queries, keys and values in one; out of heads; up; down
+    assert [one for one in families(forward) if one.startswith("attention")] == ["attention"]
+
+
 class Masked(nn.Module):
     """Two attentions with one mask."""
 
