@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from heapq import nsmallest
-from math import dist, exp, log, log2, sqrt
+from math import dist, exp, log, log2, prod, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.time.kernel import Attention, Convolution, Product, Rows
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NINE_OF_TEN = 1.645  # standard deviations
 _NEAREST = 24  # points that take part
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
+_MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves over which ratios are alike
 _MOST = 4.0  # largest correction, as a factor
 
 
@@ -30,18 +31,25 @@ class Columns(NamedTuple):
     """The sizes that tell kernels of a family apart, and how the ratio changes with them.
 
     lengths: octaves of each size over which ratios are alike. signal: standard deviation of the logarithm of the ratio.
-    noise: of repeated measurements, and of what the sizes do not tell.
+    noise: of repeated measurements, and of what the sizes do not tell. aligned: places of sizes that also count by the
+    power of two that they are a multiple of.
     """
 
     names: tuple[str, ...]
     lengths: tuple[float, ...]
     signal: float
     noise: float
+    aligned: tuple[int, ...] = ()
 
 
 _COLUMNS = {
     "matmul": Columns(("m", "n", "k", "batch"), (3.0, 3.5, 3.0, 3.0), 0.10, 0.06),
-    "convolution": Columns(("pixels", "filters", "taps", "groups"), (3.0, 3.0, 3.0, 3.0), 0.3, 0.1),
+    "convolution": Columns(
+        ("batch", "pixels", "filters", "channels", "taps", "groups"),
+        (4.0, 3.0, 3.0, 3.0, 3.0, 3.0),
+        *(0.4, 0.1),
+        aligned=(1, 2, 3),
+    ),
     "attention": Columns(
         ("batch", "heads", "queries", "keys", "width", "group", "visible"),
         (7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0),
@@ -67,8 +75,10 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
         variants = (variant,)
     for name in variants:
         for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
-            if (kernel.family, name, dtype) in known:
-                return interpolated(known[kernel.family, name, dtype], columns_of(kernel))
+            found = known.get((kernel.family, name, dtype))
+            sizes = columns_of(kernel)
+            if found is not None and found.columns[: len(sizes)] == _named(found.family)[: len(sizes)]:
+                return interpolated(found, sizes)
     return None
 
 
@@ -84,7 +94,7 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     place = _scaled(sizes, columns)
     near = nsmallest(
-        _NEAREST, [(dist(place, other), other, ratio) for other, ratio in _points(calibration, len(place))]
+        _NEAREST, [(dist(place, other), other, ratio) for other, ratio in _points(calibration, len(sizes))]
     )
     ratios = [log(min(max(ratio, 1 / _MOST), _MOST)) for _, _, ratio in near]
     mean = sum(ratios) / len(ratios)
@@ -111,7 +121,8 @@ def _points(calibration: Calibration, count: int) -> list[tuple[list[float], flo
 
 def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
     """The logarithms of sizes, in the lengths over which ratios are alike."""
-    return [log2(max(size, 1)) / length for size, length in zip(sizes, columns.lengths, strict=False)]
+    found = [log2(max(size, 1)) / length for size, length in zip(sizes, columns.lengths, strict=False)]
+    return found + [log2(_aligned(int(sizes[place]))) / _ALIKE_ALIGNMENTS for place in columns.aligned]
 
 
 def columns_of(kernel: Kernel) -> tuple[float, ...]:
@@ -121,13 +132,8 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
         case Product(m, n, k, batch):
             return m, n, k, batch
         case Convolution() as sizes:
-            pixels = sizes.batch
-            for size in sizes.result:
-                pixels *= size
-            taps = 1
-            for size in sizes.filter:
-                taps *= size
-            return pixels, sizes.filters / sizes.groups, sizes.channels / sizes.groups * taps, sizes.groups
+            pixels, filters, channels = prod(sizes.result), *_of_a_group(sizes)
+            return sizes.batch, pixels, filters, channels, prod(sizes.filter), sizes.groups
         case Attention() as sizes:
             group = sizes.heads / max(sizes.kv_heads, 1)
             visible = max(1.0, sizes.keys * sizes.computed)
@@ -138,9 +144,24 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
             return (moved,)
 
 
+def _of_a_group(sizes: Convolution) -> tuple[int, int]:
+    """Filters and channels of one group."""
+    return sizes.filters // sizes.groups, sizes.channels // sizes.groups
+
+
+def _aligned(size: int) -> int:
+    """The largest power of two, at most 16, that a size is a multiple of."""
+    return min(size & -size, _MOST_ALIGNED) if size else 1
+
+
 def names_of(family: str, count: int) -> tuple[str, ...]:
     """Names of the columns of a family's points: sizes, the measured time, and its ratio to the modelled one."""
-    return (*_COLUMNS.get(family, _TRAFFIC).names[: count - 2], "microseconds", "ratio")
+    return (*_named(family)[: count - 2], "microseconds", "ratio")
+
+
+def _named(family: str) -> tuple[str, ...]:
+    """Names of the sizes of a family."""
+    return _COLUMNS.get(family, _TRAFFIC).names
 
 
 def variant_of(kernel: Kernel) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from graphflops.devices import Calibration, device
 from graphflops.time.correction import correction, interpolated
-from graphflops.time.kernel import Kernel, Product
+from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.predict import predict
 
 GRID = [(2.0**m, 2.0**n) for m in range(4, 12) for n in range(4, 12)]
@@ -53,3 +53,13 @@ def test_points_correct_kernels_of_their_own_kind_only():
     assert correction(replace(kernel, sizes=replace(sizes, layout="nn")), known) is None
     assert correction(replace(kernel, dtype="float32"), known) is None
     assert correction(replace(kernel, dtype="float16"), known) == correction(kernel, known)
+
+
+def test_points_with_other_columns_correct_nothing():
+    """A profile of an earlier version tells convolutions apart by other sizes."""
+    sizes = Convolution(8, 64, 64, (56, 56), (56, 56), (1, 1))
+    kernel = Kernel("convolution", "bfloat16", 2 * 8 * 56 * 56 * 64 * 64, 0, 4_000_000, 3_200_000, sizes)
+    point = (25_088, 64, 64, 1, 20.0, 1.5)
+    columns = ("pixels", "filters", "taps", "groups", "microseconds", "ratio")
+    old = Calibration("convolution", "pointwise.forward", "bfloat16", columns, (point,), "", "", "")
+    assert correction(kernel, replace(device("h200"), calibration=(old,))) is None

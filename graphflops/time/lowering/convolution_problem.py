@@ -59,9 +59,10 @@ class Problem(NamedTuple):
         if self.transposed or channels % _ALIGNED == 0 or (self.groups > 1 and channels > 1):
             return False
         is_half = self.x.bits < _FULL_BITS
-        if is_half and channels > _ALIGNED and not self.is_pointwise:
+        is_volume = self.x.rank > _IMAGE_RANK
+        if is_half and channels > _ALIGNED and not self.is_pointwise and not is_volume:
             return False
-        is_small = prod(self.weight.shape[2:]) <= _SMALL_WINDOW or self.x.rank > _IMAGE_RANK
+        is_small = prod(self.weight.shape[2:]) <= _SMALL_WINDOW or is_volume
         return is_small or (is_half and (self.x.shape[0] <= _SMALL_BATCH or self.is_narrow_patch))
 
     @property
@@ -106,7 +107,8 @@ class Problem(NamedTuple):
         turned = _TURNED.get(phase, phase) if self.transposed else phase
         is_converted = self.needs_channels_last and not self.is_planar
         channels = x.shape[1]
-        if turned == "input_gradient" and is_converted and self.groups == 1:
+        is_stem = channels < _ALIGNED and turned != "input_gradient"
+        if is_converted and self.groups == 1 and not is_stem:
             channels = _padded(channels)
         return Convolution(
             *(x.shape[0], channels, out.shape[1], x.shape[2:], out.shape[2:], self.weight.shape[2:]),
@@ -145,6 +147,9 @@ class Problem(NamedTuple):
         padded = _padded(channels) if is_padded else channels
         written = tensor.full_bytes * padded // max(channels, 1)
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
+        if zeros and tensor is self.weight and tensor.shape[0] % _ALIGNED:  # padded along both axes
+            generic = Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, variant="generic")
+            return [*zeros, generic]
         pixels = prod(tensor.shape[2:])
         tiles = Rows(tensor.shape[0] * -(-channels // _TILE) * -(-pixels // _TILE), 1)
         moved = Kernel("copy", tensor.dtype, 0, 0, tensor.full_bytes, written, tiles, variant="channels_last")
