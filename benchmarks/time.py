@@ -2,11 +2,14 @@
 
 `python -m benchmarks.time --device h200` builds each model of `later_models.py` and `memory_models.py` with random weights,
 in bfloat16 and some in float32, measures it eagerly, an AdamW step, and as a CUDA graph, and prints measured and predicted
-milliseconds. Eager times depend on the CPU: micro-benchmarks before and after each model tell how fast it is, and the
-columns `here` are predicted by it. Models of the first two tables were never used for constants of kernels, some of the
-third were.
+milliseconds. Models of the first two tables were never used for constants of kernels, some of the third were.
+
+Eager times depend on the CPU, each core of which is slower by a factor of up to two for tenths of a second at a time, where
+other work shares it. So a group of models is measured in rounds, one model after the other, and a time is the least of all
+rounds; the column `spread` says by how much the median round took longer, for an inference and a step. Micro-benchmarks in
+each round tell how fast the CPU is; the columns `here` are predicted by it.
 `--only WORD` runs the models whose name holds the word; `--compiled` measures torch.compile for a few, which takes minutes;
-`--limit SECONDS` starts no further model after that time. On an idle H200 all take about six minutes.
+`--limit SECONDS` starts no further group after that time. On an idle H200 all take about six minutes.
 """
 
 from __future__ import annotations
@@ -44,8 +47,10 @@ LATER_FLOAT32 = ("resnet101", "caformer", "unet3d", "phi")
 COMPILED = ("resnet18_b1", "gpt2", "vit_b_16", "mobilenet_v2", "llama", "bert")
 WAYS = ("eager", "eager here", "graph", "step", "step here", "compiled")
 PROCESSES = 3  # one measures, the others export and analyze
-LAST = 90  # seconds that models which have begun may take after the limit
-LEAST, MOST, BUDGET = 7, 30, 0.2  # runs of one measurement, and about how many seconds it takes
+GROUP = 8  # models that are on the GPU together
+ROUNDS, RUNS = 8, 2  # of each round: runs of a model in each way
+MORE_RUNS = 15  # where no rounds are measured
+LAST = 90  # seconds that groups which have begun may take after the limit
 
 
 class Pair(NamedTuple):
@@ -67,19 +72,87 @@ class Pair(NamedTuple):
         return self.low <= self.measured <= self.high
 
 
-def median_seconds(run: Callable[[], object]) -> float:
-    """Median of synchronised runs, once everything is warm."""
-    for _ in range(3):
-        run()
-    torch.cuda.synchronize()
+class Row(NamedTuple):
+    """One model. slowness: of the host, by the reference. spreads: of the rounds, of an inference and of a step."""
+
+    slowness: float
+    spreads: tuple[float, float]
+    pairs: dict[str, Pair]
+
+
+def times_of(run: Callable[[], object], runs: int) -> list[float]:
+    """Seconds of synchronised runs, after one that brings code and data back to the caches."""
     times: list[float] = []
-    while len(times) < LEAST or (len(times) < MOST and sum(times) < BUDGET):
+    for _ in range(runs + 1):
         torch.cuda.synchronize()
         start = perf_counter()
         run()
         torch.cuda.synchronize()
         times.append(perf_counter() - start)
-    return statistics.median(times)
+    return times[1:]
+
+
+class Subject:
+    """A model on the GPU, and the least seconds of each round by way to run it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        key, _, dtype = name.partition(" ")
+        kind = getattr(torch, dtype or "bfloat16")
+        with torch.device("cuda"):
+            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER}[key]()
+        self.model = model.to("cuda", kind).eval()
+        for part in self.model.modules():
+            if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
+                part.train()
+        place = partial(placed, dtype=kind)
+        self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, place, (args, kwargs))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+        self.rounds: dict[str, list[float]] = {"eager": [], "step": []}
+        self.seconds: dict[str, float] = {}
+
+    def infer(self) -> object:
+        """One inference."""
+        with torch.no_grad():
+            return self.model(*self.args, **self.kwargs)
+
+    def step(self) -> None:
+        """One training step."""
+        leaves = pytree.tree_leaves(self.model(*self.args, **self.kwargs))
+        sum(x.sum() for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def measure_round(self) -> None:
+        """Measure inferences and steps once more."""
+        for way, run in (("eager", self.infer), ("step", self.step)):
+            self.rounds[way].append(min(times_of(run, RUNS)))
+
+    def measure_rest(self, *, compiled: bool) -> None:
+        """Measure the ways that do not wait for the CPU, or compile."""
+        self.seconds = {way: min(times) for way, times in self.rounds.items()}
+        if compiled and self.name in COMPILED:
+            fast = torch.compile(self.model)
+            with torch.no_grad():
+                self.seconds["compiled"] = statistics.median(
+                    times_of(lambda: fast(*self.args, **self.kwargs), MORE_RUNS)
+                )
+        try:
+            self.seconds["graph"] = statistics.median(times_of(graphed(self.infer), MORE_RUNS))
+        except RuntimeError:  # a program that waits for the GPU cannot be captured
+            torch.cuda.synchronize()
+            graphed(partial(torch.zeros, 1, device="cuda"))  # ends what the capture left of random numbers
+
+    @property
+    def spreads(self) -> tuple[float, float]:
+        """By how much the median round took longer than the fastest, of an inference and of a step."""
+        eager, step = (statistics.median(times) / min(times) - 1 for times in self.rounds.values())
+        return eager, step
+
+
+def placed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An input on the GPU, in the model's element type where it is a float."""
+    return x.to("cuda", dtype) if x.is_floating_point() else x.to("cuda")
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], None]:
@@ -97,38 +170,18 @@ def graphed(run: Callable[[], object]) -> Callable[[], None]:
     return replay
 
 
-def measured(
-    model: torch.nn.Module, args: Any, kwargs: Any, *, compiled: bool
-) -> tuple[dict[str, float], Any]:
-    """Seconds by way to run, and those of the host's micro-benchmarks meanwhile.
-
-    The CUDA graph is the last: a capture that fails breaks the random numbers of the process.
-    """
-
-    def infer() -> object:
-        with torch.no_grad():
-            return model(*args, **kwargs)
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-
-    def step() -> None:
-        leaves = pytree.tree_leaves(model(*args, **kwargs))
-        sum(x.sum() for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    before = host_benchmarks("cuda", rounds=3)
-    found = {"eager": median_seconds(infer), "step": median_seconds(step)}
-    after = host_benchmarks("cuda", rounds=3)
-    if compiled:
-        fast = torch.compile(model)
-        with torch.no_grad():
-            found["compiled"] = median_seconds(lambda: fast(*args, **kwargs))
-    try:
-        found["graph"] = median_seconds(graphed(infer))
-    except RuntimeError:  # a program that waits for the GPU cannot be captured
-        torch.cuda.synchronize()
-    return found, {name: (before[name] + after[name]) / 2 for name in before}
+def measured(subjects: Sequence[Subject], *, compiled: bool) -> dict[str, float]:
+    """Measure the models in rounds; seconds of the host's micro-benchmarks meanwhile."""
+    gc.collect()
+    gc.freeze()  # looking through several models for garbage takes longer than through one
+    host: list[dict[str, float]] = []
+    for _ in range(ROUNDS):
+        host.append(host_benchmarks("cuda", rounds=2))
+        for subject in subjects:
+            subject.measure_round()
+    for subject in subjects:
+        subject.measure_rest(compiled=compiled)
+    return {name: min(each[name] for each in host) for name in host[0]}
 
 
 def predicted(exported: Any, seconds: dict[str, float], here: str, name: str) -> dict[str, Pair]:
@@ -147,52 +200,54 @@ def predicted(exported: Any, seconds: dict[str, float], here: str, name: str) ->
     return pairs
 
 
-def row(name: str, profile: str, alone: Any, *, compiled: bool) -> tuple[float, dict[str, Pair]]:
-    """How much slower the host is than the reference, and the times of one model. alone: a lock held while measuring."""
-    key, _, dtype = name.partition(" ")
-    kind = getattr(torch, dtype or "bfloat16")
+def group(names: Sequence[str], profile: str, alone: Any, *, compiled: bool) -> Iterator[tuple[str, Any]]:
+    """Each model of a group with its times, or why it has none. alone: a lock held while measuring."""
+    subjects: list[Subject] = []
     with alone:
-        with torch.device("cuda"):
-            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER}[key]()
-        model = model.to("cuda", kind).eval()
-        for part in model.modules():
-            if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
-                part.train()
-        args, kwargs = pytree.tree_map_only(torch.Tensor, partial(placed, dtype=kind), (args, kwargs))
-        seconds, benchmarks = measured(model, args, kwargs, compiled=compiled and name in COMPILED)
+        for name in names:
+            try:
+                subjects.append(Subject(name))
+                subjects[-1].infer()
+                subjects[-1].step()
+            except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build
+                subjects = [subject for subject in subjects if subject.name != name]
+                yield name, reason(error)
+        benchmarks = measured(subjects, compiled=compiled)
     known = complete(device(profile))
     assert known.host is not None
+    slow = slowness(benchmarks, known.host)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder) / "here.json"
         here.write_bytes(encoded(replace(known, host=scaled_host(known.host, benchmarks))))
-        exported = graphflops.capture(model, args, kwargs)  # moved to meta, tied weights would be two
-        return slowness(benchmarks, known.host), predicted(exported, seconds, str(here), profile)
+        for subject in subjects:
+            try:
+                exported = graphflops.capture(subject.model, subject.args, subject.kwargs)
+                pairs = predicted(exported, subject.seconds, str(here), profile)
+                yield subject.name, Row(slow, subject.spreads, pairs)
+            except Exception as error:  # noqa: BLE001 a model that cannot be exported
+                yield subject.name, reason(error)
 
 
-def placed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An input on the GPU, in the model's element type where it is a float."""
-    return x.to("cuda", dtype) if x.is_floating_point() else x.to("cuda")
+def reason(error: Exception) -> str:
+    """The first line of an error."""
+    return str(error).splitlines()[0][:90] if str(error) else repr(error)
 
 
 def work(names: Sequence[str], shared: Shared, options: argparse.Namespace, ended: float) -> None:
-    """Measure models until none is left; a process in which a capture failed ends."""
+    """Measure group after group until none is left."""
     quiet()
     with shared.alone:  # a process that begins to use the GPU slows the launches of the others
         torch.zeros(1, device="cuda")
     while monotonic() < ended:
         with shared.taken.get_lock():
             place = shared.taken.value
-            shared.taken.value += 1
+            shared.taken.value += GROUP
         if place >= len(names):
             return
-        try:
-            found = row(names[place], options.device, shared.alone, compiled=options.compiled)
-        except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build or export
-            shared.done.put((names[place], str(error).splitlines()[0][:90] if str(error) else repr(error)))
-            return
-        shared.done.put((names[place], found))
-        if "graph" not in found[1]:
-            return
+        mine = names[place : place + GROUP]
+        for found in group(mine, options.device, shared.alone, compiled=options.compiled):
+            shared.done.put(found)
+        gc.unfreeze()
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -206,7 +261,7 @@ class Shared(NamedTuple):
 
 
 def rows(names: Sequence[str], options: argparse.Namespace, ended: float) -> Iterator[tuple[str, Any]]:
-    """Each model with its times, or why it has none, from processes that are replaced when they end."""
+    """Each model with its times, or why it has none, from processes that are replaced when they die."""
     context = multiprocessing.get_context("spawn")
     shared = Shared(context.Value("i", 0), context.Lock(), context.Queue())
     running: list[Any] = []
@@ -225,16 +280,17 @@ def rows(names: Sequence[str], options: argparse.Namespace, ended: float) -> Ite
 
 def table(title: str, names: Sequence[str], options: argparse.Namespace, ended: float) -> None:
     """One table with a line a model, and the errors of all."""
-    print(f"\n{title}\n{'model':22} {'host':>5}", *(f"{way:>19}" for way in WAYS))
+    print(f"\n{title}\n{'model':22} {'host':>5} {'spread':>9}", *(f"{way:>19}" for way in WAYS))
     errors: dict[str, list[Pair]] = {}
     for name, found in rows([name for name in names if options.only in name], options, ended):
         if isinstance(found, str):
             print(f"{name:22} not run: {found}", flush=True)
             continue
-        slow, pairs = found
-        for way, pair in pairs.items():
+        for way, pair in found.pairs.items():
             errors.setdefault(way, []).append(pair)
-        print(f"{name:22} {slow:5.2f}", *(f"{cell(pairs.get(way)):>19}" for way in WAYS), flush=True)
+        spread = " ".join(f"{each:4.0%}" for each in found.spreads)
+        cells = (f"{cell(found.pairs.get(way)):>19}" for way in WAYS)
+        print(f"{name:22} {found.slowness:5.2f} {spread}", *cells, flush=True)
     for way in WAYS:
         if every := errors.get(way):
             print(summary(way, every))
