@@ -12,7 +12,7 @@ from graphflops.inductor.layout_choice import is_of_images
 from graphflops.inductor.padding import aligned
 from graphflops.memory.fast_path import calls_of_module, is_module
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
-from graphflops.time.host import recurrent_steps
+from graphflops.time.host import recurrent_seconds
 from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.launches import Launcher
 from graphflops.time.loss import loss_kernels
@@ -156,7 +156,7 @@ def _host_seconds(
     if convolutions and is_gradient:
         return convolutions * costs["compiled.training.convolution_gradient"]
     calls = (convolutions or len(kernels)) * costs[f"compiled.{phase}.library"]
-    return calls + recurrent_steps(kernels) * costs["recurrent_step"]
+    return calls + recurrent_seconds(costs, kernels)
 
 
 def _image_kernels(kernel: Kernel) -> list[Kernel]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.tensor import TensorType
 from graphflops.time.kernel import Recurrence
+from graphflops.time.predict_recurrences import is_resident
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,17 @@ def waits(operator: Op, operands: Iterable[object]) -> bool:
     )
 
 
+def start_seconds(costs: Costs, stacks: Iterable[str]) -> float:
+    """CPU time of a forward outside of its calls. stacks: of modules; some libraries wrap the forwards of their models."""
+    libraries = {library(entry) for stack in set(stacks) if stack for entry in stack.split(";")}
+    return costs["forward.start"] + sum(costs.get(f"forward.start.{name}", 0.0) for name in sorted(libraries))
+
+
+def library(entry: str) -> str:
+    """The library that the class of a module is from, of an entry of a stack of modules."""
+    return entry.rpartition(",")[2].partition(".")[0]
+
+
 def forward_seconds(
     costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool, modules: Sequence[str]
 ) -> float:
@@ -47,7 +59,7 @@ def forward_seconds(
 
 def entering_seconds(costs: Costs, modules: Sequence[str]) -> float:
     """CPU time of entering modules. modules: the library of each."""
-    return sum([costs.get(f"forward.module.{library}", costs["forward.module"]) for library in modules])
+    return sum([costs.get(f"forward.module.{name}", costs["forward.module"]) for name in modules])
 
 
 def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], parameters: int) -> float:
@@ -58,9 +70,8 @@ def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], para
 
 def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]) -> float:
     """Of a call that launches kernels: by operator where it has a cost of its own, else by kind, else as any call."""
-    steps = recurrent_steps(kernels)
-    if steps:
-        return steps * costs["recurrent_step"]
+    if recurrent := recurrent_seconds(costs, kernels):
+        return recurrent
     if operator.kind == "attention" and all(kernel.family != "attention" for kernel in kernels):
         return len(kernels) * costs[f"{phase}.inside"]  # unfused, by one operator that calls the others
     names = [f"{phase}.{name}" for name in (operator.name, operator.kind, "call")]
@@ -68,7 +79,15 @@ def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]
     return own + (len(kernels) - 1) * costs[f"{phase}.further_kernel"]
 
 
-def recurrent_steps(kernels: Sequence[Kernel]) -> int:
-    """Steps of recurrent layers, each of which launches kernels of its own."""
-    found = [kernel.sizes for kernel in kernels if isinstance(kernel.sizes, Recurrence)]
-    return sum(sizes.steps * sizes.layers * sizes.directions for sizes in found)
+def recurrent_seconds(costs: Costs, kernels: Sequence[Kernel]) -> float:
+    """CPU time of recurrent layers: of the call, of each layer and direction, and of each step unless one kernel has all."""
+    seconds = 0.0
+    for kernel in kernels:
+        sizes = kernel.sizes
+        if isinstance(sizes, Recurrence):
+            layers = sizes.layers * sizes.directions
+            steps = 0 if is_resident(sizes, kernel.dtype) else sizes.steps * layers
+            seconds += (
+                costs["recurrent.call"] + layers * costs["recurrent.layer"] + steps * costs["recurrent.step"]
+            )
+    return seconds

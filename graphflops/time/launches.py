@@ -14,7 +14,14 @@ from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
 from graphflops.time.exchanges import Exchanges, Launches
 from graphflops.time.gradient_layouts import GradientLayouts
-from graphflops.time.host import backward_seconds, entering_seconds, forward_seconds, waits
+from graphflops.time.host import (
+    backward_seconds,
+    entering_seconds,
+    forward_seconds,
+    library,
+    start_seconds,
+    waits,
+)
 from graphflops.time.kernel import Product
 from graphflops.time.loss import loss_kernels
 from graphflops.time.lowering.calls import forward_kernels
@@ -59,7 +66,8 @@ class Launcher:
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
         self.records = records
-        start = Launches(-1, (), self.costs["forward.start"])
+        stacks = [call.node.module_stack for call in self.program.main.calls]
+        start = Launches(-1, (), start_seconds(self.costs, stacks))
         return [start, *self._forward(self.program.main, 0, 1, records)]
 
     def backward(self) -> list[Launches]:
@@ -263,4 +271,4 @@ def _entered(before: str, now: str) -> list[str]:
         if one != other:
             break
         shared += 1
-    return [entry.rpartition(",")[2].partition(".")[0] for entry in new[shared:]]
+    return [library(entry) for entry in new[shared:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.passes.optimizer import trained
+from graphflops.tensor import FLOAT32
 from graphflops.time.concrete import OpenSizeError
 from graphflops.time.exchanges import Launches
 from graphflops.time.kernel import Chunks, Kernel
@@ -66,6 +67,9 @@ _FUSED = {
     "adam": Pass(4, 4, 3, "fused"),
     "adamw": Pass(4, 4, 3, "fused"),
 }
+_COUNTS_STEPS = frozenset(
+    {"adam", "adamw"}
+)  # on the device, where they are fused: one number for each parameter
 
 
 def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str, float]) -> list[Launches]:
@@ -88,8 +92,10 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
         passes = (_FUSED[training.optimizer],)
     one_by_one = training.implementation == "single"
     tensors = sum(map(len, by_dtype.values()))
-    start = Launches(-1, (), costs["optimizer.start"] + tensors * costs["optimizer.parameter"])
-    return [start] + [
+    before = [Launches(-1, (), costs["optimizer.start"] + tensors * costs["optimizer.parameter"])]
+    if training.implementation == "fused" and training.optimizer in _COUNTS_STEPS:
+        before += _together(FLOAT32, [1] * tensors, _SCALE, costs)
+    return before + [
         launch
         for dtype, group in by_dtype.items()
         for each in passes
@@ -110,7 +116,8 @@ def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[s
                 "optimizer", dtype.name, 0, 0, read, written, sizes, variant=passed.variant
             )
         kernels += [known[packed]] * times
-    return [Launches(-1, tuple(kernels), costs["optimizer.call"] + len(group) * costs["optimizer.tensor"])]
+    seconds = costs["optimizer.call"] + len(group) * passed.tensors * costs["optimizer.tensor"]
+    return [Launches(-1, tuple(kernels), seconds)]
 
 
 class _Packed(NamedTuple):

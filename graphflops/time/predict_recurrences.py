@@ -69,7 +69,7 @@ _STEP_TILE = (64, 8)  # gates and rows of a block
 def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]) -> float:
     """Seconds of all layers, or of their gradients. predict: seconds of a product."""
     layers = _Layers(sizes, dtype, device, predict)
-    found = layers.resident() if layers.is_resident else layers.by_steps()
+    found = layers.resident() if is_resident(sizes, dtype) else layers.by_steps()
     return found + (layers.gradients() if sizes.phase == "backward" else layers.inputs())
 
 
@@ -80,6 +80,12 @@ def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Ker
     step = layers.product(sizes.batch, layers.gates, sizes.hidden) * _FORWARD.half
     turns = 3 if sizes.phase == "backward" else 1  # a gradient is two products for each, and the steps again
     return turns * sizes.directions * (inputs + sizes.layers * sizes.steps * step)
+
+
+def is_resident(sizes: Recurrence, dtype: str) -> bool:
+    """Whether the recurrent weight stays on chip, so that one kernel goes through all steps."""
+    most = _MOST_RESIDENT["backward" if sizes.phase == "backward" else "forward"]
+    return dtype in _RESIDENT_TYPES and sizes.gates * sizes.hidden**2 <= most
 
 
 class _Layers:
@@ -97,12 +103,6 @@ class _Layers:
         self.rows = sizes.steps * sizes.batch
         self.width = DTYPES[dtype].bits / 8 if dtype in DTYPES else 4
         self.is_backward = sizes.phase == "backward"
-
-    @property
-    def is_resident(self) -> bool:
-        """Whether the recurrent weight stays on chip."""
-        most = _MOST_RESIDENT["backward" if self.is_backward else "forward"]
-        return self.dtype in _RESIDENT_TYPES and self.gates * self.sizes.hidden <= most
 
     def resident(self) -> float:
         """All layers and directions in turn, each with a block for a sequence."""

@@ -7,7 +7,7 @@ import pytest
 from graphflops import tensor
 from graphflops.devices import complete, device
 from graphflops.ops import operator
-from graphflops.time.host import backward_seconds, forward_seconds, waits
+from graphflops.time.host import backward_seconds, forward_seconds, start_seconds, waits
 from graphflops.time.kernel import Kernel, Recurrence
 from graphflops.time.launches import Launches
 from graphflops.time.predict import predict
@@ -29,12 +29,12 @@ COSTS = {
     "backward.without_kernel": 6.0,
     "backward.further_kernel": 7.0,
     "backward.parameter": 8.0,
-    "recurrent_step": 0.5,
+    "recurrent.call": 100.0,
+    "recurrent.layer": 10.0,
+    "recurrent.step": 0.5,
 }
 KERNEL = Kernel("elementwise", "float32", 0, 0, 4, 4)
-LSTM = Kernel(
-    "recurrent", "float32", 0, 0, 4, 4, Recurrence(steps=3, batch=2, inputs=8, hidden=8, gates=4, layers=2)
-)
+LSTM = Recurrence(steps=3, batch=2, inputs=8, hidden=8, gates=4, layers=2)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,25 @@ def test_forward(op, kernels, records, modules, seconds):
     assert found == pytest.approx(seconds)
 
 
-def test_each_step_of_each_recurrent_layer_is_launched():
-    found = forward_seconds(COSTS, operator("aten.lstm.input"), [LSTM], records=False, modules=())
-    assert found == pytest.approx(3 * 2 * 0.5)
+@pytest.mark.parametrize(
+    ("dtype", "seconds"),
+    [
+        ("bfloat16", 100 + 2 * 10 + 3 * 2 * 0.5),
+        ("float32", 100 + 2 * 10),
+    ],  # one kernel has all steps of small weights
+)
+def test_each_step_of_each_recurrent_layer_is_launched(dtype, seconds):
+    kernel = Kernel("recurrence", dtype, 0, 0, 4, 4, LSTM)
+    found = forward_seconds(COSTS, operator("aten.lstm.input"), [kernel], records=False, modules=())
+    assert found == pytest.approx(seconds)
+
+
+def test_a_library_that_wraps_its_models_takes_longer_to_start():
+    costs = {"forward.start": 7.0, "forward.start.transformers": 20.0}
+    mine = "L__self__,,mine.Wrapper"
+    assert start_seconds(costs, ["", mine, mine]) == 7
+    theirs = f"{mine};L__self__.model,model,transformers.models.llama.modeling_llama.LlamaModel"
+    assert start_seconds(costs, [mine, theirs, theirs]) == 27
 
 
 @pytest.mark.parametrize(

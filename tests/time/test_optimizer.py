@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+import graphflops
+from graphflops.devices import device
 from graphflops.tensor import BFLOAT16
 from graphflops.time.kernel import Chunks
 from graphflops.time.optimizer import Pass, _together
 
 _CHUNK = 65536
+_MODEL, _PARAMETERS = "samples/gqa_transformer.pt2", 35
 _COSTS = {"optimizer.call": 1e-5, "optimizer.tensor": 1e-6}
 
 
@@ -43,3 +46,33 @@ def test_each_kernel_moves_the_elements_of_its_chunks() -> None:
         (2 * 2 * 320 * _CHUNK, 2 * 320 * _CHUNK),
         (2 * 2 * 100, 2 * 100),
     ]
+
+
+def test_the_cpu_takes_time_for_each_tensor_that_a_pass_works_on() -> None:
+    (launch,) = _together(BFLOAT16, [10] * 7, Pass(3, 2, 1), _COSTS)
+    assert launch.host_seconds == pytest.approx(1e-5 + 7 * 3 * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "implementation", "passes", "tensors"),
+    [
+        ("adamw", "foreach", 8, 14),
+        ("adamw", "fused", 2, 1 + 4),  # counts its steps on the device, then updates
+        ("momentum", "foreach", 3, 5),
+        ("momentum", "fused", 1, 3),
+    ],
+)
+def test_the_cpu_takes_time_for_each_pass_over_all_parameters(
+    optimizer: str, implementation: str, passes: int, tensors: int
+) -> None:
+    training = graphflops.Training(optimizer=optimizer, implementation=implementation)  # type: ignore[arg-type]
+    report = graphflops.analyze(_MODEL, device="h200", execution="eager", training=training)
+    host = device("h200").host
+    assert host is not None
+    each = host.seconds["optimizer.parameter"] + tensors * host.seconds["optimizer.tensor"]
+    seconds = host.seconds["optimizer.start"] + passes * host.seconds["optimizer.call"] + _PARAMETERS * each
+    assert report.optimizer is not None
+    assert report.optimizer.time is not None
+    assert report.optimizer.time.seconds == pytest.approx(
+        seconds, rel=0.05
+    )  # the last kernels run behind the CPU

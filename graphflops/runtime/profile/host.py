@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Host
 
-_ROUNDS = 60  # CPUs are slow for seconds at a time; so many rounds take longer
+_ROUNDS = (
+    60  # a core that other work shares is slow for tenths of a second at a time; so many rounds take longer
+)
 _ROUND_SECONDS = 5e-3  # of one benchmark in one round; the rounds of all benchmarks alternate
 _BLOCKS = 4
 _FASTER, _SLOWER = 1.35, 1.5  # from one moment to the next, and from program to program
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
-    """Median CPU seconds of each micro-benchmark on a device ("cuda" or "cpu"); about four seconds in all.
+    """Least CPU seconds of each micro-benchmark on a device ("cuda" or "cpu"); about four seconds in all.
 
-    The benchmarks take turns, so that a moment in which the CPU is slower is a moment of all of them.
+    The benchmarks take turns, so that each has a moment in which no other work slows the core that it runs on.
     """
     calls = {**_single_calls(device), **_programs(device)}
     counts = {name: _count(call, device) for name, call in calls.items()}
@@ -36,7 +38,7 @@ def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
     for _ in range(rounds):
         for name, call in calls.items():
             found[name].append(_seconds(call, counts[name], device))
-    return {name: statistics.median(times) for name, times in found.items()}
+    return {name: min(times) for name, times in found.items()}
 
 
 def slowness(measured: dict[str, float], reference: Host) -> float:
