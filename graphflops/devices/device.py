@@ -42,8 +42,9 @@ class Host:
     """The CPU beside the device, which runs Python and launches kernels.
 
     seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`).
-    benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of. faster, slower: nine of ten programs on such
-    machines take less than `slower` times as long, and more than a `faster`th.
+    Both are of a core that no other work slows. benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of.
+    faster, slower: nine of ten programs on such machines, at any moment, take less than `slower` times as long, and more
+    than a `faster`th.
     """
 
     seconds: Mapping[str, Positive]

@@ -19,7 +19,7 @@ def host_summary(profile: Device) -> str:
     factor = host.seconds["forward.call"] / reference.seconds["forward.call"]
     lines = [
         f"{profile.name}",
-        f"  host       {factor:.2f} x the CPU time of the reference, a median host beside an H200",
+        f"  host       {factor:.2f} x the CPU time of the reference, an undisturbed core beside an H200",
     ]
     lines += [
         f"    {name.replace('_', ' '):<22} {1e6 * took:8.1f} µs" for name, took in host.benchmarks.items()

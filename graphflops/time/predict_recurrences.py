@@ -134,7 +134,7 @@ class _Layers:
     def inputs(self) -> float:
         """The products of all inputs with the weights of each layer."""
         of_layers = [self.product(self.rows, self.gates, width) for width in self.widths()]
-        share = 1.0 if self.is_resident else _INPUTS
+        share = 1.0 if is_resident(self.sizes, self.dtype) else _INPUTS
         return share * self.sizes.directions * sum(of_layers)
 
     def gradients(self) -> float:

@@ -24,7 +24,7 @@ _ROUNDS = (
 )
 _ROUND_SECONDS = 5e-3  # of one benchmark in one round; the rounds of all benchmarks alternate
 _BLOCKS = 4
-_FASTER, _SLOWER = 1.35, 1.5  # from one moment to the next, and from program to program
+_FASTER, _SLOWER = 1.1, 1.7  # from program to program, and from one moment to the next
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
