@@ -27,6 +27,8 @@ _TWO = 2  # factors of a product
 _READING_IN_ORDER = frozenset(
     {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
 )
+_RETURNING_VIEWS = frozenset({"instance_norm"})  # operators; it is a batch norm of images as channels
+_RETURNING_OPERAND = frozenset({"dropout", "identity", "cast"})  # kinds that may do nothing
 
 
 class Eager(OnGpu):
@@ -57,6 +59,31 @@ class Eager(OnGpu):
             if operator.kind == "convolution" and len(self.layouts.typed(names[0]).shape) == _SEQUENCE_AXES:
                 found.update(transposed.intersection(call.node.outputs))
         return frozenset(name for name in found if name is not None)
+
+    @cached_property
+    def views(self) -> frozenset[str]:
+        """Values that are views of others for autograd, those that were written in place included."""
+        found: set[str] = set()
+        for call in self.calls:
+            operator, outputs = call.node.operator, [name for name in call.node.outputs if name is not None]
+            is_view = operator.name in _RETURNING_VIEWS or (
+                operator.kind == "view" and any(self.run.owners.get(name, name) != name for name in outputs)
+            )
+            is_same = operator.mutates or operator.kind in _RETURNING_OPERAND
+            if is_view or (is_same and not found.isdisjoint(call.tensors(self.values)[:1])):
+                found.update(outputs)
+        return frozenset(found)
+
+    def copied_slices(self, call: PricedCall) -> Dim:
+        """Bytes of two copies of the gradient that autograd makes where a call overwrites a view (`CopySlices`).
+
+        The first takes the base's gradient, of which the other is the part that the call's own gradient is computed from.
+        """
+        operand = next(iter(call.tensors(self.values)), "")
+        if call.gradient is None or not call.node.operator.mutates or operand not in self.views:
+            return 0
+        base = self.layouts.typed(self.run.owners.get(operand, operand))
+        return base.like().nbytes + self.layouts.typed(operand).like().nbytes
 
     @by_form
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
@@ -107,8 +134,9 @@ class Eager(OnGpu):
         return call.node.operator.name == "linear"
 
     def backward_bytes(self, call: PricedCall) -> Dim:
-        """Also the workspace of the CUDA kernels."""
-        return self.backward_of(call, call.node.outputs[0] in self.other_gradients)
+        """Also the workspace of the CUDA kernels, and copies of the gradient of a view."""
+        own = self.backward_of(call, call.node.outputs[0] in self.other_gradients)
+        return own + self.copied_slices(call)
 
     def gradient_buffers(
         self, call: PricedCall, is_repeated: bool
