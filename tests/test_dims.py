@@ -30,6 +30,7 @@ from graphflops.dims import (
     evaluate,
     floor_div,
     mod,
+    not_exceeded,
     parse_dim,
     prod,
     same,
@@ -806,3 +807,15 @@ def test_functions_are_folded_only_where_they_are_exact() -> None:
     assert call("sqrt", 49) == 7
     assert not isinstance(call("tanh", 50), int)
     assert evaluate(call("sqrt", symbol("x")), {"x": 10**30 - 1}) == 10**15 - 1
+
+
+def test_what_another_size_exceeds_term_by_term_is_left_out() -> None:
+    s, t = symbol("s"), symbol("t")
+    sums = [s * t + 5, 2 * s + 9, s + 8, s * t + 4, 7]
+    assert not_exceeded(sums) == [
+        s * t + 5,
+        2 * s + 9,
+    ]  # s + 8 and 7 are within the second, s * t + 4 in the first
+    assert not_exceeded([s - t, s]) == [s]
+    open_sign = [call("f", s) + 1, call("f", s)]
+    assert not_exceeded(open_sign) == open_sign

@@ -29,6 +29,7 @@ from graphflops.dims.relations import (
     dim_min,
     meet,
     meetings,
+    not_exceeded,
     same,
     where,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "meet",
     "meetings",
     "mod",
+    "not_exceeded",
     "parse_dim",
     "prod",
     "same",

@@ -239,6 +239,8 @@ def total(dims: Iterable[Dim]) -> Dim:
             continue
         for monomial, coefficient in dim.terms.items():
             terms[monomial] = terms.get(monomial, 0) + coefficient
+    if not terms:
+        return constant
     terms[()] = terms.get((), 0) + constant
     return build(terms)
 

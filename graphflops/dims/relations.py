@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence  # noqa: TC003
 from contextlib import contextmanager
+from operator import ge
 from typing import TYPE_CHECKING
 
 from graphflops.dims.atoms import Terms, is_real, terms_of
@@ -104,6 +105,29 @@ def dim_min(*dims: Dim) -> Dim:
 def dim_max(*dims: Dim) -> Dim:
     """The largest of the dims, without those provably never the largest. Raises DimError for none."""
     return _extreme("max", dims)
+
+
+def not_exceeded(dims: Sequence[Dim]) -> Sequence[Dim]:
+    """The dims, in order, without those that another one exceeds term by term; all where a term may be negative."""
+    monomials = {monomial for dim in dims for monomial in terms_of(dim) if monomial}
+    is_small = len(monomials) * len(dims) <= _CHOICE_WORK
+    if not is_small or not all(at_least(build({monomial: 1}), 0) for monomial in monomials):
+        return dims
+    kept: set[Dim] = set()
+    most: list[list[int]] = []  # factors of the dims so far, which have constants at least as large
+    for dim in sorted(dims, key=_constant_and_sum, reverse=True):
+        terms = terms_of(dim)
+        own = [terms.get(monomial, 0) for monomial in monomials]
+        if not any(all(map(ge, other, own)) for other in most):
+            kept.add(dim)
+            most = [*(other for other in most if not all(map(ge, own, other))), own]
+    return [dim for dim in dims if dim in kept]
+
+
+def _constant_and_sum(dim: Dim) -> tuple[int, int]:
+    """The constant of a dim, and the sum of its factors."""
+    terms = terms_of(dim)
+    return terms.get((), 0), sum(terms.values())
 
 
 def _extreme(kind: str, dims: Iterable[Dim]) -> Dim:

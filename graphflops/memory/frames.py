@@ -79,6 +79,7 @@ class _References:
         self.until: dict[str, int] = {}
         self.frames: list[Frame] = []
         self.lines: Sequence[CodeLine] = ()
+        self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = {node.name: node.reads() for node in nodes}
         self.last_read = {value: place for place, node in enumerate(nodes) for value in self.reads[node.name]}
@@ -98,7 +99,6 @@ class _References:
             self.enter(lines, place)
             if joins(node):
                 self.hold_joined(node, place)
-            self.hold_mask_arguments()
             self.hold_locals(node, lines)
             kind = node.operator.kind
             if kind == "softmax" or (kind in _PASSING and self.reads_distribution(node)):
@@ -115,14 +115,15 @@ class _References:
 
     def enter(self, lines: Sequence[CodeLine], place: int) -> None:
         """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
-        frames = self.frames
         if lines is not self.lines:
             self.change(lines, place)
             self.lines = lines
-        for depth, frame in enumerate(frames):
+            self.hold_mask_arguments()
+        for depth, frame in enumerate(self.frames):
             if frame.parts:
                 self.follow_parts(frame, depth, place)
-            frame.last = place
+                self.hold_mask_arguments()
+        self.last = place
 
     def follow_parts(self, frame: Frame, depth: int, place: int) -> None:
         """Close the statement that was done before a call, where a line has several."""
@@ -139,7 +140,7 @@ class _References:
         frames = self.frames
         shared, depths = self.still_running(lines), min(len(frames), len(lines))
         is_repeated = 0 < shared < depths and (
-            any(frames[depth].begins_again(lines[depth:]) for depth in range(shared, depths))
+            any(frames[depth].begins_again(lines, depth) for depth in range(shared, depths))
             or is_next_turn(frames[shared - 1].line, frames[shared].line.module, lines[shared])
         )
         self.leave(shared, place - 1)
@@ -149,7 +150,7 @@ class _References:
                 self.assign(frame)
                 frame.start(line, place)
         for depth in range(len(frames), len(lines)):
-            frames.append(Frame(lines[depth], lines[depth : depth + 2], place, place, place))
+            frames.append(Frame(lines[depth], lines[depth : depth + 2], place, place))
             frames[-1].start(lines[depth], place)
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
@@ -157,7 +158,7 @@ class _References:
         for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
             if not frame.runs(line):
                 return depth
-            if depth and frame.begins_again(lines[depth:]):
+            if depth and frame.begins_again(lines, depth):
                 return self.caller_of_run(depth)
             if frame.line.number != line.number:
                 return depth + 1
@@ -183,19 +184,20 @@ class _References:
 
     def assign(self, frame: Frame) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before."""
-        self.hold(frame.locals, frame.last)
+        last = self.last
+        self.hold(frame.locals, last)
         self.let_go(frame)
         names = assigned_names(frame.line.text) or chained_name(frame.line.text, frame.chain)
         frame.chain = receiver(frame.line.text) or (frame.chain if names else "")
         assigned = self.assigned(frame, names)
         if collects_results(frame.line.text):
-            frame.variables[f"#{frame.last}"] = assigned[0]
+            frame.variables[f"#{last}"] = assigned[0]
         for name, values in zip(names, assigned, strict=True):
             for old in [key for key in frame.variables if is_same_variable(key, name)]:
-                self.hold(frame.variables.pop(old), frame.last)
+                self.hold(frame.variables.pop(old), last)
             frame.variables[name] = values
         for name, other in frame.parts[frame.part].rest if frame.parts else ():
-            self.hold(frame.variables.get(name, ()), frame.last)
+            self.hold(frame.variables.get(name, ()), last)
             frame.variables[name] = frame.variables.get(other, ())
         frame.hidden, frame.locals, frame.weights, frame.turns = set(), set(), [], {}
 
@@ -211,7 +213,7 @@ class _References:
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
         if not held:
             return
-        places = range(frame.first, frame.last + 1)
+        places = range(frame.first, self.last + 1)
         made = {value for place in places for value in self.nodes[place].outputs}
         read = {
             self.memory_of[value]
@@ -226,7 +228,7 @@ class _References:
         """What a statement gives each of the variables that it assigns."""
         if not names:
             return []
-        results = tuple(name for name in self.nodes[frame.last].outputs if name is not None)
+        results = tuple(name for name in self.nodes[self.last].outputs if name is not None)
         results = results[:1] if takes_first(frame.line.text) else results
         read_later = self.read_later(frame)
         first = (*results, *read_later)
@@ -247,16 +249,17 @@ class _References:
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
         found: dict[str, str] = {}
-        for place in range(frame.first, frame.last + 1):
+        last = self.last
+        for place in range(frame.first, last + 1):
             for name in self.nodes[place].outputs:
-                if name is not None and self.last_read.get(name, -1) > frame.last:
+                if name is not None and self.last_read.get(name, -1) > last:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
 
     def probabilities(self, frame: Frame) -> tuple[str, ...]:
         """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
         products = 0
-        for place in range(frame.last, frame.first - 1, -1):
+        for place in range(self.last, frame.first - 1, -1):
             node = self.nodes[place]
             products += node.operator.kind == "product"
             made = tuple(name for name in node.outputs if name in self.distributions)
@@ -300,9 +303,9 @@ class _References:
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        read = [self.memory_of.get(value, value) for value in self.reads[node.name]]
         callers = [frame for frame in self.frames[:-1] if frame.hidden]
         if callers and node.operator.kind not in PASSED_THROUGH:
+            read = self.owners_read(node)
             for frame in callers:
                 frame.locals.update(
                     value for value in read if value in frame.hidden and joins(self.makers[value])
@@ -310,14 +313,14 @@ class _References:
         if not self.frames or not lines or is_spelled(node, lines[-1].text):
             return
         frame = self.frames[-1]
-        inside = [value for value in read if value in frame.hidden]
+        inside = [value for value in self.owners_read(node) if value in frame.hidden]
         if node.operator.name in BATCHED_PRODUCTS or node.operator.kind == "attention":
             frame.locals.update(inside)
         if node.operator.name == "mul":  # `gate * probabilities`
             frame.locals.update(self.distributions.intersection(inside))
         if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
             makers = [maker for value in inside if has_dtype(maker := self.makers[value])]
-            self.hold([value for maker in makers for value in self.reads[maker.name]], frame.last)
+            self.hold([value for maker in makers for value in self.reads[maker.name]], self.last)
         self.overwrite(frame, node)
         made = [name for name in node.outputs if name is not None]
         frame.hidden.update(made)
@@ -326,13 +329,17 @@ class _References:
                 frame.locals.add(name)
                 self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
 
+    def owners_read(self, node: Node) -> list[str]:
+        """Owners of the memory that a call reads."""
+        return [self.memory_of.get(value, value) for value in self.reads[node.name]]
+
     def end_turn(self, frame: Frame, alike: list[str], name: str) -> None:
         """Of many variables that one operator makes, as in a loop over steps, only the last are still held."""
         alike.append(name)
         if len(alike) > _MOST_ALIKE:
             first = alike.pop(0)
             frame.locals.discard(first)
-            self.hold([first], frame.last)
+            self.hold([first], self.last)
 
     def overwrite(self, frame: Frame, node: Node) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
@@ -343,7 +350,7 @@ class _References:
         for name in read & frame.locals:
             if self.makers[name].op == node.op:
                 frame.locals.remove(name)
-                self.hold([name], frame.last)
+                self.hold([name], self.last)
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""

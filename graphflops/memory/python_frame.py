@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Frame:
     """A function that is running.
 
-    first, last: positions of the first and the last call of the statement that runs. entered: of the frame's first call.
+    first: position of the first call of the statement that runs. entered: of the frame's first call.
     variables: what each local variable holds. opening: the line of its first call, and the next line of the stack then.
     hidden: what functions that the statement calls have made. locals: those of them that their variables must hold.
     turns: the latest of locals, by operator.
@@ -32,7 +32,6 @@ class Frame:
     opening: Sequence[CodeLine]
     entered: int
     first: int
-    last: int
     variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     chain: str = ""
     hidden: set[str] = field(default_factory=set)
@@ -74,11 +73,13 @@ class Frame:
     def runs(self, line: CodeLine) -> bool:
         """Whether the line may belong to this run of the function."""
         own = self.line
-        return (own.file, own.function, own.module) == (line.file, line.function, line.module)
+        return own is line or (
+            own.module == line.module and own.function == line.function and own.file == line.file
+        )
 
-    def begins_again(self, lines: Sequence[CodeLine]) -> bool:
+    def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
         """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
 
         A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
         """
-        return self.line.number != lines[0].number and tuple(lines[:2]) == tuple(self.opening)
+        return self.line.number != lines[depth].number and lines[depth : depth + 2] == self.opening

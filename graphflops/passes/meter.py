@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, symbol, total
+from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, not_exceeded, symbol, total
 from graphflops.errors import DimError
 from graphflops.passes.program import Peak
 from graphflops.report import Held, Timeline
@@ -130,8 +130,9 @@ class Meter:
             return Peak(self.live)
         ranked = self._ranked()
         if len(ranked) > _MOST_COMPARED:
-            sums = Sums(ranked)
-            largest = {ranked[_place_of_most(sums.at(sizes))] for sizes in self._spread()}
+            candidates = not_exceeded(ranked)
+            sums = Sums(candidates)
+            largest = {candidates[_place_of_most(sums.at(sizes))] for sizes in self._spread()}
             ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
         best: dict[Dim, Dim] = {}
         shifts = sum(map(_terms_shifted, ranked)) <= _MOST_SHIFTED

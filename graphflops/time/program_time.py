@@ -178,9 +178,10 @@ class _Timer:
 
 def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
     """Runs what is launched, and returns by how much the program takes longer."""
-    if launch.part == "start":
+    part = launch.part
+    if part == "start":
         return clock.start(launch.ticket, batch.seconds)
-    if launch.part == "wait":
+    if part == "wait":
         return clock.wait(launch.ticket)
     if clock.link.queue:
         fills = batch.bound == "matrix"
