@@ -43,6 +43,7 @@ class Decoder:
 
     mlp: width of the feed-forward layer; gated: whether it has three matrices. window: keys that a query sees in every other
     layer, 0 for all. positions: rows of a table of learned positions. tied: whether the embedding is the output projection.
+    centred: whether norms are layer norms with a bias.
     """
 
     layers: int
@@ -59,20 +60,24 @@ class Decoder:
     tied: bool = False
     positions: int = 0
     norms: int = 2  # of a layer
+    centred: bool = False
     window: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
 
 
 class Scale(nn.Module):
-    """A root-mean-square norm."""
+    """A root-mean-square norm, or a layer norm with a bias."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, centred: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if centred else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight)
+        if self.bias is None:
+            return functional.rms_norm(x, self.weight.shape, self.weight)
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias)
 
 
 class Attention(nn.Module):
@@ -184,7 +189,7 @@ class Layer(nn.Module):
     def __init__(self, of: Decoder, number: int) -> None:
         super().__init__()
         window = of.window if number % 2 == 0 else 0
-        self.norms = nn.ModuleList([Scale(of.hidden) for _ in range(of.norms)])
+        self.norms = nn.ModuleList([Scale(of.hidden, of.centred) for _ in range(of.norms)])
         self.attention = LatentAttention(of, of.latent) if of.latent else Attention(of, window)
         if of.experts is None or number < of.experts.dense_layers:
             self.mlp: nn.Module = FeedForward(of, of.experts.dense_width if of.experts else of.mlp)
@@ -204,7 +209,7 @@ class Model(nn.Module):
         self.embedding = nn.Embedding(of.vocabulary, of.hidden)
         self.positions = nn.Embedding(of.positions, of.hidden) if of.positions else None
         self.layers = nn.ModuleList([Layer(of, number) for number in range(of.layers)])
-        self.norm = Scale(of.hidden)
+        self.norm = Scale(of.hidden, of.centred)
         self.head = nn.Linear(of.hidden, of.vocabulary, bias=False)
         if of.tied:
             self.head.weight = self.embedding.weight

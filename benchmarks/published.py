@@ -17,6 +17,7 @@ TITAN = "https://github.com/pytorch/torchtitan/pull/4300"
 TITAN_TABLE = "https://github.com/pytorch/torchtitan/blob/041336434916/docs/performance.md"
 NANOGPT = "https://github.com/karpathy/nanoGPT/blob/0bb96d3fff31/transformer_sizing.ipynb"
 PALM = "https://arxiv.org/abs/2204.02311, section 4.1"
+MPT = "https://github.com/mosaicml/llm-foundry/blob/061f2c7ce64e/scripts/train/benchmarking/README.md"
 BRIDGE = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/00b7660be025/docs/performance-summary.md"
 
 GPT2 = Decoder(12, 768, 12, 12, 64, 50257, mlp=3072, gated=False, tied=True, positions=1024)
@@ -34,6 +35,14 @@ GPT_OSS_20B = Decoder(
 GPT_OSS_120B = Decoder(
     36, 2880, 64, 8, 64, 201088, bias=True, sinks=True, window=128, experts=Experts(128, 4, 2880)
 )
+
+
+def _mpt(layers: int, hidden: int, heads: int, length: int) -> Decoder:
+    """An MPT: biases everywhere, a learned position for each token of the sequence."""
+    shape = (layers, hidden, heads, heads, hidden // heads, 50368)
+    return Decoder(*shape, mlp=4 * hidden, gated=False, bias=True, tied=True, positions=length, centred=True)
+
+
 DEEPSEEK_V3 = Decoder(
     *(61, 7168, 128, 128, 128, 129280),
     experts=Experts(256, 8, 2048, shared=2048, dense_layers=3, dense_width=18432),
@@ -83,6 +92,7 @@ EXACT = (
 )
 
 _A100 = 312e12 / 100  # the utilisation is published in percent
+_H100 = 989.5e12 / 100
 _TPU_V4 = 6144 * 275e12 / 100
 
 UTILISATION = (
@@ -96,6 +106,15 @@ UTILISATION = (
     Rate("Llama 2 13B", LLAMA2_13B, 4096, "palm", 1904, 53.8, TITAN_TABLE, _A100, 1),
     Rate("Llama 2 70B", LLAMA2_70B, 4096, "palm", 355, 50.8, TITAN_TABLE, _A100, 1),
     Rate("Llama 2 70B", LLAMA2_70B, 4096, "palm", 353, 50.5, TITAN_TABLE, _A100, 1),
+    Rate("MPT 1B", _mpt(24, 2048, 16, 2048), 2048, "palm", 363645 / 8, 41.82, MPT, _H100, 2),
+    Rate("MPT 3B", _mpt(32, 2560, 20, 8192), 8192, "palm", 132626 / 8, 40.31, MPT, _H100, 2),
+    Rate("MPT 7B", _mpt(32, 4096, 32, 2048), 2048, "palm", 85144 / 8, 46.44, MPT, _H100, 2),
+    Rate("MPT 13B", _mpt(40, 5120, 40, 4096), 4096, "palm", 37740 / 8, 41.60, MPT, _H100, 2),
+    Rate("MPT 30B", _mpt(48, 7168, 56, 2048), 2048, "palm", 73860 / 32, 43.92, MPT, _H100, 2),
+    Rate("MPT 70B", _mpt(80, 8192, 64, 2048), 2048, "palm", 66523 / 64, 42.57, MPT, _H100, 2),
+    Rate("MPT 125M", _mpt(12, 768, 12, 2048), 2048, "palm", 1142641 / 8, 44.79, MPT, _A100, 2),
+    Rate("MPT 350M", _mpt(24, 1024, 16, 65536), 65536, "palm", 60195 / 8, 52.70, MPT, _A100, 2),
+    Rate("MPT 7B", _mpt(32, 4096, 32, 2048), 2048, "palm", 37130 / 8, 64.23, MPT, _A100, 2),
 )
 
 TERAFLOPS = (  # the tables of DGX-GB300 and DGX-H100, whole but for one row of the second that lacks a column

@@ -59,9 +59,9 @@ _ROWWISE: tuple[tuple[str, Family, str, int, int, int, dict[str, Any]], ...] = (
 def onnx_trials(clock: OnnxClock) -> Iterator[Trial]:
     """Products, convolutions and operators on rows, from small to as large as a few milliseconds allow."""
     for m, n, k in spread(60, (1, 4000), (4, 400), (4, 400)):
-        yield from _product(Product(m, 16 * n, 16 * k, layout="nn"))
+        yield from _product(Product(m, 16 * n, 16 * k, layout="nn"), clock)
     for batch, m, n in spread(20, (2, 64), (16, 512), (16, 512)):
-        yield from _product(Product(m, n, 64, batch, layout="nn"))
+        yield from _product(Product(m, n, 64, batch, layout="nn"), clock)
     for side, channels in _IMAGES:
         for width, groups, batch in (
             (1, 1, 1),
@@ -77,14 +77,15 @@ def onnx_trials(clock: OnnxClock) -> Iterator[Trial]:
             yield _rowwise(row, max(1, elements // columns), columns)
 
 
-def _product(sizes: Product) -> Iterator[Trial]:
+def _product(sizes: Product, clock: OnnxClock) -> Iterator[Trial]:
     lead = (sizes.batch,) if sizes.batch > 1 else ()
     shapes = ((*lead, sizes.m, sizes.k), (*lead, sizes.k, sizes.n))
     flops = 2 * sizes.batch * sizes.m * sizes.n * sizes.k
     if flops <= _MOST_FLOPS:
         read, written = sum(map(prod, shapes)), sizes.batch * sizes.m * sizes.n
         kernel = Kernel("matmul", "float32", flops, 0, _WIDTH * read, _WIDTH * written, sizes)
-        yield Trial(kernel, partial(_prepare, "MatMul", shapes, {}, sizes.batch == 1))
+        sets = clock.sets(_WIDTH * prod(shapes[1])) if sizes.batch == 1 else 1
+        yield Trial(kernel, partial(_cold, "MatMul", shapes, sets))
 
 
 def _convolution(batch: int, channels: int, side: int, width: int, groups: int) -> Iterator[Trial]:
@@ -107,6 +108,11 @@ def _rowwise(row: tuple[str, Family, str, int, int, int, dict[str, Any]], rows: 
     moved = _WIDTH * read, _WIDTH * written
     kernel = Kernel(family, "float32", 0, work * rows * columns, *moved, sizes, variant=variant)
     return Trial(kernel, partial(_prepare, name, shapes, attributes, False))
+
+
+def _cold(name: str, shapes: tuple[tuple[int, ...], ...], sets: int) -> Calls:
+    """Sessions whose weights are not in the cache when their turn comes."""
+    return [call for _ in range(sets) for call in _prepare(name, shapes, {}, len(shapes[0]) == 2)]
 
 
 def _prepare(
