@@ -170,18 +170,42 @@ def graphed(run: Callable[[], object]) -> Callable[[], None]:
     return replay
 
 
-def measured(subjects: Sequence[Subject], *, compiled: bool) -> dict[str, float]:
-    """Measure the models in rounds; seconds of the host's micro-benchmarks meanwhile."""
-    gc.collect()
-    gc.freeze()  # looking through several models for garbage takes longer than through one
-    host: list[dict[str, float]] = []
-    for _ in range(ROUNDS):
-        host.append(host_benchmarks("cuda", rounds=2))
-        for subject in subjects:
-            subject.measure_round()
-    for subject in subjects:
-        subject.measure_rest(compiled=compiled)
-    return {name: min(each[name] for each in host) for name in host[0]}
+class Group:
+    """Models that are on the GPU together. failed: why a model has no times, by its name. host: micro-benchmarks."""
+
+    def __init__(self, names: Sequence[str], *, compiled: bool) -> None:
+        self.names, self.compiled = names, compiled
+        self.subjects: dict[str, Subject] = {}
+        self.failed: dict[str, str] = {}
+        self.host: dict[str, float] = {}
+
+    def measure(self) -> None:
+        """Build the models and measure them in rounds."""
+        self._each(self._build)
+        gc.collect()
+        gc.freeze()  # looking through several models for garbage takes longer than through one
+        rounds = []
+        for _ in range(ROUNDS):
+            rounds.append(host_benchmarks("cuda", rounds=2))
+            self._each(lambda name: self.subjects[name].measure_round())
+        self._each(lambda name: self.subjects[name].measure_rest(compiled=self.compiled))
+        self.host = {name: min(each[name] for each in rounds) for name in rounds[0]}
+
+    def _build(self, name: str) -> None:
+        subject = self.subjects[name] = Subject(name)
+        subject.infer()
+        subject.step()
+
+    def _each(self, do: Callable[[str], object]) -> None:
+        """Do something with each model; one that fails is left out from then on."""
+        for name in self.names:
+            if name in self.failed:
+                continue
+            try:
+                do(name)
+            except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build or run
+                self.failed[name] = reason(error)
+                self.subjects.pop(name, None)
 
 
 def predicted(exported: Any, seconds: dict[str, float], here: str, name: str) -> dict[str, Pair]:
@@ -200,32 +224,27 @@ def predicted(exported: Any, seconds: dict[str, float], here: str, name: str) ->
     return pairs
 
 
-def group(names: Sequence[str], profile: str, alone: Any, *, compiled: bool) -> Iterator[tuple[str, Any]]:
+def results(names: Sequence[str], profile: str, alone: Any, *, compiled: bool) -> Iterator[tuple[str, Any]]:
     """Each model of a group with its times, or why it has none. alone: a lock held while measuring."""
-    subjects: list[Subject] = []
+    group = Group(names, compiled=compiled)
     with alone:
-        for name in names:
-            try:
-                subjects.append(Subject(name))
-                subjects[-1].infer()
-                subjects[-1].step()
-            except Exception as error:  # noqa: BLE001 a model that this machine's libraries cannot build
-                subjects = [subject for subject in subjects if subject.name != name]
-                yield name, reason(error)
-        benchmarks = measured(subjects, compiled=compiled)
+        group.measure()
+    yield from group.failed.items()
     known = complete(device(profile))
     assert known.host is not None
-    slow = slowness(benchmarks, known.host)
+    slow = slowness(group.host, known.host)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder) / "here.json"
-        here.write_bytes(encoded(replace(known, host=scaled_host(known.host, benchmarks))))
-        for subject in subjects:
+        here.write_bytes(encoded(replace(known, host=scaled_host(known.host, group.host))))
+        for name, subject in group.subjects.items():
             try:
                 exported = graphflops.capture(subject.model, subject.args, subject.kwargs)
-                pairs = predicted(exported, subject.seconds, str(here), profile)
-                yield subject.name, Row(slow, subject.spreads, pairs)
+                yield (
+                    name,
+                    Row(slow, subject.spreads, predicted(exported, subject.seconds, str(here), profile)),
+                )
             except Exception as error:  # noqa: BLE001 a model that cannot be exported
-                yield subject.name, reason(error)
+                yield name, reason(error)
 
 
 def reason(error: Exception) -> str:
@@ -245,7 +264,7 @@ def work(names: Sequence[str], shared: Shared, options: argparse.Namespace, ende
         if place >= len(names):
             return
         mine = names[place : place + GROUP]
-        for found in group(mine, options.device, shared.alone, compiled=options.compiled):
+        for found in results(mine, options.device, shared.alone, compiled=options.compiled):
             shared.done.put(found)
         gc.unfreeze()
         gc.collect()
