@@ -34,13 +34,14 @@ from graphflops.time.launches import Launcher
 from graphflops.time.predict import bytes_of, names_of_constants, predict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.graph import Graph
     from graphflops.time.kernel import Kernel
 
 TABLES = Path(__file__).parent / "measured" / "models"
-NEAR, STEPS, ROUNDS = 0.05, (0.3, 0.1, 0.03), 6  # of the logarithms of ratios
+NEAR, PULL = 0.05, 0.3  # of logarithms of errors, and how much those of ratios are held together
+STEPS = (*[0.3] * 6, *[0.1] * 6, *[0.03] * 6)  # of logarithms of ratios
 
 
 class Row(NamedTuple):
@@ -111,15 +112,20 @@ def family(kernel: Kernel, ratios: Mapping[str, float]) -> str:
     return next((name for name in names if name in ratios), "other")
 
 
-def fitted(known: Sequence[Row], start: Mapping[str, float]) -> dict[str, float]:
-    """The ratios that make the logarithms of the errors small, one after the other in smaller and smaller steps."""
-    ratios = dict(start)
+def fitted(known: Sequence[Row], families: Iterable[str]) -> dict[str, float]:
+    """The ratios that make the logarithms of the errors small, one after the other in smaller and smaller steps.
+
+    What few rows tell is held by the other families: a ratio far from their median costs as much as errors do.
+    """
+    ratios = dict.fromkeys(families, 1.0)
 
     def badness() -> float:
-        return sum((log(1 + row.error(ratios)) ** 2 + NEAR**2) ** 0.5 for row in known)
+        middle = log(statistics.median(ratios.values()))
+        apart = sum((log(ratio) - middle) ** 2 for ratio in ratios.values())
+        return PULL * apart + sum((log(1 + row.error(ratios)) ** 2 + NEAR**2) ** 0.5 for row in known)
 
     best = badness()
-    for step in STEPS * ROUNDS:
+    for step in STEPS:
         for name in ratios:
             for factor in (exp(step), exp(-step)):
                 ratios[name] *= factor
