@@ -51,7 +51,7 @@ def _found(calls: Sequence[PricedCall]) -> dict[str, tuple[str, str, PricedCall]
             continue
         is_read_once = readers[call.uses[1]] == readers[wait.uses[0]] == 1
         is_own = start.node.operator.name not in _IN_PLACE or start.uses[0] == call.uses[0]
-        if is_read_once and is_own and start.gradient is None and not _is_spelled(call.node):
+        if is_read_once and is_own and not _is_spelled(call.node):
             found[start.node.name] = wait.node.name, call.node.name, call
     return found
 

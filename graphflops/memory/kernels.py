@@ -55,8 +55,15 @@ _OF_DIVISOR = 3  # `-gradient * ((x / divisor) / divisor)`
 _SEQUENCE_AXES, _TWO = 3, 2
 # Norms that copy an operand which does not lie in row-major order; the gradients of all but the first read the copy.
 _ORDERED = ("layer_norm", "group_norm", "instance_norm")
-# Operators whose gradient autograd gives the whole operand, though only its shape is needed.
-_KEEPING_OPERAND = frozenset({"max_pool", "adaptive_max_pool"})
+# The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
+_KEPT_OPERAND = {
+    "max_pool": 0,
+    "adaptive_max_pool": 0,
+    "gather": 0,
+    "take": 0,
+    "index_add": 2,
+    "index_copy": 2,
+}
 
 
 def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
@@ -194,8 +201,9 @@ def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str]:
     """Operands that autograd keeps though no gradient reads their elements."""
-    is_kept = call.gradient is not None and call.node.operator.name in _KEEPING_OPERAND
-    return call.tensors(values)[:1] if is_kept else []
+    place = _KEPT_OPERAND.get(call.node.operator.name)
+    names = call.tensors(values)
+    return names[place : place + 1] if place is not None and call.gradient is not None else []
 
 
 def _backward_layout(

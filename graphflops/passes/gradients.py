@@ -131,9 +131,14 @@ def _fresh(back: Estimate) -> list[bool]:
     """For each gradient, whether the backward writes it; one that it does not write is the result's own gradient."""
     if back.writes is None:
         return [True] * len(back.out)
-    unclaimed = [value for value in back.writes if isinstance(value, TensorType)]
+    own = {id(value) for value in back.out}
+    unclaimed = [value for value in back.writes if isinstance(value, TensorType) and id(value) not in own]
+    written = {id(value) for value in back.writes}
     fresh = []
     for value in back.out:
+        if id(value) in written:
+            fresh.append(True)
+            continue
         match = _like(value, unclaimed) if isinstance(value, TensorType) else None
         fresh.append(match is not None)
         if match is not None:

@@ -124,6 +124,8 @@ class Launcher:
         kernels, operator = self._lowered(call, graph, layouts, is_backward=False), call.node.operator
         kept = records and call.gradient is not None
         host = forward_seconds(self.costs, operator, kernels or (), records=kept, modules=())
+        if operator.is_exchange and call.estimate.alias:
+            host = self.costs["forward.collective_in_place"]
         operands = map(graph.values.get, call.tensors(graph.values))
         found = _Called(kernels, host, waits(operator, operands))
         if form is not None:
