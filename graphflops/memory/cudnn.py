@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, dim_max
-from graphflops.memory import cudnn_groups
+from graphflops.memory import cudnn_groups, split_sums
 from graphflops.memory.convolutions import Convolution, Layout, known, up
 from graphflops.memory.reductions import MULTIPROCESSORS, reduction_bytes
 
@@ -103,7 +103,7 @@ def result_bytes(conv: Convolution, is_last: bool) -> Dim:
         is_direct = not conv.is_half and conv.multiplies < _LITTLE_TRANSPOSED
         return 0 if is_direct else sum(conv.copies())
     if conv.is_product:
-        return _product(conv)
+        return split_sums.result_bytes(conv) if split_sums.is_split(conv) else _product(conv)
     if conv.is_pointwise:
         is_small = conv.results <= _STRIDED_RESULTS and conv.positions >= _STRIDED_POSITIONS
         return 0 if not conv.is_half and (conv.channels < _STRIDED_CHANNELS or is_small) else _images(conv)
@@ -124,7 +124,7 @@ def operand_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
     if conv.is_image_stem:
         return sum(conv.copies()) if conv.is_half else 0
     if conv.is_product:
-        return _product(conv)
+        return split_sums.operand_gradient_bytes(conv) if split_sums.is_split(conv) else _product(conv)
     if conv.is_pointwise:
         is_narrow = conv.channels <= _STRIDED_GRADIENT or conv.results <= _STRIDED_NARROW
         is_small = not conv.is_half and (is_narrow or conv.multiplies <= _STRIDED_MULTIPLIES)
@@ -217,6 +217,8 @@ def _product_weight_gradient(conv: Convolution) -> Dim:
     if conv.positions == 1:
         return 0
     if conv.batch == 1 and conv.positions <= _SINGLE_POSITIONS:
+        if conv.positions > _FEW_POSITIONS:
+            return conv.float_weight
         is_read_in_order = conv.results > conv.channels or conv.channels * conv.results < _LARGE_WEIGHT
         return 0 if is_read_in_order else _images(conv)
     if _is_summed_by_entry(conv):

@@ -35,6 +35,10 @@ FORWARD = [
     # A kernel that writes float32 results in row-major order, and one that does not.
     (FLOAT32, (16, 64, 56, 56), (64, 64, 3, 3), (16, 64, 56, 56), 1, 1, 12_992_528),
     (FLOAT32, (8, 128, 28, 28), (128, 128, 3, 3), (8, 128, 28, 28), 1, 1, 3_211_264 * 2 + 589_824),
+    # Products of one image: sums over 512 and 2048 channels in eight and sixteen parts, over 256 in one.
+    (BFLOAT16, (1, 512, 14, 14), (1024, 512, 1, 1), (1, 1024, 14, 14), 1, 1, 6_422_784),
+    (BFLOAT16, (1, 2048, 7, 7), (512, 2048, 1, 1), (1, 512, 7, 7), 1, 1, 1_605_888),
+    (BFLOAT16, (1, 256, 7, 7), (1024, 256, 1, 1), (1, 1024, 7, 7), 1, 1, 0),
     # First layers: three channels padded to eight where the kernel is large, none where it is small.
     (BFLOAT16, (32, 3, 112, 112), (64, 3, 7, 7), (32, 64, 56, 56), 1, 2, 19_317_776),
     (BFLOAT16, (8, 3, 224, 224), (32, 3, 3, 3), (8, 32, 112, 112), 1, 2, 0),
@@ -48,6 +52,11 @@ def test_forward(
     predicted = cudnn.result_bytes(convolution(dtype, x, weight, out, groups, stride), is_last=False)
     assert isinstance(predicted, int)
     assert measured - HEADER <= predicted <= measured
+
+
+def test_the_gradient_of_the_operand_of_one_image_is_summed_in_parts() -> None:
+    conv = convolution(BFLOAT16, (1, 512, 14, 14), (1024, 512, 1, 1), (1, 1024, 14, 14))
+    assert cudnn.operand_gradient_bytes(conv, is_last=False) == 16 * 512 * 196 * 4  # measured: 6,422,784
 
 
 def test_channels_last_are_padded() -> None:
@@ -64,6 +73,8 @@ WEIGHTS = [
     (BFLOAT16, (64, 116, 8, 8), (52, 116, 1, 1), (64, 52, 8, 8), 1, False, 1_544_192),
     # Thirteen more parts of a small weight beside the copies.
     (BFLOAT16, (2, 64, 256, 170), (64, 64, 3, 3), (2, 64, 256, 170), 1, False, 24_273_575),
+    # A product of one image: the gradient in float32.
+    (BFLOAT16, (1, 448, 10, 10), (128, 448, 1, 1), (1, 128, 10, 10), 1, False, 229_376),
     # Groups of 16 and of 8 channels in one kernel, which copies operand, weight and the result's gradient.
     (BFLOAT16, (8, 384, 32, 32), (384, 16, 3, 3), (8, 384, 32, 32), 24, False, 12_693_520),
     (BFLOAT16, (1, 512, 36, 36), (512, 8, 3, 3), (1, 512, 36, 36), 64, False, 2_727_952),
