@@ -21,20 +21,33 @@ def test_a_log_has_the_utilisation_of_its_steps(monkeypatch: pytest.MonkeyPatch)
     library.TrainerCallback = type("TrainerCallback", (), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "transformers", ModuleType("transformers"))
     monkeypatch.setitem(sys.modules, "transformers.trainer_callback", library)
-    now = iter((10.0, 10.5, 11.5))  # when training starts, and at each log
-    monkeypatch.setattr(module, "perf_counter", lambda: next(now))
+    now = [10.0]
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
     report = analyze(SAMPLE, training=True)
     callback = graphflops.mfu_callback(report, "h200", devices=2)
     assert isinstance(callback, library.TrainerCallback)
-    state = SimpleNamespace()
+    state = SimpleNamespace(log_history=[{"loss": 1.0, "step": 5}])
+
+    def told(event: str, seconds: float, **given: object) -> None:
+        now[0] += seconds
+        getattr(callback, event)(None, state, None, **given)
+
+    told("on_train_begin", 7.0)  # reading data and compiling
     for _ in range(5):
-        callback.on_step_end(None, state, None)
+        told("on_step_end", 0.1)
     logs: dict[str, float] = {"loss": 1.0}
-    callback.on_log(None, state, None, logs=logs)
-    assert logs == {"loss": 1.0, "mfu": mfu(report, 0.1, "h200", devices=2)}
-    callback.on_step_end(None, state, None)
-    callback.on_log(None, state, None, logs=logs)
-    assert logs["mfu"] == mfu(report, 1.0, "h200", devices=2)
+    told("on_log", 0.0, logs=logs)
+    assert logs == {"loss": 1.0, "mfu": pytest.approx(mfu(report, 0.1, "h200", devices=2))}
+    assert state.log_history[-1] == {**logs, "step": 5}
+    told("on_step_end", 0.2)
+    evaluated = {"eval_loss": 2.0}
+    told("on_log", 3.0, logs=evaluated)
+    assert evaluated == {"eval_loss": 2.0}
+    told("on_evaluate", 1.0)
+    told("on_save", 2.0)
+    told("on_step_end", 0.4)
+    told("on_log", 0.0, logs=logs)
+    assert logs["mfu"] == pytest.approx(mfu(report, 0.3, "h200", devices=2))
 
 
 def test_it_needs_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
