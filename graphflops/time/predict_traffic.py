@@ -90,12 +90,18 @@ def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -
 def _floor(kernel: Kernel, rates: Mapping[str, float]) -> float:
     """Seconds of the shortest kernel; one of few elements computes few addresses."""
     share = 1.0
-    if isinstance(kernel.sizes, Strided) and kernel.sizes.has_casts and kernel.sizes.elements <= _ONE_WAVE:
+    is_float = "float" in kernel.dtype
+    if isinstance(kernel.sizes, Strided) and _is_first_wave(kernel.sizes) and is_float:
         turns = min(_IN_TURN, -(-kernel.sizes.elements // _THREADS))
         share = _FIRST_TURN + _FURTHER_TURN * (turns - 1)
     elif isinstance(kernel.sizes, Strided):
         share = min(1.0, _SHORTEST + (1 - _SHORTEST) * kernel.sizes.elements / _FEW_ELEMENTS)
     return rates["floor"] * share * 1e-6
+
+
+def _is_first_wave(sizes: Strided) -> bool:
+    """Whether few elements are converted, each thread loading its own one after the other."""
+    return sizes.has_casts and sizes.elements <= _ONE_WAVE
 
 
 def _elements(kernel: Kernel, width: float, rates: Mapping[str, float]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import log2, prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Rows, Strided
@@ -140,7 +140,10 @@ def _resampled(call: ConcreteCall) -> list[Kernel]:
     if out is None or out.rank < 3 or not work:
         return of_rows("pool")(call)
     images = out.shape[0] * out.shape[1]
-    sizes = Rows(out.numel // max(images, 1), images, is_inner=False)
+    x = call.operand("x")
+    larger = log2(max(out.numel / max(1 if x is None else x.numel, 1), 1))
+    loads = int(images * max(_UNSHARED - _SHARED * larger, 1.0))  # few threads read the same position
+    sizes = Rows(out.numel // max(images, 1), loads, is_inner=False)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
     return [Kernel("pool", out.dtype, 0, work, *moved, sizes, variant="interpolation")]
 
@@ -196,6 +199,10 @@ def _dropout(call: ConcreteCall) -> list[Kernel]:
     ]
 
 
+_UNSHARED, _SHARED = (
+    2.2,
+    0.18,
+)  # time of an image's loads, and how much less for each octave of positions that share them
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial

@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.time.kernel import Kernel, Windows
-from graphflops.time.lowering.moved import fill, reduction
+from graphflops.time.lowering.moved import copy, fill, reduction
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
@@ -25,7 +25,9 @@ def pooling(call: ConcreteCall) -> list[Kernel]:
     window = Windows(out.numel, _positions(call, x, out))
     indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
     moved = (x.full_bytes, out.full_bytes + indices)
-    return [Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_variant(call, x))]
+    is_scattered = not x.is_contiguous and not _is_last(x)
+    in_order = [copy(x)] if is_scattered else []
+    return [*in_order, Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_variant(call, x))]
 
 
 def pooling_backward(call: ConcreteCall) -> list[Kernel]:
@@ -54,5 +56,10 @@ def _positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
 
 
 def _variant(call: ConcreteCall, x: Tensor) -> str:
-    layout = "_last" if x.shape[1] > 1 and x.strides[1] == 1 and x.rank > 2 else ""
+    layout = "_last" if _is_last(x) else ""
     return f"{call.operator.name}{'_volume' if x.rank >= _VOLUME_RANK else layout}"
+
+
+def _is_last(x: Tensor) -> bool:
+    """Whether the channels are innermost."""
+    return x.rank > 2 and x.shape[1] > 1 and x.strides[1] == 1
