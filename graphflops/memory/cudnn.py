@@ -44,7 +44,8 @@ _SMALL_OPERAND, _SMALL_RESULT = 161_920, 41_216  # elements
 _MANY_POSITIONS, _NARROW, _NARROW_ODD, _NARROW_FEW = 424, 160, 200, 800
 _FEW_ENTRIES, _SOME_ENTRIES, _SOME_POSITIONS = 4, 8, 256
 _ENTRY_CHANNELS, _ENTRY_RANGE, _ENTRY_WEIGHT = 400, range(851, 1301), 900_000
-_SINGLE_POSITIONS = 144
+_SINGLE_POSITIONS, _SINGLE_RANGE, _SINGLE_WEIGHT = 144, range(851, 1541), 1_200_000
+_TINY_POSITIONS, _SPLIT_WEIGHT = 36, 800_000
 _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = 8, 32, 512
 _MANY_ROWS, _MANY_FLOAT_ROWS = 16_000, 2_000  # from which the gradient of a weight is summed up in parts
 _TILE = 128
@@ -217,13 +218,24 @@ def _product_weight_gradient(conv: Convolution) -> Dim:
     if conv.positions == 1:
         return 0
     if conv.batch == 1 and conv.positions <= _SINGLE_POSITIONS:
-        if conv.positions > _FEW_POSITIONS:
-            return conv.float_weight
-        is_read_in_order = conv.results > conv.channels or conv.channels * conv.results < _LARGE_WEIGHT
-        return 0 if is_read_in_order else _images(conv)
+        return _single_weight_gradient(conv)
+    if split_sums.is_split(conv) and conv.is_half and conv.channels * conv.results <= _SPLIT_WEIGHT:
+        return split_sums.weight_gradient_bytes(conv)
     if _is_summed_by_entry(conv):
         return conv.x.shape[0] * conv.float_weight
     return _images(conv) + (0 if conv.is_half else _parts(conv))
+
+
+def _single_weight_gradient(conv: Convolution) -> Dim:
+    """The same of one small image: in float32, in row-major order, or with copies."""
+    elements, is_few = conv.channels * conv.results, conv.positions <= _FEW_POSITIONS
+    is_tiny = conv.positions <= _TINY_POSITIONS and conv.channels <= _ENTRY_CHANNELS
+    if elements <= _SINGLE_WEIGHT and (is_tiny or (is_few and conv.channels in _SINGLE_RANGE)):
+        return conv.float_weight
+    if elements <= _SPLIT_WEIGHT and not is_few:
+        return conv.float_weight
+    is_read_in_order = is_few and (conv.results > conv.channels or elements < _LARGE_WEIGHT)
+    return 0 if is_read_in_order else _images(conv)
 
 
 def _is_summed_by_entry(conv: Convolution) -> bool:

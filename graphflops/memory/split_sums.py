@@ -27,6 +27,7 @@ _FEWEST, _GRADIENT_LEAST, _MOST, _MORE = (
     24,
     16,
 )  # parts of many results; channels; parts of deep gradients
+_SHARED_CHANNELS, _WEIGHT_PARTS = range(112, 385), 4  # of a weight whose gradient has several parts
 _FLOAT_BYTES = 4
 
 
@@ -58,7 +59,7 @@ def operand_gradient_bytes(conv: Convolution) -> Dim:
     """The parts of the gradient of the operand, which sums over the results' channels."""
     summed, results, half_parts = conv.results, conv.channels, -(-conv.results // _PART)
     if conv.positions >= _MORE_POSITIONS:
-        parts = 0 if summed < _GRADIENT_LEAST else half_parts * (2 if results <= _MIDDLE else 1)
+        parts = 0 if summed < _GRADIENT_LEAST else half_parts * (2 if results < _WIDE else 1)
     elif summed >= _DEEPEST:
         parts = 2 * (_MOST if conv.positions < _FEW_POSITIONS else _MORE)
     elif summed < _LEAST or conv.positions >= _FEW_POSITIONS:
@@ -66,6 +67,12 @@ def operand_gradient_bytes(conv: Convolution) -> Dim:
     else:
         parts = _FEWEST - 1
     return _elements(conv.x.nbytes, conv) * parts * _FLOAT_BYTES // 2
+
+
+def weight_gradient_bytes(conv: Convolution) -> Dim:
+    """The parts of the gradient of the weight, which sums over positions."""
+    is_shared = conv.positions > _MORE_POSITIONS and conv.channels in _SHARED_CHANNELS
+    return conv.float_weight * (_WEIGHT_PARTS if is_shared and conv.results >= _PART else 1)
 
 
 def _elements(nbytes: Dim, conv: Convolution) -> Dim:

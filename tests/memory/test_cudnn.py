@@ -73,7 +73,8 @@ WEIGHTS = [
     (BFLOAT16, (64, 116, 8, 8), (52, 116, 1, 1), (64, 52, 8, 8), 1, False, 1_544_192),
     # Thirteen more parts of a small weight beside the copies.
     (BFLOAT16, (2, 64, 256, 170), (64, 64, 3, 3), (2, 64, 256, 170), 1, False, 24_273_575),
-    # A product of one image: the gradient in float32.
+    # Products of one image: four parts of the gradient in float32, and one.
+    (BFLOAT16, (1, 232, 14, 14), (232, 232, 1, 1), (1, 232, 14, 14), 1, False, 861_440),
     (BFLOAT16, (1, 448, 10, 10), (128, 448, 1, 1), (1, 128, 10, 10), 1, False, 229_376),
     # Groups of 16 and of 8 channels in one kernel, which copies operand, weight and the result's gradient.
     (BFLOAT16, (8, 384, 32, 32), (384, 16, 3, 3), (8, 384, 32, 32), 24, False, 12_693_520),
