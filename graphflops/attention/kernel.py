@@ -8,7 +8,6 @@ A condition on a size that is not known counts as met.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -53,8 +52,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """The operands of one attention; wants_gradient: whether a training step runs it backwards."""
 
     query: Operand

@@ -7,9 +7,8 @@ The sizes are those measured on an H200 with PyTorch 2.11.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
@@ -29,8 +28,7 @@ _MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT = 8, 16
 _ROWS_OF_BLOCK = 128
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionMemory:
+class AttentionMemory(NamedTuple):
     """Bytes that one attention needs. choice: the kernel that runs it. out_bytes: of its result."""
 
     problem: Problem

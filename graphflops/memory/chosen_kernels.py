@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def with_kernels(program: PricedProgram, runs: Runs) -> PricedProgram:
     """The program whose attentions say which kernel runs them; a diagnostic says what unfused ones cost."""
     execution = OnGpu(program.main, program.training is not None, runs)
-    chosen = {call.node.name: found for call in execution.calls if (found := execution.attention(call))}
+    first = {use.calls[0] for use in program.attentions}
+    calls = [call for call in execution.calls if call.node.name in first]
+    chosen = {call.node.name: found for call in calls if (found := execution.attention(call))}
     unfused: dict[str, list[AttentionMemory]] = {}
     uses = []
     for use in program.attentions:

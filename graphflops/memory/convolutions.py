@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Dim, prod
@@ -41,8 +40,7 @@ class Copies(NamedTuple):
     out: Dim
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(NamedTuple):
     """Types and options of a convolution in half or single precision.
 
     wants_x, wants_weight, wants_bias: which gradients are computed.

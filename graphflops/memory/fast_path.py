@@ -6,9 +6,9 @@ call one operator each. An export records the calls of the ordinary path. Sizes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_max, prod, total
@@ -100,8 +100,7 @@ def projections(call: PricedCall, values: Mapping[str, Value]) -> Sequence[Dim]:
     return made if at_least(call.estimate.workspace, total(made)) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Module:
+class _Module(NamedTuple):
     """The calls of one module."""
 
     kind: str

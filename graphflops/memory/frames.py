@@ -35,8 +35,8 @@ from graphflops.memory.statements import (
     first_argument,
     further_arguments,
     has_dtype,
+    is_module_of,
     is_next_turn,
-    is_same_variable,
     is_spelled,
     is_weights,
     joins,
@@ -193,7 +193,7 @@ class _References:
         if collects_results(frame.line.text):
             frame.variables[f"#{last}"] = assigned[0]
         for name, values in zip(names, assigned, strict=True):
-            for old in [key for key in frame.variables if is_same_variable(key, name)]:
+            for old in [key for key in frame.variables if key == name or is_module_of(key, name)]:
                 self.hold(frame.variables.pop(old), last)
             frame.variables[name] = values
         for name, other in frame.parts[frame.part].rest if frame.parts else ():

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from graphflops.attention.kernel import attention_kernel
 from graphflops.graph import Ref
 from graphflops.memory.attention_operands import attention_problem, is_chosen
-from graphflops.memory.einsum import Einsum, einsum_memory
 from graphflops.memory.forms import Forms, Laid
 from graphflops.memory.strides import Strides, is_contiguous, order_of, regrouped, row_major, size_hint
 from graphflops.tensor import TensorType
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
+    from graphflops.memory.einsum import Einsum
     from graphflops.passes.program import PricedCall
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
@@ -152,6 +152,8 @@ class Layouts:
 
     def einsum(self, call: PricedCall) -> Einsum:
         """What a call of einsum makes on its way, and how its result lies."""
+        from graphflops.memory.einsum import einsum_memory  # few programs have one
+
         arguments, names = call.node.arguments(), call.tensors(self.values)
         path = arguments.get("path")
         return einsum_memory(

@@ -8,8 +8,7 @@ an H200 with PyTorch 2.11.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.tensor import TensorType
@@ -27,8 +26,7 @@ _SEQUENCE_AXES = 3  # of padded sequences
 _HALF = 16  # bits
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrent:
+class Recurrent(NamedTuple):
     """Sizes of a stack of recurrent layers: bytes of the reserve and of the workspace.
 
     backward: what the gradients need beside them. cuDNN computes that of the operand whether or not it is wanted, from a

@@ -116,7 +116,7 @@ def _run(
     spared: _Spared,
 ) -> list[int]:
     """One run; returns the bytes reserved at each moment."""
-    blocks: dict[int, Block] = {}
+    blocks: list[Block | None] = [None] * len(sizes)
     reserved: list[int] = []
     for kept, taken, freed in order:
         for entry in kept if is_first else ():
@@ -130,6 +130,6 @@ def _run(
                 spared.missed.add(entry)
         reserved.append(allocator.reserved)
         for entry in freed:
-            if entry in blocks:
-                allocator.free(blocks.pop(entry))
+            if (block := blocks[entry]) is not None:
+                allocator.free(block)
     return reserved

@@ -161,9 +161,9 @@ def takes_first(text: str) -> bool:
     return _FIELD.search(text) is not None
 
 
-def is_same_variable(key: str, name: str) -> bool:
-    """Whether `key` stands for the variable `name`: it is its name, or the module whose result the variable is named for."""
-    return key == name or (key.startswith("self.") and name.startswith(key[len("self.") :]))
+def is_module_of(key: str, name: str) -> bool:
+    """Whether `key` is the module whose result the variable `name` is named for."""
+    return key.startswith("self.") and name.startswith(key[len("self.") :])
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops.memory.ledger import ENTRIES
+from graphflops.memory.ledger import ENTRIES, peak_moment
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
@@ -215,6 +215,7 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
 
 
 def _largest(found: Fits, numbers: Numbers) -> TextTable:
-    peak = f"at the peak: {peak_line(found.report, found.entry)}"
-    held = [Entry([*line]) for line in largest(found.report, found.entry, numbers)]
+    moment = peak_moment(found.entry.timeline, found.report.values)
+    peak = f"at the peak: {peak_line(found.report, found.entry, moment)}"
+    held = [Entry([*line]) for line in largest(found.report, found.entry, moment, numbers)]
     return TextTable((peak, "", "", "bytes"), held, names=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
+from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive
 from graphflops.render.text import safe
 from graphflops.render.training import optimizer
 
@@ -82,11 +82,10 @@ def label(name: str) -> str:
     return "total on the device" if name == "device_total" else name.replace("_", " ")
 
 
-def peak_line(report: Report, entry: PhaseMemory) -> str:
-    """Where a phase has its peak."""
+def peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
+    """Where a phase has its peak, which is at this moment."""
     from graphflops.render.summary import located
 
-    moment = peak_moment(entry.timeline, report.values)
     if entry.timeline.rows[moment] == OPTIMIZER:
         return "the optimizer's step" if entry.phase == "training" else "the whole program"
     turn = entry.timeline.gradients_from
@@ -94,9 +93,10 @@ def peak_line(report: Report, entry: PhaseMemory) -> str:
     return f"{gradient}{safe(entry.peak_node, 60)} in {located(report, entry.peak_node)}"
 
 
-def largest(report: Report, entry: PhaseMemory, numbers: Numbers) -> Iterator[tuple[str, str, str, str]]:
-    """The largest of what is alive at the peak: name, what it is, where it is made, and its bytes."""
-    moment = peak_moment(entry.timeline, report.values)
+def largest(
+    report: Report, entry: PhaseMemory, moment: int, numbers: Numbers
+) -> Iterator[tuple[str, str, str, str]]:
+    """The largest of what is alive at a moment: name, what it is, where it is made, and its bytes."""
     alive = [held for held in entry.timeline.held if is_alive(held, moment)]
     alive.sort(key=lambda held: -(numbers.value(held.bytes) or 0))
     makers = {output.name: row for row in report.rows for output in row.outputs}

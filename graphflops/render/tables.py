@@ -120,13 +120,15 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
 
 def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
     """What each phase needs on a device, and the largest of what is alive at the peak of the last one."""
+    from graphflops.memory.ledger import peak_moment
     from graphflops.render import memory
 
     phases = report.memory_use
     lines = [Entry([*line]) for line in memory.parts(report, numbers)]
     yield TextTable(("device memory", *(entry.phase for entry in phases)), lines)
-    peak = f"at the peak of {phases[-1].phase}: {memory.peak_line(report, phases[-1])}"
-    held = [Entry([*line]) for line in memory.largest(report, phases[-1], numbers)]
+    moment = peak_moment(phases[-1].timeline, report.values)
+    peak = f"at the peak of {phases[-1].phase}: {memory.peak_line(report, phases[-1], moment)}"
+    held = [Entry([*line]) for line in memory.largest(report, phases[-1], moment, numbers)]
     yield TextTable(("held", "what", "where", "bytes"), held, 3, peak)
 
 

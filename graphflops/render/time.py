@@ -185,7 +185,9 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
         }
         return lambda row: _folded(uses[row.node]) if row.node in uses else None
     depth = _depth(report)
-    return lambda row: ".".join(_folded(row.module).split(".")[:depth])
+    modules = {row.module for row in report.rows}
+    shown = {module: ".".join(_folded(module).split(".")[:depth]) for module in modules}
+    return lambda row: shown[row.module]
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import evaluate
 from graphflops.graph import Ref
@@ -205,8 +205,7 @@ class ConcreteCall:
         return tuple(numbers * axes) if len(numbers) == 1 else tuple(numbers[:axes])
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Work and traffic of a call as numbers."""
 
     matrix_flops: int = 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphflops.tensor import DTYPES
 from graphflops.time import (
@@ -40,8 +39,7 @@ _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
 
 
-@dataclass(frozen=True, slots=True)
-class Time:
+class Time(NamedTuple):
     """Seconds of one kernel, without launch. low, high: 90 % interval. bound: what limits the kernel."""
 
     seconds: float
