@@ -48,7 +48,7 @@ COMPILED = ("resnet18_b1", "gpt2", "vit_b_16", "mobilenet_v2", "llama", "bert")
 WAYS = ("eager", "eager here", "graph", "step", "step here", "compiled")
 PROCESSES = 3  # one measures, the others export and analyze
 GROUP = 8  # models that are on the GPU together
-ROUNDS, RUNS = 8, 2  # of each round: runs of a model in each way
+ROUNDS, RUNS = 10, 3  # of each round: runs of a model in each way
 MORE_RUNS = 15  # where no rounds are measured
 LAST = 90  # seconds that groups which have begun may take after the limit
 
@@ -81,15 +81,15 @@ class Row(NamedTuple):
 
 
 def times_of(run: Callable[[], object], runs: int) -> list[float]:
-    """Seconds of synchronised runs, after one that brings code and data back to the caches."""
+    """Seconds of synchronised runs."""
     times: list[float] = []
-    for _ in range(runs + 1):
+    for _ in range(runs):
         torch.cuda.synchronize()
         start = perf_counter()
         run()
         torch.cuda.synchronize()
         times.append(perf_counter() - start)
-    return times[1:]
+    return times
 
 
 class Subject:
@@ -186,7 +186,7 @@ class Group:
         gc.freeze()  # looking through several models for garbage takes longer than through one
         rounds = []
         for _ in range(ROUNDS):
-            rounds.append(host_benchmarks("cuda", rounds=2))
+            rounds.append(host_benchmarks("cuda", rounds=1))
             self._each(lambda name: self.subjects[name].measure_round())
         self._each(lambda name: self.subjects[name].measure_rest(compiled=self.compiled))
         self.host = {name: min(each[name] for each in rounds) for name in rounds[0]}

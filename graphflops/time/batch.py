@@ -6,20 +6,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.call_time import CallTime
+from graphflops.time.kernel import Recurrence
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from graphflops.call_time import TimeBound
     from graphflops.devices import Host
     from graphflops.time.kernel import Kernel
     from graphflops.time.predict import Time
+
+_PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The kernels of one call.
 
-    kernel_seconds: of each. seconds: of all. low, high: ends of their interval, as factors. bound: of the longest.
-    families: their names. work: bytes under "", FLOPs by element type.
+    kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
+    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type.
     """
 
     kernels: tuple[Kernel, ...]
@@ -34,8 +39,8 @@ class Batch:
     @staticmethod
     def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
         """The batch of these kernels. times: of each."""
-        kernel_seconds = tuple([time.seconds for time in times])
-        seconds = sum(kernel_seconds)
+        kernel_seconds = tuple(_launched(kernels, times))
+        seconds = sum([time.seconds for time in times])
         longest = max(times, key=lambda time: time.seconds, default=None)
         work: dict[str, int] = {}
         for kernel in kernels:
@@ -62,3 +67,10 @@ class Batch:
         if is_launch or not self.seconds:
             return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
         return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
+
+
+def _launched(kernels: Sequence[Kernel], times: Sequence[Time]) -> Iterator[float]:
+    """Seconds of what the CPU launches one after the other."""
+    for kernel, time in zip(kernels, times, strict=True):
+        parts = _PARTS if isinstance(kernel.sizes, Recurrence) else 1
+        yield from [time.seconds / parts] * parts

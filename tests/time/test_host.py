@@ -155,3 +155,11 @@ def test_an_interval_has_the_times_beside_a_fast_and_a_slow_cpu():
     nearly, _ = _Timer(known, "eager").phase([Launches(0, (kernel,), long / 1.01)] * 10)
     assert nearly.bound == "memory"
     assert nearly.high / nearly.seconds > 1.5  # a slower CPU would make it wait
+
+
+def test_the_gpu_runs_steps_of_a_recurrent_layer_while_the_cpu_launches_the_next():
+    sizes = Recurrence(steps=512, batch=16, inputs=1024, hidden=1024, gates=4)
+    kernel = Kernel("recurrence", "bfloat16", 2**30, 0, 2**20, 2**20, sizes)
+    gpu = predict(kernel, device("h200")).seconds
+    took, _ = _Timer(device("h200"), "eager").phase([Launches(0, (kernel,), 2 * gpu)])
+    assert took.seconds == pytest.approx(2 * gpu + gpu / 8)  # the last steps end behind the CPU
