@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.graph import Node
-    from graphflops.passes.program import PricedCall
+    from graphflops.passes.program import Backward, PricedCall
 
 _IN_PLACE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
 
@@ -47,10 +47,11 @@ def _found(calls: Sequence[PricedCall]) -> dict[str, tuple[str, str, PricedCall]
         if wait is None or wait.node.operator.name != "wait_tensor":
             continue
         start = maker.get(wait.uses[0])
-        if start is None or not start.node.operator.is_exchange or start.node.operator.mutates:
+        if start is None or start.node.operator.kind != "collective" or start.node.operator.mutates:
             continue
         is_read_once = readers[call.uses[1]] == readers[wait.uses[0]] == 1
-        is_own = start.node.operator.name not in _IN_PLACE or start.uses[0] == call.uses[0]
+        is_over_operand = start.node.operator.name in _IN_PLACE
+        is_own = start.uses[:1] == call.uses[:1] if is_over_operand else call.uses[0] not in start.uses
         if is_read_once and is_own and not _is_spelled(call.node):
             found[start.node.name] = wait.node.name, call.node.name, call
     return found
@@ -67,5 +68,17 @@ def _written_in_place(call: PricedCall, copy: PricedCall) -> PricedCall:
     word = _IN_PLACE.get(call.node.operator.name)
     op = call.node.op if word is None else f"_c10d_functional.{word}.default"
     node = replace(call.node, op=op, outputs=copy.node.outputs)
-    uses = (copy.uses[0], *[name for name in call.uses if name != copy.uses[0]])
-    return replace(call, node=node, uses=uses, estimate=replace(call.estimate, alias=True), form=None)
+    if word is None:  # the tensor that it writes is its first operand
+        call = replace(call, uses=(copy.uses[0], *call.uses), gradient=_shifted(call.gradient))
+    return replace(call, node=node, estimate=replace(call.estimate, alias=True), form=None)
+
+
+def _shifted(gradient: Backward | None) -> Backward | None:
+    """The gradient of a call with one operand more before the others."""
+    if gradient is None:
+        return None
+    return replace(
+        gradient,
+        gradients=tuple((place + 1, is_fresh) for place, is_fresh in gradient.gradients),
+        operands=frozenset(place + 1 for place in gradient.operands),
+    )

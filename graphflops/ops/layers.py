@@ -257,8 +257,8 @@ LAYERS: tuple[Row, ...] = (
         " _dtensor.shard_dim_alltoall(x,gather_axis,shard_axis,group_name)",
     ),
     Row("broadcast", "collective", "x src group_name", other="_c10d_functional.broadcast"),
-    Row("send", "collective", "x dst tag group_name", other="_c10d_functional.isend"),
-    Row("receive", "collective", "x src tag group_name", other="_c10d_functional.irecv"),
+    Row("send", "collective", "x dst tag group_name", other="_c10d_functional.isend c10d.send(x,group_name,dst,tag)"),
+    Row("receive", "collective", "x src tag group_name", other="_c10d_functional.irecv c10d.recv(x,group_name,src,tag)"),
     Row(
         "send_and_receive", "collective", "operators peers tags x group_name",
         other="_c10d_functional.batch_p2p_ops",

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from graphflops.graph import Node
+    from graphflops.ops import Op
     from graphflops.passes.price import FindFact
 
     Types = Mapping[str, object]
 
 FEWEST = 2  # devices of a group of unknown size
 _PREFIX = "group_"
+_ONE_TO_ONE = frozenset(
+    {"broadcast", "send", "receive", "send_and_receive"}
+)  # each device sends to one at most
 _SPLITS = ("input_split_sizes", "output_split_sizes")
 
 
@@ -45,7 +49,7 @@ def with_groups(graph: Graph) -> Graph:
 def facts_of(graph: Graph) -> FindFact:
     """What the rules of some collectives must know beyond their operands: the number of devices of the group."""
     devices = _Devices(graph)
-    return lambda op: devices if op.is_exchange and "group_size" not in op.parameters else None
+    return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
 
 
 class _Devices:
@@ -70,6 +74,11 @@ def group_sizes(graph: Graph) -> Mapping[str, Dim]:
         if told is not None or name not in found:
             found[name] = symbol(symbol_of(name)) if told is None else told
     return found
+
+
+def _has_size(op: Op) -> bool:
+    """Whether it matters to a call how many devices are in its group."""
+    return op.is_exchange and op.name not in _ONE_TO_ONE
 
 
 def symbol_of(name: str) -> str:
@@ -113,7 +122,7 @@ def _by_shapes(node: Node, types: Types) -> int | None:
 def _exchanges(graph: Graph) -> Iterator[tuple[Node, Types]]:
     """The collectives of a graph and of those nested in it, but for waits, with the types of the values around them."""
     for node in graph.nodes:
-        if node.operator.is_exchange:
+        if _has_size(node.operator):
             yield node, graph.types
         for argument in (*node.args, *(value for _, value in node.kwargs)):
             if isinstance(argument, Graph):

@@ -126,19 +126,19 @@ def shard_dim_alltoall(
 
 
 @rule(f"{FUNCTIONAL}.broadcast")
-def broadcast(x: TensorType, src: int, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+def broadcast(x: TensorType, src: int, group_name: Group) -> Estimate:
     """A copy of one device's tensor, passed on from device to device."""
     return Estimate((x.like(),), link_bytes=whole_bytes((x,)), reads=(x,))
 
 
 @rule(f"{FUNCTIONAL}.isend")
-def isend(x: TensorType, dst: int, tag: int, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+def isend(x: TensorType, dst: int, tag: int, group_name: Group) -> Estimate:
     """Sends a tensor to one device; the result has no elements."""
     return Estimate((x.like((0,)),), link_bytes=whole_bytes((x,)), reads=(x,))
 
 
 @rule(f"{FUNCTIONAL}.irecv")
-def irecv(x: TensorType, src: int, tag: int, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+def irecv(x: TensorType, src: int, tag: int, group_name: Group) -> Estimate:
     """Writes what one device sends over a tensor; that device counts the bytes on the link."""
     return Estimate((x,), alias=True)
 
@@ -150,8 +150,6 @@ def batch_p2p(
     tag_list: tuple[int, ...],
     tensors: Tensors,
     group_name: Group,
-    *,
-    devices: Dim = PAIR,
 ) -> Estimate:
     """Sends some of the tensors, whose results have no elements, and receives the others."""
     require(len(op_list) == len(tensors), f"{len(op_list)} operations on {len(tensors)} tensors")
@@ -159,6 +157,30 @@ def batch_p2p(
     received = tuple(x for op, x in zip(op_list, tensors, strict=True) if op == "irecv")
     out = tuple(x if op == "irecv" else x.like((0,)) for op, x in zip(op_list, tensors, strict=True))
     return Estimate(out, link_bytes=whole_bytes(sent), reads=sent, writes=received)
+
+
+@rule("c10d.send")
+def send(tensors: Tensors, process_group: Group, dst: int, tag: int) -> Estimate:
+    """Sends a tensor to one device, and waits until it has arrived."""
+    return Estimate((None,), link_bytes=whole_bytes(tensors), reads=tensors, writes=())
+
+
+@rule("c10d.recv_")
+def receive(tensors: Tensors, process_group: Group, src: int, tag: int) -> Estimate:
+    """Writes what one device sends over a tensor, as irecv."""
+    return Estimate((None,), writes=tensors)
+
+
+@rule("c10d.barrier")
+def barrier(
+    tensor: TensorType,
+    process_group: Group,
+    device_ids: object = (),
+    async_op: bool = True,
+    timeout: int = -1,
+) -> Estimate:
+    """Waits for all devices."""
+    return free(None)
 
 
 @rule(f"{FUNCTIONAL}.wait_tensor", f"{FUNCTIONAL}._wrap_tensor_autograd")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from graphflops.analysis import analyze
+from graphflops.graph import Graph, Input, Node, Opaque, Output, Ref
+from tests.support import t
 
 MB = 2**20
 
@@ -47,3 +50,30 @@ def _gathered(distributed: Any, x: Any) -> Any:
 def test_only_the_exported_graph_makes_a_copy(run: Any, eager: int, graph: int) -> None:
     assert _peak(run, "eager") == eager * MB
     assert _peak(run, "graph") == graph * MB
+
+
+_ODD = [
+    ("_c10d_functional.all_reduce.default", (Ref("x"), "sum", Opaque("group"))),
+    ("_c10d_functional.all_reduce_coalesced.default", ((), "sum", "0")),
+    ("_c10d_functional.all_gather_into_tensor.default", (Ref("x"), 0, "0")),
+    ("_c10d_functional.reduce_scatter_tensor.default", (Ref("x"), "sum", -1, "0")),
+    ("_c10d_functional.all_to_all_single.default", (Ref("x"), (-5,), (2**70,), "0")),
+    ("_dtensor.shard_dim_alltoall.default", (Ref("x"), 7, -9, "0")),
+    ("symm_mem.fused_all_gather_matmul.default", (Ref("x"), (Ref("x"),), 0, "0")),
+    ("symm_mem.fused_matmul_reduce_scatter.default", (Ref("x"), Ref("x"), "sum", -7, None)),
+]
+
+
+@pytest.mark.parametrize(("op", "args"), _ODD)
+@pytest.mark.parametrize("execution", ["eager", "graph", "compiled"])
+def test_collectives_that_cannot_run_are_analyzed(op: str, args: Any, execution: Any) -> None:
+    for x, out in itertools.product((t(8, 4), t(), t(0, 3), t(2**40, 2**40)), (t(8, 4), t(16, 4))):
+        nodes = (
+            Node("call", op, args, outputs=("y",)),
+            Node("wait", "_c10d_functional.wait_tensor.default", (Ref("y"),), outputs=("z",)),
+            Node("copy", "aten.copy_.default", (Ref("x"), Ref("z")), outputs=("c",)),
+        )
+        types = {"x": x, "y": out, "z": out, "c": x}
+        graph = Graph(nodes, types, (Input("x", "parameter"),), (Output(Ref("c")),))
+        report = analyze(graph, device="h200", execution=execution, training=True)
+        assert report.totals.time is not None

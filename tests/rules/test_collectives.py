@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.analysis import analyze
-from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.graph import Graph, Input, Node, Opaque, Output, Ref
 from graphflops.passes.groups import group_sizes
 from graphflops.training import Training
 from tests.support import price, t
@@ -48,10 +48,12 @@ def test_exchanges(op: str, arguments: Any, out: Any, flops: int, read: int) -> 
         ("_c10d_functional.all_gather_into_tensor.default", (X, 8, "0"), None, 7 * 128),
         ("_c10d_functional.reduce_scatter_tensor.default", (X, "sum", 8, "0"), None, 7 * 128 // 8),
         ("_c10d_functional.all_to_all_single.default", (X, (2,) * 4, (2,) * 4, "0"), 4, 3 * 128 // 4),
-        ("_c10d_functional.broadcast.default", (X, 0, "0"), 4, 128),
-        ("_c10d_functional.isend.default", (X, 1, 0, "0"), 2, 128),
-        ("_c10d_functional.irecv.default", (X, 1, 0, "0"), 2, 0),
-        ("_c10d_functional.batch_p2p_ops", (("isend", "irecv"), (1, 1), (0, 0), (Y, X), "0"), 2, 64),
+        ("_c10d_functional.broadcast.default", (X, 0, "0"), None, 128),
+        ("_c10d_functional.isend.default", (X, 1, 0, "0"), None, 128),
+        ("_c10d_functional.irecv.default", (X, 1, 0, "0"), None, 0),
+        ("c10d.send.default", ((X,), Opaque("ProcessGroup"), 1, 0), None, 128),
+        ("c10d.recv_.default", ((X,), Opaque("ProcessGroup"), 1, 0), None, 0),
+        ("_c10d_functional.batch_p2p_ops", (("isend", "irecv"), (1, 1), (0, 0), (Y, X), "0"), None, 64),
         ("_dtensor.shard_dim_alltoall.default", (X, 0, 1, "0"), 4, 3 * 128 // 4),
         ("symm_mem.one_shot_all_reduce.default", (X, "sum", "0"), 4, 3 * 128),
         ("symm_mem.one_shot_all_reduce_copy.default", (X, X, "sum", "0"), 4, 3 * 128),
