@@ -256,12 +256,18 @@ LAYERS: tuple[Row, ...] = (
         other="_c10d_functional.all_to_all_single _c10d_functional_autograd.all_to_all_single"
         " _dtensor.shard_dim_alltoall(x,gather_axis,shard_axis,group_name)",
     ),
-    Row("broadcast", "collective", "x src group_name", other="_c10d_functional.broadcast"),
-    Row("send", "collective", "x dst tag group_name", other="_c10d_functional.isend c10d.send(x,group_name,dst,tag)"),
-    Row("receive", "collective", "x src tag group_name", other="_c10d_functional.irecv c10d.recv(x,group_name,src,tag)"),
+    Row("broadcast", "collective", "x src group_name", other="_c10d_functional.broadcast", facts=("to_one",)),
+    Row(
+        "send", "collective", "x dst tag group_name", other="_c10d_functional.isend c10d.send(x,group_name,dst,tag)",
+        facts=("to_one",),
+    ),
+    Row(
+        "receive", "collective", "x src tag group_name", other="_c10d_functional.irecv c10d.recv(x,group_name,src,tag)",
+        facts=("to_one",),
+    ),
     Row(
         "send_and_receive", "collective", "operators peers tags x group_name",
-        other="_c10d_functional.batch_p2p_ops",
+        other="_c10d_functional.batch_p2p_ops", facts=("to_one",),
     ),
     Row(
         "wait_tensor", "collective", "x",

@@ -56,6 +56,7 @@ Fact = Literal[
     "is_read_by_cpu",  # its result is a number, or has as many elements as only the data tells
     "keeps_values",  # the result equals the operand whenever their types are equal
     "selects",  # each element of the result is an element of one of its operands
+    "to_one",  # a collective in which each device sends to one other at most
     "unpacks",  # the result takes several times the memory of the operands
 ]
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 FEWEST = 2  # devices of a group of unknown size
 _PREFIX = "group_"
-_ONE_TO_ONE = frozenset(
-    {"broadcast", "send", "receive", "send_and_receive"}
-)  # each device sends to one at most
 _SPLITS = ("input_split_sizes", "output_split_sizes")
 
 
@@ -78,7 +75,7 @@ def group_sizes(graph: Graph) -> Mapping[str, Dim]:
 
 def _has_size(op: Op) -> bool:
     """Whether it matters to a call how many devices are in its group."""
-    return op.is_exchange and op.name not in _ONE_TO_ONE
+    return op.is_exchange and "to_one" not in op.facts
 
 
 def symbol_of(name: str) -> str:

@@ -165,7 +165,7 @@ def send(tensors: Tensors, process_group: Group, dst: int, tag: int) -> Estimate
     return Estimate((None,), link_bytes=whole_bytes(tensors), reads=tensors, writes=())
 
 
-@rule("c10d.recv_")
+@rule("c10d.recv", "c10d.recv_")
 def receive(tensors: Tensors, process_group: Group, src: int, tag: int) -> Estimate:
     """Writes what one device sends over a tensor, as irecv."""
     return Estimate((None,), writes=tensors)

@@ -42,18 +42,10 @@ def one_shot_copy(
     )
 
 
-@rule("symm_mem.two_shot_all_reduce_", "symm_mem.multimem_all_reduce_")
+@rule("symm_mem.two_shot_all_reduce", "symm_mem.multimem_all_reduce")
 def two_shot(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
     """Each device adds up its part and sends it to all others."""
-    found = all_reduce(x, reduce_op, group_name, devices=devices)
-    return Estimate(
-        (x,),
-        vector_flops=found.vector_flops,
-        link_bytes=found.link_bytes,
-        reads=(x,),
-        writes=(x,),
-        alias=True,
-    )
+    return all_reduce(x, reduce_op, group_name, devices=devices)
 
 
 @rule("symm_mem._low_contention_all_gather")

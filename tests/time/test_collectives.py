@@ -25,7 +25,7 @@ def sent(name: str, nbytes: int) -> int:
         "all_gather": lambda: price("_c10d_functional.all_gather_into_tensor", x, 2, "0"),
         "reduce_scatter": lambda: price("_c10d_functional.reduce_scatter_tensor", x, "sum", 2, "0"),
         "all_to_all": lambda: price("_c10d_functional.all_to_all_single", x, (), (), "0", **two),
-        "broadcast": lambda: price("_c10d_functional.broadcast", x, 0, "0", **two),
+        "broadcast": lambda: price("_c10d_functional.broadcast", x, 0, "0"),
     }[name]()
     assert isinstance(estimate.link_bytes, int)
     return estimate.link_bytes
