@@ -124,6 +124,8 @@ class BackwardLowering(GradientLowering):
         call = lowered.call
         is_pooled = call.node.operator.kind == "pooling"
         read = [] if is_pooled else [*self.read(lowered), *lowered.beside.values()]
+        if call.node.operator.kind == "loss":  # the softmax in a cross-entropy is computed again
+            read = [*dict.fromkeys((lowered.operands[0], *read))]
         if call.node.operator.kind == "pooling" and not self.is_global(lowered):
             self.pooling(lowered, incoming, fresh)
             return
@@ -221,7 +223,9 @@ class BackwardLowering(GradientLowering):
         own = tuple(tensor for place, tensor in fresh.items() if place < 2)
         workspace = self.workspace(lowered)
         if not (self.forward.channels_last and is_of_images(call, self.values)):
-            workspace = dim_max(workspace, kernels.backward_bytes(call, self.forward.execution.layouts, True))
+            workspace = dim_max(
+                workspace, kernels.backward_bytes(call, self.forward.execution.layouts, False)
+            )
         if own:
             self.add(
                 lowered, "extern", own, (*incoming[:1], *operands[:2]), workspace=workspace, allocates=True

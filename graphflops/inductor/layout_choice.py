@@ -35,7 +35,8 @@ def prefers_channels_last(
     if ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:
-        return not {"grouped", "narrowing"} & {*kinds} and any(kind != "small" for kind in kinds)
+        is_slow = "grouped" in kinds or any(_is_narrowing(call, values) for call in found)
+        return not is_slow and any(kind != "small" for kind in kinds)
     work = [call.estimate.matrix_flops for call in found]
     times = {"grouped": _GROUPED, "small": _SMALL, "narrowing": _NARROWING, "default": _DEFAULT}
     numbers = [flops if isinstance(flops, int) else 0 for flops in work]
@@ -78,9 +79,17 @@ def _class(call: PricedCall, values: Mapping[str, Value]) -> str:
     results, channels = weight.shape[:2]
     if isinstance(groups, int) and groups > 1 and channels != 1:
         return "grouped"
-    if isinstance(results, int) and isinstance(channels, int):
-        if results <= _SMALL_CHANNELS and channels <= _SMALL_CHANNELS:
-            return "small"
-        if results * 2 <= channels and weight.shape[2] != 1:
-            return "narrowing"
-    return "default"
+    if all(isinstance(size, int) and size <= _SMALL_CHANNELS for size in (results, channels)):
+        return "small"
+    return "narrowing" if _is_narrowing(call, values) else "default"
+
+
+def _is_narrowing(call: PricedCall, values: Mapping[str, Value]) -> bool:
+    """Whether a convolution of several positions has at most half as many results as channels."""
+    found = image_and_weight(call, values)
+    if found is None:
+        return False
+    results, channels, positions = found[1].shape[:3]
+    return (
+        isinstance(results, int) and isinstance(channels, int) and results * 2 <= channels and positions != 1
+    )

@@ -174,3 +174,23 @@ def test_a_step_has_a_time():
     report = graphflops.analyze(program, training=True, execution="compiled", device="h200")
     assert report.step_time is not None
     assert 0 < report.step_time.low < report.step_time.seconds < report.step_time.high
+
+
+def test_the_gradient_of_a_cross_entropy_reads_the_scores():
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(64, 1000, bias=False)
+
+        def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.head(x), target)
+
+    x, target = torch.empty(128, 64), torch.zeros(128, dtype=torch.int64)
+    backward = launcher(Classifier(), x, target, training=True).backward()
+    gradient = next(kernel for launch in backward for kernel in launch.kernels if kernel.variant == "fused")
+    scores = 128 * 1000 * 4
+    statistics = 128 * 2 * 4  # the maximum and the sum of each row
+    assert (
+        gradient.read_bytes == scores + statistics + 128 * 8 + 4
+    )  # the classes, and the loss's own gradient
+    assert gradient.written_bytes == scores
