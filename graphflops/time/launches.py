@@ -12,7 +12,7 @@ from graphflops.passes.program import PricedGraph
 from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
-from graphflops.time.exchanges import Exchanges, Launches
+from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.gradient_layouts import GradientLayouts
 from graphflops.time.host import (
     backward_seconds,
@@ -88,6 +88,7 @@ class Launcher:
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         entered = ""
         exchanges = Exchanges()
+        late = awaited_later(calls) if graph.graph.has_exchanges else ()
         for call in calls:
             stack = call.node.module_stack
             modules = _entered(entered, stack) if stack and stack != entered else ()
@@ -103,6 +104,8 @@ class Launcher:
                 host = len(kernels or ()) * self.costs["forward.inside"]
             elif modules:
                 host += entering_seconds(self.costs, modules)
+            if call.node.name in late:  # without the tensor that waits where it is read
+                host = self.costs["forward.plain_collective"]
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
             launch = Launches(row, kernels, host, times, is_waiting)
@@ -125,7 +128,7 @@ class Launcher:
         kept = records and call.gradient is not None
         host = forward_seconds(self.costs, operator, kernels or (), records=kept, modules=())
         if operator.is_exchange and call.estimate.alias:
-            host = self.costs["forward.collective_in_place"]
+            host = self.costs["forward.plain_collective"]
         operands = map(graph.values.get, call.tensors(graph.values))
         found = _Called(kernels, host, waits(operator, operands))
         if form is not None:
