@@ -186,7 +186,7 @@ class Group:
         gc.freeze()  # looking through several models for garbage takes longer than through one
         rounds = []
         for _ in range(ROUNDS):
-            rounds.append(host_benchmarks("cuda", rounds=1))
+            rounds.append(host_benchmarks("cuda", rounds=5))
             self._each(lambda name: self.subjects[name].measure_round())
         self._each(lambda name: self.subjects[name].measure_rest(compiled=self.compiled))
         self.host = {name: min(each[name] for each in rounds) for name in rounds[0]}

@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Host
 
-_ROUNDS = (
-    60  # a core that other work shares is slow for tenths of a second at a time; so many rounds take longer
-)
-_ROUND_SECONDS = 5e-3  # of one benchmark in one round; the rounds of all benchmarks alternate
+# A core that other work shares is slow for tenths of a second at a time: of many short rounds, some are in other moments.
+_ROUNDS, _ROUND_SECONDS = 200, 1e-3
 _BLOCKS = 4
 _FASTER, _SLOWER = 1.1, 1.7  # from program to program, and from one moment to the next
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
-    """Least CPU seconds of each micro-benchmark on a device ("cuda" or "cpu"); about four seconds in all.
+    """Least CPU seconds of each micro-benchmark on a device ("cuda" or "cpu"); about three seconds in all.
 
     The benchmarks take turns, so that each has a moment in which no other work slows the core that it runs on.
     """
