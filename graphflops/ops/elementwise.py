@@ -99,9 +99,9 @@ ELEMENTWISE: tuple[Row, ...] = (
     # Activations
     Row("relu", "elementwise", "x", "relu", onnx="Relu", facts=("threshold",)),
     Row("relu6", "elementwise", "x", "relu6", facts=("gradient_reads_input", "threshold")),
-    Row("leaky_relu", "elementwise", "x slope", "leaky_relu", onnx="LeakyRelu", facts=("threshold",)),
+    Row("leaky_relu", "elementwise", "x slope", "leaky_relu", onnx="LeakyRelu", facts=("gate", "threshold")),
     Row("prelu", "elementwise", "x weight", "prelu _prelu_kernel", onnx="PRelu"),
-    Row("elu", "elementwise", "x alpha", "elu", onnx="Elu"),
+    Row("elu", "elementwise", "x alpha", "elu", onnx="Elu", facts=("gate",)),
     Row("selu", "elementwise", "x", "selu", onnx="Selu"),
     Row("celu", "elementwise", "x alpha", "celu", onnx="Celu"),
     Row("gelu", "elementwise", "x approximate", "gelu", onnx="Gelu", microsoft="Gelu", facts=("gate",)),

@@ -141,7 +141,7 @@ class Op:
 
     @property
     def is_gate(self) -> bool:
-        """True for an activation that multiplies its operand by a function of it, and so has it twice in its formula."""
+        """True for an activation that has its operand more than once in its formula, as a product with a function of it."""
         return "gate" in self.facts
 
     @property

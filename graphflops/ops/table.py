@@ -50,7 +50,7 @@ Fact = Literal[
     "arithmetic",  # sums, differences, products or quotients of its operands
     "commutative",  # exchanging its first two operands does not change the result
     "gradient_reads_input",  # an activation whose gradient needs its operand
-    "gate",  # an activation that multiplies its operand by a function of it
+    "gate",  # an activation that has its operand more than once in its formula, as a product with a function of it
     "threshold",  # an activation that is linear between thresholds
     "images",  # axis 1 of its operand holds channels, the later axes are the image
     "is_read_by_cpu",  # its result is a number, or has as many elements as only the data tells
