@@ -29,6 +29,7 @@ Family = Literal[
 ]
 # flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
+DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
 
 

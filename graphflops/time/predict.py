@@ -14,14 +14,21 @@ from graphflops.time import (
     predict_traffic,
 )
 from graphflops.time.correction import NINE_OF_TEN, correction
-from graphflops.time.kernel import Attention, Convolution, Exchange, Kernel, Product, Recurrence
+from graphflops.time.kernel import (
+    DIRECT,
+    Attention,
+    Convolution,
+    Exchange,
+    Kernel,
+    Product,
+    Recurrence,
+)
 from graphflops.time.predict_products import is_long
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.devices import Device
-    from graphflops.time.kernel import Sizes
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
@@ -120,7 +127,7 @@ def _modelled(
     match kernel.sizes:
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved)
-        case Convolution() as sizes if peak and _on_matrix_units(sizes):
+        case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
             return predict_attention.seconds(sizes, moved, peak, rates, device)
@@ -134,7 +141,7 @@ def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] 
 
     None also for matrix work in an element type without a published peak, of which the constants are shares.
     """
-    if _on_matrix_units(kernel.sizes) and _peak(kernel, device) is None:
+    if _on_matrix_units(kernel) and _peak(kernel, device) is None:
         return None
     if kernel.sizes is None and kernel.family in _OF_MATRIX_UNITS:
         return None  # the constants are those of a model that reads the sizes
@@ -149,16 +156,19 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]
 
 
-def _on_matrix_units(sizes: Sizes | None) -> bool:
-    """Whether matrix units do the work; depthwise convolutions have a thread for each result."""
-    if isinstance(sizes, Convolution):
-        return not predict_products.convolution_kind(sizes).startswith("depthwise")
-    return isinstance(sizes, (Product, Attention))
+def _on_matrix_units(kernel: Kernel) -> bool:
+    """Whether matrix units do the work; depthwise and direct convolutions have threads for their results."""
+    if isinstance(kernel.sizes, Convolution):
+        is_depthwise = predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
+        return kernel.variant != DIRECT and not is_depthwise
+    return isinstance(kernel.sizes, (Product, Attention))
 
 
 def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
     match kernel.sizes:
         case Convolution() as sizes:
+            if kernel.variant == DIRECT:
+                return ((DIRECT, sizes.phase), (DIRECT,))
             kind = predict_products.convolution_kind(sizes)
             if kind.startswith("depthwise"):
                 return ((kind, sizes.phase), (kind,), ("depthwise", sizes.phase), ("depthwise",))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.kernel import DIRECT, Kernel, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ _GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams
 _BESIDE = 1.15  # how much longer kernels take beside those of other streams
 _ALONE = 2e-6  # seconds of a kernel in which those of other streams find room
 _FILLING = 8448  # positions of a result that fill the device: tiles of 64 on 132 multiprocessors
-_DIRECT = "direct"  # variant: without tensor cores, on tensors as they lie
 _FIRST, _MULTIPLY = 4.7e-6, 16.5e-9  # seconds of such a kernel, and of each multiply-add of a result
 _TILE = 32  # channels and pixels of a tile of the conversion
 _ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
@@ -28,7 +27,7 @@ def seconds(kernel: Kernel, sizes: Convolution, predict: Callable[[Kernel], floa
     """Seconds of all groups: those of a stream in turn, or what is left of all of them where each fills the device."""
     groups = sizes.groups
     one = _of_one(kernel, sizes)
-    if kernel.variant == _DIRECT:
+    if kernel.variant == DIRECT:
         depth = sizes.channels // groups * prod(sizes.filter)
         parts = [_FIRST + depth * _MULTIPLY]
     else:

@@ -20,13 +20,14 @@ _WIDE_PATCH = 512  # filters
 _IMAGE_RANK = 4
 # Elements of the weight of a product from which several images are converted, of few positions or many rows, and others.
 _FEW_IMAGES, _FEW_POSITIONS, _MANY_ROWS, _LARGE_WEIGHT, _LARGER_WEIGHT = 3, 64, 5_000, 75_000, 700_000
+_SMALL_IMAGE, _MOST_BLOCKS = 144, 1_000_000  # positions; elements of a weight
 _SEQUENCE_RANK = 3
 _FULL_BITS = 32
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
 class Problem(NamedTuple):
-    """A convolution of concrete sizes."""
+    """A convolution of concrete sizes, or a gradient of it, as `phase` says."""
 
     x: Tensor
     weight: Tensor
@@ -34,6 +35,7 @@ class Problem(NamedTuple):
     groups: int
     stride: tuple[int, ...]
     transposed: bool
+    phase: Pass = "forward"
 
     @property
     def is_depthwise(self) -> bool:
@@ -60,7 +62,8 @@ class Problem(NamedTuple):
             return False
         is_half = self.x.bits < _FULL_BITS
         is_volume = self.x.rank > _IMAGE_RANK
-        if is_half and channels > _ALIGNED and not self.is_pointwise and not is_volume:
+        is_wide = channels > _ALIGNED and not is_volume
+        if is_half and not self.is_pointwise and (is_wide or self.phase == "weight_gradient"):
             return False
         is_small = prod(self.weight.shape[2:]) <= _SMALL_WINDOW or is_volume
         return is_small or (is_half and (self.x.shape[0] <= _SMALL_BATCH or self.is_narrow_patch))
@@ -77,7 +80,23 @@ class Problem(NamedTuple):
         is_odd = positions % 2 == 1 and positions > 1 and self.x.bits < _FULL_BITS
         is_large = positions < _FEW_POSITIONS or self.x.shape[0] * positions >= _MANY_ROWS
         least = _LARGE_WEIGHT if is_large else _LARGER_WEIGHT
-        return is_odd and self.x.shape[0] > _FEW_IMAGES and weight >= least and weight % _ALIGNED**2 == 0
+        is_like = self.phase != "input_gradient" and self.x.shape[0] > _FEW_IMAGES
+        return is_odd and is_like and weight >= least and weight % _ALIGNED**2 == 0
+
+    @property
+    def is_weight_of_one_image(self) -> bool:
+        """Whether a gradient of a pointwise weight, from one small image of odd rows, has a block for each element."""
+        positions, (results, channels) = prod(self.x.shape[2:]), self.weight.shape[:2]
+        is_one = self.x.shape[0] == 1 and positions % 2 == 1 and 1 < positions <= _SMALL_IMAGE
+        is_wider = results > channels and results * channels < _MOST_BLOCKS and not self.is_channels_last
+        is_product = self.is_pointwise and set(self.stride) == {1} and not self.transposed
+        return (
+            self.phase == "weight_gradient"
+            and is_one
+            and is_wider
+            and is_product
+            and self.x.bits < _FULL_BITS
+        )
 
     @property
     def is_narrow_patch(self) -> bool:
@@ -101,13 +120,14 @@ class Problem(NamedTuple):
         """Whether the operand has its channels innermost already; that of a sequence is put in order first."""
         return self.x.rank > _SEQUENCE_RANK and self.x.shape[1] > 1 and self.x.strides[1] == 1
 
-    def sizes(self, phase: Pass) -> Convolution:
+    @property
+    def sizes(self) -> Convolution:
         """As the kernel sees it: a transposed one is the gradient of the convolution from its result to its operand."""
         x, out = (self.out, self.x) if self.transposed else (self.x, self.out)
-        turned = _TURNED.get(phase, phase) if self.transposed else phase
+        turned = _TURNED.get(self.phase, self.phase) if self.transposed else self.phase
         is_converted = self.needs_channels_last and not self.is_planar
         channels = x.shape[1]
-        is_stem = channels < _ALIGNED and turned != "input_gradient"
+        is_stem = channels < _ALIGNED and turned == "forward"
         if is_converted and self.groups == 1 and not is_stem:
             channels = _padded(channels)
         return Convolution(
@@ -117,7 +137,7 @@ class Problem(NamedTuple):
             phase=turned,
         )
 
-    def kernel(self, phase: Pass, flops: int, reads: tuple[Tensor, ...], writes: Tensor) -> Kernel:
+    def kernel(self, flops: int, reads: tuple[Tensor, ...], writes: Tensor) -> Kernel:
         """One pass of the convolution."""
         read = sum(tensor.full_bytes for tensor in reads)
         return Kernel(
@@ -126,7 +146,7 @@ class Problem(NamedTuple):
             flops,
             read_bytes=read,
             written_bytes=writes.full_bytes,
-            sizes=self.sizes(phase),
+            sizes=self.sizes,
         )
 
     def converted(self, *tensors: Tensor) -> list[Kernel]:

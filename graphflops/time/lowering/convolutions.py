@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Kernel
+from graphflops.time.kernel import DIRECT, Kernel
 from graphflops.time.lowering.convolution_problem import problem_of
 from graphflops.time.lowering.grouped import grouped
 from graphflops.time.lowering.moved import copy, pointwise, sum_to
@@ -34,8 +34,11 @@ def _kernels(
 ) -> list[Kernel]:
     """One pass, with the conversions before and after it."""
     if (problem.groups > 1 and not problem.is_depthwise) or problem.has_several_filters_last:
-        return grouped(problem, phase, flops, reads, writes)
-    kernel = problem.kernel(phase, flops, reads, writes)
+        return grouped(problem._replace(phase=phase), flops, reads, writes)
+    problem = problem._replace(phase=phase)
+    kernel = problem.kernel(flops, reads, writes)
+    if problem.is_weight_of_one_image:
+        return [replace(kernel, variant=DIRECT)]
     return [*problem.converted(*reads), kernel, *problem.converted(writes)]
 
 

@@ -14,12 +14,11 @@ from graphflops.memory import grouped as ways
 from graphflops.memory.convolutions import Convolution as Choice
 from graphflops.memory.convolutions import power_of_two
 from graphflops.tensor import DTYPES, TensorType
-from graphflops.time.kernel import Convolution, Kernel, Rows
+from graphflops.time.kernel import DIRECT, Convolution, Kernel, Rows
 
 if TYPE_CHECKING:
     from graphflops.memory.grouped import Way
     from graphflops.time.concrete import Tensor
-    from graphflops.time.kernel import Pass
     from graphflops.time.lowering.convolution_problem import Problem
 
 _FEWEST = 4  # channels of a group that a shared kernel takes
@@ -28,17 +27,15 @@ _SINGLE = 32  # bits
 _LONG_KERNEL = 31
 
 
-def grouped(
-    problem: Problem, phase: Pass, flops: int, reads: tuple[Tensor, ...], writes: Tensor
-) -> list[Kernel]:
+def grouped(problem: Problem, flops: int, reads: tuple[Tensor, ...], writes: Tensor) -> list[Kernel]:
     """The kernels of one pass: conversions, and one kernel or one for each group."""
-    way = _way(problem, phase)
-    kernel = problem.kernel(phase, flops, reads, writes)
+    way = _way(problem)
+    kernel = problem.kernel(flops, reads, writes)
     assert isinstance(kernel.sizes, Convolution)
-    is_each = problem.has_several_filters_last or (way == "direct" and _is_each(problem, phase))
+    is_each = problem.has_several_filters_last or (way == "direct" and _is_each(problem))
     if way == "one_by_one" or is_each:
         sizes = replace(kernel.sizes, is_looped=True)
-        return [replace(kernel, sizes=sizes, variant="direct" if is_each else "")]
+        return [replace(kernel, sizes=sizes, variant=DIRECT if is_each else "")]
     width = _padded(problem)
     if way == "direct":
         return [kernel]
@@ -51,16 +48,16 @@ def grouped(
     return [*before, replace(kernel, sizes=sizes), *_to_padded(problem, writes)]
 
 
-def _is_each(problem: Problem, phase: Pass) -> bool:
+def _is_each(problem: Problem) -> bool:
     """Whether each group is a kernel without tensor cores: long windows of sequences, and single positions in float32."""
-    if phase != "forward" or problem.is_channels_last:
+    if problem.phase != "forward" or problem.is_channels_last:
         return False
     window = problem.weight.shape[2:]
     is_long = len(window) == 1 and window[0] > _LONG_KERNEL
     return is_long or (problem.x.bits == _SINGLE and prod(window) == 1)
 
 
-def _way(problem: Problem, phase: Pass) -> Way:
+def _way(problem: Problem) -> Way:
     conv = Choice(
         *(_type(problem.x), _type(problem.weight), _type(problem.out)),
         stride=problem.stride,
@@ -71,7 +68,7 @@ def _way(problem: Problem, phase: Pass) -> Way:
     choose = {
         "input_gradient": ways.of_operand_gradient,
         "weight_gradient": ways.of_weight_gradient,
-    }.get(phase, ways.of_result)
+    }.get(problem.phase, ways.of_result)
     return choose(conv, problem.is_channels_last)
 
 
