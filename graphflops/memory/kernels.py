@@ -55,10 +55,14 @@ _OF_DIVISOR = 3  # `-gradient * ((x / divisor) / divisor)`
 _SEQUENCE_AXES, _TWO = 3, 2
 # Norms that copy an operand which does not lie in row-major order; the gradients of all but the first read the copy.
 _ORDERED = ("layer_norm", "group_norm", "instance_norm")
+_REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 # The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     "max_pool": 0,
     "adaptive_max_pool": 0,
+    "adaptive_avg_pool": 0,
+    "pad": 0,
+    "masked_select": 0,
     "gather": 0,
     "take": 0,
     "index_add": 2,
@@ -201,9 +205,18 @@ def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str]:
     """Operands that autograd keeps though no gradient reads their elements."""
-    place = _KEPT_OPERAND.get(call.node.operator.name)
-    names = call.tensors(values)
-    return names[place : place + 1] if place is not None and call.gradient is not None else []
+    if call.gradient is None:
+        return []
+    operator, names = call.node.operator, call.tensors(values)
+    if operator.kind == "convolution" or operator.name == "grid_sample":
+        return names[:2]  # one formula computes both gradients, whether or not both are wanted
+    if operator.name == "pad" and call.node.arguments().get("mode") not in _REPEATING:
+        return []
+    out = tensor_type(call.node.outputs[0], values)
+    if operator.name == "adaptive_avg_pool" and out is not None and prod(out.shape[2:]) == 1:
+        return []  # a mean
+    place = _KEPT_OPERAND.get(operator.name)
+    return names[place : place + 1] if place is not None else []
 
 
 def _backward_layout(

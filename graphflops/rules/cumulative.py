@@ -77,6 +77,12 @@ def cumprod_backward(grad: TensorType, x: TensorType, dim: int, output: TensorTy
     return Estimate((out,), vector_flops=3 * parts(x) * x.numel, reads=(grad, x, output))
 
 
+@backward("aten.cumsum")
+def cumsum_gradient(call: ForwardCall) -> Estimate:
+    """Sums of the gradient from its end: one addition per element."""
+    return operand_gradient(call, each=1)
+
+
 @backward("aten.cumprod")
 def cumprod_gradient(call: ForwardCall) -> Estimate:
     """Gradient times output, summed from the end, over the operand: three operations per element."""

@@ -277,6 +277,13 @@ rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d")(adaptive_po
 rule("aten._adaptive_avg_pool3d")(adaptive_pooling(3, average=True))
 
 
+@backward(*(f"aten.adaptive_avg_pool{spatial}d" for spatial in (1, 2, 3)))
+@backward("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d")
+def adaptive_avg_pool_gradient(call: ForwardCall) -> Estimate:
+    """One operation per window element, and a division per average; the operand's elements are not read."""
+    return replace(operand_gradient(call), vector_flops=call.estimate.vector_flops)
+
+
 @rule("aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(grad_output: TensorType, x: TensorType, indices: TensorType) -> Estimate:
     """Adds each output's gradient at the position of its maximum."""
