@@ -60,8 +60,8 @@ def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
     made: set[str] = set()
     nothing: set[str] = set()
     for call in calls:
-        outputs = [name for name in call.node.outputs if name is not None]
         if call.node.operator.kind == "size" or no_data.issuperset(call.uses):
+            outputs = [name for name in call.node.outputs if name is not None]
             no_data.update(outputs)
             lines = code_lines(call.node.python_stack, call.node.module_stack)
             text = lines[-1].text if lines else ""

@@ -98,10 +98,9 @@ class Forms:
         """How the results of a call lie, which `results` computes for the first call of a form."""
         if call.form is None:
             return results(call)
-        kinds, types = self.kinds, self.types
-        operands = [kinds.get(name) for name in call.uses]
-        made = [None if name is None else types.get(name) for name in call.node.outputs]
-        key = (call.form, call.gradient is None, *operands, *made)
+        operands = tuple(map(self.kinds.get, call.uses))
+        made = tuple([None if name is None else self.types.get(name) for name in call.node.outputs])
+        key = (call.form, call.gradient is None, operands, made)
         if key not in self._laid:
             self._laid[key] = len(self._laid), results(call)
         self.numbers[call.node.name], found = self._laid[key]

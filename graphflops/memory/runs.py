@@ -32,7 +32,7 @@ class Run:
     @cached_property
     def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
-        layouts, values = self.layouts, self.layouts.values
+        layouts, tensors = self.layouts, self.layouts.forms.types
         root: dict[str, str] = {}
         for call in self.calls:
             outputs = [name for name in call.node.outputs if name is not None]
@@ -41,11 +41,11 @@ class Run:
                 is_view = True
             elif outputs and outputs[0] in layouts.copies:
                 is_view = False
-            first = None
-            if is_view:
-                first = next((name for name in call.uses if isinstance(values.get(name), TensorType)), None)
-            owner = None if first is None else root.get(first, first)
-            root.update((name, owner or name) for name in outputs if isinstance(values.get(name), TensorType))
+            operands = [name for name in call.uses if name in tensors] if is_view else []
+            owner = root.get(operands[0], operands[0]) if operands else None
+            for name in outputs:
+                if name in tensors:
+                    root[name] = owner or name
         return root
 
     @cached_property
