@@ -55,6 +55,13 @@ def microseconds(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]
         (lambda x, y: x * y, [(16, 784, 480), (16, 1, 480)], 14.4),  # broadcast
         (lambda x: x.sum((0, 2, 3)), [(8, 256, 14, 14)], 8.8),  # planes of several images
         (lambda x, y: x.transpose(1, 2) + y, [(16, 768, 196), (16, 196, 768)], 14.8),  # transposed
+        # one operand is not contiguous: as many blocks copy each of the two
+        (lambda x, y: torch.cat([x.transpose(1, 2), y], 2), [(32, 128, 16, 32), (32, 16, 128, 32)], 18.2),
+        (
+            lambda x, y: torch.cat([x, y[:, :, 0].transpose(1, 2)], 2),
+            [(32, 16, 1024, 128), (32, 1, 3, 16, 128)],
+            407,
+        ),
     ],
 )
 def test_operators_take_about_as_long_as_measured(

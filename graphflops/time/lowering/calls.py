@@ -159,10 +159,11 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None:
         return []
-    variant = "" if len(call.operands) < 2 else "cat"
-    if not all(x.is_contiguous for x in call.operands):
-        variant = "joined"
-    return [Kernel("copy", out.dtype, 0, 0, call.cost.read_bytes, call.cost.written_bytes, variant=variant)]
+    variant, largest = "" if len(call.operands) < 2 else "cat", 0
+    if not all(x.is_contiguous for x in call.operands):  # as many blocks for each operand (Shape.cu of ATen)
+        variant, largest = "joined", max(x.numel for x in call.operands)
+    moved = (call.cost.read_bytes, call.cost.written_bytes)
+    return [Kernel("copy", out.dtype, 0, largest, *moved, variant=variant)]
 
 
 def _gathered(call: ConcreteCall) -> list[Kernel]:
