@@ -185,15 +185,21 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
             fill(table),
             Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward"),
         ]
-    if call.operator.name in ("embedding", "index"):
-        width = _INDEX_BYTES * indices
-        order = Kernel(
-            "sort", "int64", 0, 0, width, width, Rows(1, indices), variant=f"{call.operator.name}_indices"
-        )
+    if call.operator.name in ("embedding", "embedding_bag", "index"):
+        order = _sorted_indices(call, indices)
         return [fill(table), order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
     if call.operator.name == "gather":
         return [fill(table), scattered(table, out.numel, "scatter_add")]
     return [fill(table), added_rows(table, out.numel)]
+
+
+def _sorted_indices(call: ConcreteCall, rows: int) -> Kernel:
+    """The sort of the indices of all rows; of bags, of the entries of all bags."""
+    entries = call.operand("index") if call.operator.name == "embedding_bag" else None
+    count = rows if entries is None else entries.numel
+    kind = "index" if call.operator.name == "index" else "embedding"
+    width = _INDEX_BYTES * count
+    return Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
 
 
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
