@@ -116,7 +116,7 @@ class _Program:
             if shape and elements and flops:
                 k, n = flops // (2 * elements), shape[-1]
                 # Where both factors have a batch, one product is as high as the result; else all rows are one product.
-                m = shape[-2] if _is_batched(row) else elements // n
+                m = shape[-2] if _is_batched(row) and len(shape) > 1 else elements // n
                 yield row, Product(m, n, k, elements // (m * n)), row.time.seconds
 
     def saved(self, row: Row, dtype: str, now: Product, then: Product) -> float:
