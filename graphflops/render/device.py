@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def host_summary(profile: Device) -> str:
     """How fast the CPU beside the device launches kernels, compared with that which costs of calls were measured on."""
     host, reference = profile.host, complete(device("h200")).host
-    if host is None or reference is None:
+    if host is None or reference is None or not host.seconds:
         return f"{profile.name}\n  host       not measured"
     factor = host.seconds["forward.call"] / reference.seconds["forward.call"]
     lines = [

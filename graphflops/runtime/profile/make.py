@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from graphflops.devices import Calibration, Device, Launch, complete, device, published
+from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published
 from graphflops.errors import OptionError, RunError
 from graphflops.runtime.machine import machine_bytes
 from graphflops.runtime.profile.constants import fitted
@@ -24,7 +24,6 @@ from graphflops.time.predict import modelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from graphflops.devices import Host
     from graphflops.time.kernel import Kernel
 
     Measured = list[tuple[Kernel, float]]
@@ -34,6 +33,7 @@ _HELD_OUT = 5  # one of so many measured kernels checks the others
 _MOST = 300  # points of one family, variant and element type
 _USEFUL = 0.3  # largest mean error of points that replace the constants of a device that was measured before
 _DIGITS = 4
+_FASTER, _SLOWER = 1.4, 1.5  # of a CPU that runs the kernels itself, from one moment to the next
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
 _SIMILAR = "h200"  # whose constants a GPU gets that has none
 _HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the micro-benchmarks here and there"
@@ -44,7 +44,9 @@ def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None
     _require_gpu(kind)
     clock = clock_of(kind, runtime)
     # First the host: random numbers of torch fail in a process where the capture of a CUDA graph failed.
-    host = _host(kind) if runtime == "torch" else None
+    host = _host(kind) if runtime == "torch" else Host({})
+    if kind == "cpu":
+        host = replace(host, faster=_FASTER, slower=_SLOWER)
     gap = _gap(kind)
     found = [
         (kernel, max(seconds - gap, seconds / 2)) for kernel, seconds in measure(clock, _LIMIT, progress)
@@ -53,7 +55,7 @@ def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None
         raise RunError(f"--device {kind}: no kernel ran on this device")
     known = _gpu(found) if kind == "cuda" else _cpu(found, clock.l2_bytes)
     sources = {**known.sources, "launch": "contained in the times of kernels" if not gap else "as on an H200"}
-    if host is not None:
+    if host.seconds:
         sources["host"] = _HOST_SOURCE
     known = replace(known, launch=Launch(gap), host=host, sources=sources)
     has_constants = kind == "cuda" and bool(known.rates)

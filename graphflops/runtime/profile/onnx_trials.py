@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from graphflops.runtime.profile.trial import CpuClock, Trial, spread
 from graphflops.time.kernel import Convolution, Kernel, Product, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from graphflops.runtime.profile.trial import Calls
     from graphflops.time.kernel import Family
@@ -23,7 +25,33 @@ _WIDTH = 4  # bytes of a float32
 _OPSET = 17
 _LEAST = 10  # the smallest calls are no shorter than a tenth of what was measured
 _MOST_FLOPS = 2e10
-_IMAGES = ((7, 512), (14, 256), (28, 128), (56, 64), (112, 32), (224, 16))
+_IMAGES = (
+    (1, 64),
+    (4, 32),
+    (7, 64),
+    (7, 512),
+    (14, 32),
+    (14, 256),
+    (28, 128),
+    (56, 64),
+    (112, 32),
+    (224, 16),
+)
+
+
+_IN_A_ROW = 4  # convolutions of one session, which converts layouts only around them
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A call of a session that runs an operator so many times in a row."""
+
+    run: Callable[[], object]
+    turns: int
+
+    def __call__(self) -> object:
+        """Run the session."""
+        return self.run()
 
 
 class OnnxClock(CpuClock):
@@ -37,9 +65,10 @@ class OnnxClock(CpuClock):
         self.entering = super().seconds(_prepare("Relu", ((1,),), {}, False))
 
     def seconds(self, calls: Calls) -> float:
-        """Shortest mean time of one call."""
+        """Shortest mean time of one operator."""
         whole = super().seconds(calls)
-        return max(whole - self.entering, whole / _LEAST)
+        turns = calls[0].turns if isinstance(calls[0], Session) else 1
+        return max(whole - self.entering, whole / _LEAST) / turns
 
 
 # Operator, family, variant, inputs of the tensor's size, further inputs of a row's size, arithmetic per element, attributes.
@@ -70,6 +99,7 @@ def onnx_trials(clock: OnnxClock) -> Iterator[Trial]:
             (3, 1, 4),
             (1, 1, 8),
             (5, channels, 4),
+            (3, 1, 16),
         ):
             yield from _convolution(batch, channels, side, width, groups)
     for row in _ROWWISE:
@@ -97,7 +127,7 @@ def _convolution(batch: int, channels: int, side: int, width: int, groups: int) 
         read = prod(shapes[0]) + prod(shapes[1])
         kernel = Kernel("convolution", "float32", flops, 0, _WIDTH * read, _WIDTH * prod(shapes[0]), sizes)
         attributes = {"group": groups, "pads": [width // 2] * 4}
-        yield Trial(kernel, partial(_prepare, "Conv", shapes, attributes, True))
+        yield Trial(kernel, partial(_prepare, "Conv", shapes, attributes, True, _IN_A_ROW))
 
 
 def _rowwise(row: tuple[str, Family, str, int, int, int, dict[str, Any]], rows: int, columns: int) -> Trial:
@@ -116,13 +146,24 @@ def _cold(name: str, shapes: tuple[tuple[int, ...], ...], sets: int) -> Calls:
 
 
 def _prepare(
-    name: str, shapes: tuple[tuple[int, ...], ...], attributes: dict[str, Any], is_weight: bool
+    name: str,
+    shapes: tuple[tuple[int, ...], ...],
+    attributes: dict[str, Any],
+    is_weight: bool,
+    turns: int = 1,
 ) -> Calls:
-    """A session that runs one operator; the last input of a product or convolution is a constant, as weights are."""
+    """A session that runs one operator, on its own result where it has several turns.
+
+    The last input of a product or convolution is a constant, as weights are.
+    """
     names = [f"x{index}" for index in range(len(shapes))]
     chance = np.random.default_rng(0)
     values = dict(zip(names, (chance.standard_normal(shape, np.float32) for shape in shapes), strict=True))
-    node = helper.make_node(name, names, ["y"], **attributes)
+    steps = [names[0], *[f"y{turn}" for turn in range(1, turns)], "y"]
+    nodes = [
+        helper.make_node(name, [before, *names[1:]], [after], **attributes)
+        for before, after in pairwise(steps)
+    ]
     inputs = [helper.make_tensor_value_info(key, TensorProto.FLOAT, values[key].shape) for key in names]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     constants = []
@@ -132,7 +173,7 @@ def _prepare(
             helper.make_tensor(names[-1], TensorProto.FLOAT, weight.shape, weight.tobytes(), raw=True)
         ]
         inputs.pop()
-    graph = helper.make_graph([node], "trial", inputs, [output], constants)
+    graph = helper.make_graph(nodes, "trial", inputs, [output], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return [partial(session.run, None, values)]
+    return [Session(partial(session.run, None, values), turns)]
