@@ -160,14 +160,20 @@ def _on_matrix_units(kernel: Kernel) -> bool:
     """Whether matrix units do the work; depthwise and direct convolutions have threads for their results."""
     if isinstance(kernel.sizes, Convolution):
         is_depthwise = predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
-        return kernel.variant != DIRECT and not is_depthwise
+        return not _is_direct(kernel) and not is_depthwise
     return isinstance(kernel.sizes, (Product, Attention))
+
+
+def _is_direct(kernel: Kernel) -> bool:
+    """Whether one kernel without matrix units computes all groups of a convolution."""
+    is_looped = isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped
+    return kernel.variant == DIRECT and not is_looped
 
 
 def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
     match kernel.sizes:
         case Convolution() as sizes:
-            if kernel.variant == DIRECT:
+            if _is_direct(kernel):
                 return ((DIRECT, sizes.phase), (DIRECT,))
             kind = predict_products.convolution_kind(sizes)
             if kind.startswith("depthwise"):

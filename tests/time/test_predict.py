@@ -192,3 +192,11 @@ def test_a_gradient_of_an_empty_batch_has_the_time_of_a_launch():
     sizes = Convolution(0, 16, 32, (16, 16), (16, 16), (1, 1), phase="weight_gradient")
     found = predict(Kernel("convolution", "float32", 0, 0, 0, 2048, sizes), H200)
     assert 0 < found.seconds < 1e-3
+
+
+def test_groups_with_long_windows_keep_the_model_of_their_own():
+    """wav2vec 2.0's position embedding: 16 groups of 48 channels and 128 taps, 690 us each, in eight streams."""
+    sizes = Convolution(2, 768, 768, (99,), (99,), (128,), groups=16, is_looped=True)
+    flops = 2 * 2 * 99 * 48 * 128 * 768
+    kernel = Kernel("convolution", "bfloat16", flops, 0, 9_741_312, 304_128, sizes, variant="direct")
+    assert predict(kernel, H200).seconds * 1e6 == pytest.approx(2 * 690, rel=0.1)

@@ -141,8 +141,10 @@ def _resampled(call: ConcreteCall) -> list[Kernel]:
         return of_rows("pool")(call)
     images = out.shape[0] * out.shape[1]
     x = call.operand("x")
+    is_last = x is not None and x.shape[1] > 1 and x.strides[1] == 1
     larger = log2(max(out.numel / max(1 if x is None else x.numel, 1), 1))
-    loads = int(images * max(_UNSHARED - _SHARED * larger, 1.0))  # few threads read the same position
+    unshared = 1.0 if is_last else max(_UNSHARED - _SHARED * larger, 1.0)
+    loads = int(images * unshared)  # few threads read the same position
     sizes = Rows(out.numel // max(images, 1), loads, is_inner=False)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
     return [Kernel("pool", out.dtype, 0, work, *moved, sizes, variant="interpolation")]
