@@ -9,21 +9,29 @@ import pytest
 from graphflops import Training, analyze
 from graphflops.rates import outside_of_calls, throughput
 from graphflops.report import Execution
+from graphflops.training import Loss
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
 
 
 @pytest.mark.parametrize(
-    ("execution", "phases"),
-    [("graph", set()), ("eager", {"backward"}), ("compiled", {"forward", "backward"})],
+    ("execution", "loss", "phases"),
+    [
+        ("graph", "given", set()),
+        ("graph", "sum", {"backward"}),
+        ("eager", "given", {"backward"}),
+        ("compiled", "given", {"forward", "backward"}),
+    ],
 )
-def test_only_where_the_cpu_launches_is_there_time_outside_of_calls(
-    execution: Execution, phases: set[str]
+def test_only_the_cpu_and_the_loss_take_time_outside_of_calls(
+    execution: Execution, loss: Loss, phases: set[str]
 ) -> None:
     """A graph is launched once. torch.compile checks guards before the forward; autograd begins with the loss."""
     once, thrice = (
         outside_of_calls(
-            analyze(SAMPLE, device="h200", training=Training(accumulate=steps), execution=execution)
+            analyze(
+                SAMPLE, device="h200", training=Training(accumulate=steps, loss=loss), execution=execution
+            )
         )
         for steps in (1, 3)
     )
