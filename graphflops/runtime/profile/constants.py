@@ -39,7 +39,7 @@ _NO_SPLITS = {
 }
 _NO_PARTS = {"mix": 3.0, "join": 1e-3}
 _STEPS = (4.0, 2.0, 1.4, 1.15)
-_TURNS = 12  # of the search over all constants
+_TURNS = 6  # of the search over all constants
 _STAYS = 0.01  # what an octave away from where the search began costs, in octaves of the mean error
 _FEWEST = 5  # kernels that have a table of their own
 _NARROWEST = 1.15
@@ -54,11 +54,16 @@ def fitted(found: Measured, device: Device) -> dict[str, Table]:
         for name in dict.fromkeys((names[0], *names[-2:])):
             groups[name].append((kernel, seconds))
     general = {names_of_constants(kernel, 4)[-1] for kernel, _ in found}
-    tables = {
-        name: _searched(name, kernels, device)
-        for name, kernels in sorted(groups.items())
-        if len(kernels) >= _FEWEST or name in general
-    }
+    tables: dict[str, Table] = {}
+    same: dict[
+        tuple[int, ...], Table
+    ] = {}  # by the kernels: a variant may be all that there is of its family
+    for name, kernels in sorted(groups.items()):
+        if len(kernels) >= _FEWEST or name in general:
+            key = tuple(id(kernel) for kernel, _ in kernels)
+            if key not in same:
+                same[key] = _searched(name, kernels, device)
+            tables[name] = same[key]
     if "elementwise" in tables:
         tables["other"] = tables["elementwise"]
     return tables
