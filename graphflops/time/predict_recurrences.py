@@ -58,6 +58,10 @@ _ROW_BYTES = 80e9  # bytes per second that a multiprocessor reads of it
 _RESIDENT_TYPES = frozenset({"float32", "float16"})
 _NARROW = 48  # hidden units up to which two sequences share a multiprocessor
 _MATRIX_UNITS = (128, 8)  # a multiple of so many hidden units runs so many sequences together in float16
+_ALIGNED, _UNEVEN = (
+    16,
+    1.5,
+)  # bytes; how much longer steps take in half precision where rows are no multiple of them
 _INPUTS = 1.43  # of the time of a product alone, which other streams share
 _COPIES = (4, 0.86e-6)  # of the weights of a layer in bfloat16, which PyTorch does not keep in one piece
 _WEIGHT_BYTES = 0.8e12  # per second
