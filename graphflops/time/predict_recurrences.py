@@ -58,10 +58,8 @@ _ROW_BYTES = 80e9  # bytes per second that a multiprocessor reads of it
 _RESIDENT_TYPES = frozenset({"float32", "float16"})
 _NARROW = 48  # hidden units up to which two sequences share a multiprocessor
 _MATRIX_UNITS = (128, 8)  # a multiple of so many hidden units runs so many sequences together in float16
-_ALIGNED, _UNEVEN = (
-    16,
-    1.5,
-)  # bytes; how much longer steps take in half precision where rows are no multiple of them
+_ALIGNED = 16  # bytes
+_UNEVEN = 1.5  # how much longer a step's product takes in half precision where rows are no multiple of these
 _INPUTS = 1.43  # of the time of a product alone, which other streams share
 _COPIES = (4, 0.86e-6)  # of the weights of a layer in bfloat16, which PyTorch does not keep in one piece
 _WEIGHT_BYTES = 0.8e12  # per second
@@ -127,7 +125,10 @@ class _Layers:
         sizes, known = self.sizes, _BACKWARD if self.is_backward else _FORWARD
         is_single = self.width >= DTYPES["float32"].bits / 8
         n, k = (sizes.hidden, self.gates) if self.is_backward else (self.gates, sizes.hidden)
-        product = self.product(sizes.batch, n, k) * (known.single if is_single else known.half)
+        alone = known.single if is_single else known.half
+        if not is_single and sizes.hidden * self.width % _ALIGNED and sizes.batch > 1:
+            alone *= _UNEVEN
+        product = self.product(sizes.batch, n, k) * alone
         cell = known.cell_single if is_single else known.cell
         step = product + cell + sizes.batch * self.gates * self.width / known.bandwidth
         blocks = -(-n // _STEP_TILE[0]) * -(-sizes.batch // _STEP_TILE[1])
