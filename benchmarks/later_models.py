@@ -10,13 +10,11 @@ from torch.nn import functional
 
 from benchmarks.memory_models import (
     Built,
-    Gpt,
     answers,
     decoder,
     encoder_decoder,
     hugging,
     own,
-    pixels,
     sound,
     text,
     timm,
@@ -27,153 +25,195 @@ _LM = "ForCausalLM"
 _FOUR = {"num_hidden_layers": 4}
 
 
-class Generator(nn.Module):
-    """Images from noise by transposed convolutions (DCGAN)."""
+class Speakers(nn.Module):
+    """Residual convolutions over time and attentive pooling, as x-vectors have them."""
+
+    def __init__(self, width: int = 512) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(80, width, 5, padding=2)
+        self.layers = nn.ModuleList(
+            nn.Conv1d(width, width, 3, padding=n, dilation=n, groups=8) for n in (2, 3, 4)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(3))
+        self.score = nn.Sequential(nn.Conv1d(width, 128, 1), nn.Tanh(), nn.Conv1d(128, width, 1))
+        self.out = nn.Linear(2 * width, 192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.first(x))
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + functional.relu(norm(layer(x)))
+        weights = self.score(x).softmax(-1)
+        mean = (weights * x).sum(-1)
+        spread = ((weights * x * x).sum(-1) - mean * mean).clamp(min=1e-4).sqrt()
+        return self.out(torch.cat([mean, spread], 1))
+
+
+class Recommender(nn.Module):
+    """Tables of embeddings, dot products between them, and two stacks of linear layers (DLRM)."""
+
+    def __init__(self, tables: int = 20, width: int = 64) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(20_000 + 7_000 * n, width, mode="sum") for n in range(tables)
+        )
+        self.below = nn.Sequential(
+            nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, width)
+        )
+        pairs = (tables + 1) * tables // 2
+        self.above = nn.Sequential(nn.Linear(pairs + width, 1024), nn.ReLU(), nn.Linear(1024, 1))
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        dense = self.below(dense)
+        rows = torch.stack([dense, *(table(sparse[:, n]) for n, table in enumerate(self.tables))], 1)
+        products = torch.bmm(rows, rows.transpose(1, 2))
+        return self.above(torch.cat([dense, products[:, self.pairs[0], self.pairs[1]]], 1)).sigmoid()
+
+
+class Captions(nn.Module):
+    """A recurrent decoder over the features of a small convolutional network."""
+
+    def __init__(self, width: int = 512, tokens: int = 12_000) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in ((3, 64), (64, 128), (128, 256), (256, width)):
+            layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.LeakyReLU(0.1)]
+        self.see = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.words, self.out = nn.Embedding(tokens, width), nn.Linear(width, tokens)
+        self.layers = nn.GRU(width, width, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        seen = self.see(x)[None].repeat(2, 1, 1)
+        y, _ = self.layers(self.words(words), seen)
+        return self.out(y)
+
+
+class Upscaler(nn.Module):
+    """Residual blocks at full size and a shuffle of pixels at the end."""
+
+    def __init__(self, width: int = 96) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.PReLU(width), nn.Conv2d(width, width, 1))
+            for _ in range(8)
+        )
+        self.out = nn.Sequential(nn.Conv2d(width, 48, 3, padding=1), nn.PixelShuffle(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        for block in self.blocks:
+            y = y + 0.2 * block(y)
+        return self.out(y) + functional.interpolate(x, scale_factor=4, mode="bilinear")
+
+
+class SwitchingExperts(nn.Module):
+    """Layers whose tokens go to one of eight experts by a product of all with a one-hot choice."""
+
+    def __init__(self, width: int = 512, experts: int = 8, layers: int = 4) -> None:
+        super().__init__()
+        self.routers = nn.ModuleList(nn.Linear(width, experts) for _ in range(layers))
+        self.up = nn.ParameterList(torch.randn(experts, width, 4 * width) * 0.02 for _ in range(layers))
+        self.down = nn.ParameterList(torch.randn(experts, 4 * width, width) * 0.02 for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for router, up, down in zip(self.routers, self.up, self.down, strict=True):
+            weights = router(x).softmax(-1)
+            chosen = functional.one_hot(weights.argmax(-1), weights.shape[-1]).to(x.dtype) * weights
+            y = torch.einsum("bte,btd,edf->ebtf", chosen, x, up)
+            x = x + torch.einsum("ebtf,efd->btd", functional.gelu(y), down)
+        return x
+
+
+_BERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+_LAYER = partial(nn.TransformerDecoderLayer, 512, 8, 2048, 0.0, batch_first=True)
+
+
+class Decoders(nn.Module):
+    """Four decoder layers that read a longer memory, causally."""
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for index, (before, after) in enumerate(((128, 512), (512, 256), (256, 128), (128, 64))):
-            stride, padding = (2, 1) if index else (1, 0)
-            layers += [nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False)]
-            layers += [nn.BatchNorm2d(after), nn.ReLU(True)]
-        self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh())
+        self.layers = nn.TransformerDecoder(_LAYER(), 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device, dtype=x.dtype)
+        return self.layers(x, memory, tgt_mask=mask, tgt_is_causal=True)
 
 
-class Unet3d(nn.Module):
-    """Three levels of convolutions over volumes."""
-
-    def __init__(self, width: int = 24) -> None:
-        super().__init__()
-
-        def block(before: int, after: int) -> nn.Module:
-            layers: list[nn.Module] = []
-            for channels in (before, after):
-                layers += [nn.Conv3d(channels, after, 3, padding=1), nn.InstanceNorm3d(after, affine=True)]
-                layers += [nn.LeakyReLU(0.01, inplace=True)]
-            return nn.Sequential(*layers)
-
-        self.down = nn.ModuleList([block(1, width), block(width, 2 * width), block(2 * width, 4 * width)])
-        self.up = nn.ModuleList([block(4 * width, 2 * width), block(2 * width, width)])
-        self.wider = nn.ModuleList(nn.ConvTranspose3d(2 * after, after, 2, 2) for after in (2 * width, width))
-        self.out = nn.Conv3d(width, 3, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = self.down[0](x)
-        second = self.down[1](functional.max_pool3d(first, 2))
-        y = self.down[2](functional.max_pool3d(second, 2))
-        y = self.up[0](torch.cat([self.wider[0](y), second], 1))
-        return self.out(self.up[1](torch.cat([self.wider[1](y), first], 1)))
+def captions() -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and the words so far."""
+    return torch.randn(32, 3, 128, 128), torch.randint(0, 1000, (32, 40))
 
 
-class DilatedConvolutions(nn.Module):
-    """Residual causal convolutions of growing dilation (TCN)."""
+def clicks() -> tuple[torch.Tensor, torch.Tensor]:
+    """Dense features and one index for each table."""
+    return torch.randn(4096, 13), torch.randint(0, 20_000, (4096, 20, 1))
 
-    def __init__(self, width: int = 128, layers: int = 6) -> None:
-        super().__init__()
-        self.first, self.out = nn.Conv1d(16, width, 1), nn.Linear(width, 10)
-        self.wide = nn.ModuleList(nn.Conv1d(width, width, 3, dilation=2**n) for n in range(layers))
-        self.narrow = nn.ModuleList(nn.Conv1d(width, width, 1) for _ in range(layers))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for index, (wide, narrow) in enumerate(zip(self.wide, self.narrow, strict=True)):
-            y = functional.relu(wide(functional.pad(x, (2 ** (index + 1), 0))))
-            x = x + narrow(y)
-        return self.out(x.mean(-1))
-
-
-class GraphConvolutions(nn.Module):
-    """Two layers that add up the features of neighbours."""
-
-    def __init__(self, width: int = 128) -> None:
-        super().__init__()
-        self.first, self.second, self.out = (
-            nn.Linear(64, width),
-            nn.Linear(width, width),
-            nn.Linear(width, 16),
-        )
-
-    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-        def summed(y: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(len(x), y.shape[1], dtype=y.dtype, device=y.device).index_add(0, edges[1], y)
-
-        degree = summed(torch.ones(edges.shape[1], 1, dtype=x.dtype, device=x.device)).clamp(min=1)
-        x = functional.relu(summed(self.first(x)[edges[0]]) / degree)
-        x = functional.relu(summed(self.second(x)[edges[0]]) / degree)
-        return self.out(x).log_softmax(-1)
-
-
-def nodes() -> tuple[torch.Tensor, torch.Tensor]:
-    """Features of nodes, and the nodes at both ends of each edge."""
-    return torch.randn(20_000, 64), torch.randint(0, 20_000, (2, 200_000))
-
-
-_LAYER = partial(nn.TransformerEncoderLayer, 1024, 16, 4096, 0.1, batch_first=True, norm_first=True)
-_BERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 
 LATER: dict[str, Built] = {
-    "resnet101": vision("resnet101", 8),
-    "resnet18_b64": vision("resnet18", 64),
-    "resnext50_b1": vision("resnext50_32x4d", 1),
-    "densenet169": vision("densenet169", 2),
-    "convnext_small": vision("convnext_small", 16),
-    "swin_s": vision("swin_s", 4),
-    "alexnet_b128": vision("alexnet", 128),
-    "cspdarknet53": timm("cspdarknet53", 8, 256),
-    "xception41": timm("xception41", 4, 299),
-    "hgnetv2": timm("hgnetv2_b0", 16),
-    "ghostnetv2": timm("ghostnetv2_100", 8),
-    "eca_nfnet": timm("eca_nfnet_l0", 8),
-    "resnest14": timm("resnest14d", 8),
-    "vovnet": timm("ese_vovnet19b_dw", 8),
-    "tresnet": timm("tresnet_m", 4),
-    "fasternet": timm("fasternet_t0", 32),
-    "rdnet": timm("rdnet_tiny", 8),
-    "botnet": timm("botnet26t_256", 8, 256),
-    "caformer": timm("caformer_s18", 8),
-    "convit": timm("convit_tiny", 16),
-    "efficientvit_m2": timm("efficientvit_m2", 32),
-    "gcvit": timm("gcvit_xxtiny", 8),
-    "maxxvit": timm("maxxvit_rmlp_nano_rw_256", 8, 256),
-    "mvitv2": timm("mvitv2_tiny", 8),
-    "sequencer2d": timm("sequencer2d_s", 2),
-    "tnt": timm("tnt_s_patch16_224", 4),
-    "vit_registers": timm("vit_small_patch14_reg4_dinov2", 2, 518),
-    "swiftformer": hugging("SwiftFormer", pixels(8)),
-    "glpn": hugging("GLPN", pixels(2, 256)),
-    "aimv2": hugging("Aimv2Vision", pixels(8), num_hidden_layers=6),
-    "phi": hugging("Phi", text(2, 512), _LM, **decoder(6, 768, 12, 12)),
-    "cohere2": hugging("Cohere2", text(2, 512), _LM, **decoder(4, 768, 12, 4)),
-    "glm4": hugging("Glm4", text(1, 1024), _LM, head_dim=64, pad_token_id=0, **decoder(4, 768, 12, 4)),
-    "granite_moe": hugging(
-        *("GraniteMoe", text(2, 256), _LM),
-        **{"num_local_experts": 8, "num_experts_per_tok": 2, **decoder(4, 512, 8, 4)},
+    "resnext101_64x4d": vision("resnext101_64x4d", 4),
+    "densenet161": vision("densenet161", 16),
+    "efficientnet_b2": vision("efficientnet_b2", 16, 260),
+    "shufflenet_x1_5": vision("shufflenet_v2_x1_5", 64),
+    "vgg13_bn": vision("vgg13_bn", 4),
+    "regnet_y_800mf": vision("regnet_y_800mf", 64),
+    "convnext_large": vision("convnext_large", 4),
+    "swin_v2_b": vision("swin_v2_b", 4),
+    "mnasnet0_75": vision("mnasnet0_75", 1),
+    "vit_l_32": vision("vit_l_32", 16),
+    "gernet": timm("gernet_m", 16),
+    "mobileone": timm("mobileone_s1", 16),
+    "mobilenetv4_hybrid": timm("mobilenetv4_hybrid_medium", 16),
+    "fbnetc": timm("fbnetc_100", 32),
+    "lcnet": timm("lcnet_100", 128),
+    "tinynet": timm("tinynet_a", 16, 192),
+    "selecsls": timm("selecsls42b", 16),
+    "darknet53": timm("darknet53", 8, 256),
+    "repghost": timm("repghostnet_100", 16),
+    "inception_resnet": timm("inception_resnet_v2", 4, 299),
+    "halonet": timm("halonet26t", 8, 256),
+    "lambda_resnet": timm("lambda_resnet26t", 8, 256),
+    "gcresnet": timm("gcresnet33ts", 8, 256),
+    "seresnext": timm("seresnext26d_32x4d", 16),
+    "dpn92": timm("dpn92", 4),
+    "nf_regnet": timm("nf_regnet_b1", 8, 256),
+    "deit3": timm("deit3_small_patch16_224", 64),
+    "vit_small_b1": timm("vit_small_patch32_224", 1),
+    "convformer": timm("convformer_s18", 8),
+    "efficientformerv2": timm("efficientformerv2_s1", 16),
+    "hieradet": timm("hieradet_small", 4, 256),
+    "swinv2_cr": timm("swinv2_cr_tiny_224", 4),
+    "coatnext": timm("coatnext_nano_rw_224", 8),
+    "mobilevitv2": timm("mobilevitv2_100", 16, 256),
+    "gmixer": timm("gmixer_24_224", 16),
+    "vit_medium_gap": timm("vit_medium_patch16_gap_240", 16, 240),
+    "cs3darknet": timm("cs3darknet_m", 16, 256),
+    "ernie": hugging("Ernie", text(8, 256), **_FOUR),
+    "roberta_prelayernorm": hugging("RobertaPreLayerNorm", text(4, 512), **_FOUR),
+    "xlm": hugging("XLM", text(8, 128), emb_dim=512, n_layers=4, n_heads=8),
+    "lilt": hugging("Lilt", text(4, 256), **_FOUR),
+    "openai_gpt": hugging("OpenAIGPT", text(4, 256), "LMHeadModel", n_layer=6),
+    "arcee": hugging("Arcee", text(2, 512), _LM, **decoder(4, 768, 12, 4)),
+    "helium": hugging("Helium", text(1, 1024), _LM, head_dim=64, **decoder(4, 768, 12, 12)),
+    "apertus": hugging("Apertus", text(4, 256), _LM, **decoder(4, 768, 12, 4)),
+    "exaone4": hugging("Exaone4", text(2, 512), _LM, **decoder(4, 768, 12, 4)),
+    "seed_oss": hugging("SeedOss", text(1, 2048), _LM, head_dim=64, **decoder(4, 768, 12, 4)),
+    "olmo": hugging("Olmo", text(8, 512), _LM, **decoder(6, 1024, 16, 16)),
+    "mbart": hugging(
+        "MBart", text(4, 128), more=answers(4, 128), vocab_size=50_000, **encoder_decoder(4, 768, 12)
     ),
-    "lfm2": hugging("Lfm2", text(2, 512), _LM, **decoder(6, 768, 12, 4)),
-    "qwen3_long": hugging("Qwen3", text(1, 8192), _LM, head_dim=64, **decoder(3, 768, 12, 4)),
-    "gpt_b1": own(partial(Gpt, 6, 768), text(1, 64)),
-    "canine": hugging("Canine", text(2, 512), **_FOUR),
-    "megatron_bert": hugging("MegatronBert", text(4, 256), num_hidden_layers=6, **_BERT),
-    "rembert": hugging("RemBert", text(4, 256), vocab_size=50_000, **_FOUR, **_BERT),
-    "splinter": hugging("Splinter", text(8, 128), **_FOUR),
-    "xlm_roberta_xl": hugging("XLMRobertaXL", text(4, 128), vocab_size=50_000, **_FOUR, **_BERT),
-    "marian": hugging("Marian", text(8, 64), more=answers(8, 64), **encoder_decoder(4, 512, 8)),
-    "unispeech": hugging("UniSpeechSat", sound(2, 32_000), **_FOUR),
-    "conformer": hugging("Wav2Vec2Conformer", sound(2, 32_000), **_FOUR),
-    "ts_mixer": hugging(
-        *("PatchTSMixer", lambda: (torch.randn(16, 512, 7),)),
-        num_input_channels=7,
-        context_length=512,
-        patch_length=16,
-        patch_stride=8,
+    "speech2text": hugging(
+        "Speech2Text", sound(4, 800, 80), more=answers(4, 40), **encoder_decoder(4, 256, 4)
     ),
-    "encoder_wide": own(lambda: nn.TransformerEncoder(_LAYER(), 6), sound(4, 512, 1024)),
-    "dcgan": own(Generator, sound(128, 128, 1, 1)),
-    "unet3d": own(Unet3d, sound(1, 1, 64, 96, 96)),
-    "tcn": own(DilatedConvolutions, sound(32, 16, 1000)),
-    "gcn": own(GraphConvolutions, nodes),
+    "time_series": own(
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 1024, 0.0, batch_first=True), 4),
+        sound(64, 96, 256),
+    ),
+    "decoder_layers": own(Decoders, lambda: (torch.randn(8, 128, 512), torch.randn(8, 400, 512))),
+    "speakers": own(Speakers, sound(64, 80, 300)),
+    "recommender": own(Recommender, clicks),
+    "captions": own(Captions, captions),
+    "upscaler": own(Upscaler, sound(4, 3, 128, 128)),
+    "experts": own(SwitchingExperts, sound(4, 256, 512)),
 }

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 FLOAT32 = ("resnet50", "gpt2", "deit", "swin", "convnext")  # measured in float32 too
-LATER_FLOAT32 = ("resnet101", "caformer", "unet3d", "phi")
+LATER_FLOAT32 = ("gernet", "swinv2_cr", "upscaler", "olmo")
 COMPILED = ("resnet18_b1", "gpt2", "vit_b_16", "mobilenet_v2", "llama", "bert")
 WAYS = ("eager", "eager here", "graph", "step", "step here", "compiled")
 PROCESSES = 3  # one measures, the others export and analyze
