@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import QUANTITIES, Estimate, RegionRun, Value, data_dependent
+from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, symbol
 from graphflops.rules.onnx.entries import filled, known_contents, numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
@@ -258,14 +258,12 @@ class _Loop:
         same_for_all = Estimate(out, writes=(), regions=((turn.run, count),))
         if not any(self.turns_in(getattr(turn.run.cost, name)) for name in QUANTITIES):
             return same_for_all
-        more = [growth(getattr(turn.run.cost, name), self.name, count) for name in QUANTITIES]
-        known = [part for part in more if part is not None]
+        more = {name: growth(getattr(turn.run.cost, name), self.name, count) for name in QUANTITIES}
+        known = {name: part for name, part in more.items() if part is not None}
         if len(known) < len(more):
             return same_for_all
         first = self.turn(0, self.initial).run
-        matrix, vector, functions, masked, read, written = known
-        work = (matrix, vector, functions, masked)
-        return Estimate(out, *work, reads=(read,), writes=(written,), regions=((first, count),))
+        return Cost(**known).estimate(out, regions=((first, count),))
 
 
 def substituted(value: Value, sizes: Mapping[str, Dim]) -> Value:
