@@ -298,7 +298,9 @@ def rows(names: Sequence[str], options: argparse.Namespace, ended: float) -> Ite
 
 
 def table(title: str, names: Sequence[str], options: argparse.Namespace, ended: float) -> None:
-    """One table with a line a model, and the errors of all."""
+    """One table with a line a model, and the errors of all; none where there is no time for it."""
+    if monotonic() > ended:
+        return
     print(f"\n{title}\n{'model':22} {'host':>5} {'spread':>9}", *(f"{way:>19}" for way in WAYS))
     errors: dict[str, list[Pair]] = {}
     for name, found in rows([name for name in names if options.only in name], options, ended):

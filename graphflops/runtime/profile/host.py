@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # A core that other work shares is slow for tenths of a second at a time: of many short rounds, some are in other moments.
 _ROUNDS, _ROUND_SECONDS = 200, 1e-3
 _BLOCKS = 4
-_FASTER, _SLOWER = 1.1, 1.7  # from program to program, and from one moment to the next
+_FASTER, _SLOWER = 1.15, 1.7  # from program to program, and from one moment to the next
 
 
 def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
