@@ -92,3 +92,10 @@ def _short(axis: str) -> str:
         half = (_LONGEST - 1) // 2
         name = f"{name[:half]}…{name[-half:]}"
     return f"{name}{bracket}{place}"
+
+
+def span(low: int | None, high: int | None) -> str:
+    """An inclusive range in words: "1..64", "at least 1", "at most 64", "" without limits."""
+    if low is not None and high is not None:
+        return f"{low}..{high}"
+    return f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""

@@ -11,6 +11,7 @@ from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.errors import ModelError, shown
 from graphflops.passes.assume import LARGEST_SIZE, assumed_sizes
 from graphflops.report import SymbolInfo
+from graphflops.size_names import span
 from graphflops.tensor import TensorType, UnknownType, with_sizes
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def _say_ranges(binding: Binding, graph: Graph) -> None:
         below = entry.minimum is not None and value < entry.minimum
         above = entry.maximum is not None and value > entry.maximum
         if below or above:
-            text = f"{name} = {value} is outside {entry.minimum}..{entry.maximum}, for which the program was exported"
+            text = f"{name} = {value}, but the program was exported for {span(entry.minimum, entry.maximum)}"
             binding.diagnostics.append(diagnostic("GF106", "", text))
 
 

@@ -8,7 +8,7 @@ from graphflops.cost import REPORTED
 from graphflops.lazy import imported
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, named, occurrences, safe, short_type
-from graphflops.size_names import axis_size, in_prose
+from graphflops.size_names import axis_size, in_prose, span
 from graphflops.units import memory, number, parameters
 
 if TYPE_CHECKING:
@@ -93,11 +93,7 @@ def places(name: str, report: Report) -> list[str]:
 
 def _about(name: str, report: Report) -> str:
     info = report.symbols[name]
-    low, high = info.minimum, info.maximum
-    if low is not None and high is not None:
-        span = f"{low}..{high}"
-    else:
-        span = f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
+    limits = span(info.minimum, info.maximum)
     option = f"--dim {safe(info.label or name, 40)}=N"
     given = {
         "user": "given",
@@ -106,7 +102,7 @@ def _about(name: str, report: Report) -> str:
         None: f"open: {option}" if info.where else f"depends on data: {option}",
     }[info.given_by]
     where = listed(place for place in places(name, report) if place not in given)
-    return ", ".join(part for part in (where, given) if part) + (f" ({span})" if span else "")
+    return ", ".join(part for part in (where, given) if part) + (f" ({limits})" if limits else "")
 
 
 def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iterator[Fact]:
