@@ -49,7 +49,7 @@ def size_hint(size: Dim, fallback: int = _FALLBACK) -> int:
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
     """Strides after axes are merged and split; None where that takes a copy."""
-    if is_contiguous(old, strides):
+    if is_contiguous(old, strides) or 0 in (*old, *new):  # without elements there is nothing to copy
         return row_major(new)
     groups = _groups(old, new)
     if groups is None:

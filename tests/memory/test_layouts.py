@@ -118,6 +118,12 @@ def test_an_open_axis_is_split_and_merged_by_the_sizes_that_go_into_it() -> None
     )  # gaps between batch entries
 
 
+def test_a_tensor_without_elements_is_regrouped_without_a_copy() -> None:
+    batch = symbol("batch")
+    assert regrouped((12, 0, batch), (1, batch, 12), (0, batch)) == (batch, 1)
+
+
+
 def test_a_conversion_lies_as_its_operand_not_as_the_tensor_whose_type_it_takes() -> None:
     """`type_as` reads only the element type of its second operand, here of more axes than the result has."""
 
