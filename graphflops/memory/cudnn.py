@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 _FLOAT_BYTES = 4
 _ROW = 8  # positions of half precision that are read at once
-# Image stems run with tensor cores where the kernel is large and there is much work, or patches have many channels.
-_STEM_TAPS, _STEM_MULTIPLIES, _PATCH_TAPS, _WIDE_PATCH = 25, 400_000_000, 36, 512
+# Image stems run with tensor cores where the kernel is large and there is much work. Patches do where they have many
+# positions and many results, very many positions, or half of the channels that are read at once.
+_STEM_TAPS, _STEM_MULTIPLIES, _PATCH_TAPS, _WIDE_PATCH, _LARGEST_PATCH = 25, 400_000_000, 36, 512, 1024
 # Elements of a weight from which a product of images without aligned rows copies them: of few positions, and others.
 _FEW_POSITIONS, _LARGE_WEIGHT, _LARGEST_WEIGHT = 64, 75_000, 700_000
 # Float32, where one position in each stride is read: copies from so many channels, if results are many or images small.
@@ -185,7 +186,9 @@ def _product(conv: Convolution) -> Dim:
 
 def _fills_tensor_cores(conv: Convolution) -> bool:
     if conv.is_patch:
-        return conv.is_half and conv.results >= _WIDE_PATCH and conv.taps >= _PATCH_TAPS
+        is_large = conv.results >= _WIDE_PATCH or conv.taps >= _LARGEST_PATCH
+        is_half_row = conv.channels == conv.alignment // 2
+        return conv.is_half and conv.taps >= _PATCH_TAPS and (is_large or is_half_row)
     return conv.taps > _STEM_TAPS and conv.multiplies >= _STEM_MULTIPLIES
 
 

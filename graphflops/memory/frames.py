@@ -123,6 +123,8 @@ class _References:
             if frame.parts:
                 self.follow_parts(frame, depth, place)
                 self.hold_mask_arguments()
+        if self.frames:
+            self.frames[-1].count_own(self.nodes[place])
         self.last = place
 
     def follow_parts(self, frame: Frame, depth: int, place: int) -> None:
@@ -143,6 +145,8 @@ class _References:
             any(frames[depth].begins_again(lines, depth) for depth in range(shared, depths))
             or is_next_turn(frames[shared - 1].line, frames[shared].line.module, lines[shared])
         )
+        if 0 < shared == len(frames) < len(lines):
+            is_repeated = frames[-1].ends_turn(lines[shared].module)
         self.leave(shared, place - 1)
         if frames:
             frame, line = frames[-1], lines[len(frames) - 1]
@@ -150,6 +154,8 @@ class _References:
                 self.assign(frame)
                 frame.start(line, place)
         for depth in range(len(frames), len(lines)):
+            if frames and not frames[-1].called:
+                frames[-1].called = lines[depth].module
             frames.append(Frame(lines[depth], lines[depth : depth + 2], place, place))
             frames[-1].start(lines[depth], place)
 

@@ -65,8 +65,17 @@ def _called(child: str) -> str:
 @lru_cache(maxsize=4096)
 def line_parts(text: str) -> tuple[Part, ...]:
     """The statements of a line that has several, or a loop; () for a line of one statement, and for a piece of one."""
-    if ";" not in text and not text.startswith(("for ", "while ")):
-        return ()
+    return _parts(text) if ";" in text or text.startswith(("for ", "while ")) else ()
+
+
+@lru_cache(maxsize=4096)
+def only_statement(text: str) -> Part | None:
+    """The statement of a line that has one; None for a line of several, and for a piece of one."""
+    parts = _parts(text)
+    return parts[0] if len(parts) == 1 else None
+
+
+def _parts(text: str) -> tuple[Part, ...]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphflops.memory.line_parts import line_parts
+from graphflops.memory.line_parts import line_parts, only_statement
+from graphflops.memory.statements import is_alike
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,8 @@ class Frame:
     turns: the latest of locals, by operator.
     weights: probabilities of attentions that modules called by the statement returned. returned: that the frame returns.
     chain: the variable whose methods are called, one a line. parts: the statements of a line of several, and part: the one
-    that runs. ran: how often it has run what it runs last. inside: the module that the last call is part of.
+    that runs. ran: how often it has run what it runs last. inside: the module that the last call is part of. called: the
+    module that the statement called first.
     """
 
     line: CodeLine
@@ -43,10 +45,11 @@ class Frame:
     part: int = 0
     ran: int = 0
     inside: str = ""
+    called: str = ""
 
     def start(self, line: CodeLine, place: int) -> None:
         """Begin a line, or its next statement."""
-        self.first, self.ran, self.inside = place, 0, ""
+        self.first, self.ran, self.inside, self.called = place, 0, "", ""
         if line is not self.line or not self.parts:
             self.parts, self.part = line_parts(line.text), 0
         else:
@@ -64,6 +67,20 @@ class Frame:
         if not child or child != self.inside:
             self.ran += self.parts[self.part].ends_with(node, child)
         self.inside = child
+
+    def count_own(self, node: Node) -> None:
+        """Note a call of the function's own, on a line of one statement."""
+        statement = None if self.parts else only_statement(self.line.text)
+        self.ran += statement is not None and statement.ends_with(node, "")
+
+    def ends_turn(self, module: str) -> bool:
+        """Whether a loop's next turn begins where a module is called: `x = x + layer(x)` has added, and calls once more.
+
+        Each turn first calls the same module, or the next one in a list.
+        """
+        statement = None if self.parts or not self.called else only_statement(self.line.text)
+        is_done = statement is not None and self.ran >= statement.times
+        return is_done and is_alike(self.called, module)
 
     @property
     def is_module(self) -> bool:

@@ -225,4 +225,9 @@ def is_next_turn(caller: CodeLine, before: str, now: CodeLine) -> bool:
     callee = _CALLEE.match(caller.text)
     if callee and not callee[1].startswith("self."):
         return True
-    return _NUMBERED.sub("#", before) == _NUMBERED.sub("#", now.module)
+    return is_alike(before, now.module)
+
+
+def is_alike(module: str, other: str) -> bool:
+    """Whether two modules are the same, or have the same place in two parts of a list."""
+    return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)

@@ -54,6 +54,27 @@ def test_forward(
     assert measured - HEADER <= predicted <= measured
 
 
+PATCHES = [
+    # Three channels padded to eight where a patch has 32 x 32 positions, even of one image, or there are many results.
+    ((1, 3, 224, 224), (384, 3, 32, 32), (1, 384, 7, 7), 7_131_904),
+    ((32, 3, 384, 384), (64, 3, 32, 32), (32, 64, 12, 12), 77_136_288),
+    ((8, 3, 224, 224), (1024, 3, 8, 8), (8, 1024, 28, 28), 20_316_176),
+    ((2, 3, 384, 384), (96, 3, 16, 16), (2, 96, 24, 24), 0),
+    # Four channels, of any patch that is not small.
+    ((16, 4, 56, 56), (64, 4, 16, 16), (16, 64, 3, 3), 1_083_408),
+    ((1, 4, 112, 112), (64, 4, 8, 8), (1, 64, 14, 14), 291_344),
+    ((8, 4, 224, 224), (384, 4, 4, 4), (8, 384, 56, 56), 0),
+]
+
+
+@pytest.mark.parametrize(("x", "weight", "out", "measured"), PATCHES)
+def test_patches(x: Shape, weight: Shape, out: Shape, measured: int) -> None:
+    conv = convolution(BFLOAT16, x, weight, out, stride=weight[-1], padding=0)
+    predicted = cudnn.result_bytes(conv, is_last=False)
+    assert isinstance(predicted, int)
+    assert measured - HEADER <= predicted <= measured
+
+
 def test_the_gradient_of_the_operand_of_one_image_is_summed_in_parts() -> None:
     conv = convolution(BFLOAT16, (1, 512, 14, 14), (1024, 512, 1, 1), (1, 1024, 14, 14))
     assert cudnn.operand_gradient_bytes(conv, is_last=False) == 16 * 512 * 196 * 4  # measured: 6,422,784

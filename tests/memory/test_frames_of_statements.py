@@ -46,6 +46,40 @@ class LoopOfOneLine(nn.Module):
     # fmt: on
 
 
+class Residual(nn.Module):
+    """A loop's next turn frees the variable's old value: here that of the first line, and that of each turn after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.wide = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, WIDTH))
+            for _ in range(3)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        for block in self.wide:
+            x = x + 0.2 * block(x)
+        return x
+
+
+class Sums(nn.Module):
+    """One statement that calls two modules of a list: the old `x` lives until both are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sin(x)
+        x = torch.sin(self.layers[0](x)) + torch.sin(self.layers[1](x)) + torch.sin(self.layers[2](x))
+        return torch.tanh(x)
+
+
 class Chains(nn.Module):
     """`key = (self.key(x).view(...)...)` over lines: the export does not name the variable, which holds the result."""
 
@@ -187,8 +221,18 @@ def test_variables_of_a_loop_over_steps_are_replaced() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [OneLine(), LoopOfOneLine(), Chains(), Largest(), Wrapped(), Cached(), GivenList()],
-    ids=["one line", "loop of one line", "chains", "largest", "wrapped", "cached", "given list"],
+    [
+        OneLine(),
+        LoopOfOneLine(),
+        Residual(),
+        Sums(),
+        Chains(),
+        Largest(),
+        Wrapped(),
+        Cached(),
+        GivenList(),
+    ],
+    ids=lambda module: type(module).__name__,
 )
 def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
     x = torch.randn(8, 16, WIDTH)
