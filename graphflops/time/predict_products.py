@@ -114,7 +114,8 @@ def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem
 def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
     """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored)."""
     pixels, image, taps = prod(sizes.result), prod(sizes.image), prod(sizes.filter)
-    together = 1 if sizes.is_looped else min(sizes.groups, max(1, _BLOCK * sizes.groups // sizes.channels))
+    packed = _BLOCK * sizes.groups // max(sizes.channels, 1)  # a file may have a convolution of no channels
+    together = 1 if sizes.is_looped else min(sizes.groups, max(1, packed))
     filters, channels = (each // sizes.groups * together for each in (sizes.filters, sizes.channels))
     if _is_planar(sizes):
         return _of_planes(sizes, width, peak, moved)
