@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Factor:
+class Factor:
     """An operand or the result of a pair: sizes and strides by label. place: of an operand, -1 of a result."""
 
     sizes: Mapping[str, Dim]
@@ -43,18 +43,38 @@ class _Factor:
         return regrouped(shape, tuple(self.strides[label] for label in order), merged) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two factors and labels of axes: of both, of one only, of the sum. Nothing summed: one elementwise kernel multiplies.
+
+    made: the result. copied: whether each factor is copied first. is_reduced: a factor is summed alone before.
+    """
+
+    a: Factor
+    b: Factor
+    both: Sequence[str]
+    left: Sequence[str]
+    right: Sequence[str]
+    summed: Sequence[str]
+    made: Factor
+    copied: tuple[bool, bool]
+    is_reduced: bool
+
+
 @dataclass(slots=True)
 class Einsum:
     """What an einsum makes beside its result, in elements.
 
     copied: places of the operands that are copied. made: elements of results of pairs that a later pair reads. working: the
-    most elements of copies and such results at once. order: the result's axes from outermost to innermost.
+    most elements of copies and such results at once. order: the result's axes from outermost to innermost. pairs: what is
+    multiplied, in turn.
     """
 
     copied: set[int] = field(default_factory=set)
     made: Dim = 0
     working: Dim = 0
     order: Sequence[int] = ()
+    pairs: list[Pair] = field(default_factory=list)
 
 
 def einsum_memory(
@@ -69,7 +89,7 @@ def einsum_memory(
     except RuleError:
         return Einsum()
     factors = [
-        _Factor(
+        Factor(
             {label: size for label, size in zip(labels, x.shape, strict=True) if size != 1},
             {label: step for label, size, step in zip(labels, x.shape, own, strict=True) if size != 1},
             place,
@@ -97,24 +117,30 @@ def einsum_memory(
     return found
 
 
-def _pair(a: _Factor, b: _Factor, gone: set[str], order: Sequence[str], found: Einsum) -> _Factor:
+def _pair(a: Factor, b: Factor, gone: set[str], order: Sequence[str], found: Einsum) -> Factor:
     """The product of two factors, summed along the labels `gone`; strides of the result have the outermost axis first."""
     both = [x for x in order if x in a.sizes and x in b.sizes and x not in gone]
     left = [x for x in order if x in a.sizes and x not in b.sizes and x not in gone]
     right = [x for x in order if x in b.sizes and x not in a.sizes and x not in gone]
     summed = [x for x in order if x in a.sizes and x in b.sizes and x in gone]
     sizes = {**a.sizes, **b.sizes}
-    copies: Dim = 0
-    for factor, groups in ((a, (both, left, summed)), (b, (both, summed, right))) if summed else ():
-        if not any(x in gone and x not in summed for x in factor.sizes) and not factor.merges(groups):
-            copies = copies + factor.numel
-            if factor.place >= 0:
-                found.copied.add(factor.place)
     is_alone = any(x in gone and x not in summed for x in sizes)
+    groups = ((both, left, summed), (both, summed, right))
+    copied = [
+        bool(summed) and not any(x in gone and x not in summed for x in own.sizes) and not own.merges(axes)
+        for own, axes in zip((a, b), groups, strict=True)
+    ]
+    copies = sum((own.numel for own, is_copied in zip((a, b), copied, strict=True) if is_copied), start=0)
+    found.copied.update(
+        own.place for own, is_copied in zip((a, b), copied, strict=True) if is_copied and own.place >= 0
+    )
     if summed and left and right and order.index(right[-1]) < order.index(left[0]) and not is_alone:
-        left, right = right, left  # the operands change places, so that the result lies in order
+        a, b, left, right = b, a, right, left  # the operands change places, so that the result lies in order
+        copied.reverse()
     axes = [*both, *left, *right] if summed else [x for x in order if x in sizes and x not in gone]
     shape = [sizes[x] for x in axes]
     before = sum(factor.numel for factor in (a, b) if factor.place < 0)
     found.working = dim_max(found.working, before + copies)
-    return _Factor(dict(zip(axes, shape, strict=True)), dict(zip(axes, row_major(shape), strict=True)), -1)
+    made = Factor(dict(zip(axes, shape, strict=True)), dict(zip(axes, row_major(shape), strict=True)), -1)
+    found.pairs.append(Pair(a, b, both, left, right, summed, made, (copied[0], copied[1]), is_alone))
+    return made

@@ -144,8 +144,10 @@ def _resampled(call: ConcreteCall) -> list[Kernel]:
     is_last = x is not None and x.shape[1] > 1 and x.strides[1] == 1
     larger = log2(max(out.numel / max(1 if x is None else x.numel, 1), 1))
     unshared = 1.0 if is_last else max(_UNSHARED - _SHARED * larger, 1.0)
-    loads = int(images * unshared)  # few threads read the same position
-    sizes = Rows(out.numel // max(images, 1), loads, is_inner=False)
+    positions = out.numel // max(images, 1)
+    busy = min(positions / _THREADS, 1.0)  # a block's warps wait together, and take turns to load
+    loads = int(images * (_WAIT + (unshared - _WAIT) * busy))
+    sizes = Rows(positions, loads, is_inner=False)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
     return [Kernel("pool", out.dtype, 0, work, *moved, sizes, variant="interpolation")]
 
@@ -206,6 +208,8 @@ _UNSHARED, _SHARED = (
     2.2,
     0.18,
 )  # time of an image's loads, and how much less for each octave of positions that share them
+_WAIT = 0.65  # the part of that time in which the first warp waits for the L2 cache
+_THREADS = 1024  # of a block
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.memory.strides import regrouped
 from graphflops.time.kernel import Kernel, Product
+from graphflops.time.lowering.einsum import before_product, multiplied, pairs_of, product_sizes
 from graphflops.time.lowering.moved import copy, elementwise, pointwise, reduction
 
 if TYPE_CHECKING:
     from typing import Literal
 
+    from graphflops.memory.einsum import Pair
     from graphflops.time.concrete import ConcreteCall, Tensor
 
 _MATRIX_RANK = 2
@@ -55,6 +57,8 @@ class Problem(NamedTuple):
 def product(call: ConcreteCall) -> list[Kernel]:
     """The product itself after the copies that it needs."""
     problem = problem_of(call)
+    if call.operator.name == "einsum":
+        return _of_einsum(call, problem)
     if problem is None:
         return []
     x = call.operand("a")
@@ -69,6 +73,23 @@ def product(call: ConcreteCall) -> list[Kernel]:
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
     return [*kernels, problem.kernel(with_bias=bias is not None)]
+
+
+def _pairs(call: ConcreteCall) -> list[Pair]:
+    """What an einsum multiplies; empty for other operators."""
+    return pairs_of(call) if call.operator.name == "einsum" else []
+
+
+def _of_einsum(call: ConcreteCall, problem: Problem | None) -> list[Kernel]:
+    """The pairs of an einsum, one after the other."""
+    kernels: list[Kernel] = []
+    for pair in _pairs(call):
+        like = call.operands[0]
+        if not pair.summed:
+            kernels.append(multiplied(pair, like))
+        elif problem is not None:
+            kernels += [*before_product(pair, like), problem._replace(sizes=product_sizes(pair)).kernel()]
+    return kernels or ([] if problem is None else [problem.kernel()])
 
 
 def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
@@ -119,6 +140,9 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     a, b = call.operand("a") or call.operands[0], call.operand("b", "weight")
     k = max(call.cost.matrix_flops // (2 * out.numel), 1)
     dtype = call.matrix_dtype or a.dtype
+    products = [product_sizes(pair) for pair in _pairs(call) if pair.summed]
+    if products:
+        return Problem(products[-1], dtype, a.bits)
     batch, n = _batch_and_columns(call, out, b)
     m = out.numel // max(batch * n, 1)
     return Problem(Product(m, n, k, batch, _layout(call, a, b)), dtype, a.bits)
@@ -128,22 +152,10 @@ def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tup
     """How many products there are, and the columns of each; a weight that all share makes them one."""
     n = out.shape[-1] if out.rank else 1
     if call.operator.name == "einsum":
-        return _of_einsum(call, out) or (1, n)
+        return 1, n
     if out.rank <= _MATRIX_RANK or (b is not None and b.rank <= _MATRIX_RANK):
         return 1, n
     return prod(out.shape[:-2]), n
-
-
-def _of_einsum(call: ConcreteCall, out: Tensor) -> tuple[int, int] | None:
-    """Of the product that an einsum of two operands becomes; None for others."""
-    equation = call.arguments.get("equation")
-    left, _, right = (equation if isinstance(equation, str) else "").replace(" ", "").partition("->")
-    first, _, second = left.partition(",")
-    if len(call.operands) != 2 or len(right) != out.rank or "." in right:
-        return None
-    size = dict(zip(right, out.shape, strict=True))
-    batch = prod(size[x] for x in right if x in first and x in second)
-    return batch, prod(size[x] for x in right if x in second and x not in first)
 
 
 def _layout(call: ConcreteCall, a: Tensor, b: Tensor | None) -> Literal["tn", "nn", "nt", "tt"]:
