@@ -123,7 +123,6 @@ def test_a_tensor_without_elements_is_regrouped_without_a_copy() -> None:
     assert regrouped((12, 0, batch), (1, batch, 12), (0, batch)) == (batch, 1)
 
 
-
 def test_a_conversion_lies_as_its_operand_not_as_the_tensor_whose_type_it_takes() -> None:
     """`type_as` reads only the element type of its second operand, here of more axes than the result has."""
 
