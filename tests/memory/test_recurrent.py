@@ -38,7 +38,7 @@ def test_reserve_and_workspace(
 
 
 def test_a_gru_of_several_layers() -> None:
-    """The H200 requested 135,061,056 bytes beyond weights and input; with an LSTM's unit between layers it would be 139 MB."""
+    """The H200 requested 135,061,056 bytes beyond weights and input; with what LSTMs need it would be 139 MB."""
     module, x = (
         nn.GRU(768, 768, 3, batch_first=True).to("meta", torch.bfloat16),
         torch.empty(8, 200, 768, dtype=torch.bfloat16, device="meta"),
