@@ -30,3 +30,40 @@ def test_few_threads_wait_for_the_cache_but_not_for_one_another() -> None:
     full, few = microseconds((4, 256, 16, 16)), microseconds((4, 256, 7, 7))
     assert few < full / 1.5
     assert few > 1024 * 0.12  # about what one access of the L2 cache takes, for each image
+
+
+class LargerCubic(torch.nn.Module):
+    """A bicubic interpolation to so many times the size."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """More pixels."""
+        return torch.nn.functional.interpolate(x, scale_factor=self.scale, mode="bicubic")
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "dtype", "measured"),
+    [
+        ((2, 21, 64, 64), 1.5, torch.bfloat16, 981),
+        ((8, 21, 64, 64), 2, torch.bfloat16, 4540),
+        ((8, 3, 64, 64), 8, torch.bfloat16, 24_130),
+        ((2, 256, 64, 64), 8, torch.float32, 14_782),
+    ],
+)
+def test_gradients_of_cubic_interpolation_add_to_sixteen_corners(
+    shape: tuple[int, ...], scale: float, dtype: torch.dtype, measured: float
+) -> None:
+    # nearby threads add to one place; half precision adds slowly
+    x = torch.rand(shape, dtype=dtype, requires_grad=True)
+    program = torch.export.export(LargerCubic(scale), (x,))
+    report = graphflops.analyze(
+        program,
+        training=graphflops.Training(grad_inputs=("x",), optimizer="none"),
+        device="h200",
+        execution="graph",
+    )
+    (time,) = [row.backward_time for row in report.rows if row.backward_time is not None]
+    assert time.seconds * 1e6 == pytest.approx(measured, rel=0.6)

@@ -153,7 +153,13 @@ def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
     """Interpolation adds to each position of the operand, one thread after another; zeros come first."""
     out = call.out
     x = call.operand("x")
-    if out is None or x is None or not x.numel or "linear" not in call.operator.word:
+    if out is None or x is None or not x.numel:
+        return []
+    if "bicubic2d" in call.operator.word and "_aa" not in call.operator.word:
+        size = _CORNERS_OF_CUBIC * out.full_bytes
+        adds_of_cubic = Kernel("scatter", x.dtype, 0, 0, out.full_bytes, size, variant="bicubic")
+        return [fill(x), adds_of_cubic]
+    if "linear" not in call.operator.word:
         return _other_backward(call)
     adds = Rows(x.numel, max(out.numel * _CORNERS // x.numel, 1), is_inner=False)
     moved = (out.full_bytes, _CORNERS * out.full_bytes)
@@ -242,6 +248,7 @@ _FEW_REPEATS = 32
 _UNSORTED = 3072  # indices that one kernel adds in any order (Embedding.cu of ATen)
 _INDEX_BYTES = 8
 _CORNERS = 4
+_CORNERS_OF_CUBIC = 16
 _FAMILY_OF_BACKWARD = {
     "resampling": "pool",
     "dropout": "elementwise",
