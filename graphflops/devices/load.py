@@ -109,7 +109,7 @@ def _read(file: Path) -> Device:
         raise FileError(f"{shown(str(file))}: larger than {_LARGEST:,} bytes; not a profile of a device")
     try:
         return msgspec.json.decode(data, type=Device)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(f"{shown(str(file))}: not a profile of a device: {shown(str(error))}") from None
 
 

@@ -158,3 +158,10 @@ def test_a_device_of_which_no_program_was_measured_has_the_wider_interval() -> N
         widths[name] = time.totals.time.high / time.totals.time.seconds
     assert list(widths) == sorted(widths, key=widths.__getitem__)
     assert widths["mi300x"] > 2
+
+
+def test_a_profile_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_bytes(b'{"name\x98": 1}')
+    with pytest.raises(FileError, match="not a profile of a device"):
+        device(str(path))
