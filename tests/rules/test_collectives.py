@@ -39,6 +39,23 @@ def test_exchanges(op: str, arguments: Any, out: Any, flops: int, read: int) -> 
 
 
 @pytest.mark.parametrize(
+    ("op", "arguments", "out", "flops"),
+    [
+        ("all_gather_into_tensor_out", (X, 4, "0"), t(32, 4), 0),
+        ("reduce_scatter_tensor_out", (X, "sum", 4, "0"), t(2, 4), 3 * 2 * 4),
+    ],
+)
+def test_exchanges_into_a_given_tensor(op: str, arguments: Any, out: Any, flops: int) -> None:
+    estimate = price(f"_c10d_functional.{op}.default", *arguments, out=out)
+    assert (estimate.out, estimate.vector_flops) == ((out,), flops)
+
+
+def test_a_barrier_sends_nothing() -> None:
+    estimate = price("c10d.barrier.default", X, Opaque("ProcessGroup"), ())
+    assert (estimate.out, estimate.link_bytes, estimate.cost.read_bytes) == ((None,), 0, 0)
+
+
+@pytest.mark.parametrize(
     ("op", "arguments", "devices", "sent"),
     [
         # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md: X has 4 * 32 bytes
@@ -114,11 +131,12 @@ def test_shapes_and_splits_tell_the_size_of_a_group(program: Graph) -> None:
         ("all_gather_into_tensor", (4, "0"), t(32, 4), 3 * 128),
         ("reduce_scatter_tensor", ("sum", 4, "0"), t(2, 4), 3 * 128 // 4),
         ("all_to_all_single", ((1,) * 4, (2,) * 4, "0"), t(4, 4), 3 * 64 // 4),
+        ("_dtensor.shard_dim_alltoall", (0, 1, "0"), t(32, 1), 3 * 128 // 4),
     ],
 )
 def test_gradients_take_the_way_back(op: str, arguments: Any, out: Any, sent: int) -> None:
     program = _program(
-        f"_c10d_functional.{op}.default",
+        f"{op if '.' in op else f'_c10d_functional.{op}'}.default",
         *arguments,
         given=t(8, 4, requires_grad=True),
         out=out,

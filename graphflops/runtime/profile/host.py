@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # A core that other work shares is slow for tenths of a second at a time: of many short rounds, some are in other moments.
 _ROUNDS, _ROUND_SECONDS = 200, 1e-3
 _BLOCKS = 4
+_DIGITS = 4
 _FASTER, _SLOWER = 1.15, 1.7  # from program to program, and from one moment to the next
 
 
@@ -49,8 +50,13 @@ def slowness(measured: dict[str, float], reference: Host) -> float:
 def scaled_host(reference: Host, measured: dict[str, float]) -> Host:
     """The host section of the measured CPU: the costs of the reference, times its slowness."""
     factor = slowness(measured, reference)
-    seconds = {kind: cost * factor for kind, cost in reference.seconds.items()}
+    seconds = {kind: rounded(cost * factor) for kind, cost in reference.seconds.items()}
     return replace(reference, seconds=seconds, benchmarks=measured, faster=_FASTER, slower=_SLOWER)
+
+
+def rounded(number: float) -> float:
+    """A number with the digits that a profile has."""
+    return float(f"{number:.{_DIGITS}g}")
 
 
 def _single_calls(device: str) -> dict[str, Callable[[], object]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -16,7 +15,7 @@ from graphflops.devices import Calibration, Device, Host, Launch, complete, devi
 from graphflops.errors import OptionError, RunError
 from graphflops.runtime.machine import machine_bytes
 from graphflops.runtime.profile.constants import fitted
-from graphflops.runtime.profile.host import host_benchmarks, scaled_host
+from graphflops.runtime.profile.host import host_benchmarks, rounded, scaled_host
 from graphflops.runtime.profile.measure import clock_of, measure
 from graphflops.time.correction import columns_of, interpolated, names_of, variant_of
 from graphflops.time.predict import modelled
@@ -32,7 +31,6 @@ _LIMIT = 100.0  # seconds of measurements
 _HELD_OUT = 5  # one of so many measured kernels checks the others
 _MOST = 300  # points of one family, variant and element type
 _USEFUL = 0.3  # largest mean error of points that replace the constants of a device that was measured before
-_DIGITS = 4
 _FASTER, _SLOWER = 1.4, 1.5  # of a CPU that runs the kernels itself, from one moment to the next
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
 _SIMILAR = "h200"  # whose constants a GPU gets that has none
@@ -82,7 +80,7 @@ def _host(kind: str) -> Host:
     """The host section of this machine: the costs of the H200's host, by micro-benchmarks on both."""
     reference = complete(device(_SIMILAR)).host
     assert reference is not None
-    measured = {name: _rounded(seconds) for name, seconds in host_benchmarks(kind).items()}
+    measured = {name: rounded(seconds) for name, seconds in host_benchmarks(kind).items()}
     return scaled_host(reference, measured)
 
 
@@ -101,14 +99,14 @@ def _published(name: str) -> Device:
 
 
 def encoded(device: Device) -> bytes:
-    """The profile as JSON, a line for each object and each calibration point; whole numbers have no decimal point."""
+    """The profile as JSON, a line for each object; whole numbers have no decimal point."""
     plain = msgspec.to_builtins(device)
     kept = {key: value for key, value in plain.items() if value not in (None, "", [], {})}
     for one in kept.get("calibration", ()):
         one["points"] = [
             [int(number) if number.is_integer() else number for number in point] for point in one["points"]
         ]
-    return re.sub(rb"([\]}]),", rb"\1,\n", msgspec.json.encode(kept))
+    return msgspec.json.encode(kept).replace(b"},", b"},\n")
 
 
 def _gpu(found: Measured) -> Device:
@@ -174,7 +172,7 @@ def _bandwidth(found: Measured, cache: int) -> float:
         (kernel.read_bytes + kernel.written_bytes, seconds) for kernel, seconds in found if not kernel.flops
     ]
     large = [(nbytes, seconds) for nbytes, seconds in moved if nbytes > max(_LARGE, 2 * cache)]
-    return _rounded(max([nbytes / seconds for nbytes, seconds in large or moved] or [1e9]))
+    return rounded(max([nbytes / seconds for nbytes, seconds in large or moved] or [1e9]))
 
 
 def _peaks(found: Measured, kind: str) -> dict[str, float]:
@@ -185,7 +183,7 @@ def _peaks(found: Measured, kind: str) -> dict[str, float]:
             name = "float8" if kernel.dtype.startswith("float8") else kernel.dtype
             if kind == "cuda" and kernel.family == "convolution" and name == "float32":
                 name = "tfloat32"
-            peaks[name] = max(peaks[name], _rounded(kernel.flops / seconds))
+            peaks[name] = max(peaks[name], rounded(kernel.flops / seconds))
     return dict(peaks)
 
 
@@ -197,7 +195,7 @@ def _calibrations(
         model = modelled(kernel, known)
         if model:
             point = (*columns_of(kernel), seconds * 1e6, seconds / model)
-            groups[_group(kernel)].append(tuple(map(_rounded, point)))
+            groups[_group(kernel)].append(tuple(map(rounded, point)))
     for (family, variant, dtype), points in sorted(groups.items()):
         kept = [point for index, point in enumerate(points) if index % _HELD_OUT or len(points) < _HELD_OUT]
         one = Calibration(
@@ -238,8 +236,4 @@ def _error(one: Calibration, held_out: list[tuple[float, ...]]) -> tuple[float, 
     errors = sorted(abs(interpolated(one, point[:-2]).factor / point[-1] - 1) for point in held_out)
     last = len(errors) - 1
     found = errors[last // 2], sum(errors) / len(errors), errors[round(0.9 * last)]
-    return tuple(map(_rounded, found))  # type: ignore[return-value]
-
-
-def _rounded(number: Any) -> float:
-    return float(f"{number:.{_DIGITS}g}")
+    return tuple(map(rounded, found))  # type: ignore[return-value]
