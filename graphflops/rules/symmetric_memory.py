@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, total
-from graphflops.rules.collectives import PAIR, all_reduce, shared, whole_bytes
+from graphflops.rules.collectives import PAIR, all_gather, all_reduce, reduce_scatter, whole_bytes
 from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import require, rule
 
@@ -51,8 +51,7 @@ def two_shot(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim =
 @rule("symm_mem._low_contention_all_gather")
 def low_contention_all_gather(x: TensorType, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
     """Concatenates the tensors of all devices along the first axis, by copies."""
-    out = x.like((x.shape[0] * devices, *x.shape[1:]))
-    return Estimate((out,), link_bytes=(devices - 1) * whole_bytes((x,)), reads=(x,))
+    return all_gather(x, devices, group_name)
 
 
 @rule("symm_mem._low_contention_reduce_scatter")
@@ -60,9 +59,7 @@ def low_contention_reduce_scatter(
     x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR
 ) -> Estimate:
     """Each device adds up its slice of the first axis."""
-    out = x.like((floor_div(x.shape[0], devices), *x.shape[1:]))
-    flops = (devices - 1) * out.numel
-    return Estimate((out,), vector_flops=flops, link_bytes=shared(whole_bytes((x,)), devices), reads=(x,))
+    return reduce_scatter(x, reduce_op, devices, group_name)
 
 
 @rule("symm_mem.fused_all_gather_matmul")

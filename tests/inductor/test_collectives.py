@@ -9,6 +9,7 @@ import pytest
 from graphflops import Training
 from graphflops.analysis import analyze
 from graphflops.graph import Graph, Input, Node, Output, Ref
+from tests.process_group import first_of
 from tests.support import t
 
 
@@ -35,18 +36,9 @@ def _layers(torch: Any, exchange: Any) -> Any:
 
 
 def test_sequence_parallel_layers() -> None:
-    torch = pytest.importorskip("torch")
-    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    if not torch.distributed.is_available():
-        pytest.skip("this torch knows no other devices")
-    import torch.distributed._functional_collectives as exchange
-
-    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
-    try:
+    with first_of(2) as (torch, exchange):
         model, x = _layers(torch, exchange)
         exported = torch.export.export(model, (x,), strict=False)
-    finally:
-        torch.distributed.destroy_process_group()
     report = analyze(exported, device="h200", execution="compiled", training=Training(optimizer="none"))
     step = report.step()
     assert step is not None

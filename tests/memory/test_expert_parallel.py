@@ -8,6 +8,7 @@ import pytest
 
 from graphflops import Training
 from graphflops.analysis import analyze
+from tests.process_group import first_of
 
 WIDTH, ROWS = 2048, 8192
 INFERENCE, STEP = 503_414_784, 2_349_301_764  # measured, beyond weights and inputs
@@ -58,17 +59,8 @@ def _program(torch: Any, exchange: Any) -> Any:
 
 
 def test_peaks_are_those_measured() -> None:
-    torch = pytest.importorskip("torch")
-    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    if not torch.distributed.is_available():
-        pytest.skip("this torch knows no other devices")
-    import torch.distributed._functional_collectives as exchange
-
-    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
-    try:
+    with first_of(2) as (torch, exchange):
         exported = _program(torch, exchange)
-    finally:
-        torch.distributed.destroy_process_group()
     report = analyze(exported, device="h200", execution="eager", training=Training(optimizer="none"))
     step = report.step()
     assert step is not None

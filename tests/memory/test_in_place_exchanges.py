@@ -9,6 +9,7 @@ import pytest
 
 from graphflops.analysis import analyze
 from graphflops.graph import Graph, Input, Node, Opaque, Output, Ref
+from tests.process_group import first_of
 from tests.support import t
 
 MB = 2**20
@@ -16,20 +17,13 @@ MB = 2**20
 
 def _peak(run: Any, execution: Any) -> int:
     """Peak bytes beyond the input of 4 MiB, of a program exported on the first of four devices."""
-    torch = pytest.importorskip("torch")
-    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    if not torch.distributed.is_available():
-        pytest.skip("this torch knows no other devices")
+    with first_of(4) as (torch, _):
 
-    class Parallel(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return run(torch.distributed, x)
+        class Parallel(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return run(torch.distributed, x)
 
-    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=4)
-    try:
         exported = torch.export.export(Parallel(), (torch.zeros(1024, 1024, device="meta"),))
-    finally:
-        torch.distributed.destroy_process_group()
     report = analyze(exported, device="h200", execution=execution)
     return (report.value(report.totals.peak_bytes) or 0) - 4 * MB
 

@@ -10,6 +10,7 @@ from graphflops.analysis import analyze
 from graphflops.graph import Graph, Input, Node, Opaque, Output, Ref
 from graphflops.passes.groups import group_sizes
 from graphflops.training import Training
+from tests.process_group import first_of
 from tests.support import price, t
 
 X, Y = t(8, 4), t(16)
@@ -149,26 +150,18 @@ def test_gradients_take_the_way_back(op: str, arguments: Any, out: Any, sent: in
 
 
 def test_a_program_of_several_devices_is_read() -> None:
-    torch = pytest.importorskip("torch")
-    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    if not torch.distributed.is_available():
-        pytest.skip("this torch knows no other devices")
-    import torch.distributed._functional_collectives as exchange
+    with first_of(4) as (torch, exchange):
 
-    class Parallel(torch.nn.Module):
-        """A product split over devices by columns, then by rows, its parts added up; and the other exchanges."""
+        class Parallel(torch.nn.Module):
+            """A product split over devices by columns, then by rows, its parts added up; and the other exchanges."""
 
-        def forward(self, x: Any, up: Any, down: Any) -> Any:
-            whole = exchange.all_reduce((x @ up).relu() @ down, "sum", "0")
-            parts = exchange.reduce_scatter_tensor(whole, "avg", 0, "0")
-            return exchange.all_gather_tensor(exchange.all_to_all_single(parts, None, None, "0"), 0, "0")
+            def forward(self, x: Any, up: Any, down: Any) -> Any:
+                whole = exchange.all_reduce((x @ up).relu() @ down, "sum", "0")
+                parts = exchange.reduce_scatter_tensor(whole, "avg", 0, "0")
+                return exchange.all_gather_tensor(exchange.all_to_all_single(parts, None, None, "0"), 0, "0")
 
-    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=4)
-    try:
         exported = torch.export.export(Parallel(), (torch.zeros(16, 8), torch.zeros(8, 6), torch.zeros(6, 8)))
         report = analyze(exported)
-    finally:
-        torch.distributed.destroy_process_group()
     assert report.diagnostics == ()
     assert report.coverage.unknown == 0
     assert report.total().matrix_flops == 2 * 2 * 16 * 8 * 6

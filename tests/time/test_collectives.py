@@ -12,6 +12,7 @@ from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.time.kernel import Exchange, Kernel
 from graphflops.time.link import Link
 from graphflops.time.predict import predict
+from tests.process_group import first_of
 from tests.support import price, t
 
 MB = 2**20
@@ -73,23 +74,15 @@ def test_every_device_has_a_time_for_them(profile: str) -> None:
 
 def _time(devices: int, *, gathers: bool) -> Any:
     """The predicted time of an exported program that adds up a tensor over devices, and may gather it."""
-    torch = pytest.importorskip("torch")
-    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    if not torch.distributed.is_available():
-        pytest.skip("this torch knows no other devices")
-    import torch.distributed._functional_collectives as exchange
+    with first_of(devices) as (torch, exchange):
 
-    class Parallel(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            whole = exchange.all_reduce(x, "sum", "0")
-            return exchange.all_gather_tensor(whole, 0, "0") if gathers else whole
+        class Parallel(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                whole = exchange.all_reduce(x, "sum", "0")
+                return exchange.all_gather_tensor(whole, 0, "0") if gathers else whole
 
-    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=devices)
-    try:
         exported = torch.export.export(Parallel(), (torch.zeros(8192, 8192, device="meta"),))
         return analyze(exported, device="h200", execution="graph").totals.time
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def test_without_the_number_of_devices_the_time_is_that_of_two() -> None:
