@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from graphflops.memory.convolutions import Convolution
     from graphflops.memory.grouped import Way
 
-_STREAMS = 8  # in which the groups of a convolution run
 _FLOAT_BYTES = 4
 _TILE, _WIDE_TILE = 64, 128  # channels of one thread block
 _MANY_ROWS = 12_000  # from which the gradient of a weight is summed up in parts
@@ -50,7 +49,7 @@ def _workspace(conv: Convolution, way: Way, is_last: bool) -> Dim:
         conv.is_pointwise and conv.is_aligned
     )  # only its groups' channels are cut out
     weight = 0 if has_no_weight else copies.weight
-    return (copies.x + weight + copies.out) * min(_STREAMS, conv.groups) // conv.groups
+    return (copies.x + weight + copies.out) * min(grouped.STREAMS, conv.groups) // conv.groups
 
 
 def _parts(conv: Convolution) -> Dim:

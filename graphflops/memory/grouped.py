@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 Way = Literal["direct", "packed", "one_by_one"]
 
+STREAMS = 8  # in which groups run one by one
+LONG_KERNEL = (
+    31  # positions of a sequence, above which groups that are no power of two run without tensor cores
+)
+
 # Channels of a group: fewer than the first run without tensor cores in half precision. Those of up to the second share a
 # kernel, up to the third if groups are many, of more than the fourth and up to the fifth if there are many rows.
 _FEWEST, _PACKED, _MIDDLE, _WORTH_PACKING, _WIDEST = 4, 32, 48, 72, 256
@@ -25,9 +30,6 @@ _ROWS, _MORE_ROWS = 1_500, 6_000
 _TILE = 128  # channels
 _FEW_GROUPS, _SOME_GROUPS = 5, 16
 _FILLED_POSITIONS, _FILLED_ROWS = 80_000, 25_000  # of operands, of results
-_LONG_KERNEL = (
-    31  # positions of a sequence, above which groups that are no power of two run without tensor cores
-)
 _GRADIENT_PACKED, _WEIGHT_PACKED, _FLOAT_PACKED = 40, 112, 128  # channels of a group
 # Little work without tensor cores: multiply-adds of a strided operand's gradient; rows and channels of a weight's.
 _STRIDED_MULTIPLIES, _WEIGHT_ROWS, _WEIGHT_CHANNELS = 30_000_000, 4_352, 24
@@ -42,7 +44,7 @@ def of_result(conv: Convolution, is_last: bool) -> Way:
     wide = channels(conv)
     if is_last:
         return _with_channels_last(conv)
-    if len(conv.kernel) == 1 and conv.taps > _LONG_KERNEL and not _is_power(wide):
+    if len(conv.kernel) == 1 and conv.taps > LONG_KERNEL and not _is_power(wide):
         return "direct"
     if not conv.is_half:
         return "direct" if conv.is_pointwise else _in_single_precision(conv)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.memory.grouped import STREAMS
 from graphflops.time.kernel import DIRECT, Kernel, Rows
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from graphflops.time.kernel import Convolution
 
-_STREAMS = 8
 _GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams
 _BESIDE = 1.15  # how much longer kernels take beside those of other streams
 _ALONE = 2e-6  # seconds of a kernel in which those of other streams find room
@@ -34,7 +34,7 @@ def seconds(kernel: Kernel, sizes: Convolution, predict: Callable[[Kernel], floa
         parts = [predict(part) for part in (one, *_conversions(one, sizes))]
     each = sum(_BESIDE * part + _GAP for part in parts)
     filled = _share(sizes) * sum(max(part - _ALONE, 0.0) for part in parts)
-    return max(-(-groups // _STREAMS) * each, groups * filled)
+    return max(-(-groups // STREAMS) * each, groups * filled)
 
 
 def _share(sizes: Convolution) -> float:

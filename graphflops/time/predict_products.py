@@ -10,6 +10,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.memory.grouped import STREAMS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,7 +30,6 @@ _WIDEST = 7  # positions of a depthwise filter for which channels-last has a fas
 _LONG = 64  # positions
 _FEW_PIXELS = 512  # with more, groups run one after the other
 _BLOCK = 64  # channels of groups that a kernel multiplies together, zeros between the groups
-_STREAMS = 8  # in which cuDNN runs the groups of a convolution of sequences
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 
 
@@ -127,7 +128,7 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     alignment = _ALIGNED if together > 1 else _alignment((channels, filters), width)
     batch, turns = -(-sizes.groups // together), 1
     if sizes.is_looped:
-        streams = 1 if pixels > _FEW_PIXELS else _STREAMS
+        streams = 1 if pixels > _FEW_PIXELS else STREAMS
         batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
     return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns)
 

@@ -28,6 +28,11 @@ class Clock:
     gpu: float = 0.0
     link: Link = field(default_factory=Link)
 
+    @property
+    def now(self) -> float:
+        """When all that was launched has run, and in eager execution the CPU has launched it."""
+        return max(self.host, self.gpu) if self.is_eager else self.gpu
+
     def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
         """Run one call and return by how much it takes longer.
 
@@ -56,25 +61,24 @@ class Clock:
 
     def run_beside(self, host_seconds: float, kernels: Sequence[float], *, fills: bool, waits: bool) -> float:
         """The same while collectives run. fills: whether a kernel holds all multiprocessors, as a product does."""
-        before = max(self.host, self.gpu) if self.is_eager else self.gpu
+        before = self.now
         host_seconds *= self.slowness * self.is_eager
         for seconds in kernels:
             self.host += host_seconds / len(kernels)
-            begin = max(self.gpu, self.host) if self.is_eager else self.gpu
-            self.gpu = self.link.beside(begin, seconds, fills=fills) + (0 if self.is_eager else self.gap)
+            self.gpu = self.link.beside(self.now, seconds, fills=fills) + (0 if self.is_eager else self.gap)
         if not kernels:
             self.host += host_seconds
         if waits:
             self.host = max(self.host, self.gpu)
-        return (max(self.host, self.gpu) if self.is_eager else self.gpu) - before
+        return self.now - before
 
     def start(self, ticket: int, seconds: float) -> float:
         """Start a collective once all kernels before have run, and return 0: it runs beside what follows."""
-        self.link.start(ticket, max(self.gpu, self.host) if self.is_eager else self.gpu, seconds)
+        self.link.start(ticket, self.now, seconds)
         return 0.0
 
     def wait(self, ticket: int) -> float:
         """Let the other kernels wait for a collective, and return by how much the program takes longer."""
-        before = max(self.host, self.gpu) if self.is_eager else self.gpu
+        before = self.now
         self.gpu = max(self.gpu, self.link.end(ticket))
         return max(before, self.gpu) - before

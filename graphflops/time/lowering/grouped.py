@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _FEWEST = 4  # channels of a group that a shared kernel takes
 _TILE = 32
 _SINGLE = 32  # bits
-_LONG_KERNEL = 31
 
 
 def grouped(problem: Problem, flops: int, reads: tuple[Tensor, ...], writes: Tensor) -> list[Kernel]:
@@ -53,7 +52,7 @@ def _is_each(problem: Problem) -> bool:
     if problem.phase != "forward" or problem.is_channels_last:
         return False
     window = problem.weight.shape[2:]
-    is_long = len(window) == 1 and window[0] > _LONG_KERNEL
+    is_long = len(window) == 1 and window[0] > ways.LONG_KERNEL
     return is_long or (problem.x.bits == _SINGLE and prod(window) == 1)
 
 
