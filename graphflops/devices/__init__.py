@@ -1,7 +1,7 @@
 """Profiles of devices, one JSON file each: published figures and measured kernels, from which times are predicted."""
 
 from graphflops.devices.device import Calibration, Device, Host, Launch, Link
-from graphflops.devices.load import complete, device, names, published, substitution
+from graphflops.devices.load import complete, device, names, published, substitution, with_rates
 
 __all__ = [
     "Calibration",
@@ -14,4 +14,5 @@ __all__ = [
     "names",
     "published",
     "substitution",
+    "with_rates",
 ]

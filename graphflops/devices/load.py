@@ -19,12 +19,12 @@ _LARGEST = 1_000_000  # bytes of a profile
 def device(name: str) -> Device:
     """The device of a name or alias (case is ignored), or of a profile at a path that ends in .json."""
     if name.endswith(".json"):
-        return _with_rates(_checked(Path(name)))
+        return with_rates(_checked(Path(name)))
     wanted = _folded(name)
     for file in sorted(_files(), key=lambda file: file.stem != wanted):
         known = _read(file)
         if wanted in map(_folded, (file.stem, known.name, *known.aliases)):
-            return _with_rates(known)
+            return with_rates(known)
     raise OptionError(
         f"--device {shown(name)}: unknown device; known: {', '.join(names())}, or a profile's path"
     )
@@ -85,7 +85,7 @@ def published() -> list[Device]:
     return [_read(file) for file in _files()]
 
 
-def _with_rates(known: Device) -> Device:
+def with_rates(known: Device) -> Device:
     """The device with the constants of the device that it names, where it has none of its own."""
     if known.rates or known.rates_of not in names():
         return known

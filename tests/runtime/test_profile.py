@@ -17,7 +17,7 @@ from graphflops.commands.profile import profile as command
 from graphflops.devices import Host, device
 from graphflops.runtime.profile import make, measure
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host
-from graphflops.runtime.profile.trial import CpuClock, spread
+from graphflops.runtime.profile.trial import CpuClock, CudaClock, spread
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import modelled, predict
 from graphflops.time.schedule import Clock as Schedule
@@ -139,7 +139,7 @@ def test_a_gpu_that_was_measured_before_keeps_points_that_predict_better(monkeyp
     assert kept.error[1] < 0.05
 
 
-@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA GeForce RTX 4070"])
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4070"])
 def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, monkeypatch):
     import torch
 
@@ -158,6 +158,7 @@ def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, mon
     assert "host       1.00 x" in done.output
     assert path.stat().st_size < 100_000
     mine, model = device(str(path)), "samples/gqa_transformer.pt2"
+    assert mine.calibration
     assert mine.host.seconds["forward.call"] == pytest.approx(reference.host.seconds["forward.call"])
     eager, graph = (
         graphflops.analyze(model, device=str(path), execution=execution).totals.time.seconds
@@ -166,6 +167,17 @@ def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, mon
     known = graphflops.analyze(model, device="h200", execution="graph").totals.time.seconds
     assert graph < eager
     assert graph == pytest.approx(1.3 * known, rel=0.35)
+
+
+@pytest.mark.parametrize("reserved, given_back", [(2**33, 1), (2**30, 0)])
+def test_memory_of_measured_graphs_is_given_back_before_it_fills_the_gpu(reserved, given_back, monkeypatch):
+    import torch
+
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    CudaClock._give_back(SimpleNamespace(memory_bytes=2**34))
+    assert len(emptied) == given_back
 
 
 def test_operands_that_are_used_in_turn_do_not_fit_in_the_cache():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published
+from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published, with_rates
 from graphflops.errors import OptionError, RunError
 from graphflops.runtime.machine import machine_bytes
 from graphflops.runtime.profile.constants import fitted
@@ -191,8 +191,9 @@ def _calibrations(
     found: Measured, known: Device, software: str, *, has_constants: bool
 ) -> Iterable[Calibration]:
     groups: dict[tuple[str, str, str], list[tuple[float, ...]]] = defaultdict(list)
+    model_of = with_rates(known)
     for kernel, seconds in found:
-        model = modelled(kernel, known)
+        model = modelled(kernel, model_of)
         if model:
             point = (*columns_of(kernel), seconds * 1e6, seconds / model)
             groups[_group(kernel)].append(tuple(map(rounded, point)))

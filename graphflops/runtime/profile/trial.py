@@ -23,6 +23,7 @@ _MOST_CALLS = 40
 _MOST_SETS = 24
 _ROUNDS = 3
 _CPU_ROUNDS = 5
+_MOST_RESERVED = 0.3  # of a GPU's memory, before what measured graphs held is given back
 _CACHE = 32 * 2**20  # bytes, where the system does not say how large the last cache of its CPU is
 
 
@@ -40,8 +41,9 @@ class CudaClock:
     device, runtime = "cuda", "torch"
 
     def __init__(self) -> None:
+        about = torch.cuda.get_device_properties(0)
         self.stream = torch.cuda.Stream()
-        self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        self.l2_bytes, self.memory_bytes = about.L2_cache_size, about.total_memory
 
     def sets(self, cold_bytes: int) -> int:
         """Sets of operands that are used in turn so that none is in the L2 cache when it is needed."""
@@ -49,6 +51,7 @@ class CudaClock:
 
     def seconds(self, calls: Calls) -> float:
         """Median time of one call. Raises RuntimeError where the device or a CUDA graph cannot run it."""
+        self._give_back()
         self.stream.wait_stream(torch.cuda.current_stream())  # which the operands were made on
         with torch.cuda.stream(self.stream):
             calls[0]()
@@ -65,6 +68,11 @@ class CudaClock:
                 graph.capture_end()
             graph.replay()
             return statistics.median(self._once(graph.replay) for _ in range(_ROUNDS)) / count
+
+    def _give_back(self) -> None:
+        """Free what graphs allocated that are measured: each has a pool of its own, which no later graph can use."""
+        if torch.cuda.memory_reserved() > _MOST_RESERVED * self.memory_bytes:
+            torch.cuda.empty_cache()
 
     def _once(self, call: Callable[[], object]) -> float:
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
