@@ -207,7 +207,7 @@ def _calibrations(
         held_out = points[::_HELD_OUT] if len(points) >= 2 * _HELD_OUT else []
         if held_out:
             one = replace(one, error=_error(one, held_out))
-        if not has_constants or _is_useful(one, held_out):
+        if _is_useful(one, held_out, has_constants=has_constants):
             yield one
 
 
@@ -226,10 +226,12 @@ def _kept(found: Measured) -> Measured:
     return kept
 
 
-def _is_useful(one: Calibration, held_out: list[tuple[float, ...]]) -> bool:
-    """Whether points predict other kernels well, and better than constants that were measured on such a device do."""
-    alone = sum(abs(1 / point[-1] - 1) for point in held_out) / max(len(held_out), 1)
-    return one.error is not None and one.error[1] < min(alone, _USEFUL)
+def _is_useful(one: Calibration, held_out: list[tuple[float, ...]], *, has_constants: bool) -> bool:
+    """Whether points predict other kernels better than constants alone do, and well if these were measured on such a device."""
+    if one.error is None:
+        return not has_constants
+    alone = sum(abs(1 / point[-1] - 1) for point in held_out) / len(held_out)
+    return one.error[1] < (min(alone, _USEFUL) if has_constants else alone)
 
 
 def _error(one: Calibration, held_out: list[tuple[float, ...]]) -> tuple[float, float, float]:
