@@ -187,7 +187,7 @@ def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> dict[str
                 found.setdefault(name, stated[stated_as])
                 known.pop(stated_as, None)
         rest = [name for name in rest if name not in found]
-        if len(rest) <= len(known):
+        if rest and len(rest) <= len(known):
             found.update(dict.fromkeys(rest, _hull(known.values())))
     return found
 

@@ -35,6 +35,11 @@ def test_a_size_that_is_told_by_what_is_made_of_it():
     assert found["h4"] == (4, 128)
 
 
+def test_every_size_is_told_by_what_is_made_of_it():
+    stated = "{2*s39: VR[4, 128], 2*s94 + 1: VR[5, 129], s39: VR[2, 64], s94: VR[3, 65]}"
+    assert ranges(stated, "2*h, 2*w + 1") == {"h": (2, 64), "w": (3, 65)}
+
+
 def test_sizes_that_cannot_be_told_apart_have_a_range_that_holds_for_each():
     stated = "{s17: VR[2, 64], 4*s18: VR[16, 512], s32: VR[3, 4096], s18: VR[4, 128]}"
     assert ranges(stated, "batch, 4*h4", "batch, seq") == {
