@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import prod
 from graphflops.errors import FileError, shown
-from graphflops.exporters.archive import mapped
 from graphflops.exporters.onnx_proto import DROPPED, decode_error, fields, messages
 from graphflops.exporters.onnx_values import EXTERNAL, FIELDS, dtype_of
 from graphflops.graph import Stored
@@ -59,15 +58,15 @@ def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
         data = memoryview(whole)
         try:
             begin, end = _place(data, name.encode())
-            raw = [(at, stop) for number, at, stop in fields(data, begin, end) if number == _RAW]
-            proto = None if raw else messages().TensorProto.FromString(bytes(data[begin:end]))
+            raw = [field for field in fields(data, begin, end) if field[0] == _RAW]
+            if raw:
+                return memoryview(bytearray(data[slice(*raw[-1][1:])]))
+            proto = messages().TensorProto.FromString(bytes(data[begin:end]))
         except (IndexError, ValueError, decode_error()):
             return None
         finally:
             data.release()
-    if not raw:
-        return _held(proto, dtype)
-    return mapped(path, raw[-1][0], raw[-1][1] - raw[-1][0])
+    return _held(proto, dtype)
 
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:

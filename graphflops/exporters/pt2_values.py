@@ -23,6 +23,7 @@ from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
 from graphflops.graph import Stored
+from graphflops.limits import left
 from graphflops.tensor import DTYPES, DType
 
 if TYPE_CHECKING:
@@ -281,10 +282,18 @@ class Members:
         return found
 
     def _read(self, entry: Entry) -> memoryview:
-        if entry.start is not None:
+        limits = left()
+        if entry.start is None:
+            with Archive(self.path) as archive:
+                return memoryview(bytearray(archive.read(entry.member)))
+        if limits is not None and limits.memory is not None:  # too little, perhaps, for all of the file
             return mapped(self.path, entry.start, entry.size)
-        with Archive(self.path) as archive:
-            return memoryview(bytearray(archive.read(entry.member)))
+        return self._file[entry.start : entry.start + entry.size]
+
+    @cached_property
+    def _file(self) -> memoryview:
+        """All of the file, mapped once: every mapping keeps a file open, and a process may open few."""
+        return mapped(self.path, 0, self.path.stat().st_size)
 
     def checkpoints(self) -> list[bytes]:
         """The checkpoints of `torch.save` in which releases before 2.9 keep weights and constants."""
