@@ -227,7 +227,7 @@ def _kept(found: Measured) -> Measured:
 
 
 def _is_useful(one: Calibration, held_out: list[tuple[float, ...]], *, has_constants: bool) -> bool:
-    """Whether points predict other kernels better than constants alone do, and well if these were measured on such a device."""
+    """Whether points predict other kernels better than constants do, and well where these were measured on such a device."""
     if one.error is None:
         return not has_constants
     alone = sum(abs(1 / point[-1] - 1) for point in held_out) / len(held_out)
