@@ -12,6 +12,7 @@ from graphflops.dims import Dim, differ, dim_max, prod, total
 from graphflops.graph import Ref, tensor_type
 from graphflops.memory import cudnn
 from graphflops.memory.convolutions import Convolution, Layout
+from graphflops.memory.gradient_formulas import gradient_kernels, temporary_bytes
 from graphflops.memory.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
 from graphflops.memory.strides import is_contiguous, row_major
 
@@ -29,29 +30,11 @@ _FLOAT_BYTES = 4
 _PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
 _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 
-# Tensors of the result's size that PyTorch's formula of a gradient makes on its way, beside the gradient: for a power,
-# `grad * (exponent * x.pow(exponent - 1))` makes two (tools/autograd/derivatives.yaml). All live until the end.
-_TEMPORARIES = {
-    "pow": 2,
-    "square": 2,
-    "rsqrt": 2,
-    "reciprocal": 2,
-    "sqrt": 1,
-    "abs": 1,
-    "sin": 1,
-    "cos": 2,
-    "tan": 2,
-    "log1p": 1,
-    "expm1": 1,
-    "erf": 4,
-    "cumsum": 2,
-    "softmax": 1,
-}
-_EXTREMES = frozenset({"amax", "amin"})  # which also compare: a truth value for each element
+# Tensors of the result's size that PyTorch's formula of a gradient makes on its way, beside the gradient
+# (tools/autograd/derivatives.yaml); those of elementwise functions follow from `rules/work.py`. All live until the end.
+_OF_RESULT = {"cumsum": 2, "softmax": 1}
 _OF_OPERAND = {"var": 1, "std": 2, "logsumexp": 2, "amax": 1, "amin": 1}  # the same, of the operand's size
-_SUMMED_AFTER = frozenset({"mul", "div", "where"})
-_PASSED_ON = frozenset({"add", "sub"})  # their gradients are the result's
-_OF_DIVISOR = 3  # `-gradient * ((x / divisor) / divisor)`
+_EXTREMES = frozenset({"amax", "amin"})  # which also compare: a truth value for each element
 _SEQUENCE_AXES, _TWO = 3, 2
 # Norms that copy an operand which does not lie in row-major order; the gradients of all but the first read the copy.
 _ORDERED = ("layer_norm", "group_norm", "instance_norm")
@@ -98,10 +81,10 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return cudnn.backward_bytes(found, *_backward_layout(found, call, layouts, has_other_gradient))
     if out is None:
         return 0
-    if name in _TEMPORARIES or name in _OF_OPERAND:
-        return total(formula_tensors(call, layouts))
-    if name in _SUMMED_AFTER or name in _PASSED_ON:
+    if kind == "elementwise":
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
+    if name in _OF_RESULT or name in _OF_OPERAND:
+        return total(formula_tensors(call, layouts))
     if name == "roll":
         return _rolled(call, values)
     if name == _ORDERED[0]:
@@ -120,8 +103,8 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
     if call.node.operator.kind == "product":
         return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1]))
     strides = layouts.of(call.node.outputs[0] or "")
-    axes = _repeated(call, out, layouts) if call.node.operator.name in _SUMMED_AFTER | _PASSED_ON else []
-    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES)[:1] for each in axes]
+    axes = _repeated(call, out, layouts) if call.node.operator.kind == "elementwise" else []
+    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES)[:1] for each in axes if each]
     return dim_max(0, *(size for sizes in found for size in sizes))
 
 
@@ -138,31 +121,32 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
     name, out = call.node.operator.name, tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None:
         return ()
-    if name in _TEMPORARIES:
-        return (out.like().nbytes,) * _TEMPORARIES[name]
+    if name in _OF_RESULT:
+        return (out.like().nbytes,) * _OF_RESULT[name]
     if name in _OF_OPERAND:
         x = layouts.typed(call.tensors(layouts.values)[0])
         return (x.like().nbytes,) * _OF_OPERAND[name] + ((x.numel,) if name in _EXTREMES else ())
-    if name not in _SUMMED_AFTER:
+    if call.node.operator.kind != "elementwise":
         return ()
-    is_divisor = name == "div" and any(place == 1 for place, _ in call.gradient.gradients)
-    number = len(_repeated(call, out, layouts)) + (_OF_DIVISOR if is_divisor else 0)
-    return (out.like().nbytes,) * number
+    kernels = [gradient_kernels(call, place, layouts.values) for place, _ in call.gradient.gradients]
+    found = [temporary_bytes(each, out, layouts.values) for each in kernels if each is not None]
+    pairs = zip(_repeated(call, out, layouts), kernels, strict=True)
+    summed = [axes for axes, each in pairs if axes and each is not None and each.launches]
+    return (*max(found, key=len, default=()), *(out.like().nbytes,) * len(summed))
 
 
 def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
     """The buffer in which gradients in the shape of the result are added up to those of operands repeated to it."""
     strides = layouts.of(call.node.outputs[0] or "")
-    axes = _repeated(call, out, layouts)
+    axes = [each for each in _repeated(call, out, layouts) if each]
     return dim_max(0, *(reduction_bytes(out.shape, strides, each, _FLOAT_BYTES) for each in axes))
 
 
 def _repeated(call: PricedCall, out: TensorType, layouts: Layouts) -> list[list[int]]:
-    """The axes along which operands that want a gradient are repeated; of those that are repeated at all."""
+    """The axes along which each operand that wants a gradient is repeated."""
     operands = call.tensors(layouts.values)
     places = [] if call.gradient is None else [place for place, _ in call.gradient.gradients]
-    found = [_repeated_axes(tensor_type(operands[place], layouts.values), out.shape) for place in places]
-    return [axes for axes in found if axes]
+    return [_repeated_axes(tensor_type(operands[place], layouts.values), out.shape) for place in places]
 
 
 def _repeated_axes(operand: TensorType | None, shape: Sequence[Dim]) -> list[int]:

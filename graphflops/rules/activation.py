@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import differ, floor_div, mod
 from graphflops.rules.elementwise import (
-    by_operand,
     differentiate,
     elementwise,
-    gradients_of,
     pointwise,
     result_of,
 )
@@ -32,12 +30,12 @@ pointwise("softplus", "scaled_softplus")
 
 def register_gradient(name: str, row: str = "") -> None:
     """Register the operator `NAME_backward(grad, self or result)`."""
-    work = WORK[row or name].gradient
+    row = row or name
 
     @rule(f"aten.{name}_backward")
     def activation_backward(grad: Value, a: Value, *attributes: Value, **named: Value) -> Estimate:
         """The gradient's arithmetic per element."""
-        return elementwise(work, grad, a)
+        return elementwise(WORK[row].gradient, grad, a)
 
 
 for _name in ("hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "threshold", "hardshrink", "softshrink"):
@@ -56,7 +54,7 @@ def gelu(a: TensorType, *, approximate: str = "none") -> Estimate:
 @backward("aten.gelu")
 def gelu_backward_of(call: ForwardCall) -> Estimate:
     """Recomputed from the operand, as ATen does."""
-    return gradients_of(call, by_operand(gelu_work(call.arguments.get("approximate", "none"))))
+    return differentiate(gelu_work(call.arguments.get("approximate", "none")))(call)
 
 
 @rule("aten.gelu_backward", "aten.infinitely_differentiable_gelu_backward")
@@ -71,7 +69,7 @@ def elu(a: TensorType, alpha: Value = 1, scale: Value = 1, input_scale: Value = 
     return elementwise(WORK["elu"].more((scale != 1) + (input_scale != 1)), a)
 
 
-backward("aten.elu")(differentiate(by_operand(WORK["elu"])))
+backward("aten.elu")(differentiate(WORK["elu"]))
 
 
 @rule("aten.elu_backward")
@@ -95,8 +93,8 @@ def log_sigmoid_forward(a: TensorType) -> Estimate:
 
 @rule("aten.log_sigmoid_backward")
 def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> Estimate:
-    """Two choices and five operations per element; the exponential is the kept one."""
-    return replace(elementwise(WORK["log_sigmoid"].gradient.more(0, -1), grad, a), reads=(grad, a, kept))
+    """Two choices and five operations per element; exp(-|x|) is the kept one."""
+    return replace(elementwise(WORK["log_sigmoid"].gradient.more(-2, -1), grad, a), reads=(grad, a, kept))
 
 
 def _halved(a: TensorType, dim: int) -> TensorType:
@@ -132,7 +130,7 @@ def prelu(a: TensorType, weight: TensorType) -> Estimate:
 
 
 # The gradient of a weight is summed over the elements that share it.
-backward("aten.prelu")(differentiate(by_operand(WORK["prelu"], "a", "weight")))
+backward("aten.prelu")(differentiate(WORK["prelu"], "a", "weight"))
 pointwise("_prelu_kernel", "prelu")
 
 
@@ -166,6 +164,6 @@ def rrelu_with_noise_functional(
 
 # Training keeps the slopes for the gradient.
 backward("aten.rrelu_with_noise", "aten.rrelu_with_noise_functional")(
-    differentiate(by_operand(WORK["rrelu_with_noise"], "a", "noise"))
+    differentiate(WORK["rrelu_with_noise"], "a", "noise")
 )
 pointwise("rrelu_with_noise_backward")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
+from graphflops.rules.formula import numbers_of
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import combine
 from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work
@@ -175,8 +176,8 @@ def pointwise(
         keys = [f"{dialect}.{name}" for name in spellings.split()]
         work = WORK[row] if row else work_of(keys[0])
         rule(*keys)(_priced(work, result, fold))
-        if work.gradients and dialect == "aten":
-            backward(*keys)(differentiate(by_operand(work)))
+        if work.formulas and dialect == "aten":
+            backward(*keys)(differentiate(work))
 
 
 def work_of(spelling: str) -> Work:
@@ -200,26 +201,25 @@ def _priced(work: Work, result: Promotion, fold: Fold | None) -> Callable[..., E
     return (unary, binary, ternary)[work.operands - 1]
 
 
-def by_operand(work: Work, *parameters: str) -> dict[str, Gradient | None]:
-    """The gradients of a row by the rule's parameters, which are "a", "b" and "c" unless named."""
-    names = dict(zip("abc", parameters or "abc", strict=False))
-    return {
-        name: gradient and gradient._replace(reads=_renamed(gradient.reads, names))
-        for name, gradient in zip(names.values(), work.gradients, strict=False)
-    }
+def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estimate]:
+    """The backward rule of an elementwise operator. parameters: its operands' names, "a", "b" and "c" unless given."""
+    names = parameters or ("a", "b", "c")[: work.operands]
+
+    def priced(call: ForwardCall) -> Estimate:
+        letters = dict(zip("abc", names, strict=False))
+        given = ((letter, call.arguments.get(name)) for letter, name in letters.items())
+        numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))
+        found: dict[str, Gradient | None] = {}
+        for name, formula in zip(names, work.formulas, strict=False):
+            gradient = formula and formula.gradient(numbers)
+            found[name] = gradient and gradient._replace(reads=_renamed(gradient.reads, letters))
+        return gradients_of(call, found)
+
+    return priced
 
 
 def _renamed(reads: str, names: Mapping[str, str]) -> str:
     return " ".join(names.get(name, name) for name in reads.split())
-
-
-def differentiate(gradients: Mapping[str, Gradient | None]) -> Callable[[ForwardCall], Estimate]:
-    """The backward rule of an elementwise operator with these gradients by operand."""
-
-    def priced(call: ForwardCall) -> Estimate:
-        return gradients_of(call, gradients)
-
-    return priced
 
 
 def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) -> Estimate:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.rules.derived import Derived
-from graphflops.rules.elementwise import by_operand, differentiate
+from graphflops.rules.elementwise import differentiate
 from graphflops.rules.quantized import MIN_MAX, convert
 from graphflops.rules.registry import backward, rule
 from graphflops.rules.shapes import tensors_of
@@ -43,7 +43,7 @@ backward(
     "aten.fake_quantize_per_tensor_affine",
     "aten.fake_quantize_per_channel_affine",
     "quantized_decomposed.fake_quant_per_channel",
-)(differentiate(by_operand(WORK["fake_quantize"], "x")))
+)(differentiate(WORK["fake_quantize"], "x"))
 
 
 def with_mask(quantized: Estimate) -> Estimate:

@@ -8,12 +8,10 @@ from functools import partial
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
 from graphflops.rules.elementwise import (
-    by_operand,
     complex_of,
     differentiate,
     elementwise,
     float_result,
-    gradients_of,
     pointwise,
     result_type,
     to_bool,
@@ -21,7 +19,7 @@ from graphflops.rules.elementwise import (
     to_real_float,
 )
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.work import WORK, Gradient, Work, power
+from graphflops.rules.work import WORK, Work, power
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
 
 # One operand; the type stays unless `result` is given.
@@ -88,9 +86,9 @@ def rsub(a: Value, b: Value, alpha: Value = 1) -> Estimate:
     return elementwise(_scaled("rsub", alpha), a, b, fold=lambda x, y: y - alpha * x)
 
 
-backward("aten.add")(differentiate(by_operand(WORK["add"])))
-backward("aten.sub", "aten.subtract")(differentiate(by_operand(WORK["sub"])))
-backward("aten.rsub")(differentiate(by_operand(WORK["rsub"])))
+backward("aten.add")(differentiate(WORK["add"]))
+backward("aten.sub", "aten.subtract")(differentiate(WORK["sub"]))
+backward("aten.rsub")(differentiate(WORK["rsub"]))
 
 
 ROUNDING = [f"aten.{name}.{overload}_mode" for name in ("div", "divide") for overload in ("Tensor", "Scalar")]
@@ -108,7 +106,7 @@ def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None
 def divide_rounding_backward(call: ForwardCall) -> Estimate:
     """Zero for a rounded division, else the gradient of a division."""
     rounded = call.arguments.get("rounding_mode") is not None
-    return gradients_of(call, by_operand(WORK["floor_divide" if rounded else "div"]))
+    return differentiate(WORK["floor_divide" if rounded else "div"])(call)
 
 
 @rule("aten.round", "aten.special_round")
@@ -117,7 +115,7 @@ def round_(a: TensorType, *, decimals: Value = 0) -> Estimate:
     return elementwise(WORK["round"].more(0 if decimals == 0 else 2), a)
 
 
-backward("aten.round", "aten.special_round")(differentiate(by_operand(WORK["round"])))
+backward("aten.round", "aten.special_round")(differentiate(WORK["round"]))
 
 
 def register_addcmul(name: str) -> None:
@@ -128,7 +126,7 @@ def register_addcmul(name: str) -> None:
         """The product or the quotient, the sum, and the scaling where value is not one."""
         return elementwise(WORK[name].more(0 if value == 1 else 1), a, b, c)
 
-    backward(f"aten.{name}")(differentiate(by_operand(WORK[name])))
+    backward(f"aten.{name}")(differentiate(WORK[name]))
 
 
 register_addcmul("addcmul")
@@ -153,12 +151,9 @@ def clamp_max(a: TensorType, max: Value) -> Estimate:
     return elementwise(WORK["clamp"], a, max, fold=dim_min)
 
 
-@backward("aten.clamp", "aten.clip", "aten.clamp_min", "aten.clamp_max")
-def clamp_backward(call: ForwardCall) -> Estimate:
-    """Repeats the comparisons: the gradient goes to the operand that was chosen."""
-    bounds = [name for name in ("min", "max") if call.arguments.get(name) is not None]
-    chosen = Gradient(WORK["clamp"].times(len(bounds)).flops, reads=" ".join(("a", *bounds)))
-    return gradients_of(call, dict.fromkeys(("a", "min", "max"), chosen))
+backward("aten.clamp", "aten.clip")(differentiate(WORK["clamp"], "a", "min", "max"))
+backward("aten.clamp_min")(differentiate(WORK["clamp_min"], "a", "min"))
+backward("aten.clamp_max")(differentiate(WORK["clamp_max"], "a", "max"))
 
 
 @rule("aten.where")
@@ -169,7 +164,7 @@ def select(condition: TensorType, a: Value, b: Value) -> Estimate:
     )
 
 
-backward("aten.where")(differentiate(by_operand(WORK["where"], "condition", "a", "b")))
+backward("aten.where")(differentiate(WORK["where"], "condition", "a", "b"))
 
 
 @rule("aten.where.default")
@@ -186,19 +181,13 @@ def masked_fill(a: TensorType, mask: TensorType, value: Value) -> Estimate:
     return elementwise(WORK["masked_fill"], a, mask, value, result=lambda x, *_: x.dtype)
 
 
-backward("aten.masked_fill")(differentiate(by_operand(WORK["masked_fill"], "a", "mask", "value")))
+backward("aten.masked_fill")(differentiate(WORK["masked_fill"], "a", "mask", "value"))
 
 
 @rule("aten.pow")
 def pow_(a: Value, exponent: Value) -> Estimate:
     """A function evaluation per element, or the products that a small constant exponent stands for."""
     return elementwise(power(exponent), a, exponent)
-
-
-@rule("aten.square")
-def square(a: TensorType) -> Estimate:
-    """One multiplication per element."""
-    return pow_(a, 2)
 
 
 @rule("aten.float_power")
@@ -211,16 +200,15 @@ def _double(*operands: Value) -> DType:
     return COMPLEX128 if result_type(*operands).kind == "complex" else FLOAT64
 
 
-@backward("aten.pow", "aten.square", "aten.float_power")
-def power_backward(call: ForwardCall) -> Estimate:
-    """The base's gradient is exponent * base ** (exponent - 1), the exponent's the result times log(base)."""
-    exponent = call.arguments.get("exponent", 2)
-    gradients = by_operand(WORK["pow"], "a", "exponent")
-    if isinstance(exponent, (int, float)):  # two products with that power
-        lower = power(exponent - 1).more(2)
-        reads = "a exponent" if "exponent" in call.arguments else "a"
-        gradients["a"] = Gradient(lower.flops, lower.transcendentals, reads)
-    return gradients_of(call, gradients)
+@rule("aten.square")
+def square(a: TensorType) -> Estimate:
+    """One multiplication per element."""
+    return pow_(a, 2)
+
+
+backward("aten.square")(differentiate(WORK["square"]))
+# A base's gradient has the work of a power that is lower by one.
+backward("aten.pow", "aten.float_power")(differentiate(WORK["pow"], "a", "exponent"))
 
 
 @rule("aten.frexp", "prims.frexp")
@@ -229,7 +217,7 @@ def frexp(a: TensorType) -> Estimate:
     return Estimate((a.like(), a.like(dtype=INT32)), vector_flops=WORK["frexp"].flops * a.numel, reads=(a,))
 
 
-backward("aten.frexp")(differentiate(by_operand(WORK["frexp"])))
+backward("aten.frexp")(differentiate(WORK["frexp"]))
 
 
 @rule("aten.complex")

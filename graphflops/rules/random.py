@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, Value
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
 from graphflops.rules.registry import backward, rule
-from graphflops.rules.work import Gradient, Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import INT64, DType, TensorType
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ def multinomial(a: TensorType, num_samples: Dim, replacement: bool = False) -> E
 
 
 # Non-differentiable samples have no gradient; that of a gamma number goes through its sampler.
-backward("aten.bernoulli", "aten.normal", "aten.poisson", "aten.binomial")(differentiate({}))
-backward("aten._standard_gamma")(differentiate({"a": Gradient(1, 1, reads="a out")}))
+backward("aten.bernoulli", "aten.normal", "aten.poisson", "aten.binomial")(differentiate(WORK["sample"]))
+backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
 
 
 # Counter-based generators: the state is an operand.

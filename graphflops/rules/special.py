@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.rules.elementwise import by_operand, differentiate, elementwise, float_result, pointwise
+from graphflops.rules.elementwise import differentiate, elementwise, float_result, pointwise
 from graphflops.rules.registry import backward, rule
 from graphflops.rules.work import WORK
 
@@ -58,4 +58,4 @@ def mvlgamma(a: TensorType, p: int) -> Estimate:
     return elementwise(WORK["mvlgamma"].times(p), a, result=float_result)
 
 
-backward("aten.polygamma", "aten.special_polygamma")(differentiate(by_operand(WORK["polygamma"])))
+backward("aten.polygamma", "aten.special_polygamma")(differentiate(WORK["polygamma"]))

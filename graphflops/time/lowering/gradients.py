@@ -6,6 +6,8 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.memory.gradient_formulas import gradient_kernels
+from graphflops.rules.work import work_of_launch
 from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.attentions import attention_backward
 from graphflops.time.lowering.calls import forward_kernels
@@ -49,37 +51,55 @@ def _wanted(call: ConcreteCall) -> list[Tensor]:
 
 
 def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
-    """A kernel for each wanted operand whose gradient is not the result's, a sum over the axes that were broadcast."""
+    """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
     out = call.out
     assert call.gradient is not None
     if out is None:
         return []
     kernels = []
-    extra = _FURTHER_KERNELS.get(call.operator.name, 0)
     for place, has_memory in call.gradient.gradients:
         if place >= len(call.operands):
             continue
         operand = call.operands[place]
-        if has_memory and call.operator.name not in ("add", "sub", "expand"):
-            kernels += [_multiplied(call, place, out)] * (1 + extra)
+        if has_memory:
+            kernels += _of_formula(call, place, out)
         if operand.numel < out.numel:
             kernels.append(_summed(out, operand))
     return kernels
 
 
-def _multiplied(call: ConcreteCall, place: int, out: Tensor) -> Kernel:
-    """The gradient of one operand: that of the result times a factor, of the other operand or of the operand itself."""
-    if len(call.operands) > 1:
-        factor = max((x for i, x in enumerate(call.operands) if i != place), key=lambda x: x.numel)
-    elif call.operator.is_arithmetic:  # by a number
-        factor = None
-    else:
-        factor = call.operands[place]
-    read = out.full_bytes + (0 if factor is None else factor.nbytes)
-    work = 2 * out.numel
-    if len(call.operands) == 1:  # transcendentals run beside, on units of their own
-        work = call.backward_cost.vector_flops + call.backward_cost.transcendentals
-    return pointwise(out, [out] if factor is None else [out, factor], read, out.full_bytes, work)
+def _of_formula(call: ConcreteCall, place: int, out: Tensor) -> list[Kernel]:
+    """The kernels of one operand's gradient; one kernel where it is fused, or no formula is known."""
+    found = gradient_kernels(call.call, place, call.values)
+    if found is None or found.formula.is_fused:
+        return [_one_kernel(call, out)]
+    tensors: list[Tensor] = []
+    kernels = []
+    for launch in found.launches:
+        if not launch.leaves:  # one number
+            kernels.append(elementwise(out, 0, out.bits // _BYTE))
+            tensors.append(out)
+            continue
+        read = [
+            tensors[each] if isinstance(each, int) else call.named(found.named.get(each, "")) or out
+            for each in launch.operands
+        ]
+        leaves = [call.named(found.named.get(leaf, "")) or out for leaf in launch.leaves]
+        made = max(leaves, key=lambda leaf: leaf.numel)
+        written = made.numel if launch.is_mask else made.full_bytes
+        work = work_of_launch(launch)
+        count = (work.flops + work.transcendentals) * made.numel
+        kernels.append(pointwise(made, read, sum(x.nbytes for x in read), written, count))
+        tensors.append(replace(made, bits=_BYTE, nbytes=made.numel) if launch.is_mask else made)
+    return kernels
+
+
+def _one_kernel(call: ConcreteCall, out: Tensor) -> Kernel:
+    """One kernel for the gradient of an operator; transcendentals run beside, on units of their own."""
+    cost = call.backward_cost
+    count = sum(has_memory for _, has_memory in call.gradient.gradients) if call.gradient else 1
+    read, work = cost.read_bytes // count, (cost.vector_flops + cost.transcendentals) // count
+    return pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work)
 
 
 def _summed(out: Tensor, operand: Tensor) -> Kernel:
@@ -242,8 +262,7 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
     return [kernel] * count
 
 
-# Kernels of a gradient beside the one that every elementwise operator has (derivatives.yaml of PyTorch).
-_FURTHER_KERNELS = {"pow": 2, "rsqrt": 2, "sqrt": 1, "abs": 1, "sin": 1, "cos": 1, "div": 1, "where": 1}
+_BYTE = 8  # bits
 _FEW_REPEATS = 32
 _UNSORTED = 3072  # indices that one kernel adds in any order (Embedding.cu of ATen)
 _INDEX_BYTES = 8

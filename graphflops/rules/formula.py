@@ -1,0 +1,186 @@
+"""Formulas of elementwise gradients: `g * cos(a)` is the gradient of a sine.
+
+A formula is text in Python's syntax. `g` is the gradient of the result, `a`, `b` and `c` are the operands in order, `out` is
+the result; every other name is a number. FLOPs, function evaluations and reads are counted from it, and so are the kernels
+that PyTorch launches for it: one for each operator or function, in order. Nothing is evaluated: `ast` reads the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Numbers = tuple[tuple[str, object], ...]
+
+UNKNOWN = object()  # a number that the formula or the program does not say
+_TENSORS = ("g", "a", "b", "c", "out")
+_BINARY: Mapping[type, tuple[str, Callable[..., object]]] = {
+    ast.Add: ("add", operator.add),
+    ast.Sub: ("sub", operator.sub),
+    ast.Mult: ("mul", operator.mul),
+    ast.Div: ("div", operator.truediv),
+}
+_COMPARED: Mapping[type, tuple[str, Callable[..., object]]] = {
+    ast.Eq: ("eq", operator.eq),
+    ast.NotEq: ("ne", operator.ne),
+    ast.Lt: ("lt", operator.lt),
+    ast.LtE: ("le", operator.le),
+    ast.Gt: ("gt", operator.gt),
+    ast.GtE: ("ge", operator.ge),
+}
+_LOGICAL = (
+    "logical_and",
+    "logical_or",
+    "logical_not",
+)  # of truth values: part of a choice, without work of their own
+_MASKS = (*_LOGICAL, "isnan", "isfinite", "eq", "ne", "lt", "le", "gt", "ge")
+_CHOICES = ("where", "masked_fill")
+
+
+class Launch(NamedTuple):
+    """One kernel of a formula.
+
+    operands: the tensors that it reads by name, and results of earlier launches by place. numbers: its other operands.
+    leaves: the tensors that its result is computed from, and whose shape it therefore has; none where it is one number.
+    is_mask: the result holds truth values. is_in_place: it overwrites the result of the launch before it.
+    """
+
+    function: str
+    operands: tuple[str | int, ...] = ()
+    numbers: tuple[object, ...] = ()
+    leaves: frozenset[str] = frozenset()
+    is_mask: bool = False
+    is_in_place: bool = False
+
+
+class _Number(NamedTuple):
+    value: object
+
+
+_Value = str | int | _Number  # a tensor by its name, the result of a launch by its place, or a number
+
+
+def numbers_of(operands: Iterable[tuple[str, object]]) -> Numbers:
+    """Operands that are no tensors, by their letters, as formulas take them; None is one that is not given."""
+    known = (bool, int, float, type(None))
+    return tuple((letter, value if isinstance(value, known) else UNKNOWN) for letter, value in operands)
+
+
+@lru_cache(maxsize=1024)
+def launches(text: str, numbers: Numbers = ()) -> tuple[Launch, ...]:
+    """The kernels of a formula. numbers: the operands that are no tensors; one that is None is not given."""
+    reader = _Reader(numbers)
+    *assigned, last = ast.parse(text).body
+    for statement in assigned:
+        assert isinstance(statement, ast.Assign)
+        assert isinstance(statement.targets[0], ast.Name)
+        reader.values[statement.targets[0].id] = reader.read(statement.value)
+    assert isinstance(last, ast.Expr)
+    if isinstance(reader.read(last.value), _Number):
+        reader.launched(Launch("fill", leaves=frozenset("g")))
+    return tuple(reader.launches)
+
+
+class _Reader:
+    """Turns a formula into launches, one after the other; what only numbers take part in is computed."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.values: dict[str, _Value] = {name: name for name in _TENSORS}
+        self.values |= {name: _Number(value) for name, value in numbers}
+        self.launches: list[Launch] = []
+
+    def read(self, node: ast.expr) -> _Value:
+        """The value of a part of the formula."""
+        match node:
+            case ast.Constant(value=value):
+                return _Number(value)
+            case ast.Name(id=name):
+                return self.values.get(name, _Number(UNKNOWN))
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return self.applied("neg", operator.neg, self.read(inner))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self.binary(*_BINARY[type(op)], self.read(left), self.read(right))
+            case ast.Compare(left=left, ops=ops, comparators=rights):
+                return self.compared(self.read(left), [_COMPARED[type(op)] for op in ops], rights)
+            case ast.Tuple(elts=parts):
+                return [self.read(part) for part in parts][-1]
+            case ast.Call(func=ast.Name(id="where"), args=[condition, chosen, other]):
+                known = self.read(condition)
+                if isinstance(known, _Number):  # one that is not known guards against a special value
+                    return self.read(chosen if known.value is True else other)
+                return self.called("where", [known, self.read(chosen), self.read(other)])
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return self.called(name, [self.read(argument) for argument in arguments])
+        raise AssertionError(ast.dump(node))
+
+    def binary(self, name: str, compute: Callable[..., object], left: _Value, right: _Value) -> _Value:
+        """A sum, difference, product or quotient. A number before a tensor is written everywhere, and changed in place."""
+        if not isinstance(left, _Number) or isinstance(right, _Number) or name in ("add", "mul"):
+            return self.applied(name, compute, left, right)
+        filled = self.launched(Launch("fill", leaves=self.leaves(right)))
+        return self.launched(Launch(name, (filled, right), (), self.leaves(right), is_in_place=True))
+
+    def compared(
+        self, left: _Value, each: list[tuple[str, Callable[..., object]]], rights: list[ast.expr]
+    ) -> _Value:
+        """One comparison, or a chain of them that must all hold. One with an operand that is not given always holds."""
+        found: _Value = _Number(True)
+        for (name, compute), node in zip(each, rights, strict=True):
+            right = self.read(node)
+            holds = (
+                _Number(True) if _Number(None) in (left, right) else self.applied(name, compute, left, right)
+            )
+            found, left = self.called("logical_and", [found, holds]), right
+        return found
+
+    def called(self, name: str, operands: list[_Value]) -> _Value:
+        """A function. A number that is chosen instead of an element lies in memory of its own."""
+        match name, operands:
+            case "logical_and" | "logical_or", [_Number(True), other] | [other, _Number(True)]:
+                return other
+            case "where", [_, _, _Number()] | [_, _Number(), _]:
+                self.launched(Launch("fill"))
+        return self.applied(name, None, *operands)
+
+    def applied(self, name: str, compute: Callable[..., object] | None, *operands: _Value) -> _Value:
+        """The launch of a function on tensors; of numbers alone, their value."""
+        numbers = tuple(each.value for each in operands if isinstance(each, _Number))
+        tensors = tuple(each for each in operands if not isinstance(each, _Number))
+        if not tensors:
+            return _Number(
+                UNKNOWN if compute is None or UNKNOWN in numbers or None in numbers else compute(*numbers)
+            )
+        function = name.rstrip("_")
+        is_mask = function in _MASKS or all(map(self.is_mask, tensors))
+        return self.launched(
+            Launch(function, tensors, numbers, self.leaves(*tensors), is_mask, name.endswith("_"))
+        )
+
+    def is_mask(self, operand: str | int) -> bool:
+        """Whether a value holds truth values."""
+        return isinstance(operand, int) and self.launches[operand].is_mask
+
+    def leaves(self, *operands: _Value) -> frozenset[str]:
+        """The tensors that values are computed from."""
+        found = [self.launches[each].leaves if isinstance(each, int) else {each} for each in operands]
+        return frozenset().union(*found)  # type: ignore[arg-type]
+
+    def launched(self, launch: Launch) -> int:
+        """Append a launch; its place."""
+        self.launches.append(launch)
+        return len(self.launches) - 1
+
+
+def is_part_of_choice(launch: Launch, before: tuple[Launch, ...]) -> bool:
+    """Whether a launch joins truth values, or chooses by a comparison of the formula, whose work is that of the choice."""
+    if launch.function in _LOGICAL:
+        return True
+    condition = (
+        launch.operands[0 if launch.function == "where" else -1] if launch.function in _CHOICES else ""
+    )
+    return isinstance(condition, int) and before[condition].is_mask
