@@ -12,7 +12,7 @@ from graphflops.dims import Dim, differ, dim_max, prod, total
 from graphflops.graph import Ref, tensor_type
 from graphflops.memory import cudnn
 from graphflops.memory.convolutions import Convolution, Layout
-from graphflops.memory.gradient_formulas import gradient_kernels, temporary_bytes
+from graphflops.memory.gradient_formulas import GradientKernels, gradient_kernels, temporary_bytes
 from graphflops.memory.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
 from graphflops.memory.strides import is_contiguous, row_major
 
@@ -103,8 +103,8 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
     if call.node.operator.kind == "product":
         return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1]))
     strides = layouts.of(call.node.outputs[0] or "")
-    axes = _repeated(call, out, layouts) if call.node.operator.kind == "elementwise" else []
-    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES)[:1] for each in axes if each]
+    axes = _repeated(call, out, layouts).values()
+    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES)[:1] for each in axes]
     return dim_max(0, *(size for sizes in found for size in sizes))
 
 
@@ -126,27 +126,37 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
     if name in _OF_OPERAND:
         x = layouts.typed(call.tensors(layouts.values)[0])
         return (x.like().nbytes,) * _OF_OPERAND[name] + ((x.numel,) if name in _EXTREMES else ())
-    if call.node.operator.kind != "elementwise":
-        return ()
-    kernels = [gradient_kernels(call, place, layouts.values) for place, _ in call.gradient.gradients]
-    found = [temporary_bytes(each, out, layouts.values) for each in kernels if each is not None]
-    pairs = zip(_repeated(call, out, layouts), kernels, strict=True)
-    summed = [axes for axes, each in pairs if axes and each is not None and each.launches]
-    return (*max(found, key=len, default=()), *(out.like().nbytes,) * len(summed))
+    kernels = _elementwise(call, layouts.values)
+    found = [temporary_bytes(each, out, layouts.values) for each in kernels.values()]
+    written = [axes for place, axes in _repeated(call, out, layouts).items() if kernels[place].launches]
+    return (*max(found, key=len, default=()), *(out.like().nbytes,) * len(written))
 
 
 def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
     """The buffer in which gradients in the shape of the result are added up to those of operands repeated to it."""
     strides = layouts.of(call.node.outputs[0] or "")
-    axes = [each for each in _repeated(call, out, layouts) if each]
+    axes = _repeated(call, out, layouts).values()
     return dim_max(0, *(reduction_bytes(out.shape, strides, each, _FLOAT_BYTES) for each in axes))
 
 
-def _repeated(call: PricedCall, out: TensorType, layouts: Layouts) -> list[list[int]]:
-    """The axes along which each operand that wants a gradient is repeated."""
-    operands = call.tensors(layouts.values)
+def _elementwise(call: PricedCall, values: Mapping[str, Value]) -> dict[int, GradientKernels]:
+    """What computes the gradients of an elementwise call's operands, by their places."""
     places = [] if call.gradient is None else [place for place, _ in call.gradient.gradients]
-    return [_repeated_axes(tensor_type(operands[place], layouts.values), out.shape) for place in places]
+    if call.node.operator.kind != "elementwise":
+        return {}
+    found = {place: gradient_kernels(call, place, values) for place in places}
+    return {place: kernels for place, kernels in found.items() if kernels is not None}
+
+
+def _repeated(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, list[int]]:
+    """The axes along which operands that want a gradient are repeated, where it is summed up by a kernel of its own."""
+    operands = call.tensors(layouts.values)
+    found = {
+        place: _repeated_axes(tensor_type(operands[place], layouts.values), out.shape)
+        for place, kernels in _elementwise(call, layouts.values).items()
+        if not kernels.formula.is_fused
+    }
+    return {place: axes for place, axes in found.items() if axes}
 
 
 def _repeated_axes(operand: TensorType | None, shape: Sequence[Dim]) -> list[int]:

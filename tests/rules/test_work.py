@@ -110,6 +110,6 @@ def test_a_small_constant_exponent_stands_for_products_or_a_root() -> None:
 
 def test_a_row_has_a_gradient_for_each_operand_or_none() -> None:
     for row in WORK.values():
-        assert len(row.gradients) in (0, row.operands), row.name
+        assert len(row.formulas) in (0, row.operands), row.name
         reads = {name for gradient in row.gradients if gradient for name in gradient.reads.split()}
         assert reads <= {"out", *"abc"[: row.operands]}, row.name
