@@ -7,15 +7,16 @@ reading, and only members that a reader asks for by name are ever opened.
 from __future__ import annotations
 
 import mmap
-import zipfile
 import zlib
 from typing import TYPE_CHECKING, overload
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import reason, regular_file
+from graphflops.exporters.zip_members import DEFLATED, members, read_at
 from graphflops.limits import spend
 
 if TYPE_CHECKING:
+    from io import FileIO
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO
@@ -23,16 +24,11 @@ if TYPE_CHECKING:
 MAX_MEMBER_BYTES = (
     512 * 2**20
 )  # of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB
-MAX_MEMBERS = 1_000_000
-MAX_DIRECTORY_BYTES = 128 * 2**20
 # A member larger than this and packed tighter than this ratio is taken for a zip bomb.
 _BOMB_BYTES = 4 * 2**20
 _BOMB_RATIO = 200
 
-_TAIL = 65_557  # longest possible end-of-directory record, comment included
-_HEADER = 30  # bytes before a member's name
 _PAGE = 16 * 2**10
-_END, _END64 = b"PK\x05\x06", b"PK\x06\x06"
 
 # What other files start with: (offset, bytes, what it is, what to do about it).
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
@@ -82,21 +78,27 @@ def refusal(head: bytes) -> str:
 class Archive:
     """A zip archive by the names of its members; a context manager.
 
-    Raises FileError, in one line, for what is not a zip, is damaged, or is built to harm.
+    Raises FileError, in one line, for what is not a zip, is damaged, is built to harm, or can be read in two ways.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = regular_file(path)
         try:
-            self._file: BinaryIO = self.path.open("rb")
+            self._file: FileIO = self.path.open("rb", buffering=0)
         except OSError as error:
             raise FileError(f"{self}: {reason(error)}") from None
         try:
-            self._zip = self._opened()
-            self.names = self._checked_names()
+            head = self._file.read(512)
+            if kind_of(head) != "zip":
+                raise FileError(refusal(head))
+            self._members = members(self._file, self._file.seek(0, 2))
+        except FileError as error:
+            self._file.close()
+            raise FileError(f"{self}: {error}") from None
         except BaseException:
             self._file.close()
             raise
+        self.names = frozenset(self._members)
 
     def __str__(self) -> str:
         return shown(str(self.path))
@@ -107,102 +109,36 @@ class Archive:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._zip.close()
         self._file.close()
 
     def size(self, name: str) -> int:
         """Unpacked size of a member as the archive declares it; 0 for a member that does not exist."""
-        return self._zip.NameToInfo[name].file_size if name in self._zip.NameToInfo else 0
+        return self._members[name].size if name in self._members else 0
 
     def place(self, name: str) -> int | None:
-        """Offset of a member's bytes in the file; None for a member that is compressed or cut off."""
-        info = self._zip.NameToInfo[name]
-        if (
-            info.compress_type != zipfile.ZIP_STORED
-            or info.flag_bits & 0x1
-            or info.file_size != info.compress_size
-        ):
-            return None
-        self._file.seek(info.header_offset)
-        header = self._file.read(_HEADER)
-        start = (
-            info.header_offset
-            + _HEADER
-            + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
-        )
-        end = self._file.seek(0, 2)
-        return start if header[:4] == b"PK\x03\x04" and start + info.file_size <= end else None
+        """Offset of a member's bytes in the file; None for a member that is compressed."""
+        member = self._members[name]
+        return None if member.method == DEFLATED else member.start
 
     def read(self, name: str, most: int = MAX_MEMBER_BYTES) -> bytes:
         """Contents of one member, checked against its size and checksum. most: the largest size that is read, in bytes."""
-        info = self._zip.NameToInfo[name]
+        found = self._members[name]
         member = f"{self}: member {shown(name)}"
-        if info.flag_bits & 0x1:
-            raise FileError(f"{member} is encrypted: save the program without a password")
-        claimed = info.file_size
-        if claimed > most:
-            raise FileError(f"{member} claims {claimed:,} bytes, more than the {most:,} that are read")
-        if claimed > _BOMB_BYTES and claimed > _BOMB_RATIO * max(info.compress_size, 1):
+        if found.size > most:
+            raise FileError(f"{member} claims {found.size:,} bytes, more than the {most:,} that are read")
+        if found.size > _BOMB_BYTES and found.size > _BOMB_RATIO * max(found.packed, 1):
             raise FileError(f"{member} unpacks to more than {_BOMB_RATIO} times its size: a zip bomb")
-        spend("bytes decoded", claimed)
+        spend("bytes decoded", found.size)
         try:
-            with self._zip.open(info) as stream:
-                # zipfile stops at the claimed size, even if the packed data continue, and checks the checksum.
-                data = stream.read(claimed)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+            data = read_at(self._file, found.start, found.packed)
+            if found.method == DEFLATED:
+                unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+                data = unpacker.decompress(data, found.size + 1)
+        except (zlib.error, OSError) as error:
             raise FileError(f"{member} is damaged ({reason(error)}): export or copy the file again") from None
-        except (NotImplementedError, RuntimeError) as error:
-            raise FileError(f"{member} cannot be unpacked ({reason(error)})") from None
-        if len(data) != claimed:
-            raise FileError(f"{member} is cut short: export or copy the file again")
+        if len(data) != found.size or zlib.crc32(data) != found.checksum:
+            raise FileError(f"{member} is damaged: export or copy the file again")
         return data
-
-    def _opened(self) -> zipfile.ZipFile:
-        head = self._file.read(512)
-        if kind_of(head) != "zip":
-            raise FileError(f"{self}: {refusal(head)}")
-        self._check_directory()
-        try:
-            return zipfile.ZipFile(self._file)
-        except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, OverflowError) as error:
-            raise FileError(
-                f"{self}: is a truncated or damaged zip archive ({reason(error)}): export or copy it again"
-            ) from None
-
-    def _check_directory(self) -> None:
-        """Refuse a huge directory before zipfile builds an object for each entry of it."""
-        self._file.seek(0, 2)
-        size = self._file.tell()
-        self._file.seek(max(0, size - _TAIL))
-        tail = self._file.read(_TAIL)
-        at = tail.rfind(_END)
-        declared = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0
-        if declared == 0xFFFFFFFF and (at := tail.rfind(_END64)) >= 0:
-            declared = int.from_bytes(tail[at + 40 : at + 48], "little")
-        if declared > MAX_DIRECTORY_BYTES:
-            raise FileError(f"{self}: lists {declared:,} bytes of member names, too many to be a .pt2")
-        self._file.seek(0)
-
-    def _checked_names(self) -> frozenset[str]:
-        entries = self._zip.infolist()
-        if len(entries) > MAX_MEMBERS:
-            raise FileError(f"{self}: has {len(entries):,} members, too many to be a .pt2")
-        if entries and min(entry.header_offset for entry in entries) > 0:
-            # The directory belongs to an archive stored inside this one; that of this one is cut off.
-            raise FileError(f"{self}: is a truncated or damaged zip archive: export or copy it again")
-        names: set[str] = set()
-        for entry in entries:
-            name = entry.filename
-            if name in names:
-                raise FileError(
-                    f"{self}: has the member {shown(name)} more than once: it is damaged or was tampered with"
-                )
-            if ".." in name.replace("\\", "/").split("/") or name.startswith(("/", "\\")) or name[1:2] == ":":
-                raise FileError(
-                    f"{self}: has the member {shown(name)}, which points outside: it was tampered with"
-                )
-            names.add(name)
-        return frozenset(names)
 
 
 class Pages:

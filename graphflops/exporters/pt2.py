@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _OLD_PROGRAM = "serialized_exported_program.json"
+_OLD_TABLES = {
+    kind: (f"serialized_{name}.pt", f"serialized_{name}.json")
+    for kind, name in (("weights", "state_dict"), ("constants", "constants"))
+}
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
@@ -48,15 +52,42 @@ def read(path: Path | str, model: str | None = None) -> Graph:
 
 
 def programs(archive: Archive) -> dict[str, str]:
-    """Members that describe programs, by the program's name."""
-    if _OLD_PROGRAM in archive.names:
-        return {"model": _OLD_PROGRAM}
-    found = {}
+    """Members that describe programs, by the program's name.
+
+    Raises FileError where torch would read another program, or other weights, than this reader.
+    """
+    found, others = {}, []
     for member in sorted(archive.names):
-        root, _, name = member.partition("models/")
-        if name.endswith(".json") and (not root or (root.count("/") == 1 and root.endswith("/"))):
-            found[name.removesuffix(".json")] = member
+        root, folder, name = member.partition("models/")
+        if not folder or not name or (root and (root.count("/") != 1 or not root.endswith("/"))):
+            continue
+        name = name.removesuffix(".json")
+        if member.endswith(".json") and name not in found:
+            found[name] = member
+        else:
+            others.append(member)  # which torch takes for a program whatever its suffix is
+    if _OLD_PROGRAM in archive.names:
+        others, found = [*others, *found.values()], {"model": _OLD_PROGRAM}
+    if found and others:
+        raise FileError(f"{archive}: {_two_programs(*found.values(), *others)}")
+    for member in found.values():
+        _refuse_two_tables(archive, member)
     return found
+
+
+def _refuse_two_tables(archive: Archive, member: str) -> None:
+    """Raise FileError for weights or constants in two layouts."""
+    root, _, model = member.partition("models/")
+    name = model.removesuffix(".json")
+    for kind in ("weights", "constants"):
+        tables = f"{root}data/{kind}/{name}_{kind}_config.json", f"{root}data/{kind}/{name}.pt"
+        for pair in (tables, _OLD_TABLES[kind]):
+            if archive.names.issuperset(pair):
+                raise FileError(f"{archive}: {_two_programs(*pair)}")
+
+
+def _two_programs(one: str, other: str, *_: str) -> str:
+    return f"holds {shown(one)} and {shown(other)}, and torch may read either: export the model again"
 
 
 def _choose(archive: Archive, model: str | None) -> str:

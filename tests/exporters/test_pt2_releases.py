@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graphflops.dims import Expr, parse_dim
+from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2 import read
 from graphflops.graph import Ref
 from graphflops.tensor import FLOAT32, TensorType
@@ -123,13 +123,13 @@ def test_torch_is_not_imported() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_only_json_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
-    original = zipfile.ZipFile.open
+    original = Archive.read
 
-    def recording(self: zipfile.ZipFile, name: Any, *args: Any, **kwargs: Any) -> Any:
-        opened.append(getattr(name, "filename", name))
+    def recording(self: Archive, name: str, *args: Any, **kwargs: Any) -> bytes:
+        opened.append(name)
         return original(self, name, *args, **kwargs)
 
-    monkeypatch.setattr(zipfile.ZipFile, "open", recording)
+    monkeypatch.setattr(Archive, "read", recording)
     read(path)
     assert opened
     assert all(name.endswith(".json") for name in opened)

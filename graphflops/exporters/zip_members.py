@@ -1,0 +1,239 @@
+"""The members of a zip archive, found so that no conforming reader can find others.
+
+torch reads archives with miniz, Python with zipfile. They differ where an archive has two end records, two names that differ
+in case alone, bytes between its members, or headers that contradict its directory. An archive that leaves such a choice is
+refused. What members hold is not read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.errors import FileError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from io import FileIO
+
+MAX_MEMBERS = 1_000_000
+MAX_DIRECTORY_BYTES = 128 * 2**20
+STORED, DEFLATED = 0, 8
+
+# Signature, this disk, that of the directory, entries here, in all, bytes, offset, bytes of the comment.
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR = struct.Struct("<4sLQL")  # signature, disk, offset of the wide end record, disks
+_WIDE_END = struct.Struct("<4sQ2H2L4Q")  # signature, bytes that follow, two versions, then as above
+# Signature, two versions, flags, method, time, date, checksum, packed and unpacked bytes, those of the name, of the extra
+# fields and of the comment, disk, two attributes, offset of the header.
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_HEADER = struct.Struct("<4s5H3L2H")  # the same, from the second version to the bytes of the extra fields
+_SUMS, _LENGTHS = (
+    struct.Struct("<3L"),
+    struct.Struct("<2H"),
+)  # in it: checksum and bytes, those of the name and the extra fields
+_TAIL = _END.size + 2**16 - 1
+_OPEN = 2**32 - 1  # stands for a number of 8 bytes in the extra field _WIDE
+_WIDE, _OTHER_NAME = 0x1, 0x7075
+_DEFERRED, _UTF8, _ENCRYPTED = 0x8, 0x800, 0x2041
+_FLAGS = _DEFERRED | _UTF8 | 0x6  # those that do not change what is read
+_DESCRIPTOR = 24  # bytes of the longest
+_DAMAGED = "is a truncated or damaged zip archive: export or copy it again"
+
+
+class Member(NamedTuple):
+    """Where a member is: the offset of its contents, their bytes there and unpacked, how they are packed, their CRC-32."""
+
+    start: int
+    packed: int
+    size: int
+    method: int
+    checksum: int
+
+
+class _Entry(NamedTuple):
+    """A line of the directory. header: the offset of the member's header.
+
+    packing, sums: flags and method, checksum and sizes, as the bytes that the member's header should repeat.
+    """
+
+    name: bytes
+    packing: bytes
+    sums: bytes
+    flags: int
+    method: int
+    checksum: int
+    packed: int
+    size: int
+    header: int
+
+
+def members(file: FileIO, length: int) -> dict[str, Member]:
+    """Every member of an archive of so many bytes, by name; raises FileError for one that can be read in two ways."""
+    count, begin, end = _directory(file, length)
+    entries = list(_entries(read_at(file, begin, end - begin)))
+    if len(entries) != count:
+        raise FileError(_DAMAGED)
+    names = _checked_names(entries)
+    found = {}
+    edge, before = 0, None
+    for entry, name in sorted(zip(entries, names, strict=True), key=lambda pair: pair[0].header):
+        near = _following(file, edge, entry.header, _HEADER.size + len(entry.name), before)
+        start = entry.header + _header_size(file, entry, near, name)
+        found[name] = Member(start, entry.packed, entry.size, entry.method, entry.checksum)
+        edge, before = start + entry.packed, entry
+    _following(file, edge, begin, 0, before)
+    return found
+
+
+def read_at(file: FileIO, place: int, length: int) -> bytes:
+    """The bytes at an offset; fewer at the end of the file."""
+    file.seek(place)
+    found = file.read(length)
+    while len(found) < length and (more := file.read(length - len(found))):  # one call gives at most 2 GiB
+        found += more
+    return found
+
+
+def _directory(file: FileIO, length: int) -> tuple[int, int, int]:
+    """The entries of the directory, where it begins, and where it ends: right before the one end record."""
+    tail = read_at(file, max(0, length - _TAIL), _TAIL)
+    at = tail.rfind(b"PK\x05\x06")
+    end = length - len(tail) + at
+    if at < 0 or len(tail) < at + _END.size:
+        raise FileError(_DAMAGED)
+    *fields, comment = _END.unpack_from(tail, at)[1:]
+    if end + _END.size + comment != length:
+        raise FileError(_DAMAGED)
+    locator = read_at(file, max(0, end - _LOCATOR.size), _LOCATOR.size)
+    if locator[:4] == b"PK\x06\x07":
+        end -= _LOCATOR.size + _WIDE_END.size
+        fields = _widened(file, fields, locator, end)
+    disk, disks, here, count, size, begin = fields
+    if count > MAX_MEMBERS:
+        raise FileError(f"has {count:,} members, too many to be a .pt2")
+    if size > MAX_DIRECTORY_BYTES:
+        raise FileError(f"lists {size:,} bytes of member names, too many to be a .pt2")
+    if begin + size != end or disk or disks or here != count:
+        raise FileError(_DAMAGED)
+    return count, begin, end
+
+
+def _widened(file: FileIO, fields: Sequence[int], locator: bytes, place: int) -> list[int]:
+    """The fields of the end record of 8-byte numbers, which must lie right before its locator."""
+    _, _, told, _ = _LOCATOR.unpack(locator)
+    if told != place:
+        raise FileError(_two_ways("two end records"))
+    signature, follow, _, _, *wide = _WIDE_END.unpack(read_at(file, place, _WIDE_END.size))
+    if signature != b"PK\x06\x06" or follow != _WIDE_END.size - 12:
+        raise FileError(_two_ways("two end records"))
+    limits = (0xFFFF,) * 4 + (_OPEN,) * 2
+    if any(narrow not in (number, most) for narrow, number, most in zip(fields, wide, limits, strict=True)):
+        raise FileError(_two_ways("two end records"))
+    return wide
+
+
+def _entries(directory: bytes) -> Iterator[_Entry]:
+    """The lines of the directory."""
+    place = 0
+    while place < len(directory):
+        if len(directory) < place + _ENTRY.size or directory[place : place + 4] != b"PK\x01\x02":
+            raise FileError(_DAMAGED)
+        fields = _ENTRY.unpack_from(directory, place)
+        flags, method, _, _, checksum, packed, size, named, extra, comment, disk, _, _, header = fields[3:]
+        name, rest = directory[place + _ENTRY.size : place + _ENTRY.size + named], place + _ENTRY.size + named
+        if extra:
+            size, packed, header = _wide_numbers(directory[rest : rest + extra], [size, packed, header])
+        packing, sums = directory[place + 8 : place + 12], directory[place + 16 : place + 28]
+        place = rest + extra + comment
+        if disk or len(directory) < place:
+            raise FileError(_DAMAGED)
+        yield _Entry(name, packing, sums, flags, method, checksum, packed, size, header)
+
+
+def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
+    """The numbers, those that are open as the extra field of 8-byte numbers has them."""
+    place, wide = 0, b""
+    while place + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, place)
+        if kind == _OTHER_NAME or (kind == _WIDE and wide):
+            raise FileError(_two_ways("two names or sizes of a member"))
+        wide = extra[place + 4 : place + 4 + length] if kind == _WIDE else wide
+        place += 4 + length
+    told = iter(struct.unpack(f"<{len(wide) // 8}Q", wide[: len(wide) // 8 * 8]))
+    return [next(told, number) if number == _OPEN else number for number in numbers]
+
+
+def _checked_names(entries: Sequence[_Entry]) -> list[str]:
+    """The names of members; each is one also for a reader that ignores case, and lies in the archive's own folder."""
+    names: list[str] = []
+    folded: dict[str, str] = {}
+    for entry in entries:
+        try:
+            name = entry.name.decode("utf-8" if entry.flags & _UTF8 else "cp437")
+        except UnicodeDecodeError:
+            raise FileError(_DAMAGED) from None
+        plain = name.replace("\\", "/")
+        if (".." in plain and ".." in plain.split("/")) or plain.startswith("/") or name[1:2] == ":":
+            raise FileError(f"has the member {shown(name)}, which points outside: it was tampered with")
+        first = folded.setdefault(plain.casefold(), name)
+        names.append(name)
+        if len(folded) < len(names) or "\0" in name:
+            raise FileError(_two_ways(f"members {shown(first)} and {shown(name)}"))
+        _check_packing(entry, name)
+    return names
+
+
+def _check_packing(entry: _Entry, name: str) -> None:
+    if entry.flags & _ENCRYPTED:
+        raise FileError(f"member {shown(name)} is encrypted: save the program without a password")
+    if entry.flags & ~_FLAGS or entry.method not in (STORED, DEFLATED):
+        raise FileError(f"member {shown(name)} cannot be unpacked: it is packed by method {entry.method}")
+    if entry.method == STORED and entry.packed != entry.size:
+        raise FileError(_two_ways(f"two sizes of {shown(name)}"))
+
+
+def _header_size(file: FileIO, entry: _Entry, near: bytes, name: str) -> int:
+    """Bytes of a member's header. near: the header as far as the name; it must say what the directory says."""
+    if len(near) < _HEADER.size or near[:4] != b"PK\x03\x04":
+        raise FileError(_DAMAGED)
+    named, extra = _LENGTHS.unpack_from(near, _HEADER.size - _LENGTHS.size)
+    length: int = _HEADER.size + named + extra
+    if near[6:10] != entry.packing or near[_HEADER.size : _HEADER.size + named] != entry.name:
+        raise FileError(_two_ways(f"two names of {shown(name)}"))
+    may_follow = bool(entry.flags & _DEFERRED)
+    if near[14:26] == entry.sums or (may_follow and near[14:26] == bytes(12)):
+        return length
+    checksum, packed, size = _SUMS.unpack_from(near, 14)
+    if _OPEN in (packed, size):
+        fields = read_at(file, entry.header + length - extra, extra)
+        size, packed = _wide_numbers(fields, [size, packed])
+    pairs = (checksum, entry.checksum), (packed, entry.packed), (size, entry.size)
+    if any(told != ours and (told or not may_follow) for told, ours in pairs):
+        raise FileError(_two_ways(f"two sizes of {shown(name)}"))
+    return length
+
+
+def _following(file: FileIO, edge: int, place: int, length: int, before: _Entry | None) -> bytes:
+    """So many bytes at a place; raises FileError unless all from an earlier edge on belongs to the member before."""
+    gap = place - edge
+    if gap < 0:
+        raise FileError(_two_ways("members overlap"))
+    found = read_at(file, edge, min(gap, _DESCRIPTOR) + length)
+    if gap and (before is None or gap > _DESCRIPTOR or not _is_descriptor(found[:gap], before)):
+        raise FileError(_two_ways(f"{gap:,} bytes belong to no member"))
+    return found[gap:]
+
+
+def _is_descriptor(data: bytes, entry: _Entry) -> bool:
+    """Whether bytes behind the contents of a member repeat its checksum and sizes."""
+    if not entry.flags & _DEFERRED:
+        return False
+    data = data.removeprefix(b"PK\x07\x08") if len(data) in (16, 24) else data
+    wide = struct.pack("<L2Q", entry.checksum, entry.packed, entry.size) if len(data) == 20 else b""
+    return data in (entry.sums, wide)
+
+
+def _two_ways(what: str) -> str:
+    """The message for an archive that two readers may read differently."""
+    return f"can be read in two ways ({what}): torch may run another program; export or copy it again"
