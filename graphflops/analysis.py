@@ -103,17 +103,19 @@ def _device(
 ) -> tuple[Device | None, Execution]:
     """The profile of a device, None where none is named, and how the program runs there.
 
-    A diagnostic says what the profile lacks and has from another.
+    Diagnostics say what the profile has from another, and what disturbed its measurement.
     """
     if name is None:
         return None, execution or "graph"
-    from graphflops.devices import complete, device, substitution
+    from graphflops.devices import complete, device, disturbance, substitution
 
     profile = device(name)
     runs_whole = profile.kind == "tpu" or program.graph.origin.format == "onnx"
     chosen = execution or ("graph" if runs_whole else "eager")
     if lacking := substitution(profile, has_launches=chosen != "graph"):
         program.notes.say("GF123", "", lacking)
+    if disturbed := disturbance(profile):
+        program.notes.say("GF124", "", disturbed)
     return complete(profile), chosen
 
 

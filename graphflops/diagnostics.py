@@ -28,6 +28,7 @@ DIAGNOSTICS = {
     "GF121": "saved-report",
     "GF122": "unfused-attention",
     "GF123": "substituted-figures",
+    "GF124": "measured-busy",
 }
 
 

@@ -44,7 +44,7 @@ def profile(device: str, runtime: str, host_only: bool, base: str | None, output
     """Measure the kernels that models run on the device of this machine, and how fast its CPU launches them.
 
     The profile is a JSON file of less than 100 kB that every --device option takes. Measuring takes up to two minutes, on
-    an idle machine: whatever else runs is in the measurements.
+    an idle machine: whatever else runs is in the measurements, and the profile says how much that was.
 
     \b
     graphflops profile --device cuda --output mine.json

@@ -259,6 +259,9 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
     if old.execution != new.execution:
         how = f"{old.execution} before, {new.execution} after"
         yield Remark("executions-differ", f"memory is compared across executions: {how}")
+    for said in dict.fromkeys((*old.diagnostics, *new.diagnostics)):
+        if said.name == "measured-busy":
+            yield Remark(said.name, said.message)
     if not has_modules:
         yield Remark(
             "no-modules", "one file does not say which module a call is made in: only totals are compared"

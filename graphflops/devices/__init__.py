@@ -1,7 +1,7 @@
 """Profiles of devices, one JSON file each: published figures and measured kernels, from which times are predicted."""
 
 from graphflops.devices.device import Calibration, Device, Host, Launch, Link
-from graphflops.devices.load import complete, device, names, published, substitution, with_rates
+from graphflops.devices.load import complete, device, disturbance, names, published, substitution, with_rates
 
 __all__ = [
     "Calibration",
@@ -11,6 +11,7 @@ __all__ = [
     "Link",
     "complete",
     "device",
+    "disturbance",
     "names",
     "published",
     "substitution",

@@ -18,6 +18,8 @@ Positive = Annotated[float, msgspec.Meta(ge=1e-18, le=1e24)]
 Constant = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Cores = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Part = Literal["cpu", "gpu"]
 Error = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Point = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=12)]
 
@@ -90,7 +92,8 @@ class Device:
     host: None where no CPU beside it was measured. family_ratios: by family and variant of kernels, and `other`, measured
     over predicted time in whole programs, by which times are multiplied. spread: nine of ten programs are within this factor
     beside errors of single kernels; all kernels of a device that was not measured may err alike.
-    sources: where each figure is from, by field.
+    sources: where each figure is from, by field. busy: share of the processor (`cpu`) and of the GPU (`gpu`) that other
+    processes took while a user's machine was measured, as far as its system tells.
     """
 
     name: str
@@ -114,4 +117,7 @@ class Device:
     spread: Factor = 1.0
     family_ratios: Mapping[str, Constant] = field(default_factory=dict)
     rates: Mapping[str, Mapping[str, Constant]] = field(default_factory=dict)
+    busy: Mapping[Literal["cpu", "gpu"], Annotated[float, msgspec.Meta(ge=0, le=1)]] = field(
+        default_factory=dict
+    )
     calibration: Annotated[tuple[Calibration, ...], msgspec.Meta(max_length=1000)] = ()

@@ -13,6 +13,7 @@ from graphflops.errors import FileError, OptionError, shown
 
 _FOLDER = Path(__file__).parent
 _REFERENCE = "h200"
+_UNDISTURBED = 0.1  # share of a machine that others may take while it is measured
 _LARGEST = 1_000_000  # bytes of a profile
 
 
@@ -72,6 +73,21 @@ def substitution(profile: Device, *, has_launches: bool) -> str:
     missing = " and ".join(figure for figure, is_missing in figures.items() if is_missing)
     return (
         f"{missing}: not known for {profile.name}, so those measured on an H200 are used" if missing else ""
+    )
+
+
+def disturbance(profile: Device) -> str:
+    """What other processes took of a user's machine while it was measured, in words: "" where it is little or not known."""
+    taken = [
+        f"{100 * share:.0f} % of its {part.upper()}"
+        for part, share in profile.busy.items()
+        if share > _UNDISTURBED
+    ]
+    if not taken:
+        return ""
+    return (
+        f"{profile.name} was measured while other processes took {' and '.join(taken)}: times may be predicted too long; "
+        "measure it again when it is idle"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.devices import complete, device
+from graphflops.devices import complete, device, disturbance
 from graphflops.units import number
 
 if TYPE_CHECKING:
@@ -15,16 +15,25 @@ def host_summary(profile: Device) -> str:
     """How fast the CPU beside the device launches kernels, compared with that which costs of calls were measured on."""
     host, reference = profile.host, complete(device("h200")).host
     if host is None or reference is None or not host.seconds:
-        return f"{profile.name}\n  host       not measured"
+        return f"{profile.name}\n{_others(profile)}\n  host       not measured"
     factor = host.seconds["forward.call"] / reference.seconds["forward.call"]
     lines = [
         f"{profile.name}",
+        _others(profile),
         f"  host       {factor:.2f} x the CPU time of the reference, an undisturbed core beside an H200",
     ]
     lines += [
         f"    {name.replace('_', ' '):<22} {1e6 * took:8.1f} µs" for name, took in host.benchmarks.items()
     ]
     return "\n".join(lines)
+
+
+def _others(profile: Device) -> str:
+    """What other processes took of the machine while it was measured."""
+    shares = [f"{100 * share:.0f} % of the {part.upper()}" for part, share in profile.busy.items()]
+    disturbed = disturbance(profile)
+    taken = f"  others     {' and '.join(shares) or 'not known'}"
+    return f"{taken}\n  {disturbed}" if disturbed else taken
 
 
 def summary(profile: Device) -> str:

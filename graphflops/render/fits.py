@@ -125,7 +125,7 @@ def _notes(found: Fits) -> Iterator[str]:
     unknown = found.report.coverage.unknown_ops
     if unknown:
         yield f"what these need beside their operands is not known: {safe(', '.join(unknown), 200)}"
-    yield from (safe(one.message, 400) for one in found.report.diagnostics if one.code == "GF123")
+    yield from (safe(one.message, 400) for one in found.report.diagnostics if one.code in ("GF123", "GF124"))
     sizes = [f"{safe(name, 40)} = {value}" for name, value in _values(found).items()]
     if sizes:
         yield f"at {', '.join(sizes[:8])}"

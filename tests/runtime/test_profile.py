@@ -15,7 +15,7 @@ import graphflops
 from graphflops.cli import main
 from graphflops.commands.profile import profile as command
 from graphflops.devices import Host, device
-from graphflops.runtime.profile import make, measure
+from graphflops.runtime.profile import busy, make, measure
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host
 from graphflops.runtime.profile.trial import CpuClock, CudaClock, spread
 from graphflops.time.kernel import Kernel, Product
@@ -27,7 +27,13 @@ from graphflops.time.schedule import Clock as Schedule
 def written(request, tmp_path, monkeypatch):
     if request.param == "onnxruntime":
         pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(make, "_LIMIT", 3.0)
+    trials = measure._in_turns
+    small = [lambda kernel: kernel.flops < 1e7, lambda kernel: kernel.read_bytes < 1e6]
+    monkeypatch.setattr(
+        measure,
+        "_in_turns",
+        lambda groups: [one for one in trials(groups) if all(test(one.kernel) for test in small)][:40],
+    )
     monkeypatch.setattr(make, "host_benchmarks", partial(host_benchmarks, rounds=1))
     path = tmp_path / "mine.json"
     done = CliRunner().invoke(
@@ -77,6 +83,78 @@ def test_a_machine_without_a_gpu_is_one_line(capsys, tmp_path):
         main(["profile", "--output", str(tmp_path / "x.json")])
     assert ended.value.code == 1
     assert "torch finds no GPU on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "error", "message"),
+    [
+        (
+            1e9,
+            "The CUDA Graph is empty\n (in capture_end)",
+            "failed, most of them with: The CUDA Graph is empty",
+        ),
+        (0.0, None, "0 of 1,016 kernels were measured in 0 s, no product and no elementwise kernel"),
+    ],
+)
+def test_no_profile_is_written_where_too_little_was_measured(limit, error, message, tmp_path, monkeypatch):
+    def seconds(clock, trial):
+        if error and trial.kernel.family != "fft":
+            raise RuntimeError(error)
+        return trial.kernel.read_bytes * 1e-10
+
+    monkeypatch.setattr(make, "_LIMIT", limit)
+    monkeypatch.setattr(measure, "_seconds", seconds)
+    monkeypatch.setattr(make, "host_benchmarks", lambda kind: dict(device("h200").host.benchmarks))
+    path = tmp_path / "mine.json"
+    done = CliRunner().invoke(main, ["profile", "--device", "cpu", "--output", str(path)])
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("used, said", [(45.0, True), (4.0, False)])
+def test_a_profile_says_how_busy_the_machine_was(used, said, tmp_path, monkeypatch):
+    readings = iter([(10.0, 100.0), (10.0 + used, 200.0)])
+    monkeypatch.setattr(busy, "_processor_seconds", lambda: next(readings))
+    monkeypatch.setattr(make, "host_benchmarks", lambda kind: dict(device("h200").host.benchmarks))
+    path = str(tmp_path / "mine.json")
+    given = ["profile", "--device", "cpu", "--host-only", "--base", "h200", "--output", path]
+    done = CliRunner().invoke(main, given)
+    assert f"others     {used:.0f} % of the CPU\n" in done.output
+    assert device(path).busy == {"cpu": used / 100}
+    told = "was measured while other processes took 45 % of its CPU: times may be predicted too long"
+    for use in (["analyze"], ["fits"], ["diff", "samples/lstm.pt2"]):
+        answer = CliRunner().invoke(main, [*use, "samples/convnet.pt2", "--device", path])
+        assert (told in answer.output) is said, use
+    assert (told in done.output) is said
+
+
+def test_other_processes_are_what_this_one_is_not():
+    shares = busy.Others().shares()
+    assert all(0 <= share <= 1 for share in shares.values())
+    assert "gpu" not in shares
+
+
+@pytest.mark.parametrize("told, share", [("37\n", 0.37), ("[N/A]\n", None), (FileNotFoundError(), None)])
+def test_other_work_on_a_gpu_is_asked_of_its_tool(told, share, monkeypatch):
+    def run(command, **options):
+        assert command[-1] == "GPU-1"
+        if isinstance(told, Exception):
+            raise told
+        return SimpleNamespace(stdout=told)
+
+    monkeypatch.setattr(busy.subprocess, "run", run)
+    monkeypatch.setattr(busy, "_WAIT", 0)
+    assert busy.Others("GPU-1").shares().get("gpu") == share
+
+
+@pytest.mark.parametrize("once, rounds", [(1e-3, 5), (0.2, 3), (7.0, 1)])
+def test_a_kernel_that_is_long_on_a_cpu_has_few_rounds(once, rounds, monkeypatch):
+    turns = []
+    monkeypatch.setattr(CpuClock, "_once", lambda self, calls, count: turns.append(count) or once)
+    CpuClock().seconds([lambda: None])
+    assert len(turns) == 1 + rounds  # the first tells how long a call is
 
 
 def test_points_are_spread_over_the_whole_box():

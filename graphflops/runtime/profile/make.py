@@ -12,8 +12,9 @@ import msgspec
 import torch
 
 from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published, with_rates
-from graphflops.errors import OptionError, RunError
+from graphflops.errors import OptionError, RunError, shown
 from graphflops.runtime.machine import machine_bytes
+from graphflops.runtime.profile.busy import Others
 from graphflops.runtime.profile.constants import fitted
 from graphflops.runtime.profile.host import host_benchmarks, rounded, scaled_host
 from graphflops.runtime.profile.measure import clock_of, measure
@@ -23,6 +24,7 @@ from graphflops.time.predict import modelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from graphflops.runtime.profile.measure import Measurement
     from graphflops.time.kernel import Kernel
 
     Measured = list[tuple[Kernel, float]]
@@ -34,41 +36,70 @@ _USEFUL = 0.3  # largest mean error of points that replace the constants of a de
 _FASTER, _SLOWER = 1.4, 1.5  # of a CPU that runs the kernels itself, from one moment to the next
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
 _SIMILAR = "h200"  # whose constants a GPU gets that has none
+_AGAIN = "measure on an idle machine"
 _HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the micro-benchmarks here and there"
 
 
 def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None = None) -> Device:
     """Measure the device of this machine. kind: "cuda" or "cpu". runtime: "torch" or "onnxruntime"."""
     _require_gpu(kind)
+    others = _others(kind)
     clock = clock_of(kind, runtime)
     # First the host: random numbers of torch fail in a process where the capture of a CUDA graph failed.
     host = _host(kind) if runtime == "torch" else Host({})
     if kind == "cpu":
         host = replace(host, faster=_FASTER, slower=_SLOWER)
     gap = _gap(kind)
-    found = [
-        (kernel, max(seconds - gap, seconds / 2)) for kernel, seconds in measure(clock, _LIMIT, progress)
-    ]
-    if not found:
-        raise RunError(f"--device {kind}: no kernel ran on this device")
+    measured = measure(clock, _LIMIT, progress)
+    _require_enough(measured, kind)
+    found = [(kernel, max(seconds - gap, seconds / 2)) for kernel, seconds in measured.kernels]
     known = _gpu(found) if kind == "cuda" else _cpu(found, clock.l2_bytes)
     sources = {**known.sources, "launch": "contained in the times of kernels" if not gap else "as on an H200"}
     if host.seconds:
         sources["host"] = _HOST_SOURCE
-    known = replace(known, launch=Launch(gap), host=host, sources=sources)
+    known = replace(known, launch=Launch(gap), host=host, sources=sources, busy=others.shares())
     has_constants = kind == "cuda" and bool(known.rates)
     version = torch.__version__ if runtime == "torch" else clock.version
-    return replace(
-        known,
-        calibration=tuple(_calibrations(found, known, f"{runtime} {version}", has_constants=has_constants)),
-    )
+    points = tuple(_calibrations(found, known, f"{runtime} {version}", has_constants=has_constants))
+    if not points and not has_constants:
+        raise RunError(f"--device {kind}: {_counted(measured)}, too few to predict from: {_AGAIN}")
+    return replace(known, calibration=points)
 
 
 def profile_of_host(kind: str, base: str | None) -> Device:
     """The profile `base` with the host section of this machine. base: by default that of the GPU in this machine."""
     _require_gpu(kind)
     known = device(base) if base else _published(torch.cuda.get_device_name(0) if kind == "cuda" else "cpu")
-    return replace(known, host=_host(kind), sources={**known.sources, "host": _HOST_SOURCE})
+    others = _others(kind)
+    host = _host(kind)
+    return replace(known, host=host, sources={**known.sources, "host": _HOST_SOURCE}, busy=others.shares())
+
+
+def _others(kind: str) -> Others:
+    """The other processes, on the processor and on the GPU if one is measured."""
+    number = getattr(torch.cuda.get_device_properties(0), "uuid", "") if kind == "cuda" else ""
+    return Others(f"GPU-{number}" if number else "")
+
+
+def _require_enough(measured: Measurement, kind: str) -> None:
+    """Raises RunError where most kernels failed, or no product or nothing else was measured."""
+    failed = measured.refused.total()
+    if failed > len(measured.kernels):
+        (reason, _), *_ = measured.refused.most_common(1)
+        raise RunError(
+            f"--device {kind}: {_counted(measured)}, and {failed:,} failed, most of them with: {shown(reason, 200)}"
+        )
+    missing = [
+        what
+        for what, is_product in (("product", True), ("elementwise kernel", False))
+        if all(bool(kernel.flops) is not is_product for kernel, _ in measured.kernels)
+    ]
+    if missing:
+        raise RunError(f"--device {kind}: {_counted(measured)}, no {' and no '.join(missing)}: {_AGAIN}")
+
+
+def _counted(measured: Measurement) -> str:
+    return f"{len(measured.kernels):,} of {measured.trials:,} kernels were measured in {_LIMIT:g} s"
 
 
 def _require_gpu(kind: str) -> None:

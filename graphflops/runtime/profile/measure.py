@@ -1,8 +1,10 @@
-"""Measures all trials on a device within a time limit: rows of calibration points by family and element type."""
+"""Measures all trials on a device within a time limit."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from graphflops.runtime.profile.traffic import traffic
 from graphflops.runtime.profile.trial import CpuClock, CudaClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from graphflops.runtime.profile.trial import Clock, Trial
     from graphflops.time.kernel import Kernel
@@ -44,28 +46,39 @@ def _trials(clock: Clock) -> list[list[Trial]]:
     return [list(source(clock)) for source in (products, attentions, convolutions, traffic)]
 
 
-def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Iterator[tuple[Kernel, float]]:
-    """Each kernel with its seconds; families take turns, so that a time limit cuts all of them alike."""
+@dataclass(slots=True)
+class Measurement:
+    """What was measured of so many trials: each kernel with its seconds, and how often which error refused one."""
+
+    trials: int
+    kernels: list[tuple[Kernel, float]] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Measurement:
+    """Times every trial; families take turns, so that a time limit cuts all of them alike."""
     ended = time.monotonic() + limit
     trials = _in_turns(_trials(clock))
+    found = Measurement(len(trials))
     for done, trial in enumerate(trials):
         if progress is not None:
             progress(done, len(trials))
         if time.monotonic() > ended:
-            return
-        seconds = _seconds(clock, trial)
-        if seconds is not None:
-            yield trial.kernel, seconds
+            break
+        try:
+            seconds = _seconds(clock, trial)
+        except _REFUSED as error:
+            found.refused[str(error).strip().partition("\n")[0] or type(error).__name__] += 1
+        else:
+            found.kernels += [] if seconds is None else [(trial.kernel, seconds)]
+    return found
 
 
 def _seconds(clock: Clock, trial: Trial) -> float | None:
-    """Seconds of a trial; None where this device or this torch cannot run it."""
-    try:
-        with torch.no_grad():
-            calls = trial.prepare()
-            return clock.seconds(calls) if calls else None
-    except _REFUSED:
-        return None
+    """Seconds of a trial; None where this torch has no such kernel."""
+    with torch.no_grad():
+        calls = trial.prepare()
+        return clock.seconds(calls) if calls else None
 
 
 def _in_turns(groups: list[list[Trial]]) -> list[Trial]:

@@ -23,6 +23,7 @@ _MOST_CALLS = 40
 _MOST_SETS = 24
 _ROUNDS = 3
 _CPU_ROUNDS = 5
+_LONGEST = 0.5  # seconds of rounds after which a CPU begins no other of the same kernel
 _MOST_RESERVED = 0.3  # of a GPU's memory, before what measured graphs held is given back
 _CACHE = 32 * 2**20  # bytes, where the system does not say how large the last cache of its CPU is
 
@@ -100,7 +101,10 @@ class CpuClock:
         calls[0]()
         once = self._once(calls, 1)
         count = max(len(calls), min(_MOST_CALLS, int(_MEASURED / max(once, 1e-7))))
-        return min(self._once(calls, count) for _ in range(_CPU_ROUNDS))
+        times: list[float] = []
+        while len(times) < _CPU_ROUNDS and sum(times) * count < _LONGEST:
+            times.append(self._once(calls, count))
+        return min(times)
 
     def _once(self, calls: Calls, count: int) -> float:
         begun = time.perf_counter()
