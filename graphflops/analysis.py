@@ -83,6 +83,7 @@ def _with_memory(
     is_torch_on_device = device is not None and program.graph.origin.format != "onnx"
     rules = _memory_rules(chosen, is_torch_on_device)
     runs, memory = _runs_and_memory(program, chosen, rules)
+    runs.say_assumed(program, memory)
     if program.attentions and rules is not None:
         from graphflops.memory.chosen_kernels import with_kernels
 

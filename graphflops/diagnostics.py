@@ -29,6 +29,7 @@ DIAGNOSTICS = {
     "GF122": "unfused-attention",
     "GF123": "substituted-figures",
     "GF124": "measured-busy",
+    "GF125": "assumed-lifetimes",
 }
 
 

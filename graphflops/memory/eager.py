@@ -38,7 +38,7 @@ class Eager(OnGpu):
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""
-        return self.run.held_until
+        return self.run.lifetimes.until
 
     @cached_property
     def other_gradients(self) -> frozenset[str]:

@@ -2,18 +2,19 @@
 
 transformers builds a mask only if it has to: without padding, full attention needs none, and causal attention is a flag of
 scaled_dot_product_attention. Whether padding hides anything is a question about data, which an export cannot ask, so there
-the mask is always built. These calls are found by the line of code that makes them, and by what they hide.
+the mask is always built. These calls are found by the library's line that makes them, and by what they compute: a mask made
+from sizes alone, which hides nothing or what `is_causal` hides.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.graph import Ref
+from graphflops.memory.library_code import has_fact
 from graphflops.memory.shared_heads import with_shared_heads
-from graphflops.memory.statements import code_lines
+from graphflops.memory.source_lines import code_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from graphflops.graph import Argument, Node
     from graphflops.passes.program import PricedCall
 
-_BUILDS_MASK = re.compile(r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(")
-_HIDES_NOTHING = re.compile(r"create_bidirectional_mask\(")
 _COMBINES = frozenset({"add", "where"})
 _SDPA = "scaled_dot_product_attention"
 
@@ -64,10 +63,9 @@ def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
             outputs = [name for name in call.node.outputs if name is not None]
             no_data.update(outputs)
             lines = code_lines(call.node.python_stack, call.node.module_stack)
-            text = lines[-1].text if lines else ""
-            if _BUILDS_MASK.search(text) or not made.isdisjoint(call.uses):
+            if has_fact("export-only mask", lines) or not made.isdisjoint(call.uses):
                 made.update(outputs)
-            if _HIDES_NOTHING.search(text) or not nothing.isdisjoint(call.uses):
+            if has_fact("mask of nothing", lines) or not nothing.isdisjoint(call.uses):
                 nothing.update(outputs)
     return made, nothing
 

@@ -4,65 +4,60 @@ Eager execution frees a tensor when the last Python reference to it goes, not at
 call, the lines of code that were running and the modules they belong to. From these the references follow:
 
 - The arguments of a module's forward live until it returns: whoever called the module holds them.
-- A local variable holds its value until the variable is assigned again or its function returns. `x = self.act(x)` frees the
-  old `x` when the line is done, not when `act` has read it.
+- A local variable holds its value until it is bound again or its function returns. `x = self.act(x)` frees the old `x` when
+  the line is done, not when `act` has read it.
 - A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins. A cache of keys and
   values, which begins with empty tensors that the first ones are joined to, holds them to the end.
 
-Only the text of the lines is read; no source file is opened and nothing is evaluated. Functions
-that are not a module's forward leave no frames in an export. Of their values, those that are read twice, multiplied with one
-another or given to a module are taken to be in local variables until the function returns; the others are free after their
-last use.
+It counts which variable a line binds and reads, never what it is called. A result of a line from the middle of a statement
+is taken to live until its function returns. Functions that are not a module's forward leave no lines in an export. Of their
+values, those that are read twice, multiplied with one another or given to a module are taken to be in variables until the
+function returns; the others are free after their last use.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.memory.python_frame import Frame
-from graphflops.memory.statements import (
-    BATCHED_PRODUCTS,
-    JOINED,
-    PASSED_THROUGH,
-    CodeLine,
-    assigned_names,
-    calls_variable,
-    chained_name,
-    code_lines,
-    collects_results,
-    dictionary_of_mask,
-    first_argument,
-    further_arguments,
-    has_dtype,
-    is_module_of,
-    is_next_turn,
-    is_spelled,
-    is_weights,
-    joins,
-    receiver,
-    takes_first,
-)
+from graphflops.memory.library_code import has_fact
+from graphflops.memory.python_frame import Frame, is_next_turn
+from graphflops.memory.source_lines import code_lines, opens_before
+from graphflops.tensor import DType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.graph import Node
+    from graphflops.memory.source_lines import CodeLine
 
-
-_PASSING = frozenset(
-    {"cast", "dropout"}
-)  # kinds of calls that probabilities go through as they are, or scaled
+_PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities go through, or are scaled by
+# Kinds of modules whose result takes the place of their operand.
+_PASSED_THROUGH = frozenset({"softmax", "dropout"})
+_BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
+_JOINS = frozenset({"cat", "stack"})
 _MOST_ALIKE = 8  # variables of a function that one operator has made
+_AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
 
 
-def held_until(
+class Lifetimes(NamedTuple):
+    """What Python holds.
+
+    until: for each tensor that it refers to past its last use, the position of the last call during which it does; keys are
+    owners of memory. assumed: those of which the lines do not say it.
+    """
+
+    until: Mapping[str, int]
+    assumed: frozenset[str]
+
+
+def lifetimes(
     nodes: Sequence[Node], memory_of: Mapping[str, str], is_empty: Callable[[str], bool]
-) -> dict[str, int]:
-    """For each tensor that Python refers to past its last use: the position of the last call during which it does.
+) -> Lifetimes:
+    """How long Python refers to each tensor.
 
-    nodes: the calls in program order. memory_of: by value, the value whose memory it shares. Keys are such owners.
-    is_empty: whether a value is a vector without elements.
+    nodes: the calls in program order. memory_of: by value, the value whose memory it shares. is_empty: whether a value is a
+    vector without elements.
     """
     return _References(nodes, memory_of, is_empty).found()
 
@@ -77,13 +72,13 @@ class _References:
         self.nodes = nodes
         self.memory_of = memory_of
         self.until: dict[str, int] = {}
+        self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
         self.frames: list[Frame] = []
         self.lines: Sequence[CodeLine] = ()
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = {node.name: node.reads() for node in nodes}
         self.last_read = {value: place for place, node in enumerate(nodes) for value in self.reads[node.name]}
-        self.makers = {name: node for node in nodes for name in node.outputs if name is not None}
         self.made = {
             name: place for place, node in enumerate(nodes) for name in node.outputs if name is not None
         }
@@ -92,20 +87,28 @@ class _References:
         computed = [node for node in nodes if node.outputs and node.operator.kind != "view"]
         self.readers = Counter(value for node in computed for value in set(self.reads[node.name]))
 
-    def found(self) -> dict[str, int]:
+    def found(self) -> Lifetimes:
         lines: tuple[CodeLine, ...] = ()
         for place, node in enumerate(self.nodes):
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
-            if joins(node):
+            if node.operator.name in _JOINS:
                 self.hold_joined(node, place)
-            self.hold_locals(node, lines)
+            self.hold_locals(node)
             kind = node.operator.kind
-            if kind == "softmax" or (kind in _PASSING and self.reads_distribution(node)):
-                self.distributions.update(name for name in node.outputs if name is not None)
+            if kind == "softmax" or (
+                kind in _PASSING and not self.distributions.isdisjoint(self.reads[node.name])
+            ):
+                self.distributions.update(_results(node))
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
-        return self.until
+        last_use = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
+        longer = (
+            value
+            for value, place in self.assumed.items()
+            if last_use.get(value, -1) < place >= self.until[value]
+        )
+        return Lifetimes(self.until, frozenset(longer))
 
     def hold(self, values: Iterable[str], last: int) -> None:
         for value in values:
@@ -118,21 +121,22 @@ class _References:
         if lines is not self.lines:
             self.change(lines, place)
             self.lines = lines
-            self.hold_mask_arguments()
+            if has_fact("dictionary of operands", lines[-1:]):
+                variables = self.frames[-1].variables
+                variables.setdefault("**", tuple(value for values in variables.values() for value in values))
         for depth, frame in enumerate(self.frames):
-            if frame.parts:
-                self.follow_parts(frame, depth, place)
-                self.hold_mask_arguments()
-        if self.frames:
-            self.frames[-1].count_own(self.nodes[place])
+            if frame.runs_in_turns:
+                self.follow_turns(frame, depth, place)
+        if self.frames and not self.frames[-1].runs_in_turns:
+            self.frames[-1].count(self.nodes[place], "")
         self.last = place
 
-    def follow_parts(self, frame: Frame, depth: int, place: int) -> None:
+    def follow_turns(self, frame: Frame, depth: int, place: int) -> None:
         """Close the statement that was done before a call, where a line has several."""
         node = self.nodes[place]
         own = f"{frame.line.module}." if frame.line.module else ""
         child = self.frames[depth + 1].line.module.removeprefix(own) if depth + 1 < len(self.frames) else ""
-        if place > frame.first and frame.ends_part(node, child):
+        if place > frame.first and frame.ends_statement(node, child):
             self.assign(frame)
             frame.start(frame.line, place)
         frame.count(node, child)
@@ -143,20 +147,20 @@ class _References:
         shared, depths = self.still_running(lines), min(len(frames), len(lines))
         is_repeated = 0 < shared < depths and (
             any(frames[depth].begins_again(lines, depth) for depth in range(shared, depths))
-            or is_next_turn(frames[shared - 1].line, frames[shared].line.module, lines[shared])
+            or is_next_turn(frames[shared - 1].statement, frames[shared].line.module, lines[shared].module)
         )
         if 0 < shared == len(frames) < len(lines):
             is_repeated = frames[-1].ends_turn(lines[shared].module)
         self.leave(shared, place - 1)
         if frames:
             frame, line = frames[-1], lines[len(frames) - 1]
-            if frame.line.number != line.number or (is_repeated and not frame.parts):
-                self.assign(frame)
+            if frame.line.number != line.number or (is_repeated and not frame.runs_in_turns):
+                self.assign(frame, line)
                 frame.start(line, place)
         for depth in range(len(frames), len(lines)):
             if frames and not frames[-1].called:
                 frames[-1].called = lines[depth].module
-            frames.append(Frame(lines[depth], lines[depth : depth + 2], place, place))
+            frames.append(Frame(lines[depth], lines[depth : depth + 2], place))
             frames[-1].start(lines[depth], place)
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
@@ -172,7 +176,7 @@ class _References:
 
     def caller_of_run(self, depth: int) -> int:
         """How many frames go on where the one at `depth` runs again: so does a loop over modules, which calls each once."""
-        while depth > 1 and calls_variable(self.frames[depth - 1].line.text):
+        while depth > 1 and self.frames[depth - 1].statement.callee == "variable":
             depth -= 1
         return depth
 
@@ -181,44 +185,63 @@ class _References:
         while len(self.frames) > depth:
             frame = self.frames.pop()
             self.assign(frame)
-            for values in frame.variables.values():
-                self.hold(values, last)
+            for name in [*frame.variables]:
+                self.unbind(frame, name, last)
             if self.frames:
                 self.frames[-1].weights += frame.returned
             if frame.is_module and frame.entered > 0:
                 self.modules.append((frame.entered, last))
 
-    def assign(self, frame: Frame) -> None:
-        """The statement of a frame is done: its variables hold what it made, and no longer what they held before."""
-        last = self.last
+    def unbind(self, frame: Frame, name: str, last: int) -> None:
+        """A variable no longer holds what it held, from the call after `last` on."""
+        values = frame.variables.pop(name, ())
+        self.hold(values, last)
+        if name.startswith("#"):
+            self.assumed.update((self.memory_of.get(value, value), last) for value in values)
+        self.hold(frame.beside.pop(name, ()), last)
+
+    def assign(self, frame: Frame, following: CodeLine | None = None) -> None:
+        """The statement of a frame is done: its variables hold what it made, and no longer what they held before.
+
+        following: the next line of the function. Operands of a statement that opened there live until it is done.
+        """
+        last, statement = self.last, frame.statement
         self.hold(frame.locals, last)
+        for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
+            del frame.beside[name]
         self.let_go(frame)
-        names = assigned_names(frame.line.text) or chained_name(frame.line.text, frame.chain)
-        frame.chain = receiver(frame.line.text) or (frame.chain if names else "")
-        assigned = self.assigned(frame, names)
-        if collects_results(frame.line.text):
-            frame.variables[f"#{last}"] = assigned[0]
-        for name, values in zip(names, assigned, strict=True):
-            for old in [key for key in frame.variables if key == name or is_module_of(key, name)]:
-                self.hold(frame.variables.pop(old), last)
-            frame.variables[name] = values
-        for name, other in frame.parts[frame.part].rest if frame.parts else ():
-            self.hold(frame.variables.get(name, ()), last)
+        made = self.read_later(frame)
+        operands: set[str] = set()
+        if statement.is_piece:
+            own = [
+                value for value in made if self.made.get(self.memory_of.get(value, value), -1) >= frame.first
+            ]
+            if following is not None and opens_before(following, frame.line):
+                operands = {self.memory_of.get(value, value) for value in own}
+            else:
+                frame.variables[f"#{last}"] = tuple(own)
+        elif has_fact("results collected", [frame.line]):
+            frame.variables[f"[]{last}"] = (*_results(self.nodes[last]), *made)
+        values = self.assigned(frame, made)
+        for name, held in zip(statement.targets, values, strict=True):
+            self.unbind(frame, name, last)
+            frame.variables[name] = held
+        if len(statement.targets) == 1 and statement.given and statement.targets[0] not in statement.names:
+            frame.beside[statement.targets[0]] = tuple(frame.weights)
+            frame.returned = [*frame.weights] or frame.returned
+        for name, other in statement.aliases:
+            self.unbind(frame, name, last)
             frame.variables[name] = frame.variables.get(other, ())
-        frame.hidden, frame.locals, frame.weights, frame.turns = set(), set(), [], {}
+        frame.hidden, frame.locals, frame.weights, frame.turns = set(), operands, [], {}
 
     def let_go(self, frame: Frame) -> None:
-        """Forget what the first argument of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
+        """Forget what the first operand of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
 
-        The variable has got that value on a line in between, which the export does not record.
+        The variable has got that value on a line in between, which the export does not record. A value that no variable is
+        known to hold is the one.
         """
-        text = frame.line.text
-        name = first_argument(text) or (
-            "hidden_states" if text.endswith("(") and calls_variable(text) else ""
-        )
+        name = next(iter(frame.statement.given), "")
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
-        if not held:
-            return
         places = range(frame.first, self.last + 1)
         made = {value for place in places for value in self.nodes[place].outputs}
         read = {
@@ -227,38 +250,34 @@ class _References:
             for value in self.reads[self.nodes[place].name]
             if value not in made and value in self.memory_of
         }
-        if read and held.isdisjoint(read):
-            self.hold(frame.variables.pop(name), frame.first - 1)
+        if held and read and held.isdisjoint(read):
+            self.unbind(frame, name, frame.first - 1)
+            for other, values in [*frame.variables.items()]:
+                if other.startswith("#") and len(values) == 1 and self.memory_of.get(values[0]) in read:
+                    frame.variables[name] = frame.variables.pop(other)
 
-    def assigned(self, frame: Frame, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """What a statement gives each of the variables that it assigns."""
-        if not names:
+    def assigned(self, frame: Frame, made: Sequence[str]) -> list[tuple[str, ...]]:
+        """What a statement gives each of the variables that it binds. made: what it makes and later ones read."""
+        targets = frame.statement.targets
+        if not targets:
             return []
-        results = tuple(name for name in self.nodes[self.last].outputs if name is not None)
-        results = results[:1] if takes_first(frame.line.text) else results
-        read_later = self.read_later(frame)
-        first = (*results, *read_later)
-        if len(names) == 1:
-            if not names[0].endswith("outputs"):
-                return [first]
-            # A loop over layers returns what it collects, not the last one.
-            if not calls_variable(frame.line.text):
-                frame.returned = [*frame.weights]
-            return [(*first, *frame.weights)]
-        for values in (results, read_later):
-            if len(values) == len(names):
+        results = _results(self.nodes[self.last])[: 1 if frame.statement.takes_first else None]
+        first = (*results, *made)
+        if len(targets) == 1:
+            return [first]
+        for values in (results, made):
+            if len(values) == len(targets):
                 return [(value,) for value in values]
-        second = self.probabilities(frame) if is_weights(names[1]) or names[1] == "_" else ()
-        frame.returned += second if is_weights(names[1]) else ()
-        return [first, second, *[() for _ in names[2:]]]
+        second = () if has_fact("no weights", [frame.line]) else self.probabilities(frame)
+        frame.returned += second
+        return [first, second, *[() for _ in targets[2:]]]
 
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
         found: dict[str, str] = {}
-        last = self.last
-        for place in range(frame.first, last + 1):
-            for name in self.nodes[place].outputs:
-                if name is not None and self.last_read.get(name, -1) > last:
+        for place in range(frame.first, self.last + 1):
+            for name in _results(self.nodes[place]):
+                if self.last_read.get(name, -1) > self.last:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
 
@@ -268,10 +287,10 @@ class _References:
         for place in range(self.last, frame.first - 1, -1):
             node = self.nodes[place]
             products += node.operator.kind == "product"
-            made = tuple(name for name in node.outputs if name in self.distributions)
+            made = tuple(name for name in _results(node) if name in self.distributions)
             if made:
                 return made
-            if products > 2:  # past the product with the values and the projection after it
+            if products > _AFTER_SOFTMAX:
                 break
         return ()
 
@@ -283,61 +302,48 @@ class _References:
         A cache of keys and values begins empty; what is joined to it lives as long as the program that has the cache.
         """
         read = self.reads[node.name]
-        if self.frames and JOINED.search(self.frames[-1].line.text):
+        if self.frames and self.frames[-1].statement.joins:
             *callers, frame = self.frames
-            frame.variables[f"#{place}"] = read
-            given = further_arguments(callers[-1].line.text) if callers else ()
+            frame.variables[f"[]{place}"] = read
+            given = callers[-1].statement.given[1:] if callers else ()
             is_longer = any(self.made.get(value, -1) < frame.entered for value in read)
-            if is_longer and any(name not in callers[-1].variables for name in given):
-                callers[-1].variables[f"#{place}"] = read
+            if is_longer and any(name and name not in callers[-1].variables for name in given):
+                callers[-1].variables[f"[]{place}"] = read
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
-            self.hold([name for name in node.outputs if name is not None], len(self.nodes) - 1)
+            self.hold(_results(node), len(self.nodes) - 1)
 
-    def reads_distribution(self, node: Node) -> bool:
-        """Whether a call reads probabilities."""
-        return not self.distributions.isdisjoint(self.reads[node.name])
-
-    def hold_mask_arguments(self) -> None:
-        """`create_causal_mask(**mask_kwargs)`: the dictionary holds the hidden states until the function returns."""
-        for frame in self.frames[-1:]:
-            name = dictionary_of_mask(frame.line.text)
-            if name and name not in frame.variables:
-                frame.variables[name] = frame.variables.get("hidden_states", ())
-
-    def hold_locals(self, node: Node, lines: Sequence[CodeLine]) -> None:
+    def hold_locals(self, node: Node) -> None:
         """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        callers = [frame for frame in self.frames[:-1] if frame.hidden]
-        if callers and node.operator.kind not in PASSED_THROUGH:
-            read = self.owners_read(node)
-            for frame in callers:
-                frame.locals.update(
-                    value for value in read if value in frame.hidden and joins(self.makers[value])
-                )
-        if not self.frames or not lines or is_spelled(node, lines[-1].text):
+        read = [self.memory_of.get(value, value) for value in self.reads[node.name]]
+        if node.operator.kind not in _PASSED_THROUGH:
+            for frame in self.frames[:-1]:
+                frame.locals.update(value for value in read if value in frame.hidden and self.is_join(value))
+        if not self.frames or self.frames[-1].statement.spells(node):
             return
         frame = self.frames[-1]
-        inside = [value for value in self.owners_read(node) if value in frame.hidden]
-        if node.operator.name in BATCHED_PRODUCTS or node.operator.kind == "attention":
+        inside = [value for value in read if value in frame.hidden]
+        if node.operator.name in _BATCHED_PRODUCTS or node.operator.kind == "attention":
             frame.locals.update(inside)
         if node.operator.name == "mul":  # `gate * probabilities`
             frame.locals.update(self.distributions.intersection(inside))
         if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
-            makers = [maker for value in inside if has_dtype(maker := self.makers[value])]
+            makers = [maker for value in inside if _has_dtype(maker := self.maker(value))]
             self.hold([value for maker in makers for value in self.reads[maker.name]], self.last)
         self.overwrite(frame, node)
-        made = [name for name in node.outputs if name is not None]
-        frame.hidden.update(made)
-        for name in made:
+        frame.hidden.update(_results(node))
+        for name in _results(node):
             if self.readers[name] > 1:
                 frame.locals.add(name)
                 self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
 
-    def owners_read(self, node: Node) -> list[str]:
-        """Owners of the memory that a call reads."""
-        return [self.memory_of.get(value, value) for value in self.reads[node.name]]
+    def maker(self, value: str) -> Node:
+        return self.nodes[self.made[value]]
+
+    def is_join(self, value: str) -> bool:
+        return self.maker(value).operator.name in _JOINS
 
     def end_turn(self, frame: Frame, alike: list[str], name: str) -> None:
         """Of many variables that one operator makes, as in a loop over steps, only the last are still held."""
@@ -352,9 +358,9 @@ class _References:
         read = set(self.reads[node.name])
         for name in [*read]:
             if name in frame.hidden:
-                read.update(self.reads[self.makers[name].name])
+                read.update(self.reads[self.maker(name).name])
         for name in read & frame.locals:
-            if self.makers[name].op == node.op:
+            if self.maker(name).op == node.op:
                 frame.locals.remove(name)
                 self.hold([name], self.last)
 
@@ -367,3 +373,14 @@ class _References:
         for first, last in self.modules:
             given = [value for read in used[first : last + 1] for place, value in read if place < first]
             self.hold(given, last)
+
+
+def _results(node: Node) -> tuple[str, ...]:
+    return tuple(name for name in node.outputs if name is not None)
+
+
+def _has_dtype(node: Node) -> bool:
+    """Whether a softmax converts its operand first."""
+    return node.operator.kind == "softmax" and any(
+        isinstance(argument, DType) for argument in node.arguments().values()
+    )

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.memory.statements import code_lines
+from graphflops.memory.source_lines import code_lines, statements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def _found(calls: Sequence[PricedCall]) -> dict[str, tuple[str, str, PricedCall]
 def _is_spelled(node: Node) -> bool:
     """Whether the user's own code copies."""
     lines = code_lines(node.python_stack, node.module_stack)
-    return bool(lines) and "copy_(" in lines[-1].text
+    return bool(lines) and any("copy_" in statement.called for statement in statements(lines[-1].text))
 
 
 def _written_in_place(call: PricedCall, copy: PricedCall) -> PricedCall:

@@ -6,20 +6,25 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from graphflops.dims import evaluate
 from graphflops.memory.consistent import consistent
 from graphflops.memory.export_only import as_run
 from graphflops.memory.fast_path import with_fast_paths
-from graphflops.memory.frames import held_until
+from graphflops.memory.frames import lifetimes
 from graphflops.memory.layouts import Layouts
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
+from graphflops.units import memory as bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.attention import AttentionUse
     from graphflops.graph import Node
-    from graphflops.passes.program import PricedCall
+    from graphflops.memory.frames import Lifetimes
+    from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
+
+_NOTABLE = 0.01  # of the peak: what is assumed of less is not said
 
 
 class Run:
@@ -49,9 +54,9 @@ class Run:
         return root
 
     @cached_property
-    def held_until(self) -> Mapping[str, int]:
-        """By owner of memory that Python's frames hold past its last use: the last call during which they do."""
-        return held_until([_with_lines(call) for call in self.calls], self.owners, self.is_empty)
+    def lifetimes(self) -> Lifetimes:
+        """What Python's frames hold past its last use, and how long."""
+        return lifetimes([_with_lines(call) for call in self.calls], self.owners, self.is_empty)
 
     def is_empty(self, name: str) -> bool:
         """Whether a value is a vector without elements, as `torch.tensor([])` is."""
@@ -81,6 +86,18 @@ class Runs:
         if key not in self.known:
             self.known[key] = self._found(graph, has_fast_paths)
         return self.known[key]
+
+    def say_assumed(self, program: PricedProgram, memory: MemoryUse) -> None:
+        """Keep a note where it matters that the lines of code do not say how long Python holds a result."""
+        examples = program.binding.examples
+        for run in self.known.values():
+            assumed = run.lifetimes.assumed if "lifetimes" in vars(run) else ()
+            size = sum(evaluate(run.layouts.typed(name).nbytes, examples) or 0 for name in assumed)
+            if size > _NOTABLE * (evaluate(memory.forward.bytes, examples) or 0):
+                results = "1 result" if len(assumed) == 1 else f"{len(assumed)} results"
+                text = f"{results} of {bytes_text(size)} in all, made on lines from the middle of a statement, are taken to "
+                text += "live until their functions return: no line says what holds them"
+                program.notes.say("GF125", "", text)
 
     def _found(self, graph: PricedGraph, has_fast_paths: bool) -> Run:
         if graph not in self.consistent:

@@ -31,7 +31,7 @@ _PARAMETERS: Mapping[Precision, DType] = {
     "fp16-mixed": FLOAT32,
 }
 _PRODUCTS: Mapping[Precision, DType] = {"bf16-mixed": BFLOAT16, "fp16-mixed": FLOAT16}
-_SAYS_FLOAT32 = re.compile(r"float32|\.float\(|torch\.float\b")
+_SAYS_FLOAT32 = re.compile(r"\.float32\b|\.float\(|torch\.float\b")
 
 
 def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> Graph:

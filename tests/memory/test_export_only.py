@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from graphflops import analyze
+from graphflops.memory.library_code import has_fact
+from graphflops.memory.source_lines import CodeLine
+from tests.memory.renaming import in_library
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +33,26 @@ def test_a_mask_that_hides_nothing_is_not_there(is_open: bool) -> None:
     program = torch.export.export(
         Masked().eval(), (torch.zeros(BATCH, LENGTH, WIDTH),), dynamic_shapes=dynamic
     )
-    report = analyze(program, execution="eager")
+    report = analyze(in_library(program, "mask("), execution="eager")
     ours = BATCH * LENGTH * WIDTH * 4
     held = [held for held in report.memory.held if held.kind != "input"]
     assert {held.name for held in held if (report.value(held.bytes) or 0) < ours} == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "is_known"),
+    [
+        (
+            "/usr/lib/site-packages/transformers/models/llama/modeling_llama.py",
+            "m = create_causal_mask(",
+            True,
+        ),
+        (r"C:\lib\site-packages\transformers\models\bert\modeling_bert.py", "m = create_causal_mask(", True),
+        ("/me/transformers/src/transformers/masking_utils.py", "return create_causal_mask(", True),
+        ("/usr/lib/site-packages/transformers/models/llama/modeling_llama.py", "m = self.mask(x)", False),
+        ("/home/me/transformers/model.py", "m = create_causal_mask(", False),
+        ("/home/me/model.py", "m = create_causal_mask(", False),
+    ],
+)
+def test_masks_of_exports_are_known_by_the_librarys_files(file: str, text: str, is_known: bool) -> None:
+    assert has_fact("export-only mask", [CodeLine(file, "forward", 1, text, "")]) == is_known

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
-from graphflops.memory.statements import assigned_names, code_lines
+from graphflops.memory.source_lines import code_lines, statements
 
 WIDTH = 64
 
@@ -388,4 +388,4 @@ def test_a_call_stack_is_read_with_its_modules() -> None:
     ],
 )
 def test_what_a_statement_assigns(text: str, names: tuple[str, ...]) -> None:
-    assert assigned_names(text) == names
+    assert statements(text)[0].targets == names

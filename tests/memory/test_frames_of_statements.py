@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 import graphflops
-from graphflops.memory.line_parts import line_parts
-from graphflops.memory.statements import assigned_names, collects_results, takes_first
+from graphflops.memory.source_lines import runs_in_turns, statements
 from tests.memory.test_frames import WIDTH, LiveBytes
 
 # ruff: noqa: E702, E701, RUF100 (several statements a line: what is tested)
@@ -81,7 +80,7 @@ class Sums(nn.Module):
 
 
 class Chains(nn.Module):
-    """`key = (self.key(x).view(...)...)` over lines: the export does not name the variable, which holds the result."""
+    """`key = (self.key(x).view(...)...)` over lines: no line names the variable, which holds the result to the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,32 +242,77 @@ def test_the_peak_is_that_of_the_module_run_eagerly(module: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "ends"),
     [
-        ("x = self.act(x)", []),
-        ("a = f(x); b = a @ a.mT; c = b", [("a = f(x)", ("",)), ("b = a @ a.mT", ("matmul",))]),
-        ("for b in self.b: x = x + b(x) * 0.1", [("x = x + b(x) * 0.1", ("add",))]),
-        ("u = s.r[4](x, e); return s.o(u)", [("u = s.r[4](x, e)", ("r.4",)), ("return s.o(u)", ("o",))]),
-        ("a = f(x); b = torch.cat(", []),  # goes on in the next line
-        ("(" * 300 + "; a = f(x)", []),
+        ("x = self.act(x)", [("act",)]),
+        ("a = f(x); b = a @ a.mT; c = b", [("",), ("matmul",)]),
+        ("for b in self.b: x = x + b(x) * 0.1", [("add",)]),
+        ("u = s.r[4](x, e); return s.o(u)", [("r.4",), ("o",)]),
+        ("x += self.mlp(x)", [("add",)]),
+        ("(" * 300 + "; a = f(x)", [()]),
     ],
 )
-def test_the_statements_of_a_line(text: str, parts: list[tuple[str, tuple[str, ...]]]) -> None:
-    assert [(part.text, part.runs_last) for part in line_parts(text)] == parts
+def test_the_statements_of_a_line(text: str, ends: list[tuple[str, ...]]) -> None:
+    assert [statement.runs_last for statement in statements(text)] == ends
+    assert runs_in_turns(text) == (len(ends) > 1 or text.startswith("for"))
 
 
-def test_arguments_on_lines_of_their_own_assign_nothing() -> None:
-    assert assigned_names("hidden=self.norm(x, eps=1), scale=2.0") == ()
-    assert assigned_names("hidden=self.norm(x),") == ()
-    assert assigned_names("x=self.norm(x, eps=1)") == ("x",)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hidden=self.norm(x), scale=2.0",
+        "hidden=self.norm(x),",
+        "self.norm(x)",
+        ".transpose(1, 2)",
+        "+ self.norm(x)",
+        "self.norm(x))",
+        '"full": self.norm(x),',
+        "for x in self.parts(x):",
+        "(" * 300 + "x",
+    ],
+)
+def test_a_line_from_the_middle_of_a_statement_says_nothing(text: str) -> None:
+    (found,) = statements(text)
+    assert found.is_piece
+    assert found.targets == ()
 
 
-def test_a_loop_that_takes_attention_weights_beside_results_collects_both() -> None:
-    assert collects_results("output_states, attn_weights = layer_module(")
-    assert not collects_results("hidden_states, last_attn_weights = layer_module(")
-    assert not collects_results("attn_output, attn_weights = attention_interface(")
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("x = self.block(", ("x",)),
+        ("x, w = self.block(x,", ("x", "w")),
+        ("(x, w) = self.block(x, [", ("x", "w")),
+        ("x = self.first(x) + \\", ("x",)),
+        ("x = (", ("x",)),
+        ("x = (self.first(x) +", ("x",)),
+        ("elif self.fast: x = self.block(", ("x",)),
+        ("return self.block(", ()),
+        ("if self.block(x).sum() > 0:", ()),
+        ("with self.block(x) as y:", ()),
+    ],
+)
+def test_a_line_that_opens_a_statement_binds_what_it_says(text: str, names: tuple[str, ...]) -> None:
+    (found,) = statements(text)
+    assert not found.is_piece
+    assert found.targets == names
 
 
 def test_one_of_several_results_is_taken() -> None:
-    assert takes_first("query = query.max(dim=3).values")
-    assert not takes_first("values, indices = query.max(dim=3)")
+    assert statements("query = query.max(dim=3).values")[0].takes_first
+    assert statements("query = query.max(dim=3)[0]")[0].takes_first
+    assert not statements("values, indices = query.max(dim=3)")[0].takes_first
+
+
+def test_variables_read_as_tensors_are_no_tuples() -> None:
+    assert statements("y = x + f(z, w[0], outputs.last) * v.sin()")[0].names == {"f", "x", "z", "v"}
+
+
+def test_what_no_line_tells_is_said() -> None:
+    """The keys of `Chains` are bound on a line that runs nothing."""
+    x = torch.randn(8, 16, WIDTH)
+    program = torch.export.export(Chains(), (x,))
+    report = graphflops.analyze(program, execution="eager")
+    (note,) = [found.message for found in report.diagnostics if found.code == "GF125"]
+    assert note.startswith("2 results of 65.54 kB in all, made on lines from the middle of a statement, ")
+    assert 2 * 8 * 16 * WIDTH * 4 == 65_536

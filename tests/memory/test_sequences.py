@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import graphflops
+from tests.memory.renaming import in_library
 
 HEADER = 147  # bytes of cuDNN's own at most, which are not predicted
 
@@ -83,7 +84,7 @@ def test_heads_that_only_an_export_repeats_are_shared(dtype: torch.dtype, kernel
     """In float32 no fused kernel takes shared heads; in half precision keys and values stay as they are."""
     model = Grouped().to(dtype)
     program = torch.export.export(model, (torch.zeros(BATCH, LENGTH, HEADS * WIDTH, dtype=dtype),))
-    report = graphflops.analyze(program, training=True, device="h200")
+    report = graphflops.analyze(in_library(program, "mask("), training=True, device="h200")
     assert [use.kernel for use in report.attentions] == [kernel]
     assert not [held.name for held in report.memory_use[1].timeline.held if held.name.startswith("reshape")]
 

@@ -1,0 +1,315 @@
+"""What the lines of code of an export say: which names a statement binds and reads, and which operators it spells.
+
+A line is parsed with `ast`, never evaluated; no source file is opened. What a name means decides nothing: variables and
+functions may be called anything. PyTorch's own operators are known where a line calls them as attributes
+(`torch.cat(...)`, `x.softmax(-1)`), or by Python's symbols.
+
+An export records the first line of each call, which may be a part of its statement. A line that opens a statement, whose
+brackets are closed on later lines, binds what it says. Of a piece, a line from the middle of a statement, nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.exporters.sources import module_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.graph import Node
+
+_LINE = re.compile(
+    r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
+)
+_MOST_FRAMES = 200  # of one call: deeper code is cut
+_TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_LOOPS = ("for ", "while ")
+# Words of the operators that Python's symbols call (`1 / x` multiplies a reciprocal), and the kinds of others.
+_WORDS: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Add: ("add",),
+    ast.Sub: ("sub", "rsub"),
+    ast.Mult: ("mul",),
+    ast.Div: ("div", "mul"),
+    ast.Pow: ("pow",),
+    ast.MatMult: ("matmul",),
+    ast.USub: ("neg",),
+}
+_KINDS: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.BinOp: ("elementwise", "logic"),
+    ast.UnaryOp: ("elementwise", "logic"),
+    ast.Compare: ("comparison",),
+    ast.MatMult: ("product",),
+    ast.Subscript: ("view", "gather"),
+    ast.Attribute: ("view",),  # it has many names: `x.T`
+}
+_CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "long", "int", "bool"})
+_JOINS = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"})
+
+
+class CodeLine(NamedTuple):
+    """One line of a call stack: the module whose forward it is part of, and its text."""
+
+    file: str
+    function: str
+    number: int
+    text: str
+    module: str
+
+
+class Statement(NamedTuple):
+    """One statement of a line; by default a piece of one, of which nothing is known.
+
+    targets: the variables that it binds, one for each element of a tuple. names: the variables that it reads as tensors.
+    callee: what it calls first is a "variable", an "attribute" or "" for nothing; given: the variables that this call gets,
+    "" for other operands. takes_first: it takes the first of several results. joins: it joins what a variable's list holds.
+    called: words of operators and of modules that it calls. kinds: of operators that its symbols call. runs_last: the word
+    of what it runs last, "" for what a variable holds; times: how often it is spelled. aliases: of `a = b` after it.
+    """
+
+    is_piece: bool = True
+    targets: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    callee: str = ""
+    given: tuple[str, ...] = ()
+    takes_first: bool = False
+    joins: bool = False
+    called: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    runs_last: tuple[str, ...] = ()
+    times: int = 0
+    aliases: tuple[tuple[str, str], ...] = ()
+
+    def spells(self, node: Node, child: str = "") -> bool:
+        """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
+        operator = node.operator
+        if child:
+            return _module_word(child) in self.called
+        is_cast = operator.kind == "cast" and not _CASTS.isdisjoint(self.called)
+        return is_cast or operator.word.strip("_") in self.called or operator.kind in self.kinds
+
+    def ends_with(self, node: Node, child: str) -> bool:
+        """Whether a call is one of what it runs last."""
+        if child:
+            return any(name in ("", _module_word(child)) for name in self.runs_last)
+        is_cast = node.operator.kind == "cast" and not _CASTS.isdisjoint(self.runs_last)
+        word = node.operator.word.strip("_")
+        return is_cast or any(name and word.startswith(name) for name in self.runs_last)
+
+
+def _module_word(path: str) -> str:
+    """How code calls a module: `conv`, or `layers.3` for one in a list."""
+    before, _, name = path.rpartition(".")
+    return f"{before.rpartition('.')[2]}.{name}" if name.isdigit() else name
+
+
+@lru_cache(maxsize=4096)
+def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
+    """The lines of a call stack as an export records it, outermost first.
+
+    Each forward in a stack is that of the next module; further ones are inherited by the last.
+    """
+    found = [_module(entry) for entry in module_stack.split(";")]
+    modules = [path for path in found if path is not None] or [""]
+    depth, last = -1, len(modules) - 1
+    lines: list[CodeLine] = []
+    for file, number, function, text in _frames(python_stack):
+        depth += function == "forward" and depth < last
+        lines.append(CodeLine(file, function, number, text, modules[max(0, depth)]))
+    return tuple(lines)
+
+
+@lru_cache(maxsize=4096)
+def _module(entry: str) -> str | None:
+    """The path of a module as an entry of a stack records it; None for an entry without one."""
+    return module_path(entry.split(",")[1]) if entry.count(",") > 1 else None
+
+
+@lru_cache(maxsize=1024)
+def _frames(python_stack: str) -> list[tuple[str, int, str, str]]:
+    """File, line, function and text of each line of a stack; equal layers share the stack."""
+    found = _LINE.findall(python_stack)[:_MOST_FRAMES]
+    return [(file, int(number), function, text.strip()) for file, number, function, text in found]
+
+
+@lru_cache(maxsize=4096)
+def statements(text: str) -> tuple[Statement, ...]:
+    """The statements of a line that run something, in their order; at least one."""
+    found: list[Statement] = []
+    for tree in _simple(_parsed(text)):
+        alias = _alias(tree)
+        if alias and found:
+            found[-1] = found[-1]._replace(aliases=(*found[-1].aliases, alias))
+        elif not alias:
+            found.append(_statement(tree))
+    return tuple(found) or (Statement(),)
+
+
+@lru_cache(maxsize=4096)
+def runs_in_turns(text: str) -> bool:
+    """Whether a line has several statements, or a loop with its body."""
+    return len(statements(text)) > 1 or (text.startswith(_LOOPS) and not statements(text)[0].is_piece)
+
+
+def opens_before(line: CodeLine, inner: CodeLine) -> bool:
+    """Whether a line opens a statement that goes on at another: `x = self.act(`, run after `self.norm(x)` below it."""
+    return line.number < inner.number and bool(_closing(line.text) or line.text.endswith("\\"))
+
+
+def _parsed(text: str) -> list[ast.stmt]:
+    """The statements of a line, brackets closed; none for a line from the middle of a statement."""
+    closing = _closing(text)
+    if closing is None or (not closing and text.endswith(",")):
+        return []
+    for begin, end in (("elif ", "if "), ("else:", "if 1:")):
+        text = end + text.removeprefix(begin) if text.startswith(begin) else text
+    for operand in ("", " 0"):
+        for end in ("", " pass", ": pass"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    return ast.parse(text.removesuffix("\\") + operand + closing + end).body
+                except (SyntaxError, ValueError, RecursionError, MemoryError):
+                    continue
+    return []
+
+
+def _closing(text: str) -> str | None:
+    """What closes the brackets that a line leaves open; None where it closes one that an earlier line has opened."""
+    waiting: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token in _BRACKETS:
+            waiting.append(_BRACKETS[token])
+        elif token in _BRACKETS.values() and (not waiting or waiting.pop() != token):
+            return None
+    return "".join(reversed(waiting))
+
+
+def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements inside of others on their line; the head of a loop or condition whose body is on later lines."""
+    for tree in body:
+        inner = getattr(tree, "body", None)
+        if isinstance(inner, list) and not isinstance(inner[0], ast.Pass):
+            yield from _simple(inner)
+        else:
+            yield tree
+
+
+def _alias(tree: ast.stmt) -> tuple[str, str] | None:
+    """The variables of `a = b`."""
+    if isinstance(tree, ast.Assign) and isinstance(tree.value, ast.Name):
+        target = tree.targets[0]
+        return (target.id, tree.value.id) if isinstance(target, ast.Name) else None
+    return None
+
+
+def _statement(tree: ast.stmt) -> Statement:
+    """The facts of one statement. What an expression makes by itself is not known: it may be part of a longer one."""
+    value = next((part for name in ("value", "iter", "test") if (part := getattr(tree, name, None))), tree)
+    parts = [*ast.walk(value)]
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    first = _first_call(value)
+    last = value
+    while isinstance(last, ast.Tuple) and last.elts:
+        last = last.elts[-1]
+    runs_last = _WORDS.get(type(tree.op), ()) if isinstance(tree, ast.AugAssign) else _words(last)
+    symbols = [*parts, tree, *(part.op for part in parts if isinstance(part, ast.BinOp))]
+    return Statement(
+        is_piece=isinstance(tree, (ast.Expr, ast.For)),
+        targets=_targets(tree),
+        names=_tensors(parts),
+        callee=""
+        if first is None
+        else "attribute"
+        if isinstance(_called(first), ast.Attribute)
+        else "variable",
+        given=() if first is None else _given(first),
+        takes_first=_takes_first(value),
+        joins=any(
+            _words(call)[0] in _JOINS and _given(call)[:1] not in ((), ("",))
+            for call in calls
+            if _words(call)
+        ),
+        called=frozenset(word for part in parts for word in _words(part) if word),
+        kinds=frozenset(kind for part in symbols for kind in _KINDS.get(type(part), ())),
+        runs_last=runs_last,
+        times=1
+        if isinstance(tree, ast.AugAssign)
+        else sum(_words(part) == runs_last for part in parts if part is last or _computes(part)),
+    )
+
+
+def _targets(tree: ast.stmt) -> tuple[str, ...]:
+    """The variables that a statement binds, as they are written: `x`, `self.cache`, `found[i]`."""
+    if isinstance(tree, ast.Assign):
+        target: ast.AST = tree.targets[0]
+    elif isinstance(tree, ast.AugAssign) or (isinstance(tree, ast.AnnAssign) and tree.value is not None):
+        target = tree.target
+    else:
+        return ()
+    elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    return tuple(ast.unparse(part.value if isinstance(part, ast.Starred) else part) for part in elements)
+
+
+def _tensors(parts: Sequence[ast.AST]) -> frozenset[str]:
+    """Variables that an expression reads as tensors: not those of which it takes an element or a field."""
+    fields: set[ast.AST] = {part.value for part in parts if isinstance(part, ast.Subscript)}
+    called = {part.func for part in parts if isinstance(part, ast.Call)}
+    fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
+    return frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields)
+
+
+def _first_call(value: ast.AST) -> ast.Call | None:
+    """The call that an expression begins with: `f(x)` of `f(x).view(...)[0]`."""
+    found = None
+    while isinstance(value, (ast.Call, ast.Attribute, ast.Subscript)):
+        found = value if isinstance(value, ast.Call) else found
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return found
+
+
+def _called(call: ast.Call) -> ast.AST:
+    """What a call calls, without an index: `self.layers` of `self.layers[i](x)`."""
+    return call.func.value if isinstance(call.func, ast.Subscript) else call.func
+
+
+def _given(call: ast.Call) -> tuple[str, ...]:
+    """The variables among a call's operands, "" for others."""
+    operands = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return tuple(operand.id if isinstance(operand, ast.Name) else "" for operand in operands)
+
+
+def _takes_first(value: ast.AST) -> bool:
+    """Whether an expression takes the first of several results: `x.max(dim=1).values`, `x.max(dim=1)[0]`."""
+    if isinstance(value, ast.Subscript):
+        is_first = isinstance(value.slice, ast.Constant) and value.slice.value == 0
+        return is_first and isinstance(value.value, ast.Call)
+    return isinstance(value, ast.Attribute) and value.attr == "values" and isinstance(value.value, ast.Call)
+
+
+def _words(value: ast.AST) -> tuple[str, ...]:
+    """Words of what an expression runs last: of operators, or a module's; "" for what a variable holds; () if not known."""
+    if isinstance(value, (ast.BinOp, ast.UnaryOp)):
+        return _WORDS.get(type(value.op), ())
+    if not isinstance(value, ast.Call):
+        return ()
+    if isinstance(value.func, ast.Attribute):
+        return (value.func.attr,)
+    if isinstance(value.func, ast.Subscript) and isinstance(value.func.value, ast.Attribute):
+        number = getattr(value.func.slice, "value", None)
+        return (f"{value.func.value.attr}.{number}" if isinstance(number, int) else "",)
+    return ("",)
+
+
+def _computes(part: ast.AST) -> bool:
+    """Whether an expression may run an operator: a call, or arithmetic on one; `i + 1` is taken for a number."""
+    if not isinstance(part, (ast.BinOp, ast.UnaryOp)):
+        return isinstance(part, ast.Call)
+    inner = [below for below in ast.walk(part) if below is not part]
+    has_number = any(isinstance(below, ast.Constant) for below in inner)
+    return not has_number or any(isinstance(below, ast.Call) for below in inner)
