@@ -5,11 +5,12 @@
     python -m benchmarks.predictions predict FOLDER after.json                     # by this one
     python -m benchmarks.predictions compare before.json after.json --percent 2
 
-`export` needs torch, and what the models come from (torchvision, timm, transformers). The files keep the lines of code, not
-the weights. `predict` writes for each file the peaks in bytes beyond its inputs (inference, training, graph, compiled, compiled
-training) and the times in seconds (graph, eager, step, compiled). `compare` prints what moved by more than a percentage, and
-the errors of both against what was measured on an H200 (`benchmarks/results/memory.txt`, `time.txt`), with the releases of its
-day. `--only WORD` takes the models whose name holds the word.
+`export` needs torch, and what the models come from (torchvision, timm, transformers). The files keep the lines of
+code, not the weights. `predict` writes for each file the peaks in bytes beyond its inputs (inference, training,
+graph, compiled, compiled training) and the times in seconds (graph, eager, step, compiled). `compare` prints what
+moved by more than a percentage, and the errors of both against what was measured on an H200
+(`benchmarks/results/memory.txt`, `time.txt`), with the releases of its day. `--only WORD` takes the models whose name
+holds the word.
 """
 
 from __future__ import annotations
