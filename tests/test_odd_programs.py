@@ -28,15 +28,47 @@ def printed(path, *options):
 def test_attention_of_any_rank(shape, options, tmp_path):
     operands = [{"user_input": {"arg": tensor(name)}} for name in "qkv"]
     values = {name: meta(*shape) for name in "qkvdey"}
-    spelled = [
-        call("torch.ops.aten.matmul.default", tensor("q"), tensor("k"), out="d"),
-        call("torch.ops.aten.softmax.int", tensor("d"), {"as_int": -1}, out="e"),
-        call("torch.ops.aten.matmul.default", tensor("e"), tensor("v")),
-    ]
     fused = [[call(f"torch.ops.aten.{name}.default", *map(tensor, "qkv"))] for name in FUSED]
-    for nodes in (spelled, *fused):
+    for nodes in (SPELLED, *fused):
         path = save(tmp_path / "a.pt2", program(nodes, values, operands))
         assert "defect" not in printed(path, *options)
+
+
+SPELLED = [
+    call("torch.ops.aten.matmul.default", tensor("q"), tensor("k"), out="d"),
+    call("torch.ops.aten.softmax.int", tensor("d"), {"as_int": -1}, out="e"),
+    call("torch.ops.aten.matmul.default", tensor("e"), tensor("v")),
+]
+BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
+
+
+@pytest.mark.parametrize("options", [(), ("--training", "--device", "h200")], ids=len)
+@pytest.mark.parametrize("shape", [(), (4,), (1, 2, 4, 4, 1)], ids=str)
+@pytest.mark.parametrize("name", "qkvdey")
+def test_one_value_of_an_attention_is_recorded_with_another_rank(name, shape, options, tmp_path):
+    operands = [{"user_input": {"arg": tensor(operand)}} for operand in "qkv"]
+    values = {**{value: meta(2, 4, 4) for value in "qkvdey"}, name: meta(*shape)}
+    mask = tensor("d")
+    gradients = call(f"torch.ops.aten.{BACKWARD}.default", *map(tensor, "qqkvey"), mask, mask, out="e")
+    fused = [[call(f"torch.ops.aten.{kernel}.default", *map(tensor, "qkv"))] for kernel in FUSED]
+    for nodes in (SPELLED, *fused, [gradients, *fused[0]]):
+        path = save(tmp_path / "a.pt2", program(nodes, values, operands))
+        assert "defect" not in printed(path, *options)
+
+
+@pytest.mark.parametrize("training", [(), ("--training",)], ids=len)
+@pytest.mark.parametrize("device", [(), ("--device", "h200", "--execution", "eager")], ids=len)
+@pytest.mark.parametrize("op", [*FUSED, "mT", "t", "relu", "native_layer_norm"])
+def test_a_call_on_a_number_and_one_without_results(op, device, training, tmp_path):
+    operands = [{"user_input": {"arg": tensor(name)}} for name in "qkv"]
+    values = {name: meta() for name in "qkvey"}
+    calls = [
+        call(f"torch.ops.aten.{op}.default", *map(tensor, "qkv"), out=[]),
+        call(f"torch.ops.aten.{op}.default", *map(tensor, "qkv"), out="e"),
+        call("torch.ops.aten.relu.default", tensor("q")),
+    ]
+    path = save(tmp_path / "a.pt2", program(calls, values, operands))
+    assert "defect" not in printed(path, *device, *training)
 
 
 def test_a_training_step_over_what_a_branch_returns(tmp_path):

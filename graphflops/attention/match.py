@@ -214,6 +214,8 @@ def _completed(
     if key in view.stored or value in {call.result for call in between}:
         return None  # a layer whose activation is a softmax; probabilities of probabilities
     shapes = [view.types[name].shape for name in (one.left, one.right) if name in view.types]
+    if not view.types[second.result].rank or left.rank < 2:
+        return None  # recorded types that contradict the products
     if len(shapes) != 2 or (not {len(shape) for shape in shapes} & {3, 4, 5, 6} and scores.rank > 2):
         return None
     heads = _heads(scores, one, view)

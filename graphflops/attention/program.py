@@ -103,7 +103,7 @@ def _blocks(number: Dim | None, times: Dim) -> Dim | None:
 def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     """Operands of shape (..., heads, rows, width)."""
     query, key, value = (*operands, None, None)[:3]
-    if query is None or key is None or value is None or query.rank < 2:
+    if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < 2:
         return None
     heads = query.shape[-3] if query.rank > 2 else 1
     kv_heads = key.shape[-3] if key.rank > 2 else 1
@@ -122,7 +122,7 @@ def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
         sizes = _heads_first(call, operands)
         return None if sizes is None else (*sizes[:4], sizes[4] + before, *sizes[5:])
     heads, kv_heads = call.attribute("q_num_heads"), call.attribute("kv_num_heads")
-    if query.rank != 3 or not heads or not kv_heads:
+    if (query.rank, key.rank, value.rank) != (3, 3, 3) or not heads or not kv_heads:
         return None
     widths = floor_div(query.shape[2], heads), floor_div(value.shape[2], kv_heads)
     return query.shape[0], heads, kv_heads, query.shape[1], key.shape[1] + before, *widths
@@ -216,7 +216,7 @@ def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
     if not mask:
         return {}
     query, key = (hiding.view.types.get(call.value(name)) for name in ("query", "key"))
-    if query is None or key is None:
+    if query is None or key is None or min(query.rank, key.rank) < 2:
         return {}
     queries, keys = query.shape[-2], key.shape[-2]
     hidden = hiding.of_operator(call, mask, queries, keys)

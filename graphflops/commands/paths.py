@@ -24,7 +24,10 @@ class PathsCommand(options.LimitedCommand):
                 text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
             ]
             found, _, _ = self.make_parser(ctx).parse_args(marked)
-            places = [int(text.rpartition("\0")[2]) for text in found["sides"]]
+            paths = (
+                found["sides"] if isinstance(found["sides"], (list, tuple)) else ()
+            )  # click's mark for none
+            places = [int(text.rpartition("\0")[2]) for text in paths]
             ctx.meta[PATHS] = tuple(behind[place] for place in places)
             args = args[:at] + [text for index, text in enumerate(behind) if index not in places]
         return super().parse_args(ctx, args)

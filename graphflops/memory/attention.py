@@ -40,7 +40,7 @@ class AttentionMemory(NamedTuple):
     @staticmethod
     def of(call: PricedCall, layouts: Layouts, training: bool) -> AttentionMemory | None:
         """Of a call of the operator that chooses its kernel; None for other calls."""
-        if not is_chosen(call):
+        if not is_chosen(call) or not call.node.outputs:
             return None
         problem = attention_problem(call, layouts, training)
         out = layouts.values.get(call.node.outputs[0] or "")

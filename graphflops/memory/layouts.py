@@ -266,6 +266,8 @@ def _transpose(
 ) -> Strides | None:
     a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
     swapped = list(strides)
+    if len(swapped) < 2:
+        return strides
     swapped[a], swapped[b] = swapped[b], swapped[a]
     return tuple(swapped)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -158,10 +159,14 @@ def test_a_revision_that_is_an_option_is_refused() -> None:
             revisions.resolved(text)
 
 
-def test_outside_a_repository_git_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("args", ["v1..HEAD -- m.pt2", "m.pt2", "HEAD", "v1 m.pt2", "v1:m.pt2 m.pt2"])
+def test_outside_a_repository_there_are_no_revisions(
+    args: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert "not a git repository" in failed("v1..HEAD", "--", "m.pt2")
+    shutil.copy(OLD, "m.pt2")
+    assert "in no git repository, so it has no revisions: name files" in failed(*args.split())
 
 
 def test_a_strange_name_is_a_name(repository: Path) -> None:
@@ -253,6 +258,13 @@ def test_options_behind_the_dashes_are_options() -> None:
     result = run("v1..HEAD", "--", "--formatt", "json")
     assert result.exit_code == 2
     assert "No such option" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["diff", "history"])
+def test_only_options_behind_the_dashes_name_no_model(command: str) -> None:
+    result = CliRunner().invoke(cli.main, [command, "--", "--output=x"])
+    assert result.exit_code == 2
+    assert re.search("name (OLD and NEW|one MODEL)", result.stderr)
 
 
 def test_a_file_on_one_side_only_is_new_gone_or_renamed() -> None:
