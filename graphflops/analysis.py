@@ -20,7 +20,7 @@ from graphflops.passes.report import report
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from graphflops.devices import Device
+    from graphflops.devices import Device, Platform
     from graphflops.memory.on_gpu import OnGpu
     from graphflops.memory.runs import Runs
     from graphflops.passes.price import FindFact
@@ -78,11 +78,12 @@ def _with_memory(
     profile, chosen = _device(device, program, execution)
     if not (device or execution):
         return report(program, memory_use(program), chosen)
+    from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
 
     is_torch_on_device = device is not None and program.graph.origin.format != "onnx"
     rules = _memory_rules(chosen, is_torch_on_device)
-    runs, memory = _runs_and_memory(program, chosen, rules)
+    runs, memory = _runs_and_memory(program, chosen, rules, platform_of(profile))
     runs.say_assumed(program, memory)
     if program.attentions and rules is not None:
         from graphflops.memory.chosen_kernels import with_kernels
@@ -132,18 +133,18 @@ def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training |
 
 
 def _runs_and_memory(
-    program: PricedProgram, execution: Execution, rules: type[OnGpu] | None
+    program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, platform: Platform
 ) -> tuple[Runs, MemoryUse]:
     """What runs under an execution, and what is held when."""
     if execution == "compiled":
         from graphflops.inductor.plan import Plans
         from graphflops.memory.compiled import compiled_memory_use
 
-        plans = Plans(program)
+        plans = Plans(program, platform)
         return plans, compiled_memory_use(program, plans)
     from graphflops.memory.runs import Runs
 
-    runs = Runs(program.attentions, is_eager=execution == "eager")
+    runs = Runs(program.attentions, platform, is_eager=execution == "eager")
     return runs, memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
 
 

@@ -3,6 +3,7 @@
 PyTorch asks each kernel in turn whether it accepts the operands, and runs the first that does. The unfused kernel, "math",
 accepts everything and stores the scores. The conditions are those of sdp_utils.cpp and sdp_utils_cpp.h (in
 aten/src/ATen/native/transformers) as of PyTorch 2.11, where cuDNN's kernel comes first on compute capability 9.x and 10.x.
+On AMD's GPUs the flash and the efficient kernel are those of AOTriton.
 A condition on a size that is not known counts as met.
 """
 
@@ -14,15 +15,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from graphflops.devices.platform import Capability, Platform
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
 
     Condition = Callable[["Problem"], str]  # why a kernel does not accept the operands; "" where it does
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
-Capability = tuple[int, int]
-
-HOPPER: Capability = (9, 0)
 
 _REMEDIES = {
     "4 axes": "give the attention operands of 4 axes: batch, heads, length, width",
@@ -33,6 +32,8 @@ _REMEDIES = {
 }
 _FLASH_WIDTH = 256
 _CUDNN_WIDTH = 256
+_GRADIENT_WIDTH, _GRADIENT_WIDTH_WITHOUT_DROPOUT = 192, 224
+_LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 _CUDNN_DROPOUT_STEPS = 16
 _MOST_PROBLEMS = 65_535  # batch entries, and heads
 _TENSOR_CORE_BITS = 128  # the efficient kernel loads whole rows of so many bits
@@ -70,10 +71,10 @@ class Problem(NamedTuple):
         return (self.query, self.key, self.value)
 
 
-def attention_kernel(problem: Problem, capability: Capability = HOPPER) -> Choice:
-    """The first kernel in PyTorch's order that accepts the operands."""
+def attention_kernel(problem: Problem, platform: Platform) -> Choice:
+    """The first kernel in PyTorch's order on a platform that accepts the operands."""
     refusals: list[str] = []
-    for kernel, conditions in _order(capability):
+    for kernel, conditions in _order(platform.capability):
         why = next((text for accepts in conditions if (text := accepts(problem))), "")
         if not why:
             return Choice(kernel, "; ".join(refusals))
@@ -93,12 +94,13 @@ def remedy(reason: str) -> str:
 
 def _order(capability: Capability) -> list[tuple[Kernel, tuple[Condition, ...]]]:
     major, minor = capability
-    fused: list[tuple[Kernel, tuple[Condition, ...]]] = []
-    if major >= 8:
-        fused = [("flash", _FLASH)]
+    flash = (*_FLASH, _narrow_gradient) if capability in _LITTLE_SHARED_MEMORY else _FLASH
+    fused: list[tuple[Kernel, tuple[Condition, ...]]] = [("efficient", _EFFICIENT)]
+    if major == 0 or major >= 8:
+        fused.insert(0, ("flash", flash))
     if major in (9, 10) and minor in (0, 3):
         fused.insert(0, ("cudnn", _CUDNN))
-    return [*fused, ("efficient", _EFFICIENT)] if major >= 5 else fused
+    return fused
 
 
 def _four_axes(problem: Problem) -> str:
@@ -161,6 +163,15 @@ def _flash_width(problem: Problem) -> str:
     if _differ(*widths):
         return "query, key and value have different widths"
     return _too_wide(widths, _FLASH_WIDTH)
+
+
+def _narrow_gradient(problem: Problem) -> str:
+    """The gradients of wide heads need more shared memory than these devices have."""
+    width = problem.query.type.shape[-1]
+    if not problem.wants_gradient or not isinstance(width, int) or width <= _GRADIENT_WIDTH:
+        return ""
+    is_run = width > _GRADIENT_WIDTH_WITHOUT_DROPOUT and problem.dropout == 0
+    return "" if is_run else f"gradients of head width {width} do not fit into shared memory"
 
 
 def _square_if_causal(problem: Problem) -> str:

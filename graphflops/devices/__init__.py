@@ -2,17 +2,21 @@
 
 from graphflops.devices.device import Calibration, Device, Host, Launch, Link
 from graphflops.devices.load import complete, device, disturbance, names, published, substitution, with_rates
+from graphflops.devices.platform import HOPPER, Platform, platform_of
 
 __all__ = [
+    "HOPPER",
     "Calibration",
     "Device",
     "Host",
     "Launch",
     "Link",
+    "Platform",
     "complete",
     "device",
     "disturbance",
     "names",
+    "platform_of",
     "published",
     "substitution",
     "with_rates",

@@ -18,6 +18,7 @@ Positive = Annotated[float, msgspec.Meta(ge=1e-18, le=1e24)]
 Constant = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Cores = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+Generation = Annotated[int, msgspec.Meta(ge=0, le=100)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Part = Literal["cpu", "gpu"]
 Error = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -84,8 +85,9 @@ class Device:
     has them; float32 is plain float32, not TF32. vector: float32 outside of the matrix units.
     kind: a CPU computes what the calls of a program ask of it before it goes on to the next.
     context_bytes: memory that the driver and libraries of one process take. blas_workspace_bytes: what PyTorch allocates for
-    the matrix products of one thread. multiprocessors: independent cores with
-    their own matrix units (NVIDIA: SMs, AMD: compute units). clock_hz: the highest they run at. power_watts: board limit.
+    the matrix products of one thread. multiprocessors: independent cores with their own matrix units (NVIDIA: SMs, AMD:
+    compute units). capability: CUDA's compute capability, by which libraries choose kernels; 0 and 0 of a GPU that does not
+    run CUDA. clock_hz: the highest they run at. power_watts: board limit.
     rates: constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
     cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
     whose constants are used, because this one was not measured.
@@ -107,6 +109,7 @@ class Device:
     context_bytes: Count | None = None
     blas_workspace_bytes: Count | None = None
     multiprocessors: Cores | None = None
+    capability: tuple[Generation, Generation] | None = None
     clock_hz: Positive | None = None
     power_watts: Positive | None = None
     l2_bytes: Count | None = None

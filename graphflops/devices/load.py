@@ -68,6 +68,8 @@ def substitution(profile: Device, *, has_launches: bool) -> str:
         )
     figures = {
         "the memory of the driver": profile.context_bytes is None and profile.kind == "gpu",
+        "the generation, by which PyTorch chooses kernels,": profile.capability is None
+        and profile.kind == "gpu",
         "the time in which a CPU launches kernels": has_launches and profile.host is None,
     }
     missing = " and ".join(figure for figure, is_missing in figures.items() if is_missing)

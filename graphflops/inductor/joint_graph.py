@@ -14,6 +14,7 @@ from graphflops.dims import evaluate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from graphflops.devices import Platform
     from graphflops.dims import Dim
     from graphflops.report import HeldKind
 
@@ -87,14 +88,16 @@ class Op:
 class JointGraph:
     """Operators in program order: those of the forward first.
 
-    values: sizes by symbol. inputs: bytes of what the program is given, weights included. sizes: bytes by tensor; 0 for
-    weights, which are not the program's own. labels: name and kind of a tensor in a timeline, where they differ from its
-    name and a value. results: what the forward returns. gradients: tensors that the backward returns. tangents: gradients
-    of the results, which come from outside. turned: tensors that inductor stores with another axis innermost than the last.
-    lies_in: by part of a tensor that is written by itself, the tensor.
+    values: sizes by symbol. platform: of the device, by which inductor cuts reductions. inputs: bytes of what the
+    program is given, weights included. sizes: bytes by tensor; 0 for weights, which are not the program's own. labels:
+    name and kind of a tensor in a timeline, where they differ from its name and a value. results: what the forward
+    returns. gradients: tensors that the backward returns. tangents: gradients of the results, which come from outside.
+    turned: tensors that inductor stores with another axis innermost than the last. lies_in: by part of a tensor that is
+    written by itself, the tensor.
     """
 
     values: Mapping[str, int]
+    platform: Platform
     ops: list[Op] = field(default_factory=list)
     sizes: dict[str, Dim] = field(default_factory=dict)
     inputs: dict[str, Dim] = field(default_factory=dict)

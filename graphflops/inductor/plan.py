@@ -26,6 +26,7 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from graphflops.devices import Platform
     from graphflops.inductor.fusing import Kernel
     from graphflops.inductor.joint_graph import Op
     from graphflops.passes.program import PricedGraph, PricedProgram
@@ -62,8 +63,8 @@ class Plan:
 class Plans(Runs):
     """The plans of the graphs of one program, each made once. Of the modules with a fast path whole layers take it."""
 
-    def __init__(self, program: PricedProgram) -> None:
-        super().__init__(program.attentions, is_eager=False, fast_paths=(LAYER,))
+    def __init__(self, program: PricedProgram, platform: Platform) -> None:
+        super().__init__(program.attentions, platform, is_eager=False, fast_paths=(LAYER,))
         self.sizes = dict(program.binding.examples)
         self.plans: dict[tuple[PricedGraph, bool], Plan] = {}
 
@@ -76,7 +77,7 @@ class Plans(Runs):
 
 
 def _plan(graph: PricedGraph, execution: OnGpu, sizes: Mapping[str, int]) -> Plan:
-    joint = JointGraph(sizes)
+    joint = JointGraph(sizes, execution.layouts.platform)
     for entry in graph.graph.inputs:
         value = execution.values.get(entry.name)
         nbytes = value.nbytes if isinstance(value, TensorType) else 0

@@ -6,50 +6,51 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.inductor.joint_graph import Op
-from graphflops.memory.reductions import MULTIPROCESSORS, THREADS_EACH
 
 if TYPE_CHECKING:
+    from graphflops.devices import Platform
     from graphflops.inductor.joint_graph import JointGraph
 
 _LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
-_LEAST, _MOST = (each * MULTIPROCESSORS * THREADS_EACH for each in (_LEAST_EACH, _MOST_EACH))
 _BLOCK = 256  # threads
 _INNER_WHOLE = 8192  # elements that one block reduces along the innermost axis
 _OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
 _EVEN = 20
 
 
-def split_lengths(results: int, length: int, *, is_inner: bool, of_moments: bool) -> list[tuple[int, int]]:
+def split_lengths(
+    results: int, length: int, platform: Platform, *, is_inner: bool, of_moments: bool
+) -> list[tuple[int, int]]:
     """The steps of a reduction: how many results each has, and of how many elements each is made.
 
     of_moments: of means and variances what one step leaves is split again; of others there are two steps at most.
     """
     steps: list[tuple[int, int]] = []
     while True:
-        parts = _parts(results, length, is_inner=is_inner)
+        parts = _parts(results, length, platform, is_inner=is_inner)
         if parts <= 1 or (steps and not of_moments):
             return [*steps, (results, length)]
         steps.append((results * parts, -(-length // parts)))
         length = parts
 
 
-def _parts(results: int, length: int, *, is_inner: bool) -> int:
-    if length <= _LEAST_EACH or results >= 2 * _LEAST_EACH * MULTIPROCESSORS:
+def _parts(results: int, length: int, platform: Platform, *, is_inner: bool) -> int:
+    if length <= _LEAST_EACH or results >= 2 * _LEAST_EACH * platform.multiprocessors:
         return 1
     if is_inner or results == 1:
-        if results >= 2 * MULTIPROCESSORS or length <= _INNER_WHOLE:
+        if results >= 2 * platform.multiprocessors or length <= _INNER_WHOLE:
             return 1
-        blocks = -(-MULTIPROCESSORS * THREADS_EACH // (2 * _BLOCK) // results)
-        return -(-length // (_each(results, length, _BLOCK * blocks) * _BLOCK))
-    blocks = -(-MULTIPROCESSORS * THREADS_EACH // _BLOCK // -(-results // _OUTER_COLUMNS))
-    return -(-length // (_each(results, length, _OUTER_ROWS * blocks) * _OUTER_ROWS))
+        blocks = -(-platform.threads // (2 * _BLOCK) // results)
+        return -(-length // (_each(results, length, _BLOCK * blocks, platform) * _BLOCK))
+    blocks = -(-platform.threads // _BLOCK // -(-results // _OUTER_COLUMNS))
+    return -(-length // (_each(results, length, _OUTER_ROWS * blocks, platform) * _OUTER_ROWS))
 
 
-def _each(results: int, length: int, threads: int) -> int:
+def _each(results: int, length: int, threads: int, platform: Platform) -> int:
     """Elements that a thread reduces: so many that the device is full, preferably a divisor of the length."""
-    if results * length <= _LEAST:
+    if results * length <= _LEAST_EACH * platform.threads:
         return _LEAST_EACH
-    wanted = -(-length // threads) if results * length < _MOST else _MOST_EACH
+    wanted = -(-length // threads) if results * length < _MOST_EACH * platform.threads else _MOST_EACH
     for distance in range(_EVEN):
         for near in (wanted - distance, wanted + distance):
             if near > 0 and length % near == 0:
@@ -62,7 +63,7 @@ def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     if not op.kept:
         return [op]
     length = op.elements // op.kept
-    lengths = split_lengths(op.kept, length, is_inner=op.is_inner, of_moments=op.of_moments)
+    lengths = split_lengths(op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=op.of_moments)
     found: list[Op] = []
     for place, (results, _) in enumerate(lengths[:-1]):
         made = tuple([f"{name}, step {place + 1}" for name in op.outputs])

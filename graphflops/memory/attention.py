@@ -49,7 +49,8 @@ class AttentionMemory(NamedTuple):
         in_order = [is_contiguous(operand.type.shape, operand.strides) for operand in problem.operands]
         value = call.tensors(layouts.values)[2]
         order = (in_order[0], in_order[1], in_order[2])
-        return AttentionMemory(problem, attention_kernel(problem), out.nbytes, order, value)
+        choice = attention_kernel(problem, layouts.platform)
+        return AttentionMemory(problem, choice, out.nbytes, order, value)
 
     @property
     def is_fused(self) -> bool:

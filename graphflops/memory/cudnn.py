@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, dim_max
 from graphflops.memory import cudnn_groups, split_sums
 from graphflops.memory.convolutions import Convolution, Layout, known, up
-from graphflops.memory.reductions import MULTIPROCESSORS, reduction_bytes
+from graphflops.memory.reductions import reduction_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphflops.devices import Platform
 
 _FLOAT_BYTES = 4
 _ROW = 8  # positions of half precision that are read at once
@@ -59,15 +61,17 @@ def forward_bytes(conv: Convolution, layout: Layout) -> Dim:
     return gathered + ordered_weight(conv, layout) + result_bytes(conv, layout.operand)
 
 
-def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim]) -> Dim:
+def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], platform: Platform) -> Dim:
     """Bytes beside all gradients. The operand's comes first, while that of the weight has no memory yet."""
-    own = [*gradient_bytes(conv, layout, strides)]
+    own = [*gradient_bytes(conv, layout, strides, platform)]
     if conv.wants_x and conv.wants_weight:
         own[0] = own[0] - conv.weight.nbytes
     return dim_max(0, *own)
 
 
-def gradient_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim]) -> Sequence[Dim]:
+def gradient_bytes(
+    conv: Convolution, layout: Layout, strides: Sequence[Dim], platform: Platform
+) -> Sequence[Dim]:
     """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient.
 
     Each of the first two copies the result's gradient where it lies in another order.
@@ -78,10 +82,10 @@ def gradient_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim]) ->
         found.append(ordered + ordered_weight(conv, layout) + operand_gradient_bytes(conv, layout.operand))
     if conv.wants_weight:
         gathered = conv.x.like().nbytes if layout.gaps else 0
-        found.append(ordered + gathered + weight_gradient_bytes(conv, layout.operand))
+        found.append(ordered + gathered + weight_gradient_bytes(conv, layout.operand, platform))
     if conv.wants_bias:
         axes = [axis for axis in range(conv.out.rank) if axis != 1]
-        found.append(reduction_bytes(conv.out.shape, strides, axes, _FLOAT_BYTES))
+        found.append(reduction_bytes(conv.out.shape, strides, axes, _FLOAT_BYTES, platform))
     return found
 
 
@@ -136,17 +140,17 @@ def operand_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
     return 0 if is_small else sum(conv.copies())
 
 
-def weight_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
+def weight_gradient_bytes(conv: Convolution, is_last: bool, platform: Platform) -> Dim:
     """The workspace of the gradient of the weight."""
     if conv.is_depthwise:
         return _depthwise_parts(conv) if is_last and conv.is_half else 0
     if conv.groups > 1:
-        return cudnn_groups.weight_gradient_bytes(conv, is_last)
+        return cudnn_groups.weight_gradient_bytes(conv, is_last, platform)
     if is_last:
         is_padded = conv.is_half and not conv.transposed and not conv.is_pointwise
-        return (_padded(conv, of_results=True) if is_padded else 0) + _parts(conv)
+        return (_padded(conv, of_results=True) if is_padded else 0) + _parts(conv, platform)
     if conv.is_product:
-        return _product_weight_gradient(conv)
+        return _product_weight_gradient(conv, platform)
     is_little = conv.multiplies <= _LITTLE_WEIGHT or (conv.rows <= _FEW_ROWS and not conv.is_pointwise)
     if conv.result_positions == 1 or (is_little and (conv.transposed or not conv.is_half)):
         return 0
@@ -154,8 +158,8 @@ def weight_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
         if conv.is_half:
             return _images(conv)
         is_small = conv.multiplies <= _STRIDED_MULTIPLIES or conv.results <= _STRIDED_WEIGHT
-        return 0 if is_small else _images(conv) + _parts(conv)
-    return sum(conv.copies()) + _parts(conv)
+        return 0 if is_small else _images(conv) + _parts(conv, platform)
+    return sum(conv.copies()) + _parts(conv, platform)
 
 
 def _padded(conv: Convolution, of_results: bool) -> Dim:
@@ -216,7 +220,7 @@ def _is_direct(conv: Convolution) -> bool:
     return conv.channels <= _FEW_CHANNELS and conv.positions <= _SMALL_IMAGE
 
 
-def _product_weight_gradient(conv: Convolution) -> Dim:
+def _product_weight_gradient(conv: Convolution, platform: Platform) -> Dim:
     """Gradients of a pointwise weight by batch entry in float32, added up after, or copies of the whole batch."""
     if conv.positions == 1:
         return 0
@@ -226,7 +230,7 @@ def _product_weight_gradient(conv: Convolution) -> Dim:
         return split_sums.weight_gradient_bytes(conv)
     if _is_summed_by_entry(conv):
         return conv.x.shape[0] * conv.float_weight
-    return _images(conv) + (0 if conv.is_half else _parts(conv))
+    return _images(conv) + (0 if conv.is_half else _parts(conv, platform))
 
 
 def _single_weight_gradient(conv: Convolution) -> Dim:
@@ -272,12 +276,12 @@ def _depthwise_parts(conv: Convolution) -> Dim:
     return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * _FLOAT_BYTES)
 
 
-def _parts(conv: Convolution) -> Dim:
+def _parts(conv: Convolution, platform: Platform) -> Dim:
     """Parts of the gradient of a small weight in float32: as many as keep the GPU busy, if many rows add to it."""
     if conv.rows < (_MANY_ROWS if conv.is_half else _MANY_FLOAT_ROWS):
         return 0
     tiles = -(-conv.channels // _TILE) * -(-conv.results // _TILE) * conv.taps
-    return max(0, MULTIPROCESSORS // tiles - 1) * conv.float_weight
+    return max(0, platform.multiprocessors // tiles - 1) * conv.float_weight
 
 
 def _elements(size: Dim, conv: Convolution) -> int:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from graphflops.memory import grouped
 from graphflops.memory.convolutions import power_of_two
-from graphflops.memory.reductions import MULTIPROCESSORS
 
 if TYPE_CHECKING:
+    from graphflops.devices import Platform
     from graphflops.dims import Dim
     from graphflops.memory.convolutions import Convolution
     from graphflops.memory.grouped import Way
@@ -30,12 +30,12 @@ def operand_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
     return _workspace(conv, grouped.of_operand_gradient(conv, is_last), is_last)
 
 
-def weight_gradient_bytes(conv: Convolution, is_last: bool) -> Dim:
+def weight_gradient_bytes(conv: Convolution, is_last: bool, platform: Platform) -> Dim:
     """The workspace of the gradient of the weight; it rounds float32 to TF32 with channels last."""
     if is_last and not conv.is_half and grouped.is_shared_as_it_lies(conv):
         return conv.x.nbytes + conv.out.nbytes
     way = grouped.of_weight_gradient(conv, is_last)
-    return _workspace(conv, way, is_last) + (_parts(conv) if way == "packed" and not is_last else 0)
+    return _workspace(conv, way, is_last) + (_parts(conv, platform) if way == "packed" and not is_last else 0)
 
 
 def _workspace(conv: Convolution, way: Way, is_last: bool) -> Dim:
@@ -52,11 +52,11 @@ def _workspace(conv: Convolution, way: Way, is_last: bool) -> Dim:
     return (copies.x + weight + copies.out) * min(grouped.STREAMS, conv.groups) // conv.groups
 
 
-def _parts(conv: Convolution) -> Dim:
+def _parts(conv: Convolution, platform: Platform) -> Dim:
     """Parts of the gradient of the weight in float32: as many as keep the GPU busy, if many rows add to it."""
     if conv.rows < _MANY_ROWS:
         return 0
     wide = power_of_two(grouped.channels(conv))
     tile = _WIDE_TILE if wide >= _WIDE_TILE else _TILE
     tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
-    return max(0, MULTIPROCESSORS // tiles - 1) * tiles * tile * tile * _FLOAT_BYTES
+    return max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * _FLOAT_BYTES

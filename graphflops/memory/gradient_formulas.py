@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.graph import Ref, tensor_type
 from graphflops.rules.formula import launches, numbers_of
-from graphflops.rules.work import WORK, Formula
+from graphflops.rules.work import WORK
+from graphflops.rules.work_row import Formula
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

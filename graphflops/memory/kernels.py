@@ -78,7 +78,9 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         found = Convolution.of(call, values)
         if found is None:
             return 0
-        return cudnn.backward_bytes(found, *_backward_layout(found, call, layouts, has_other_gradient))
+        return cudnn.backward_bytes(
+            found, *_backward_layout(found, call, layouts, has_other_gradient), layouts.platform
+        )
     if out is None:
         return 0
     if kind == "elementwise":
@@ -91,7 +93,7 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return ordered_operand(call, layouts)
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
-        return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1]))
+        return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
     return 0
 
 
@@ -101,10 +103,10 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
     if out is None or not out.rank:
         return 0
     if call.node.operator.kind == "product":
-        return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1]))
+        return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
     strides = layouts.of(call.node.outputs[0] or "")
     axes = _repeated(call, out, layouts).values()
-    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES)[:1] for each in axes]
+    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES, layouts.platform)[:1] for each in axes]
     return dim_max(0, *(size for sizes in found for size in sizes))
 
 
@@ -113,7 +115,9 @@ def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: 
     found = Convolution.of(call, layouts.values)
     if found is None:
         return ()
-    return cudnn.gradient_bytes(found, *_backward_layout(found, call, layouts, has_other_gradient))
+    return cudnn.gradient_bytes(
+        found, *_backward_layout(found, call, layouts, has_other_gradient), layouts.platform
+    )
 
 
 def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
@@ -136,7 +140,9 @@ def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) ->
     """The buffer in which gradients in the shape of the result are added up to those of operands repeated to it."""
     strides = layouts.of(call.node.outputs[0] or "")
     axes = _repeated(call, out, layouts).values()
-    return dim_max(0, *(reduction_bytes(out.shape, strides, each, _FLOAT_BYTES) for each in axes))
+    return dim_max(
+        0, *(reduction_bytes(out.shape, strides, each, _FLOAT_BYTES, layouts.platform) for each in axes)
+    )
 
 
 def _elementwise(call: PricedCall, values: Mapping[str, Value]) -> dict[int, GradientKernels]:
@@ -249,7 +255,7 @@ def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
     else:
         axes = call.node.arguments().get("axes")
     element = _PARTIAL_BYTES.get(call.node.operator.name, _FLOAT_BYTES)
-    return reduction_bytes(shape, strides, _axes(axes, len(shape)), element)
+    return reduction_bytes(shape, strides, _axes(axes, len(shape)), element, layouts.platform)
 
 
 def _axes(given: Any, rank: int) -> set[int]:

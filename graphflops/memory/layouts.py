@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.cost import Value
+    from graphflops.devices import Platform
     from graphflops.dims import Dim
     from graphflops.memory.einsum import Einsum
     from graphflops.passes.program import PricedCall
@@ -38,6 +39,7 @@ _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout
 class Layouts:
     """The strides of every value of a graph.
 
+    platform: of the device, which decides how attentions lay out their results.
     copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
     forms: numbers of the calls that have the same form and lie alike.
     """
@@ -46,9 +48,11 @@ class Layouts:
         self,
         calls: Sequence[PricedCall],
         values: Mapping[str, Value],
+        platform: Platform,
         orders: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.values = values
+        self.platform = platform
         self.known: dict[str, Strides] = {
             name: row_major(value.shape, order)
             for name, order in (orders or {}).items()
@@ -144,7 +148,7 @@ class Layouts:
         query = self.operand(arguments, "query")
         if is_chosen(call):
             problem = attention_problem(call, self, training=False)
-            if problem is not None and attention_kernel(problem).kernel == "math":
+            if problem is not None and attention_kernel(problem, self.platform).kernel == "math":
                 return None
         if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.devices import platform_of
 from graphflops.dims import Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
 from graphflops.graph import Ref
@@ -24,7 +25,7 @@ from graphflops.report import Held, PhaseMemory, Timeline
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphflops.devices import Device
+    from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
     from graphflops.passes.optimizer import Parameter
     from graphflops.passes.program import MemoryUse, Names, PricedProgram
@@ -77,7 +78,8 @@ def ledger(
     phases = [_Phase("inference", inference, memory.forward.bytes)]
     if memory.training is not None and memory.step is not None:
         workspaces = _workspaces(program, device, memory.step)
-        phases.append(_training(program, memory, lasting, workspaces, report.execution == "eager"))
+        platform = platform_of(device) if report.execution == "eager" else None
+        phases.append(_training(program, memory, lasting, workspaces, platform))
     return tuple([_measured(phase, report, device, program.names) for phase in phases])
 
 
@@ -236,12 +238,13 @@ def live_bytes(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
     return [*accumulate(changes)][:-1]
 
 
-def _column_sums(parameters: Sequence[Parameter]) -> tuple[Buffer, ...]:
+def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[Buffer, ...]:
     """Adafactor, one parameter after another: the buffer of a matrix's sums over rows, and the update before."""
     moments: list[tuple[Buffer, ...]] = []
     for before, (name, value) in zip([None, *parameters], parameters, strict=False):
         if value.rank > 1:
-            size = reduction_bytes(value.shape, row_major(value.shape), (value.rank - 2,), _PARTIAL_BYTES)
+            strides = row_major(value.shape)
+            size = reduction_bytes(value.shape, strides, (value.rank - 2,), _PARTIAL_BYTES, platform)
             last = () if before is None else (Buffer(before.name, before.type.nbytes),)
             moments.append((*last, Buffer(name, size)))
     return max(moments, key=_known_bytes, default=())
@@ -256,7 +259,7 @@ def _training(
     memory: MemoryUse,
     lasting: Sequence[Held],
     workspaces: Sequence[Held],
-    is_eager: bool,
+    eager_on: Platform | None,
 ) -> _Phase:
     """The training phase: the forward, the gradients, and after them the optimizer's step."""
     step = memory.step
@@ -265,8 +268,8 @@ def _training(
     assert program.training is not None
     optimizer = update(program.training, trained(program))
     temporaries = optimizer.temporaries
-    if is_eager and (program.training.optimizer, program.training.implementation) == ("adafactor", "single"):
-        temporaries = max(temporaries, _column_sums(trained(program)), key=_known_bytes)
+    if eager_on and (program.training.optimizer, program.training.implementation) == ("adafactor", "single"):
+        temporaries = max(temporaries, _column_sums(trained(program), eager_on), key=_known_bytes)
     moment, ended = len(step.rows), len(step.held) - memory.lasting
     results = [held for held in step.held[ended:] if held.kind == "value"]  # not held during the update
     alive = [held._replace(last=moment) for held in step.held[ended:] if held.kind != "value"]

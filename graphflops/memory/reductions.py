@@ -16,11 +16,12 @@ from graphflops.memory.strides import row_major, size_hint
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from graphflops.devices import Platform
+
 _WARP, _MOST_THREADS = 32, 512
 _VECTOR = 4  # values that a thread loads at once
 _VECTOR_FROM = 128  # elements from which a whole tensor is read so
 _FEWEST_VALUES, _MOST_VALUES = 16, 256  # that a thread reduces, where blocks share a result
-MULTIPROCESSORS, THREADS_EACH = 132, 2048  # of an H200; others have about as many
 _SEMAPHORE_BYTES = 4  # of each group of blocks that share results
 
 
@@ -32,13 +33,15 @@ class _Axis(NamedTuple):
     result: Dim
 
 
-def reduction_bytes(shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int) -> Dim:
+def reduction_bytes(
+    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
+) -> Dim:
     """Bytes of the buffers for a reduction of some axes, semaphores included. element: bytes of one partial result."""
-    return total(reduction_buffers(shape, strides, axes, element))
+    return total(reduction_buffers(shape, strides, axes, element, platform))
 
 
 def reduction_buffers(
-    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int
+    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
 ) -> tuple[Dim, ...]:
     """Bytes of the partial results and of the semaphores; nothing where no thread blocks share a result."""
     reduced, kept = _merged(shape, strides, axes)
@@ -56,7 +59,7 @@ def reduction_buffers(
     width, height = _block(across, results if is_inner else values, _MOST_THREADS // vector)
     each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
     groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
-    target = MULTIPROCESSORS * (THREADS_EACH // (width * height))
+    target = platform.multiprocessors * (platform.threads_each // (width * height))
     if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
         return ()
     blocks = dim_max(
@@ -68,9 +71,9 @@ def reduction_buffers(
     return partial, groups * _SEMAPHORE_BYTES
 
 
-def column_sum_buffers(rows: Dim, columns: Dim) -> tuple[Dim, ...]:
+def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim, ...]:
     """Bytes of the buffers when the rows of a matrix are added up in float32, as for the gradient of a bias."""
-    return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4)
+    return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4, platform)
 
 
 def _merged(

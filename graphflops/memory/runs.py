@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.attention import AttentionUse
+    from graphflops.devices import Platform
     from graphflops.graph import Node
     from graphflops.memory.frames import Lifetimes
     from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
@@ -67,14 +68,20 @@ class Run:
 class Runs:
     """The runs of the graphs of one program, each found once.
 
-    is_eager: Python runs the program, so the masks are not built that only an export has. fast_paths: of the modules that
-    have one, those that take it; all where not given.
+    platform: of the device. is_eager: Python runs the program, so the masks are not built that only an export has.
+    fast_paths: of the modules that have one, those that take it; all where not given.
     """
 
     def __init__(
-        self, attentions: Sequence[AttentionUse], *, is_eager: bool, fast_paths: Sequence[str] = ()
+        self,
+        attentions: Sequence[AttentionUse],
+        platform: Platform,
+        *,
+        is_eager: bool,
+        fast_paths: Sequence[str] = (),
     ) -> None:
         self.attentions = attentions
+        self.platform = platform
         self.is_eager = is_eager
         self.fast_paths = fast_paths
         self.known: dict[tuple[PricedGraph, bool], Run] = {}
@@ -115,7 +122,7 @@ class Runs:
 
                 calls = in_place(calls)
             calls, values = as_run(calls, self.attentions, values)
-        return Run(calls, Layouts(calls, values, graph.graph.orders))
+        return Run(calls, Layouts(calls, values, self.platform, graph.graph.orders))
 
 
 def _with_lines(call: PricedCall) -> Node:

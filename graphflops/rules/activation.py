@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import (
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis
-from graphflops.rules.work import WORK
+from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work import gelu as gelu_work
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def register_gradient(name: str, row: str = "") -> None:
     @rule(f"aten.{name}_backward")
     def activation_backward(grad: Value, a: Value, *attributes: Value, **named: Value) -> Estimate:
         """The gradient's arithmetic per element."""
-        return elementwise(WORK[row].gradient, grad, a)
+        return elementwise(first_gradient(WORK[row]), grad, a)
 
 
 for _name in ("hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "threshold", "hardshrink", "softshrink"):
@@ -60,7 +60,7 @@ def gelu_backward_of(call: ForwardCall) -> Estimate:
 @rule("aten.gelu_backward", "aten.infinitely_differentiable_gelu_backward")
 def gelu_backward(grad: TensorType, a: TensorType, *, approximate: str = "none") -> Estimate:
     """The gradient's arithmetic per element."""
-    return elementwise(gelu_work(approximate).gradient, grad, a)
+    return elementwise(first_gradient(gelu_work(approximate)), grad, a)
 
 
 @rule("aten.elu")
@@ -82,7 +82,7 @@ def elu_backward(
     self_or_result: TensorType,
 ) -> Estimate:
     """Grad * alpha * exp(x) below zero; from the result, grad * (y + alpha) needs no exponential."""
-    return elementwise(WORK["elu"].gradient.more(0, -1 if is_result else 0), grad, self_or_result)
+    return elementwise(first_gradient(WORK["elu"]).more(0, -1 if is_result else 0), grad, self_or_result)
 
 
 @rule("aten.log_sigmoid_forward")
@@ -94,7 +94,9 @@ def log_sigmoid_forward(a: TensorType) -> Estimate:
 @rule("aten.log_sigmoid_backward")
 def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> Estimate:
     """Two choices and five operations per element; exp(-|x|) is the kept one."""
-    return replace(elementwise(WORK["log_sigmoid"].gradient.more(-2, -1), grad, a), reads=(grad, a, kept))
+    return replace(
+        elementwise(first_gradient(WORK["log_sigmoid"]).more(-2, -1), grad, a), reads=(grad, a, kept)
+    )
 
 
 def _halved(a: TensorType, dim: int) -> TensorType:
@@ -113,7 +115,7 @@ def glu(a: TensorType, dim: int = -1) -> Estimate:
 @rule("aten.glu_backward")
 def glu_backward(grad: TensorType, a: TensorType, dim: int) -> Estimate:
     """Grad * s for one half, grad * a * s * (1 - s) for the other."""
-    work = elementwise(WORK["glu"].gradient, grad)
+    work = elementwise(first_gradient(WORK["glu"]), grad)
     return replace(work, out=(a.like(),), reads=(grad, a))
 
 
@@ -137,7 +139,7 @@ pointwise("_prelu_kernel", "prelu")
 @rule("aten._prelu_kernel_backward")
 def prelu_backward(grad: TensorType, a: TensorType, weight: TensorType) -> Estimate:
     """A product and a choice per element, for both; a shared weight's sum is left to the caller."""
-    both = elementwise(WORK["prelu"].gradient.times(2), grad, a, weight)
+    both = elementwise(first_gradient(WORK["prelu"]).times(2), grad, a, weight)
     return replace(both, out=both.out * 2)
 
 

@@ -17,7 +17,8 @@ from graphflops.ops import operator
 from graphflops.rules.formula import numbers_of
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import combine
-from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work
+from graphflops.rules.work import WORK, gradient_of
+from graphflops.rules.work_row import PASS, ZERO, Gradient, Work
 from graphflops.tensor import (
     BCOMPLEX32,
     BFLOAT16,
@@ -211,7 +212,7 @@ def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estim
         numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))
         found: dict[str, Gradient | None] = {}
         for name, formula in zip(names, work.formulas, strict=False):
-            gradient = formula and formula.gradient(numbers)
+            gradient = formula and gradient_of(formula, numbers)
             found[name] = gradient and gradient._replace(reads=_renamed(gradient.reads, letters))
         return gradients_of(call, found)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.errors import RuleError
 from graphflops.rules.registry import find, require, rule
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.rules.work_row import Work
 
 Item: TypeAlias = "Value | Sequence[Value]"  # a list with one entry per item, or one value for all items
 Tensors = Sequence[TensorType]

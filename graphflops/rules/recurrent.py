@@ -15,11 +15,13 @@ from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import WORK, first_gradient
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from graphflops.rules.work_row import Work
 
 Tensors = tuple[TensorType, ...]
 
@@ -54,7 +56,7 @@ class Cell:
     @property
     def vector_back(self) -> int:
         """Operations of the backward pass per hidden unit and row, without biases."""
-        return self.combining_back + sum(activation.gradient.flops for activation in self.activations)
+        return self.combining_back + sum(first_gradient(activation).flops for activation in self.activations)
 
 
 _SIGMOID, _TANH = WORK["sigmoid"], WORK["tanh"]

@@ -231,7 +231,7 @@ class Launcher:
         if operator.kind != "attention" or operator.is_onnx or operator.has_score_function:
             return None
         problem = attention_problem(call, layouts, self.records)
-        return None if problem is None else attention_kernel(problem).kernel
+        return None if problem is None else attention_kernel(problem, layouts.platform).kernel
 
     def _lowered(
         self, call: PricedCall, graph: PricedGraph, layouts: Layouts, *, is_backward: bool

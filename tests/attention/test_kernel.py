@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
+from graphflops.devices import HOPPER, Platform
 from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, TensorType
 
 
@@ -48,11 +49,11 @@ CHOSEN = [
 
 @pytest.mark.parametrize(("what", "asked", "chosen"), CHOSEN, ids=[row[0] for row in CHOSEN])
 def test_the_kernel_is_the_one_that_ran(what: str, asked: Problem, chosen: str) -> None:
-    assert attention_kernel(asked).kernel == chosen
+    assert attention_kernel(asked, HOPPER).kernel == chosen
 
 
 def test_the_reason_names_each_faster_kernel() -> None:
-    choice = attention_kernel(problem(mask=operand(1, 12, 256, 256, last=12)))
+    choice = attention_kernel(problem(mask=operand(1, 12, 256, 256, last=12)), HOPPER)
     assert choice.reason == (
         "cudnn: the last stride of the mask is not 1; flash: a mask is given; "
         "efficient: the last stride of the mask is not 1"
@@ -60,5 +61,5 @@ def test_the_reason_names_each_faster_kernel() -> None:
 
 
 def test_before_hopper_flash_comes_first() -> None:
-    assert attention_kernel(problem(), (8, 0)).kernel == "flash"
-    assert attention_kernel(problem(), (7, 5)).kernel == "efficient"
+    assert attention_kernel(problem(), Platform((8, 0))).kernel == "flash"
+    assert attention_kernel(problem(), Platform((7, 5))).kernel == "efficient"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphflops.devices import HOPPER
 from graphflops.inductor.fusing import Kernel, fused
 from graphflops.inductor.joint_graph import JointGraph, Op
 from graphflops.inductor.ordering import lowest_peak
@@ -77,7 +78,7 @@ def test_a_window_of_nine_elements_is_stored() -> None:
 
 def test_a_reduction_of_what_does_not_lie_in_order_is_split() -> None:
     """The sizes are those of a patch embedding of 8 images, as inductor splits its first layer norm on an H200."""
-    graph = JointGraph({}, sizes={"image": 2 * 8 * 1024 * 768, "moments": 8 * 8192})
+    graph = JointGraph({}, HOPPER, sizes={"image": 2 * 8 * 1024 * 768, "moments": 8 * 8192})
     rows = op("reduction", "moments", "image", elements=8 * 1024 * 768, kept=8192, outer=frozenset({"image"}))
     (turned,) = oriented([rows], graph)
     assert [(step.kept, step.elements // step.kept) for step in in_steps(turned, graph)] == [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphflops.devices import HOPPER
 from graphflops.inductor.joint_graph import JointGraph, Op
 from graphflops.inductor.partition import Partition
 
 
 def joint(*ops: Op, sizes: dict[str, int], results: set[str]) -> JointGraph:
-    graph = JointGraph({}, sizes={"x": 0, **sizes}, inputs={"x": True}, results=results)
+    graph = JointGraph({}, HOPPER, sizes={"x": 0, **sizes}, inputs={"x": True}, results=results)
     graph.ops.extend(ops)
     return graph
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from graphflops.devices import HOPPER
 from graphflops.dims import symbol
 from graphflops.memory import cudnn
 from graphflops.memory.convolutions import Convolution, Layout
@@ -111,7 +112,7 @@ WEIGHTS = [
 def test_gradients_of_weights(
     dtype: DType, x: Shape, weight: Shape, out: Shape, groups: int, is_last: bool, measured: int
 ) -> None:
-    predicted = cudnn.weight_gradient_bytes(convolution(dtype, x, weight, out, groups), is_last)
+    predicted = cudnn.weight_gradient_bytes(convolution(dtype, x, weight, out, groups), is_last, HOPPER)
     assert isinstance(predicted, int)
     assert measured - HEADER <= predicted <= measured
 
@@ -121,8 +122,8 @@ def test_the_operands_gradient_is_computed_before_the_weights_has_memory() -> No
     conv = convolution(BFLOAT16, (4, 128, 32, 32), (128, 128, 3, 3), (4, 128, 32, 32))
     image, weight = 2 * 4 * 128 * 32 * 32, 2 * 128 * 128 * 9
     strides = (128 * 32 * 32, 32 * 32, 32, 1)
-    assert [*cudnn.gradient_bytes(conv, Layout(), strides)] == [2 * image + weight] * 2
-    assert cudnn.backward_bytes(conv, Layout(), strides) == 2 * image + weight
+    assert [*cudnn.gradient_bytes(conv, Layout(), strides, HOPPER)] == [2 * image + weight] * 2
+    assert cudnn.backward_bytes(conv, Layout(), strides, HOPPER) == 2 * image + weight
 
 
 def test_the_batch_may_be_open() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import graphflops
+from graphflops.devices import HOPPER
 from graphflops.dims import symbol
 from graphflops.memory.reductions import column_sum_buffers, reduction_bytes
 
@@ -99,7 +100,7 @@ def test_a_pooling_computes_the_positions_of_its_maxima() -> None:
     ],
 )
 def test_sums_of_columns_need_the_buffer_measured(rows: int, columns: int, measured: int) -> None:
-    assert sum(column_sum_buffers(rows, columns)) == measured
+    assert sum(column_sum_buffers(rows, columns, HOPPER)) == measured
 
 
 @pytest.mark.parametrize(
@@ -119,11 +120,11 @@ def test_sums_of_columns_need_the_buffer_measured(rows: int, columns: int, measu
 def test_reductions_need_the_buffer_measured(
     shape: tuple[int, ...], strides: tuple[int, ...], axes: set[int], measured: int
 ) -> None:
-    assert reduction_bytes(shape, strides, axes, 4) == measured
+    assert reduction_bytes(shape, strides, axes, 4, HOPPER) == measured
 
 
 def test_a_reduction_without_results_needs_no_buffer() -> None:
-    assert reduction_bytes((0, 1000 * symbol("s")), (1000 * symbol("s"), 1), {1}, 4) == 0
+    assert reduction_bytes((0, 1000 * symbol("s")), (1000 * symbol("s"), 1), {1}, 4, HOPPER) == 0
 
 
 def test_an_activation_in_place_keeps_its_input_for_the_gradient() -> None:
@@ -181,7 +182,7 @@ def test_a_repeated_factor_of_a_product_has_its_gradient_added_up_from_all_eleme
     program = graphflops.capture(Scaled(), (torch.empty(3152, 768, device="meta"),))
     report = graphflops.analyze(program, training=True, execution="eager")
     found = [held.bytes for held in report.memory.held if (held.name, held.kind) == ("mul", "workspace")]
-    assert found == [4 * 3152 * 768 + sum(column_sum_buffers(3152, 768))]
+    assert found == [4 * 3152 * 768 + sum(column_sum_buffers(3152, 768, HOPPER))]
 
 
 def test_resampling_keeps_no_image_for_its_gradient() -> None:

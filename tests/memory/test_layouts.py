@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from graphflops.devices import HOPPER
 from graphflops.dims import symbol
 from graphflops.loading import analyze
 from graphflops.memory.layouts import Layouts
@@ -73,7 +74,7 @@ def remember_layouts(monkeypatch: pytest.MonkeyPatch, found: dict[str, Layouts])
     owners = CallByCall.owners
 
     def spied(self: CallByCall) -> dict[str, str]:
-        found["main"] = Layouts(self.calls, self.values)
+        found["main"] = Layouts(self.calls, self.values, HOPPER)
         return owners(self)
 
     monkeypatch.setattr(CallByCall, "owners", spied)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from graphflops import analysis
+from graphflops.devices import HOPPER
 from graphflops.memory.eager import Eager
 from graphflops.memory.runs import Runs
 from graphflops.passes.program import PricedProgram
@@ -38,7 +39,7 @@ def priced(module: nn.Module, *inputs: torch.Tensor) -> PricedProgram:
 
 def test_equal_layers_have_one_form_and_layouts_another() -> None:
     program = priced(Repeated(), torch.randn(2, 8, 16, 16))
-    forms = Runs((), is_eager=True).of(program.main).layouts.forms
+    forms = Runs((), HOPPER, is_eager=True).of(program.main).layouts.forms
     calls = program.main.calls
     named = {
         word: [forms.of(call) for call in calls if word in call.node.op]
@@ -51,7 +52,7 @@ def test_equal_layers_have_one_form_and_layouts_another() -> None:
 
 def test_what_depends_on_a_form_is_computed_once_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     program = priced(Repeated(), torch.randn(2, 8, 16, 16))
-    execution = Eager(program.main, False, Runs((), is_eager=True))
+    execution = Eager(program.main, False, Runs((), HOPPER, is_eager=True))
     asked: list[str] = []
     computed = Eager.softmax_operand
 
@@ -68,7 +69,7 @@ def test_what_depends_on_a_form_is_computed_once_for_it(monkeypatch: pytest.Monk
 
 def test_inference_and_training_share_a_run_without_fast_paths() -> None:
     program = priced(Repeated(), torch.randn(2, 8, 16, 16))
-    runs = Runs((), is_eager=True)
+    runs = Runs((), HOPPER, is_eager=True)
     assert runs.of(program.main, has_fast_paths=True) is runs.of(program.main)
 
 

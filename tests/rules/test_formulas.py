@@ -12,7 +12,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphflops.rules.formula import Launch, launches
-from graphflops.rules.work import WORK, Formula
+from graphflops.rules.work import WORK
+from graphflops.rules.work_row import Formula
 
 ROOT_PI = math.sqrt(math.pi)
 NUMBERS = {

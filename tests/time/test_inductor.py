@@ -8,7 +8,7 @@ from torch import nn
 
 import graphflops
 from graphflops.analysis import as_graph
-from graphflops.devices import complete, device
+from graphflops.devices import HOPPER, complete, device
 from graphflops.inductor.plan import Plans
 from graphflops.inductor.splits import split_lengths
 from graphflops.passes.bind import bind
@@ -28,7 +28,7 @@ from graphflops.time.compiled import CompiledLauncher
     ],
 )
 def test_steps_of_a_reduction(results, length, is_inner, of_moments, steps):
-    assert split_lengths(results, length, is_inner=is_inner, of_moments=of_moments) == steps
+    assert split_lengths(results, length, HOPPER, is_inner=is_inner, of_moments=of_moments) == steps
 
 
 class Block(nn.Module):
@@ -61,7 +61,7 @@ def launcher(module: nn.Module, *inputs: torch.Tensor, training: bool = False) -
     priced = price(graph, bind(graph, {}, {}), training=options)
     host = complete(device("h200")).host
     assert host is not None
-    return CompiledLauncher(priced, {}, Plans(priced), host.seconds)
+    return CompiledLauncher(priced, {}, Plans(priced, HOPPER), host.seconds)
 
 
 def families(launches):

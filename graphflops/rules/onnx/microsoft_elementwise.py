@@ -12,8 +12,9 @@ from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, is_want
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
+from graphflops.rules.work_row import Work
 from graphflops.tensor import UINT32
 
 if TYPE_CHECKING:

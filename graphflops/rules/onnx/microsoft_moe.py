@@ -19,7 +19,7 @@ from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import activation
 
 if TYPE_CHECKING:
-    from graphflops.rules.work import Work
+    from graphflops.rules.work_row import Work
     from graphflops.tensor import TensorType
 
 COMBINED = 2  # an expert's result times its weight, added to the others'

@@ -27,7 +27,8 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.rules.softmax import SOFTMAX
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import WORK
+from graphflops.rules.work_row import Work
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from graphflops.rules.work import WORK
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.rules.work import Work
+    from graphflops.rules.work_row import Work
     from graphflops.tensor import TensorType
 
 REGULARISED = WORK["l2_penalty"].flops

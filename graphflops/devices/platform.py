@@ -1,0 +1,43 @@
+"""What decides which kernels PyTorch launches: the device's architecture, and the release whose kernels are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from graphflops.devices.device import Device
+
+Capability = tuple[int, int]  # CUDA's compute capability; (0, 0) of a GPU that does not run CUDA
+
+# Resident threads of a multiprocessor (CUDA C++ Programming Guide, technical specifications per compute capability).
+_THREADS = {(7, 5): 1024, **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), 1536)}
+_MOST_THREADS = 2048
+
+
+class Platform(NamedTuple):
+    """A device as its libraries see it. torch: the release of PyTorch whose choices of kernels are assumed."""
+
+    capability: Capability = (9, 0)
+    multiprocessors: int = 132
+    torch: str = "2.11"
+
+    @property
+    def threads(self) -> int:
+        """Threads that the device holds at once."""
+        return self.multiprocessors * self.threads_each
+
+    @property
+    def threads_each(self) -> int:
+        """Threads that one multiprocessor holds at once."""
+        return _THREADS.get(self.capability, _MOST_THREADS)
+
+
+HOPPER = Platform()  # an H200, and what is assumed where no device is named
+
+
+def platform_of(device: Device | None) -> Platform:
+    """The platform of a device; where a GPU's profile does not say what it is, and of what is no GPU, that of an H200."""
+    if device is None or device.kind != "gpu":
+        return HOPPER
+    capability = device.capability or HOPPER.capability
+    return Platform(capability, device.multiprocessors or HOPPER.multiprocessors)

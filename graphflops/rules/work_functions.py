@@ -1,0 +1,223 @@
+"""Work of arithmetic, comparisons and mathematical functions: rows of the table in `work.py`."""
+
+from __future__ import annotations
+
+from graphflops.rules.work_row import PASS, Formula, binary, each, extremes, fused, ternary, unary
+
+# The columns: name, FLOPs, function evaluations, gradient of each operand.
+
+ARITHMETIC = [
+    # One operand.
+    unary("neg", 1, 0, "-g"),
+    unary("abs", 1, 0, "g * sign(a)", complex_work=(3, 1)),  # root of the sum of two squares
+    unary("floor", 1, 0, "0"),
+    unary("ceil", 1, 0, "0"),
+    unary("trunc", 1, 0, "0"),
+    unary("round", 1, 0, "0"),
+    unary("sign", 1, 0, "0"),
+    unary("sgn", 1, 0, "0", complex_work=(5, 1)),  # the magnitude, and both parts divided by it
+    unary("frac", 2, 0, PASS),
+    unary("reciprocal", 1, 0, "-g * (out * out)", complex_work=(6, 0)),  # conjugate / squared length
+    unary("nan_to_num", 3, 0, Formula("where(isfinite(a), g, 0)", "g * ((a == a) * (abs(a) != infinity))")),
+    unary("deg2rad", 1, 0, "g * degree"),
+    unary("rad2deg", 1, 0, "g * radian"),
+    unary("frexp", 1, 0, "g / exp2(out)"),
+    unary("angle", 1, 0, complex_work=(0, 1)),  # of a real number: 0 or pi, by its sign
+    unary("conj", 0, 0, complex_work=(1, 0)),
+    # Two operands.
+    binary("add", 1, 0, PASS, PASS),
+    binary("sub", 1, 0, PASS, "-g"),
+    binary("rsub", 1, 0, "-g", PASS),
+    # complex: four multiplications and two additions
+    binary("mul", 1, 0, "g * b", "g * a", complex_work=(6, 0)),
+    # complex: the product with the conjugate, the divisor's squared length, two divisions
+    binary("div", 1, 0, "g / b", Formula("-g * out / b", "-g * (a / b / b)"), complex_work=(11, 0)),
+    binary("floor_divide", 2, 0, "0", "0"),  # divide, round
+    binary("remainder", 4, 0, PASS, "-g * floor_divide(a, b)"),  # divide, round, multiply, subtract
+    binary("fmod", 4, 0, PASS, "-g * floor_divide(a, b)"),
+    # the gradient goes to the operand that was chosen; torch gives half of it to each of two that are equal
+    *extremes("maximum fmax", ">", "<"),
+    *extremes("minimum fmin", "<", ">"),
+    binary("copysign", 1, 0, Formula("g * (out / a)", "g * masked_fill_(out / a, a == 0, 0)"), "0"),
+    binary("heaviside", 2, 0, "0", "where(a == 0, g, 0)"),
+    binary("hypot", 3, 1, "g * a / out", "g * b / out"),
+    binary(
+        "atan2",
+        0,
+        1,
+        Formula(
+            "g * b / (a * a + b * b)", "s = a * a + b * b; g * b * masked_fill(reciprocal(s), s == 0, 0)"
+        ),
+        Formula(
+            "-g * a / (a * a + b * b)", "s = a * a + b * b; g * (-a * masked_fill(reciprocal(s), s == 0, 0))"
+        ),
+    ),
+    *each("nextafter", 1, 0, operands=2),
+    *each("gcd", 0, 1, operands=2),
+    *each("lcm", 3, 1, operands=2),
+    *each("ldexp", 1, 1, operands=2),  # a * 2 ** b
+    *each("polar", 2, 2, operands=2),  # the sine and the cosine, each times the length
+    # Three operands; for `lerp` a + c * (b - a), for `clamp` one comparison for each bound that is given.
+    ternary("lerp", 3, "g * (1 - c)", "g * c", "g * (b - a)"),
+    ternary("addcmul", 2, PASS, Formula("g * c", "g * (c * value)"), Formula("g * b", "g * (b * value)")),
+    ternary(
+        "addcdiv",
+        2,
+        PASS,
+        Formula("g / c", "g * (value / c)"),
+        Formula("-g * b / (c * c)", "-g * (b * value / (c * c))"),
+    ),
+    ternary("where", 1, "0", "where(a, g, 0)", "where(a, 0, g)"),
+    ternary("masked_fill", 1, Formula("where(b, 0, g)", "masked_fill(g, b, 0)"), "0", "where(b, g, 0)"),
+    # bounds that are not given take no part
+    ternary(
+        "clamp",
+        1,
+        "where(logical_and(a >= b, a <= c), g, 0)",
+        "where(logical_and(a < b, b < c), g, 0)",
+        "where(logical_or(a > c, c < b), g, 0)",
+    ),
+    binary("clamp_min", 1, 0, "where(a >= b, g, 0)", "where(a < b, g, 0)"),
+    binary("clamp_max", 1, 0, "where(a <= b, g, 0)", "where(a > b, g, 0)"),
+    unary("square", 1, 0, "g * (2 * pow(a, 1))"),
+]
+
+COMPARISONS_AND_BITS = [
+    *each("eq ne lt le gt ge", 1, 0, operands=2),
+    *each("isclose", 6, 0, operands=2),  # |a - b| <= atol + rtol * |b|
+    *each("isnan isinf isfinite isposinf isneginf isreal signbit", 1, 0),
+    *each("logical_not bitwise_not", 1, 0),
+    *each("logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor", 1, 0, operands=2),
+    *each("bitwise_left_shift bitwise_right_shift", 1, 0, operands=2),
+]
+
+FUNCTIONS = [
+    # Exponentials and roots.
+    unary("exp", 0, 1, "g * out"),
+    unary("exp2", 0, 1, "g * out * ln2"),
+    unary("expm1", 0, 1, "g * (out + 1)"),
+    unary("log", 0, 1, "g / a"),
+    unary("log2", 0, 1, "g / (a * ln2)"),
+    unary("log10", 0, 1, "g / (a * ln10)"),
+    unary("log1p", 0, 1, "g / (a + 1)"),
+    unary("sqrt", 0, 1, "g / (2 * out)"),
+    unary("rsqrt", 0, 1, "-0.5 * g * pow(out, 3)"),
+    *each("cbrt", 0, 1),
+    # Trigonometric and hyperbolic functions.
+    unary("sin", 0, 1, "g * cos(a)"),
+    unary("cos", 0, 1, "g * -sin(a)"),
+    unary("tan", 0, 1, "g * (1 + pow(out, 2))"),  # grad * (1 + y * y)
+    unary("asin", 0, 1, Formula("g / sqrt(1 - a * a)", "g * rsqrt(-a * a + 1)")),
+    unary("asinh", 0, 1, "g * rsqrt(pow(a, 2) + 1)"),
+    unary("acosh", 0, 1, "g * rsqrt(a * a - 1)"),
+    unary("acos", 0, 1, Formula("-g / sqrt(1 - a * a)", "g * -rsqrt(-a * a + 1)")),
+    unary("atan", 0, 1, "g / (a * a + 1)"),
+    unary("atanh", 0, 1, Formula("g / (1 - a * a)", "g * 1 / (1 - pow(a, 2))")),
+    unary("sinh", 0, 1, "g * cosh(a)"),
+    unary("cosh", 0, 1, "g * sinh(a)"),
+    unary(
+        "sinc",
+        2,
+        1,
+        Formula(
+            "t = a * pi; g * ((t * cos(t) - sin(t)) / (t * a))",
+            "s = a * a * pi; t = a * pi; where(s == 0, 0, g * ((t * cos(t) - sin(t)) / s))",
+        ),
+    ),
+    # Logistic and error functions.
+    unary("logit", 2, 1, fused("g / (a * (1 - a))")),
+    unary("erf", 0, 1, "two_by_root_pi * exp(-pow(a, 2)) * g"),
+    unary("erfc", 0, 1, "-two_by_root_pi * exp(-pow(a, 2)) * g"),
+    unary(
+        "erfinv",
+        0,
+        1,
+        Formula("half_root_pi * exp(out * out) * g", "half_root_pi * exp(pow(erfinv(a), 2)) * g"),
+    ),
+    unary("erfcx", 0, 1, "(2 * a * out - two_by_root_pi) * g"),
+    unary(
+        "ndtr",
+        2,
+        1,
+        "g * exp(-0.5 * pow(a, 2)) * by_root_two_pi",
+    ),
+    unary("ndtri", 0, 1, "g * (root_two_pi * exp(pow(out, 2) / 2))"),
+    unary(
+        "log_ndtr",
+        2,
+        2,
+        Formula(
+            "g / exp(out + pow(a, 2) / 2) / root_two_pi", "exp(-(out + pow(a, 2) / 2)) / root_two_pi * g"
+        ),
+    ),
+    unary("entr", 2, 1, "g * -(log(a) + 1)"),  # -a * log(a)
+    # Gamma and Bessel functions, each one evaluation.
+    unary("lgamma", 0, 1, "g * digamma(a)"),
+    unary("digamma", 0, 1, "g * polygamma(a)"),
+    unary("polygamma", 0, 1, "g * polygamma(a)"),
+    unary("i0", 0, 1, "g * i1(a)"),
+    unary("i0e", 0, 1, Formula("g * (i1e(a) - copysign(out, a))", "g * (i1e(a) - sign(a) * out)")),
+    unary(
+        "i1",
+        0,
+        1,
+        Formula(
+            "g * (i0(a) - out / a)",
+            "m = abs(a) > epsilon; t = where(m, a, epsilon); g * where(m, i0(t) - out * reciprocal(t), 0.5)",
+        ),
+    ),
+    unary(
+        "i1e",
+        0,
+        1,
+        Formula(
+            "g * (i0e(a) - abs(out) - out / a)",
+            "m = abs(a) > epsilon; t = where(m, a, epsilon); g * where(m, i0e(t) - out * (sign(t) + reciprocal(t)), 0.5)",
+        ),
+    ),
+    *each("standard_gamma_grad", 0, 1, operands=2),
+    unary("standard_gamma", 0, 1, "g * standard_gamma_grad(a, out)"),
+    *each("sample", 0, 0),  # of a distribution: no gradient
+    *each("mvlgamma", 2, 1),  # for each of p shifted arguments: shift, add, log-gamma
+    *each("bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 airy_ai", 0, 1),
+    *each("modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1", 0, 1),
+    *each("scaled_modified_bessel_k0 scaled_modified_bessel_k1", 0, 1),
+    # Two operands; `polynomial` is any orthogonal one (Chebyshev, Hermite, Laguerre, Legendre).
+    binary(
+        "pow",
+        0,
+        1,
+        Formula("g * (b * pow(a, b - 1))", "where(b == 0, 0, g * (b * pow(a, b - 1)))"),
+        Formula("g * (out * log(a))", "g * where(logical_and(b >= 0, a == 0), 0, out * log(a))"),
+    ),
+    *each("zeta igamma igammac polynomial", 0, 1, operands=2),
+    binary(
+        "xlogy",
+        1,
+        1,
+        Formula("g * log(b)", "masked_fill(xlogy(g, b), logical_and(a == 0, b <= 0), 0)"),
+        "g * a / b",
+    ),  # a * log(b)
+    binary(
+        "xlog1py",
+        1,
+        1,
+        Formula("g * log1p(b)", "masked_fill(xlog1py(g, b), logical_and(a == 0, b <= -1), 0)"),
+        "g * a / (b + 1)",
+    ),  # a * log(1 + b)
+    # max(a, b) + log(1 + exp(-|a - b|)); the gradients are shares: grad * exp(a - out)
+    binary(
+        "logaddexp",
+        5,
+        2,
+        Formula("g * exp(a - out)", "g / (exp(b - a) + 1)"),
+        Formula("g * exp(b - out)", "g / (exp(a - b) + 1)"),
+    ),
+    binary(
+        "logaddexp2",
+        5,
+        2,
+        Formula("g * exp2(a - out)", "g / (pow(2, b - a) + 1)"),
+        Formula("g * exp2(b - out)", "g / (pow(2, a - b) + 1)"),
+    ),
+]
