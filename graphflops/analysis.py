@@ -90,7 +90,8 @@ def _with_memory(
 
         program = with_kernels(program, runs)
     found = report(program, memory, chosen)
-    found = replace(found, memory_use=ledger(found, program, memory, profile))
+    torch = "" if program.graph.origin.format == "onnx" else runs.platform.torch
+    found = replace(found, memory_use=ledger(found, program, memory, profile), kernels_of=torch)
     later = (one for one in program.notes.found.values() if one not in found.diagnostics)
     found = replace(found, diagnostics=(*found.diagnostics, *later))
     if profile is None or not times:

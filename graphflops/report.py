@@ -219,6 +219,7 @@ class Report(Rendered):
     training: the options of the training step; None for inference alone.
     memory_use: what each phase needs on a device; empty unless a device or an execution is named.
     device: the device that times are predicted for; "" without one. step_time: of the whole training step.
+    kernels_of: the release of PyTorch whose kernels memory and times are those of; "" where no kernel is predicted.
     profile_errors: by family of kernels, the median relative error of the device's profile on measured kernels that were
     held out, of the worst variant; empty where no kernel of the device was measured.
     price_per_hour: of one device, as the user says.
@@ -245,6 +246,7 @@ class Report(Rendered):
     training: Training | None = None
     memory_use: tuple[PhaseMemory, ...] = ()
     device: str = ""
+    kernels_of: str = ""
     step_time: PhaseTime | None = None
     profile_errors: Mapping[str, float] = field(default_factory=dict)
     price_per_hour: float | None = None

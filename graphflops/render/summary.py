@@ -128,12 +128,22 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     if report.memory_use:
         need: str = imported("graphflops.render.memory:need")(report, numbers)
         yield Fact("device memory", need)
+    if report.kernels_of:
+        yield Fact("kernels", _kernels(report))
     if report.device:
         times: Iterable[tuple[str, str]] = imported("graphflops.render.time:facts")(report)
         yield from (Fact(label, text) for label, text in times)
     for choice in _choices(report, numbers):
         yield Fact("branches", choice)
     yield from _coverage_facts(report)
+
+
+def _kernels(report: Report) -> str:
+    """Whose kernels are predicted, and the release that exported the program where it is another."""
+    exporter, _, release = report.origin.producer.partition(" ")
+    is_other = exporter == "torch" and not release.startswith(f"{report.kernels_of}.")
+    made_by = f"; the program was exported by {safe(release, 40)}" if is_other else ""
+    return f"as PyTorch {report.kernels_of} launches them{made_by}"
 
 
 def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[Fact]:
