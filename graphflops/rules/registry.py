@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from graphflops.errors import RuleError, ShapeError
 from graphflops.ops import operator
 from graphflops.rules import index
+from graphflops.rules.packed import packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -163,20 +164,13 @@ def require_known(condition: bool, message: str) -> None:
 def index_text() -> str:
     """The text of index.py: the module that registers each rule."""
     rules = {rule.key: rule.home for rule in known() if rule.home.startswith(_PACKAGE)}
-    lines = [
-        '"""Which module holds the rule of each operator. Written by `python -m graphflops.rules`; a test compares."""'
-    ]
-    for name, homes in (
-        ("RULES", rules),
-        ("BACKWARDS", {key: rule.home for key, rule in _backwards.items()}),
-    ):
-        lines += [
-            "",
-            f"{name}: dict[str, str] = {{",
-            *(f'    "{key}": "{homes[key]}",' for key in sorted(homes)),
-            "}",
-        ]
-    return "\n".join(lines) + "\n"
+    backwards = {key: rule.home for key, rule in _backwards.items()}
+    return (
+        '"""Which module holds the rule of each operator. Written by `python -m graphflops.rules`; a test compares."""\n\n'
+        "from graphflops.rules.packed import unpacked\n\n"
+        f'RULES = unpacked("""\\\n{packed(rules)}""")\n\n'
+        f'BACKWARDS = unpacked("""\\\n{packed(backwards)}""")\n'
+    )
 
 
 def _registering_module() -> str:
