@@ -86,10 +86,15 @@ def shown(name: str, limit: int = 120) -> str:
     printable = name
     if not name.isprintable():
         printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-    if len(printable) <= limit:
-        return printable
-    half = (limit - 3) // 2
-    return f"{printable[:half]}...{printable[-half:]}"
+    return elided(printable, limit)
+
+
+def elided(text: str, width: int) -> str:
+    """The text in at most `width` characters, the middle left out where it is longer."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}" if width > 0 else ""
 
 
 def inert_in_logs(text: str) -> str:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Expr, symbol
+from graphflops.errors import elided
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,10 +89,7 @@ def in_prose(text: str, names: Mapping[str, str]) -> str:
 
 def _short(axis: str) -> str:
     name, bracket, place = axis.rpartition("[")
-    if len(name) > _LONGEST:
-        half = (_LONGEST - 1) // 2
-        name = f"{name[:half]}…{name[-half:]}"
-    return f"{name}{bracket}{place}"
+    return f"{elided(name, _LONGEST)}{bracket}{place}"
 
 
 def span(low: int | None, high: int | None) -> str:

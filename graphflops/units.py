@@ -37,6 +37,16 @@ def parameters(count: int) -> str:
     return number(count).replace(" G", " B")
 
 
+def measured(quantity: str, count: int, unit: str = "") -> str:
+    """A quantity by its name, with its unit where one is given: `4.521 MFLOP`, `1.20 ms` of nanoseconds (`ns`)."""
+    if quantity.endswith("bytes"):
+        return memory(count)
+    if unit == "ns":
+        return seconds(count / 1e9)
+    figure = parameters(count) if quantity == "parameters" else number(count)
+    return f"{figure}{'' if figure[-1].isalpha() else ' '}{unit}".rstrip()
+
+
 def seconds(time: float) -> str:
     """A time with three digits: `2.17 ms`, `83.0 µs`."""
     if time <= 0:
@@ -55,12 +65,12 @@ def interval(low: float, high: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share with one decimal; `<0.1` for a smaller one that is not zero, "" where there is nothing to share."""
+    """A share with one decimal; `<0.1` or `-<0.1` for a smaller one that is not zero, "" where there is nothing to share."""
     if not whole:
         return ""
     share = 100 * part / whole
     if share and abs(share) < LEAST_SHARE:
-        return "<0.1" if share > 0 else ">-0.1"
+        return "<0.1" if share > 0 else "-<0.1"
     return f"{share:.1f}"
 
 

@@ -23,7 +23,7 @@ _EXAMPLES: dict[Unit, str] = {
     "FLOP": '"2 GFLOP" or "350 M"',
     "MAC": '"1 GMAC" or "350 M"',
     "B": '"512 MiB" or "1.5 GB"',
-    "": '"7 M" or 12500',
+    "": '"7 M", "8 B" or 12500',
     "ns": '"2.5 ms" or "800 us"',
 }
 _KINDS: dict[Unit, str] = {
@@ -80,6 +80,8 @@ def _factor(written: str, unit: Unit) -> int | None:
     """The factor of the prefix and unit after a number; None for unknown letters."""
     if unit == "ns":
         return _TIMES.get(written)
+    if not unit and written == "B":  # billions, as people count parameters
+        return 10**9
     for powers, base in ((_DECIMAL, 1000), (_BINARY, 1024)):
         for prefix, power in powers.items():
             if written.startswith(prefix) and written[len(prefix) :] in _SPELLINGS[unit]:

@@ -13,12 +13,11 @@ from graphflops.dims import Expr
 from graphflops.findings import Finding, LimitResult, RuleInfo
 from graphflops.patterns import matches_module, matches_op
 from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
-from graphflops.units import memory, number, percent, seconds
+from graphflops.units import measured, percent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from graphflops.budget.amounts import Unit
     from graphflops.budget.baseline import Before
     from graphflops.budget.culprits import Culprit
     from graphflops.budget.limits import Budget, Limit
@@ -27,11 +26,15 @@ if TYPE_CHECKING:
     from graphflops.report import Report
 
 RULES: Mapping[str, RuleInfo] = {
-    "GF301": RuleInfo("over-limit", "A limit is passed.", "Make it cheaper, or raise the limit."),
+    "GF301": RuleInfo(
+        "over-limit",
+        "A limit is exceeded.",
+        "Reduce it where the message says, or raise the limit in the budget.",
+    ),
     "GF302": RuleInfo(
         "grown",
         "More has been added since the baseline than the budget allows.",
-        "Make it cheaper, or accept it with graphflops check --update.",
+        "Reduce it where the message says, or accept it with graphflops check --update.",
     ),
     "GF303": RuleInfo(
         "cost-unknown",
@@ -246,16 +249,16 @@ class _Check:
 
     def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
         """A broken limit: by how much, and which calls contribute most."""
-        quantity, unit = limit.quantity, UNITS[limit.quantity]
-        what = (
-            f"{quantity}{scope.inside()} is {_amount(now, unit)}{'' if quantity in _HELD else self.sizes()}: "
+        quantity, most = limit.quantity, _allowed(limit, then)
+        is_, grown, over = (
+            measured(quantity, count, UNITS[quantity]) for count in (now, now - then, now - most)
         )
+        what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in _HELD else self.sizes()}: "
         if limit.relative:
-            grown = f"{_amount(now - then, unit)}{_share(now - then, then)} more than before"
-            what += f"{grown}, where {safe(limit.text, 60)} is allowed"
+            grown += _share(now - then, then)
+            what += f"{grown} more than before, where {safe(limit.text, 60)} is allowed"
         else:
-            most = _allowed(limit, then)
-            what += f"{_amount(now - most, unit)}{_share(now - most, most)} over the limit of {_amount(most, unit)}"
+            what += f"{over}{_share(now - most, most)} over the limit of {measured(quantity, most, UNITS[quantity])}"
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
         if quantity == "peak_bytes":
             node = self.measures.peak_node()
@@ -266,7 +269,7 @@ class _Check:
         grown_by = self.before if limit.relative and not scope.path else None
         found = culprits(self.measures, scope.path, quantity, grown_by)
         if found:
-            named = listed((_culprit(culprit, unit) for culprit in found[:_SHOWN]), _SHOWN)
+            named = listed((_culprit(culprit, quantity) for culprit in found[:_SHOWN]), _SHOWN)
             more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
             what += f"; {'grown' if grown_by else 'most'} in {named}{more}"
             place["source"] = next((culprit.source for culprit in found if culprit.source), "")
@@ -349,21 +352,12 @@ def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:
     return f" at {stated}" if stated else ""
 
 
-def _amount(count: int, unit: Unit) -> str:
-    if unit == "ns":
-        return seconds(count / 1e9)
-    if unit == "B":
-        return memory(count)
-    figure = number(count)
-    return f"{figure}{'' if figure[-1].isalpha() else ' '}{unit}" if unit else figure
-
-
 def _share(part: int, whole: int) -> str:
     return f" ({percent(part, whole)} %)" if whole else ""
 
 
-def _culprit(culprit: Culprit, unit: Unit) -> str:
+def _culprit(culprit: Culprit, quantity: str) -> str:
     calls = f" (x{culprit.calls:,})" if culprit.calls > 1 else ""
     op = f" {safe(culprit.op, 60)}" if culprit.op else ""
     place = f" at {safe(culprit.source, 60)}" if culprit.source else ""
-    return f"{safe(culprit.name, 80)}{op}{calls} {_amount(culprit.amount, unit)}{place}"
+    return f"{safe(culprit.name, 80)}{op}{calls} {measured(quantity, culprit.amount, UNITS[quantity])}{place}"

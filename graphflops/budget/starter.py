@@ -39,10 +39,10 @@ def _limits(report: Report) -> Iterator[str]:
         figure = measures.figure(measures.total(quantity))
         is_known = quantity == "parameters" or not report.coverage.unknown
         if isinstance(figure, int) and is_known:
-            yield f"{quantity} = {_quoted(with_headroom(figure, UNITS[quantity]))}"
+            yield f"{quantity} = {_quoted(with_headroom(quantity, figure))}"
 
 
-def with_headroom(count: int, unit: str) -> str:
+def with_headroom(quantity: str, count: int) -> str:
     """The amount and 10 % more, rounded up to three digits: `2.49 MFLOP` for 2,260,992."""
     most = -(-count * (100 + HEADROOM) // 100)
     step = 10 ** max(len(str(most)) - 3, 0)
@@ -51,7 +51,8 @@ def with_headroom(count: int, unit: str) -> str:
     whole, rest = divmod(most, 1000**power)
     digits = str(rest).zfill(3 * power).rstrip("0") if power else ""
     figure = f"{whole}.{digits}" if digits else str(whole)
-    return f"{figure} {_PREFIXES[power]}{unit}".rstrip()
+    prefix = "B" if quantity == "parameters" and _PREFIXES[power] == "G" else _PREFIXES[power]
+    return f"{figure} {prefix}{UNITS[quantity]}".rstrip()
 
 
 def _quoted(text: str) -> str:

@@ -43,7 +43,7 @@ class Trees:
 
 @dataclass(slots=True)
 class ModuleChanges:
-    """The entries in program order, the number of unchanged modules, and the modules that only have a new number."""
+    """The entries in program order, the number of unchanged modules, and the modules that only have another path."""
 
     modules: list[ModuleChange] = field(default_factory=list)
     unchanged: int = 0
@@ -53,7 +53,9 @@ class ModuleChanges:
 def listed(trees: Trees) -> ModuleChanges:
     """One entry for each module that changed, is new, is gone or moved."""
     found = ModuleChanges()
-    earlier = _reordered(trees)
+    earlier = (
+        {} if trees.export else _reordered(trees)
+    )  # exporters order what does not depend on one another anew
     stack = [trees.new]
     while stack:
         module = stack.pop()
@@ -115,11 +117,13 @@ def _paired(
     renumbered: list[tuple[str, str]],
 ) -> ModuleChange | None:
     """The entry of a module that is in both programs; None if it did not change."""
-    beside = ours.parent is theirs.parent is None or (
-        ours.parent is not None and trees.pairs.new.get(ours.parent) is theirs.parent
-    )
+    pairs = trees.pairs
+    outermost = not any(part in pairs.new for part in ours.above()) and not any(
+        part in pairs.old for part in theirs.above()
+    )  # a wrapper around the whole model moves nothing in it
+    beside = outermost or (ours.parent is not None and pairs.new.get(ours.parent) is theirs.parent)
     moved = order is not None or not beside or ours.name != theirs.name
-    if beside and order is None and ours.name != theirs.name and ours.numbered and theirs.numbered:
+    if beside and order is None and moved and (outermost or (ours.numbered and theirs.numbered)):
         renumbered.append((ours.path, theirs.path))
         moved = False
     status: Status = "moved" if moved else "changed"

@@ -360,8 +360,8 @@ class Comparison(Rendered):
     inputs: inputs whose type changed.
     modules: those that are not as they were, by |delta|, the largest first.
     folded: the same, with neighbours that have equal changes as one entry. causes: these, by what made them change.
-    unchanged: how many modules are not listed. renumbered: (before, after) paths of modules that only their place in
-        a list numbers otherwise; these count as unchanged.
+    unchanged: how many modules are not listed. renumbered: (before, after) paths that changed though the module
+        did not move: its number in a list, or a wrapper around the whole model; these count as unchanged.
     growth: totals that grow otherwise, the most telling first. crossings: totals whose delta changes its sign with a size.
     ledger: of an export, each kind of difference, the unexplained first; () otherwise.
     ops, sources: groups that changed, by |delta|; unchanged_ops, unchanged_sources: how many are not listed.

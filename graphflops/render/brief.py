@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.render.text import Numbers, count_of, elided, safe
+from graphflops.errors import elided
+from graphflops.render.text import Numbers, count_of, safe
 from graphflops.units import parameters
 
 if TYPE_CHECKING:

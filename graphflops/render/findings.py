@@ -14,7 +14,7 @@ from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, safe
-from graphflops.units import memory, number, percent, seconds
+from graphflops.units import measured, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -151,12 +151,7 @@ def limit_table(limits: Sequence[LimitResult]) -> TextTable:
 def _amount(count: int | None, limit: LimitResult) -> str:
     if count is None:
         return "?"
-    if limit.unit == "B":
-        return memory(count)
-    if limit.unit == "ns":
-        return seconds(count / _SECOND)
-    figure = number(count)
-    return f"{figure}{'' if figure[-1].isalpha() else ' '}{limit.unit}".rstrip()
+    return measured(limit.quantity, count, limit.unit)
 
 
 def where(finding: Finding) -> str:

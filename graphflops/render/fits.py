@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops.memory.ledger import ENTRIES, peak_moment
+from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
-from graphflops.render.memory import amount, described, label, largest, peak_line
-from graphflops.render.tables import Entry, TextTable
+from graphflops.render.memory import amount, described, label
+from graphflops.render.tables import Entry, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
 from graphflops.units import memory, percent
 
@@ -159,7 +159,7 @@ def tables(found: Fits) -> Iterator[TextTable]:
     else:
         yield TextTable(("memory", "bytes"), [Entry([name, size]) for name, size in _parts(found, numbers)])
     if not found.fits and found.at_largest is None and len(found.verdicts) == 1:
-        yield _largest(found, numbers)
+        yield at_peak(found.report, found.entry, numbers)
     if found.requests:
         yield _requests(found)
     if found.remedies:
@@ -212,10 +212,3 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
     return TextTable(
         (f"at {safe(found.varied, 40)} = {found.verdicts[0].largest}", "bytes", "%", "one more"), lines
     )
-
-
-def _largest(found: Fits, numbers: Numbers) -> TextTable:
-    moment = peak_moment(found.entry.timeline, found.report.values)
-    peak = f"at the peak: {peak_line(found.report, found.entry, moment)}"
-    held = [Entry([*line]) for line in largest(found.report, found.entry, moment, numbers)]
-    return TextTable((peak, "", "", "bytes"), held, names=3)

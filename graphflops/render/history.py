@@ -16,7 +16,7 @@ from graphflops.render.markdown import drawn as drawn_markdown
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import safe
 from graphflops.report_json import Tool
-from graphflops.units import memory, number
+from graphflops.units import measured
 from graphflops.version import __version__
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _rows(points: Sequence[HistoryPoint]) -> Iterator[list[str]]:
             least = ">= " if cost.unknown else ""
             shown = [point.value(quantity) for quantity in QUANTITIES]
             texts = [
-                "" if value is None else (memory if name.endswith("bytes") else number)(value)
+                "" if value is None else measured(name, value)
                 for name, value in zip(QUANTITIES, shown, strict=True)
             ]
             figures = [f"{least}{texts[0]}", figures[1], *texts[1:]]
@@ -127,16 +127,17 @@ def _chart(found: History, quantity: str) -> str:
         return ""
     high = max(value for _, value in known) or 1
     step = (_WIDTH - 2 * _SIDE) / max(len(values) - 1, 1)
-    spelled = memory if quantity.endswith("bytes") else number
     places, dots = [], []
     for index, value in known:
         x = _SIDE + index * step
         y = _HEIGHT - _SIDE - (_HEIGHT - 2 * _SIDE) * value / high
         version = found.points[index].version
         places.append(f"{x:.1f},{y:.1f}")
-        about = escaped(f"{version.commit[:_HASH]} {version.date}: {spelled(value)}. {version.subject}")
+        about = escaped(
+            f"{version.commit[:_HASH]} {version.date}: {measured(quantity, value)}. {version.subject}"
+        )
         dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{about}</title></circle>')
-    words = f"{_LABELS[quantity]}: {spelled(known[0][1])} to {spelled(known[-1][1])}"
+    words = f"{_LABELS[quantity]}: {measured(quantity, known[0][1])} to {measured(quantity, known[-1][1])}"
     return (
         f'<figure><figcaption>{escaped(words)}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escaped(words)}">'

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive
-from graphflops.render.text import safe
+from graphflops.dims import total
+from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
+from graphflops.render.text import numbered, safe, unnumbered
 from graphflops.render.training import optimizer
+from graphflops.report import Held, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from graphflops.dims import Dim
     from graphflops.render.text import Numbers
-    from graphflops.report import Held, PhaseMemory, Report
+    from graphflops.report import HeldKind, PhaseMemory, Report
 
 _LARGEST = 10
 _EXACT = ("weights", "buffers", "inputs", "optimizer", "context")  # calls of unknown cost add nothing to them
@@ -22,14 +24,17 @@ _KINDS = {
     "input": "input",
     "value": "result",
     "saved": "saved",
-    "workspace": "kernel's buffer",
+    "workspace": "temporary",
     "nested": "nested graph",
     "gradient": "gradient",
-    "weight": "parameter",
-    "buffer": "buffer",
+    "library": "workspace",
+}
+# What is alive throughout, or in the optimizer's step, as one entry each.
+_TOGETHER: dict[HeldKind, str] = {
+    "weight": "parameters",
+    "buffer": "buffers",
     "optimizer": "optimizer state",
     "temporary": "optimizer step",
-    "library": "workspace",
 }
 
 
@@ -82,34 +87,52 @@ def label(name: str) -> str:
     return "total on the device" if name == "device_total" else name.replace("_", " ")
 
 
-def peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
-    """Where a phase has its peak, which is at this moment."""
+def peak_line(report: Report, entry: PhaseMemory) -> str:
+    """Where a phase has its peak."""
     from graphflops.render.summary import located
 
+    moment, turn = peak_moment(entry.timeline, report.values), entry.timeline.gradients_from
     if entry.timeline.rows[moment] == OPTIMIZER:
         return "the optimizer's step" if entry.phase == "training" else "the whole program"
-    turn = entry.timeline.gradients_from
     gradient = "gradient of " if turn is not None and moment >= turn else ""
-    return f"{gradient}{safe(entry.peak_node, 60)} in {located(report, entry.peak_node)}"
+    name, place = safe(entry.peak_node, 80), located(report, entry.peak_node)
+    return gradient + (place if place.partition(" (")[0] == name else f"{name} in {place}")
 
 
-def largest(
-    report: Report, entry: PhaseMemory, moment: int, numbers: Numbers
-) -> Iterator[tuple[str, str, str, str]]:
-    """The largest of what is alive at a moment: name, what it is, where it is made, and its bytes."""
-    alive = [held for held in entry.timeline.held if is_alive(held, moment)]
-    alive.sort(key=lambda held: -(numbers.value(held.bytes) or 0))
+def folded(timeline: Timeline) -> Timeline:
+    """The timeline with parameters, buffers and the optimizer as one entry each."""
+    held = [one for one in timeline.held if one.kind not in _TOGETHER]
+    for kind, called in _TOGETHER.items():
+        parts = [one for one in timeline.held if one.kind == kind]
+        if parts:
+            size = total(one.bytes for one in parts)
+            held.append(Held(called, kind, parts[0].first, parts[0].last, size))
+    held = [one._replace(first=0) if one.kind == "library" else one for one in held]
+    return Timeline(timeline.rows, tuple(held), timeline.gradients_from)
+
+
+def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> Iterator[tuple[str, str, str, str]]:
+    """The largest of what is alive at the peak of a phase: name, what it is, where it is made, and its bytes.
+
+    Parameters are one line, and so are equal results of layers that differ in their number.
+    """
     makers = {output.name: row for row in report.rows for output in row.outputs}
-    for held in alive[:_LARGEST]:
-        row = makers.get(held.name)
-        place = "" if row is None else safe(row.module or row.source, 60)
-        yield safe(held.name, 80), _KINDS[held.kind], place, numbers.memory(held.bytes)
-    if len(alive) > _LARGEST:
-        rest = alive[_LARGEST:]
-        yield f"{len(rest):,} more", "", "", numbers.memory(_sum(rest))
-
-
-def _sum(held: list[Held]) -> Dim:
-    from graphflops.dims import total
-
-    return total(entry.bytes for entry in held)
+    alike: dict[tuple[str, ...], list[Held]] = {}
+    moment = peak_moment(entry.timeline, report.values)
+    for held in folded(entry.timeline).held:
+        if is_alive(held, moment):
+            row = makers.get(held.name)
+            made = () if row is None else (row.op, unnumbered(row.module or row.source), str(held.bytes))
+            alike.setdefault((held.kind, *(made or (held.name,))), []).append(held)
+    groups = [(total(one.bytes for one in group), group) for group in alike.values()]
+    groups.sort(key=lambda item: -(numbers.value(item[0]) or 0))
+    for size, group in groups[:_LARGEST]:
+        names = [one.name for one in sorted(group, key=lambda one: one.first)]
+        rows = [makers[name] for name in names if name in makers]
+        more = f" and {len(group) - 1:,} more" if len({*names}) > 1 else f" (x{len(group)})"
+        place = numbered([row.module or row.source for row in rows]) if rows else ""
+        name = safe(names[0]) + (more if len(group) > 1 else "")
+        yield name, _KINDS.get(group[0].kind, ""), safe(place), numbers.memory(size)
+    rest = [one for _, group in groups[_LARGEST:] for one in group]
+    if rest:
+        yield f"… {len(rest):,} more", "", "", numbers.memory(total(one.bytes for one in rest))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.render.listing import Listing
 from graphflops.units import number
+from graphflops.units import parameters as as_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,10 @@ def listing(found: PerItem, *, exact: bool) -> Listing:
         "active parameters": (found.active_parameters, "N of active"),
         "parameters": (found.parameters, "N of total, lookups left out"),
     }
-    rows += [(name, shown(count), "", what) for name, (count, what) in parameters.items()]
+    rows += [
+        (name, count if exact else least + as_parameters(count), "", what)
+        for name, (count, what) in parameters.items()
+    ]
     counts = {"items": (found.items, "in one run"), "unknown": (found.unknown, "calls of unknown cost")}
     rows += [
         (name, count if exact else number(count), "", what) for name, (count, what) in counts.items() if count

@@ -6,12 +6,13 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import CONVENTIONS
+from graphflops.errors import elided
 from graphflops.lazy import imported
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import listing as cells
 from graphflops.render.tables import tables
-from graphflops.render.text import columns, elided, shortened
+from graphflops.render.text import columns, shortened, told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -141,16 +142,16 @@ class Page:
         for number, block in enumerate(_blocks(grid, rows, self.width - _MARGIN)):
             if number:
                 self.line()
-            self._row(block, heads, "bold")
-            for entry, row in zip(grid.entries, rows, strict=True):
-                self._row(block, row, "red" if entry.alarming else "")
+            names = block.names_of([heads, *rows])
+            self._row(block, names[0], heads, "bold")
+            for entry, name, row in zip(grid.entries, names[1:], rows, strict=True):
+                self._row(block, name, row, "red" if entry.alarming else "")
 
     def text(self) -> str:
         """The text, without blanks at line ends."""
         return "\n".join(line.rstrip() for line in self.lines) + "\n"
 
-    def _row(self, block: _Block, cells: Sequence[str], style: str) -> None:
-        names = block.names_of(cells)
+    def _row(self, block: _Block, names: str, cells: Sequence[str], style: str) -> None:
         figures = [
             _aligned(cells[index], room, at_right=index >= block.figures_from)
             for index, room in zip(block.figures, block.widths, strict=True)
@@ -182,14 +183,13 @@ class _Block(NamedTuple):
     widths: Sequence[int]
     figures_from: int
 
-    def names_of(self, cells: Sequence[str]) -> str:
-        """The names of a row, as they stand at its left."""
-        texts = [cells[index] for index in self.names]
-        if self.name_widths:
-            texts = [
-                _aligned(elided(text, room), room) for text, room in zip(texts, self.name_widths, strict=True)
-            ]
-        return (" " * _GAP).join(texts).rstrip()
+    def names_of(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        """The names of each row, as they stand at its left."""
+        texts = [[row[index] for row in rows] for index in self.names]
+        for place, room in enumerate(self.name_widths):
+            short = told_apart(texts[place], room)
+            texts[place] = [_aligned(short[text], room) for text in texts[place]]
+        return [(" " * _GAP).join(row).rstrip() for row in zip(*texts, strict=True)]
 
 
 def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[_Block]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Quantity
     from graphflops.render.listing import Listing
     from graphflops.render.text import Numbers
-    from graphflops.report import Cut, Report, Totals
+    from graphflops.report import Cut, PhaseMemory, Report, Totals
 
 _OPERATORS = 8  # lines of the table of operators under the tree
 _WHOLE = [quantity for quantity in REPORTED if not quantity.part_of and quantity.name != "macs"]
@@ -120,16 +120,21 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
 
 def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
     """What each phase needs on a device, and the largest of what is alive at the peak of the last one."""
-    from graphflops.memory.ledger import peak_moment
     from graphflops.render import memory
 
     phases = report.memory_use
     lines = [Entry([*line]) for line in memory.parts(report, numbers)]
     yield TextTable(("device memory", *(entry.phase for entry in phases)), lines)
-    moment = peak_moment(phases[-1].timeline, report.values)
-    peak = f"at the peak of {phases[-1].phase}: {memory.peak_line(report, phases[-1], moment)}"
-    held = [Entry([*line]) for line in memory.largest(report, phases[-1], moment, numbers)]
-    yield TextTable(("held", "what", "where", "bytes"), held, 3, peak)
+    yield at_peak(report, phases[-1], numbers)
+
+
+def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
+    """The largest of what is alive at the peak of a phase."""
+    from graphflops.render import memory
+
+    held = [Entry([*line]) for line in memory.at_peak(report, entry, numbers)]
+    title = f"at the peak of {entry.phase}: {memory.peak_line(report, entry)}"
+    return TextTable(("held", "what", "where", "bytes"), held, 3, title)
 
 
 def _phase(
@@ -204,7 +209,7 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     chosen = any(use.kernel for use, _ in groups)
     heads = ["attention", "layers", "heads", "kv heads", "q x k", "width", "mask", "FLOPs"]
     heads += ["visible", "scores moved", "KV bytes"]
-    heads += [*(["partial + full blocks"] if in_blocks else []), "spelling"]
+    heads += [*(["partial + full blocks"] if in_blocks else []), "operator"]
     heads += ["kernel"] if chosen else []
     entries = [_attention(use, group, numbers, in_blocks, chosen) for use, group in groups[:most]]
     rest = sum(len(group) for _, group in groups[most:])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from string import digits
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr
-from graphflops.errors import shown
+from graphflops.errors import elided, shown
 from graphflops.size_names import called
 from graphflops.units import memory, number, percent
 
@@ -22,6 +24,9 @@ _NUMBERS = re.compile(r"\d+")
 _PRODUCT = re.compile(r"\*\*(\d+)|\*")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
+_TRIES = (
+    3  # at telling names apart: one for each kind of part that differs, such as layers, then modules in them
+)
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
 
 
@@ -34,12 +39,30 @@ def safe(text: str, width: int = 200) -> str:
     return elided(text, width)
 
 
-def elided(text: str, width: int) -> str:
-    """The text in at most `width` characters, the middle left out where it is longer."""
-    if len(text) <= width:
-        return text
-    tail = (width - 1) // 2
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+def told_apart(texts: Iterable[str], width: int) -> dict[str, str]:
+    """Each text in at most `width` characters; those that would become equal keep the part that differs before the rest."""
+    short = {text: elided(text, width) for text in texts}
+    for _ in range(_TRIES):
+        found = Counter(short.values())
+        equal = [text for text in short if found[short[text]] > 1]
+        before = _shared(equal)
+        after = _shared([text[before:][::-1] for text in equal])
+        for text in equal:
+            part = elided(text[before : len(text) - after], width)
+            room = width - len(part)
+            first = min(before, max(room - after, room // 2))
+            end = elided(text[len(text) - after :], room - first)
+            short[text] = elided(text[:before], first) + part + end
+    return short
+
+
+def _shared(texts: Sequence[str]) -> int:
+    """How many characters all begin with, up to a number that differs."""
+    low, high = min(texts, default=""), max(texts, default="")
+    same = next(
+        (place for place, pair in enumerate(zip(low, high, strict=False)) if len({*pair}) > 1), len(low)
+    )
+    return len(low[:same].rstrip(digits))
 
 
 def columns(text: str) -> int:

@@ -9,7 +9,7 @@ from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
-from graphflops.units import number
+from graphflops.units import number, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +103,7 @@ def _cells(change: RowChange) -> list[str]:
         *("" if value is None else number(value) for value in flops),
         share,
         _percent(*peaks).strip(" ()%") if None not in peaks else "",
-        f"+{number(held)}" if held > 0 else number(held) if held else "",
+        f"+{parameters(held)}" if held > 0 else parameters(held) if held else "",
         " → ".join(status),
     ]
 

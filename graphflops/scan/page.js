@@ -16,7 +16,8 @@
   const spelled = (value, kind) => {
     if (value === null || value === undefined) return "";
     if (kind === "s") return value < 0.001 ? `${(value * 1e6).toPrecision(3)} µs` : `${(value * 1e3).toPrecision(4)} ms`;
-    return kind ? scaled(value, kind === "b" ? "B" : "") : value;
+    const text = kind ? scaled(value, kind === "b" ? "B" : "") : value;
+    return kind === "p" ? text.replace(" G", " B") : text;
   };
   const element = (tag, text, name) => {
     const made = document.createElement(tag);

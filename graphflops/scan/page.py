@@ -12,16 +12,16 @@ from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
-from graphflops.units import memory, number, percent
+from graphflops.units import memory, number, parameters, percent
 from graphflops.version import __version__
 
-# Head, column, and how its numbers are written: n count, b bytes, s seconds, "" text.
+# Head, column, and how its numbers are written: n count, p parameters, b bytes, s seconds, "" text.
 _SHOWN = (
     ("model", "path", ""),
     ("binding", "binding", ""),
     ("status", "status", ""),
     ("FLOPs", "matrix_flops", "n"),
-    ("params", "parameters", "n"),
+    ("params", "parameters", "p"),
     ("read", "read_bytes", "b"),
     ("written", "written_bytes", "b"),
     ("peak memory", "peak_bytes", "b"),
@@ -99,7 +99,7 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     flops = sum(row["matrix_flops"] or 0 for row in rows)
     held = sum(row["parameters"] or 0 for row in rows)
     moved = sum((row["read_bytes"] or 0) + (row["written_bytes"] or 0) for row in rows)
-    together = f"{number(flops)} FLOPs, {number(held)} parameters, {memory(moved)} moved in all"
+    together = f"{number(flops)} FLOPs, {parameters(held)} parameters, {memory(moved)} moved in all"
     return f"{count_of(len(rows), 'row')}: {states}. {together}."
 
 

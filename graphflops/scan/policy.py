@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.budget.check import RULES, finding
+from graphflops.budget.limits import UNITS
 from graphflops.errors import FileError, shown
 from graphflops.findings import Findings, ModelFindings
 from graphflops.render.text import count_of
 from graphflops.scan import store
 from graphflops.scan.columns import COSTS, HELD
-from graphflops.units import memory, number, percent
+from graphflops.units import measured, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,9 +81,10 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
             "GF304", f"{limit.quantity} depends on a size without a value, or is past the table's integers"
         )
     elif value > most:
-        spelled = memory if limit.quantity.endswith("bytes") else number
-        over = f"{spelled(value - most)} more than {shown(limit.text)}"
-        yield finding("GF301", f"{limit.quantity} is {spelled(value)}: {over}")
+        is_, over = (
+            measured(limit.quantity, count, UNITS[limit.quantity]) for count in (value, value - most)
+        )
+        yield finding("GF301", f"{limit.quantity} is {is_}: {over} over the limit of {shown(limit.text)}")
     elif limit.quantity in COSTS and _unexcused(row, budget):
         names = ", ".join(_unexcused(row, budget)[:3])
         yield finding(

@@ -27,6 +27,7 @@ from graphflops.patterns import matches_file, matches_module, matches_op
         ("7 bytes", "B", 7),
         ("1.5 KiB", "B", 1536),
         ("7 M", "", 7_000_000),
+        ("8.5 B", "", 8_500_000_000),  # billions of parameters
         (12_500, "", 12_500),
         (1e6, "", 1_000_000),
         ("0", "FLOP", 0),

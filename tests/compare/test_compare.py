@@ -111,6 +111,36 @@ def test_what_moved_into_another_module_is_found() -> None:
     assert listed(compared(old, new)) == [("moved", "encoder.proj", "decoder.proj")]
 
 
+def wrapped(report: Report, wrapper: str) -> Report:
+    """The report of the model as `m` of a module of some type; "" where the file records no types."""
+    rows = [row._replace(module=f"m.{row.module}".rstrip(".")) for row in report.rows]
+    modules = {f"m.{path}" if path else "m": kind for path, kind in report.modules.items()}
+    held = {f"m.{path}": count for path, count in report.parameter_modules.items()}
+    modules = {path: kind if wrapper else "" for path, kind in modules.items()}
+    rows = rows if wrapper else [row._replace(module_type="") for row in rows]
+    return replace(report, rows=tuple(rows), modules={"": wrapper, **modules}, parameter_modules=held)
+
+
+@pytest.mark.parametrize("wrapper", ["my.Wrapper", ""])
+def test_a_wrapper_around_the_model_moves_nothing(wrapper: str) -> None:
+    model = decoder()
+    for old, new, paths in (
+        (model, wrapped(model, wrapper), ("", "m")),
+        (wrapped(model, wrapper), model, ("m", "")),
+    ):
+        comparison = compared(old, new)
+        assert (comparison.same, listed(comparison), comparison.renumbered) == (True, [], (paths,))
+
+
+def test_an_exporter_may_order_branches_anew() -> None:
+    """Nothing moves in the export of a query and a key that are computed in the other order."""
+    old = made([linear("q", "q", 8, 8), linear("k", "k", 8, 8)], parameter_modules={"q": 64, "k": 64})
+    new = replace(old, rows=old.rows[::-1])
+    onnx = replace(new, origin=replace(new.origin, format="onnx"))
+    assert [status for status, *_ in listed(compared(old, new))] == ["moved"]
+    assert listed(compared(old, onnx)) == []
+
+
 def test_names_of_nodes_and_lines_are_no_difference() -> None:
     old = decoder()
     rows = (

@@ -101,8 +101,8 @@ EDITS = {
     ),
     "wrapped": edit(
         lambda: Served(decoder()),
-        "FLOPs ... as before (0, 0.0 %) ... [new] Served ... [moved] Decoder → model",
-        "(itself) model",
+        "FLOPs ... as before (0, 0.0 %) ... [new] Served",
+        "(itself)",
     ),
     "activation swapped": edit(
         lambda: decoder(act=nn.GELU),

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphflops.dims import floor_div, symbol
-from graphflops.render.text import Numbers, elided, formula, occurrences, plain_ascii, safe, shortened, spans
+from graphflops.errors import elided
+from graphflops.render.text import (
+    Numbers,
+    formula,
+    occurrences,
+    plain_ascii,
+    safe,
+    shortened,
+    spans,
+    told_apart,
+)
 from graphflops.units import memory, number, rate
 
 S, T = symbol("s"), symbol("t")
@@ -166,7 +176,26 @@ def test_shares_and_parameters() -> None:
 
     assert percent(1, 3) == "33.3"
     assert percent(1, 100_000) == "<0.1"
-    assert percent(-1, 100_000) == ">-0.1"  # never -0.0
+    assert percent(-1, 100_000) == "-<0.1"  # never -0.0
     assert percent(0, 7) == "0.0"
     assert parameters(32_763_876_352) == "32.76 B"
     assert parameters(205_376) == "205.4 k"
+
+
+@pytest.mark.parametrize("width", [40, 30, 24, 16, 10, 3])
+def test_names_are_shortened_so_that_they_differ(width: int) -> None:
+    parts = ("self_attn/q_proj", "self_attn/k_proj", "mlp/gate_proj")
+    names = [f"/model/layers.{i}/{part}/MatMul_output_0" for i in (0, 1, 9) for part in parts]
+    short = told_apart(names, width)
+    assert len({*short.values()}) == len(names)
+    assert max(map(len, short.values())) <= width
+
+
+def test_a_name_that_is_shortened_keeps_both_ends() -> None:
+    assert told_apart(["abcdefghij", "xyz"], 5) == {"abcdefghij": "ab…ij", "xyz": "xyz"}
+
+
+def test_a_number_that_differs_is_kept_whole() -> None:
+    numbers = (1, 10, 11, 21)
+    short = told_apart([f"encoder.blocks.{number}.projection" for number in numbers], 14)
+    assert all(f"{number}." in text for number, text in zip(numbers, short.values(), strict=True))

@@ -9,7 +9,7 @@ from graphflops.render.diff.figures import NAMES, delta, signed
 from graphflops.render.diff.tables import BRIEF, both, figure_of
 from graphflops.render.diff.words import fact_words, path_of, tag, type_of
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, elided, listed, safe
+from graphflops.render.text import count_of, listed, safe, told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +37,10 @@ def causes(comparison: Comparison, lines: int, room: int | None = None) -> Itera
     figures = [both(cause.figures, cause.backward) for cause in found]
     beside = _beside(figures)
     entries = []
-    for cause, part in zip(shown, figures, strict=False):
-        words = cause_words(cause, room)
-        label = words if room is None else elided(words, max(room, _NARROWEST))
+    words = [cause_words(cause, room) for cause in shown]
+    labels = {} if room is None else told_apart(words, max(room, _NARROWEST))
+    for cause, text, part in zip(shown, words, figures, strict=False):
+        label = labels.get(text, text)
         alarming = any(fold.first.after_unknown for fold in cause.folds)
         entries.append(Entry([label, *_cells(comparison, part, beside)], path=label, alarming=alarming))
     if len(shown) < len(found):

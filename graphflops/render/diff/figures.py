@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import REPORTED
 from graphflops.render.text import formula, shortened
-from graphflops.units import LEAST_SHARE, memory, number
+from graphflops.units import LEAST_SHARE, measured
 
 if TYPE_CHECKING:
     from graphflops.comparison.result import Figure
@@ -19,14 +19,13 @@ NAMES = {
     "parameter_bytes": "parameter memory",
     "buffer_bytes": "buffer memory",
 }
-_IN_BYTES = frozenset(name for name in NAMES if name.endswith("_bytes"))
 _FORMULA = 80  # characters of a formula in a sentence
 _LARGE = 10_000  # percent
 
 
 def amount(name: str, count: int) -> str:
     """The count in the unit of the quantity."""
-    return memory(count) if name in _IN_BYTES else number(count)
+    return measured(name, count)
 
 
 def before_after(name: str, figure: Figure) -> tuple[str, str]:
@@ -57,7 +56,7 @@ def share(figure: Figure) -> str:
 
 
 def signed(ratio: float) -> str:
-    """A percentage with its sign; a large one without decimals; `<+0.1`, `>-0.1` for one that would print as 0."""
+    """A percentage with its sign; a large one without decimals; `+<0.1`, `-<0.1` for one that would print as 0."""
     if ratio and abs(ratio) < LEAST_SHARE:
-        return "<+0.1" if ratio > 0 else ">-0.1"
+        return "+<0.1" if ratio > 0 else "-<0.1"
     return f"{ratio:+.1f}" if abs(ratio) < _LARGE else f"{ratio:+,.0f}"

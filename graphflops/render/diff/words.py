@@ -78,7 +78,7 @@ def compared_at(comparison: Comparison) -> list[str]:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Notes: the sizes compared at, changed growth, and modules that only have a new number."""
+    """Notes: the sizes compared at, changed growth, and modules of which only the path changed."""
     unset = [
         safe(size.name, 40) for size in comparison.sizes if size.value is None and size.before != size.after
     ]
@@ -90,9 +90,13 @@ def notes(comparison: Comparison) -> list[str]:
     lines += _crossings(comparison)
     if comparison.renumbered:
         pairs = listed(
-            (f"{safe(before, 80)} → {safe(after, 80)}" for before, after in comparison.renumbered), 4
+            (
+                f"{safe(before, 80) or 'the model'} → {safe(after, 80) or 'the model'}"
+                for before, after in comparison.renumbered
+            ),
+            4,
         )
-        lines.append(f"only numbered otherwise: {pairs}")
+        lines.append(f"only the path differs: {pairs}")
     return lines
 
 

@@ -2,8 +2,8 @@
 
 const LISTED = 6;
 const KINDS = {
-  input: "input of the program", value: "", saved: "kept for a gradient", workspace: "workspace", nested: "peak of a nested graph",
-  gradient: "gradient", weight: "", buffer: "", optimizer: "", temporary: "", library: "workspace of the library",
+  input: "input of the program", value: "", saved: "kept for a gradient", workspace: "temporary", nested: "peak of a nested graph",
+  gradient: "gradient", weight: "", buffer: "", optimizer: "", temporary: "", library: "workspace of a library",
 };
 
 const memoryCurve = () => {

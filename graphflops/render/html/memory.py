@@ -5,25 +5,17 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from graphflops.dims import evaluate_all, total
+from graphflops.dims import evaluate_all
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.ledger import OPTIMIZER, live_bytes
 from graphflops.memory.replay import replay
-from graphflops.report import Held, Timeline
+from graphflops.render.memory import folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphflops.dims import Dim
     from graphflops.report import PhaseMemory, Report
-
-# What is alive throughout, or in the optimizer's step, as one entry each.
-_TOGETHER = {
-    "weight": "parameters",
-    "buffer": "buffers",
-    "optimizer": "state of the optimizer",
-    "temporary": "step of the optimizer",
-}
 
 
 def memory_of(
@@ -37,7 +29,7 @@ def memory_of(
     entry_of: the entry of the page by row. name, formula: the place of a name and of a formula in the page.
     """
     entry = report.memory_use[-1] if report.memory_use else None
-    memory = report.memory if entry is None else _folded(entry.timeline)
+    memory = report.memory if entry is None else folded(entry.timeline)
     if not memory.rows or any(not OPTIMIZER <= row < len(entry_of) for row in memory.rows):
         return None
     columns = zip(
@@ -50,18 +42,6 @@ def memory_of(
         **dict(zip(("name", "kind", "first", "last", "bytes"), columns, strict=False)),
         **({} if entry is None else {"device": _device(report, entry)}),
     }
-
-
-def _folded(timeline: Timeline) -> Timeline:
-    """The timeline with parameters, buffers and the optimizer as one entry each."""
-    held = [one for one in timeline.held if one.kind not in _TOGETHER]
-    for kind, called in _TOGETHER.items():
-        parts = [one for one in timeline.held if one.kind == kind]
-        if parts:
-            size = total(one.bytes for one in parts)
-            held.append(Held(called, parts[0].kind, parts[0].first, parts[0].last, size))
-    held = [one._replace(first=0) if one.kind == "library" else one for one in held]
-    return Timeline(timeline.rows, tuple(held), timeline.gradients_from)
 
 
 def _device(report: Report, entry: PhaseMemory) -> dict[str, Any]:

@@ -43,7 +43,7 @@ const memory = (count) => {
 const percent = (part, whole) => {
   if (part === null || whole === null || whole === 0n) return "";
   const share = (100 * Number(part)) / Number(whole);
-  if (share !== 0 && Math.abs(share) < 0.05) return share > 0 ? "<0.1" : ">-0.1";
+  if (share !== 0 && Math.abs(share) < 0.05) return share > 0 ? "<0.1" : "-<0.1";
   return share.toFixed(1);
 };
 
