@@ -213,22 +213,20 @@ def _completed(
         return None
     if key in view.stored or value in {call.result for call in between}:
         return None  # a layer whose activation is a softmax; probabilities of probabilities
-    shapes = [view.types[name].shape for name in (one.left, one.right) if name in view.types]
+    ranks = {view.types[name].rank if name in view.types else 0 for name in (one.left, one.right)}
     if not view.types[second.result].rank or left.rank < 2:
         return None  # recorded types that contradict the products
-    if len(shapes) != 2 or (not {len(shape) for shape in shapes} & {3, 4, 5, 6} and scores.rank > 2):
+    if 0 in ranks or (not ranks & {3, 4, 5, 6} and scores.rank > 2):
         return None
     heads = _heads(scores, one, view)
-    inside = {id(call): call for call in (first, *between, second)}
     of_keys, growth = copies(one.right, view)
     of_values, _ = copies(two.right, view)
-    repeats = {id(call): call for call in (*of_keys, *of_values)}
     return Spelled(
         first=first,
         second=second,
         softmax=softmax,
-        between=tuple(sorted(inside.values(), key=lambda call: call.place)),
-        repeats=tuple(sorted(repeats.values(), key=lambda call: call.place)),
+        between=_in_order(first, *between, second),
+        repeats=_in_order(*of_keys, *of_values),
         query=query,
         key=key,
         value=value,
@@ -237,6 +235,11 @@ def _completed(
         heads=heads,
         kv_heads=_shared(heads, scores, one, growth, view),
     )
+
+
+def _in_order(*calls: Call) -> tuple[Call, ...]:
+    """Calls in program order, each once."""
+    return tuple(sorted({id(call): call for call in calls}.values(), key=lambda call: call.place))
 
 
 def _heads(scores: TensorType, product: Product, view: View) -> Dim:
