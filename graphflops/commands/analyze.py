@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     metavar="N",
     help="Levels of the module tree. Default: about a screen.",
 )
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Every layer, with the shapes of its input, output and weight."
+)
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table, or under one module.")
 @options.output_of("Report")
 @training
@@ -61,6 +64,7 @@ def analyze(
     by: Cut | None,
     depth: int | None,
     top: int | None,
+    verbose: bool,
     form: str | None,
     output: str | None,
     strict: bool,
@@ -78,14 +82,13 @@ def analyze(
 
     \b
     graphflops analyze lm.pt2 --input ids=1,4096 --depth 3
-    graphflops analyze lm.pt2 --by op --top 10
+    graphflops analyze lm.pt2 -v
     graphflops analyze lm.pt2 --strict --output report.json
-    graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048
     graphflops analyze lm.pt2 --output report.html
     graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048 --output report.html
     graphflops analyze *.onnx lm.pt2 --output costs.csv
     """
-    cut = {"by": by, "depth": depth, "top": top}
+    cut = {"by": by, "depth": depth, "top": top, "verbose": verbose or None}
     if per is not None:
         _per_item(ctx, models, per, form, output, given)
         return
@@ -158,7 +161,7 @@ def _per_item(
 
 def _refuse_others(ctx: click.Context, kind: str, form: str, *more: str) -> None:
     """Raises OptionError for options of a whole report of one model, where something else is written."""
-    others = {name: ctx.params[name] for name in ("by", "depth", "top", "price_per_hour", *more)}
+    others = {name: ctx.params[name] for name in ("by", "depth", "top", "verbose", "price_per_hour", *more)}
     formats.refuse(kind, form, {**others, "sweep": ctx.params["sweeps"] or None})
 
 

@@ -72,7 +72,7 @@ FORMATS = (
         "table",
         (),
         {
-            "Report": Renderer("graphflops.render.table:table", (*_CUTS, *_SCREEN)),
+            "Report": Renderer("graphflops.render.table:table", (*_CUTS, "verbose", *_SCREEN)),
             "Sweep": Renderer("graphflops.render.sweep:table", _SCREEN),
             "Overview": Renderer("graphflops.render.overview:table", _SCREEN),
             "History": Renderer("graphflops.render.history:table", _SCREEN),
@@ -114,7 +114,7 @@ FORMATS = (
         "markdown",
         (".md", ".markdown"),
         {
-            "Report": Renderer("graphflops.render.markdown:markdown", _CUTS),
+            "Report": Renderer("graphflops.render.markdown:markdown", (*_CUTS, "verbose")),
             "Sweep": Renderer("graphflops.render.sweep:markdown"),
             "Overview": Renderer("graphflops.render.overview:markdown"),
             "History": Renderer("graphflops.render.history:markdown"),
@@ -209,8 +209,9 @@ def refuse(kind: str, form: str, options: Mapping[str, object]) -> None:
         noun = "an option" if len(wrong) == 1 else "options"
         what = f"--format {form} for {RENDERED[kind]}"
         raise OptionError(f"{', '.join(wrong)}: not {noun} of {what}, which takes {takes}")
-    if "depth" in given and given.get("by") not in renderer.tree_with:
-        raise OptionError("--depth is for the module tree: leave it out or say --by module")
+    of_tree = [name for name in given if name == "depth" or (name == "verbose" and kind == "Report")]
+    if of_tree and given.get("by") not in renderer.tree_with:
+        raise OptionError(f"{_flag(of_tree[0])} is for the module tree: leave it out or say --by module")
 
 
 def _flag(name: str) -> str:

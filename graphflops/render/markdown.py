@@ -25,7 +25,12 @@ _LINKED = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE
 
 
 def markdown(
-    report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None
+    report: Report,
+    *,
+    by: Cut | None = None,
+    depth: int | None = None,
+    top: int | None = None,
+    verbose: bool = False,
 ) -> str:
     """Totals, where the work is, what is unknown; the same choices as in the table for a terminal."""
     ledger = Ledger(report, formula_width=_FORMULA)
@@ -38,7 +43,7 @@ def markdown(
         for fact in summary.facts(report, ledger)
     ]
     parts.append(drawn(TextTable(("total", "", "formula"), facts, 3)))
-    parts += [drawn(grid) for grid in tables(report, ledger, by, depth, top)]
+    parts += [drawn(grid) for grid in tables(report, ledger, by, depth, top, verbose=verbose)]
     if report.coverage.unknown_ops:
         unknown = [Entry([safe(op), f"{times:,}"]) for op, times in report.coverage.unknown_ops.items()]
         parts.append(drawn(TextTable(("unknown operator", "calls"), unknown)))

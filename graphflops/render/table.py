@@ -50,6 +50,7 @@ def table(
     by: Cut | None = None,
     depth: int | None = None,
     top: int | None = None,
+    verbose: bool = False,
     width: int = 120,
     color: bool = False,
 ) -> str:
@@ -58,6 +59,7 @@ def table(
     by: only modules, only operators or only source lines; None is the tree of modules and the top operators.
     depth: levels of the tree; None shows as many as fit a screen.
     top: lines of a table, or lines under one module; what does not fit is one line together.
+    verbose: every layer, with the shapes of its input, output and weight.
     """
     room = min(max((width - 60) // 2, _NARROWEST), _LONGEST)
     ledger = Ledger(report, formula_width=room)
@@ -70,7 +72,7 @@ def table(
     room = max(len(fact.label) for fact in listed) + 2
     for fact in listed:
         _fact_line(page, fact, room)
-    for grid in tables(report, ledger, by, depth, top):
+    for grid in tables(report, ledger, by, depth, top, verbose=verbose):
         page.line()
         page.table(grid)
     problems = summary.diagnostics(report)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
 from graphflops.render.text import numbered, operator_name, safe, short_type
-from graphflops.render.tree import Tree
+from graphflops.render.tree import DEEPEST, Tree
 from graphflops.units import parameters, seconds
 
 if TYPE_CHECKING:
@@ -60,19 +60,22 @@ def tables(
     by: Cut | None = None,
     depth: int | None = None,
     top: int | None = None,
+    *,
+    verbose: bool = False,
 ) -> Iterator[TextTable]:
     """The training step, if there is one, and where the work is.
 
     by: by which thing; None is the tree of modules and the top operators, "attention" one line for all equal ones.
     depth: levels of the tree; None shows as many as fit a screen.
     top: lines of a table, or lines under one module; what is left out is one line together.
+    verbose: every layer, with the shapes of its input, output and weight.
     """
     if report.backward is not None:
         yield _phases(report, ledger.numbers)
     if by is None and report.memory_use:
         yield from _memory(report, ledger.numbers)
     if by in (None, "module"):
-        yield _modules(report, ledger, depth, top)
+        yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
     if by == "op":
         yield _groups("operator", ledger, _operators(ledger), top or _LINES, idle=True)
     if by == "source":
@@ -146,16 +149,23 @@ def _phase(
     return [*(f"{least}{amount}" for amount in amounts), held, *[time] * has_time]
 
 
-def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None) -> TextTable:
+def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None, verbose: bool) -> TextTable:
     lines = Tree(report, ledger).lines(depth, top)
     whole = lines[0].group
+    heads: tuple[str, ...] = ()
+    shapes: list[list[str]] = [[] for _ in lines]
+    if verbose:
+        from graphflops.render.shapes import HEADS, shape_cells
+
+        heads, shapes = HEADS, shape_cells(report, [line.first for line in lines])
     return TextTable(
-        ("module", "type", *_work_heads(ledger), "params", "bytes"),
+        ("module", "type", *heads, *_work_heads(ledger), "params", "bytes"),
         [
             Entry(
                 [
                     safe(line.label),
                     safe(short_type(line.type)) if line.level else "",
+                    *cells,
                     *_work(line.group, whole, ledger),
                     parameters(line.parameters) if line.parameters else "",
                     _known(line.group, ledger.numbers.memory(traffic(line.group.cost))),
@@ -164,7 +174,7 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None)
                 safe(line.path or line.label),
                 line.group.unknown > 0,
             )
-            for line in lines
+            for line, cells in zip(lines, shapes, strict=True)
         ],
         names=2,
     )

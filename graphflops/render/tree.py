@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LINES = 25  # default depth: the deepest with about so many lines
 _CHILDREN = 24  # default number of lines under one module
-_DEEPEST = 100  # components of a path; what goes on past them counts as the last one
+DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Line:
 
     level: 0 for the program, one more for each step in.
     label: the last part of the path, with `(x12)` where twelve were folded; not escaped.
-    path: the whole path; `blocks.0-11.attn` for the twelve.
+    path: the whole path; `blocks.0-11.attn` for the twelve. first: that of the first of them; None for a part of a module.
     """
 
     level: int
@@ -33,6 +33,7 @@ class Line:
     type: str
     parameters: int
     group: Group
+    first: str | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +72,7 @@ class _Place(NamedTuple):
     parameters: int
     counts: Counts
     times: int
+    first: str | None = None
 
 
 class Tree:
@@ -92,7 +94,9 @@ class Tree:
         """The lines down to a depth (None: as deep as fits in `LINES`), at most `most` under one module."""
         places = list(self._places(depth, most)) if depth is not None else self._fitting(most)
         return [
-            Line(p.level, p.label, p.path, p.type, p.parameters, self.ledger.group(p.counts, p.times))
+            Line(
+                p.level, p.label, p.path, p.type, p.parameters, self.ledger.group(p.counts, p.times), p.first
+            )
             for p in places
         ]
 
@@ -147,7 +151,7 @@ class Tree:
     def _places(self, depth: int, most: int | None) -> Iterator[_Place]:
         label = short_type(self.root.type) or "(program)"
         counts, parameters = self.totals[self.known]
-        yield _Place(0, label, "", "", parameters, counts, 1)
+        yield _Place(0, label, "", "", parameters, counts, 1, "")
         yield from self._below(self.root, "", 1, 1, depth, most or _CHILDREN)
 
     def _below(
@@ -195,7 +199,8 @@ class Tree:
             path = f"{path}.{name}"
             times *= inner
         total = self.totals[self.shape_of[module]]
-        yield _Place(level, label, path, module.type, times * total.parameters, total.counts, times)
+        held = times * total.parameters
+        yield _Place(level, label, path, module.type, held, total.counts, times, module.path)
         yield from self._below(module, path, level + 1, times, depth, most)
 
     def _folded(self, module: TreeModule) -> list[list[TreeModule]]:
@@ -235,7 +240,7 @@ def _grown(report: Report, ledger: Ledger, idle: bool) -> dict[str, TreeModule]:
     def at(path: str) -> TreeModule:
         found = by_path.get(path)
         if found is None:
-            parts = path.split(".", _DEEPEST - 1)
+            parts = path.split(".", DEEPEST - 1)
             found, so_far = root, ""
             for part in parts:
                 so_far = f"{so_far}.{part}" if so_far else part
