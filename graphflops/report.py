@@ -213,7 +213,7 @@ class Report(Rendered):
     modules: type of each module by path, as the file records them. parameter_modules: own parameters of each module by path.
     parameter_dtypes: bytes of parameters by element type.
     memory: which activations are held when, in a training analysis through the gradients; empty where it is not known.
-    inputs: the tensors that a caller passes in.
+    inputs: the tensors that a caller passes in. outputs: values that the program returns or writes back, by name.
     attentions: every attention of the program, in program order, whether one operator or spelled out in several.
     execution: how the program runs, which peak memory depends on.
     training: the options of the training step; None for inference alone.
@@ -241,6 +241,7 @@ class Report(Rendered):
     optimizer: Totals | None = None
     memory: Timeline = Timeline()
     inputs: tuple[Named, ...] = ()
+    outputs: tuple[str, ...] = ()
     attentions: tuple[AttentionUse, ...] = ()
     execution: Execution = "graph"
     training: Training | None = None

@@ -45,8 +45,8 @@ _RANKED_AT = 1024  # what a size without a value counts as where entries are ran
 Rank = Callable[[Mapping[str, "Figure"], Mapping[str, "Figure"]], tuple[int, ...]]
 
 
-def compared(old: Report, new: Report, is_zero: Callable[[str], bool] = lambda _: False) -> Comparison:
-    """Computes what differs between two programs. is_zero: whether a parameter of the first is a vector of zeros."""
+def compared(old: Report, new: Report, uniform: Callable[[str], int | None] = lambda _: None) -> Comparison:
+    """Computes what differs between two programs. uniform: 0 or 1 for a vector of the first that holds nothing else."""
     trees, numbers = _trees(old, new)
     sizes, export = trees.joined, trees.export
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
@@ -82,7 +82,7 @@ def compared(old: Report, new: Report, is_zero: Callable[[str], bool] = lambda _
         unchanged_sources=unchanged_sources,
         folded=tuple(folds),
         causes=tuple(sorted(causes(folds), key=lambda cause: rank(cause.figures, cause.backward))),
-        ledger=ledger(old, new, sizes, unknown, inputs, is_zero) if export else (),
+        ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
     )
     return replace(comparison, same=_is_same(comparison))
 

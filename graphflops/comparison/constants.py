@@ -1,13 +1,16 @@
 """What one program computes with and what it only looks up: values that depend on its inputs, and the stored ones they meet.
 
-A value is constant where it follows from stored tensors alone. The constants that calls on other values use are compared
-in an export check: before them a transposed, folded or dequantized weight looks different, there it does not.
+A value is constant where it follows from stored tensors and from sizes alone, as positions do. The constants that calls on
+other values use are compared in an export check: before them a transposed, folded or dequantized weight looks different,
+there it does not.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Cost
@@ -16,12 +19,13 @@ from graphflops.exporters.sources import unquantized
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from graphflops.dims import Dim
     from graphflops.report import Report, Row
     from graphflops.tensor import DType
 
+_NO_WORD = re.compile(r"\W", re.ASCII)
 _PARAMETER, _STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
 
 
@@ -50,49 +54,67 @@ class ConstantUse:
 class Constants:
     """The constants of a program and the calls that are not.
 
-    rows: calls whose results depend on the program's inputs. folded: others with matrix work.
+    rows: calls whose results depend on the program's inputs. folded: others with matrix work. unused: calls with matrix
+    work on whose results no result of the program depends.
     uses: each constant by each module whose calls use it. types: shape and element type of what is stored, by name.
     """
 
     rows: list[Row] = field(default_factory=list)
     folded: list[Row] = field(default_factory=list)
+    unused: list[Row] = field(default_factory=list)
     uses: list[ConstantUse] = field(default_factory=list)
     types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)
 
     def trained(self) -> list[ConstantUse]:
-        """Uses of parameters of a program that torch.export wrote; of all that is stored where names do not tell."""
+        """Uses of parameters of a program that torch.export wrote, of all that is stored where names do not tell.
+
+        The first root of each is a parameter.
+        """
         told = any(name.startswith(_STORED) for name in self.types)
-        return [
-            use for use in self.uses if any(root.startswith(_PARAMETER) or not told for root in use.roots)
-        ]
+        found = []
+        for use in self.uses:
+            roots = [root for root in use.roots if root.startswith(_PARAMETER) or not told]
+            if roots:
+                found.append(replace(use, roots=tuple(dict.fromkeys((*roots, *use.roots)))))
+        return found
 
 
-def constants(report: Report) -> Constants:
-    """Separate what depends on the program's inputs from what does not; all depends on inputs that nobody knows."""
-    found = Constants()
+def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
+    """Separate what depends on the program's inputs from what does not; all depends on inputs that nobody knows.
+
+    renamed: the joint sizes for the program's own.
+    """
+    regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
+    needed = _needed(report, regions)
+    unused = [row for row in report.rows if row.node not in needed and row.cost.matrix_flops != 0]
+    found = Constants(unused=unused)
     changing = {named.name for named in report.inputs}
     made = {named.name for row in report.rows for named in row.outputs}
     roots: dict[str, tuple[str, ...]] = {}
     computed: dict[str, bool] = {}
     seen: set[tuple[str, str]] = set()
-    regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
     for row in report.rows:
+        if row.node not in needed:
+            continue
         nested = bool(regions) and row.node.startswith(regions)
         for name, type_ in row.inputs:
             if name not in made and name not in changing and not nested:
-                found.types.setdefault(name, (type_.shape, type_.dtype))
+                found.types.setdefault(name, (tuple(map(renamed, type_.shape)), type_.dtype))
                 roots.setdefault(name, (name,))
-        used = [named for named in row.inputs if named.name not in changing]
-        if nested or row.regions or not report.inputs or len(used) < len(row.inputs) or not _follows(row):
+        read = row.inputs[operator(row.op).reads_sizes :]
+        used = [named for named in read if named.name not in changing]
+        if nested or row.regions or not report.inputs or len(used) < len(read) or not _follows(row):
             found.rows.append(row)
             changing.update(named.name for named in row.outputs)
             for name, type_ in used:
                 if roots.get(name) and (name, row.module) not in seen:
                     seen.add((name, row.module))
-                    value = ConstantUse(
-                        name, row.module, roots[name], type_.shape, type_.dtype, computed.get(name, False)
+                    shape = tuple(map(renamed, type_.shape))
+                    found.uses.append(
+                        ConstantUse(
+                            name, row.module, roots[name], shape, type_.dtype, computed.get(name, False)
+                        )
                     )
-                    found.uses.append(value)
             continue
         if row.cost.matrix_flops != 0:
             found.folded.append(row)
@@ -103,17 +125,34 @@ def constants(report: Report) -> Constants:
     return found
 
 
+def _needed(report: Report, regions: tuple[str, ...]) -> set[str]:
+    """The calls that results of the program depend on; all where the results are not known.
+
+    regions: how names of calls in nested graphs begin. These, calls that write to an operand and unknown ones are needed.
+    """
+    wanted = set(report.outputs)
+    found: set[str] = set()
+    for row in reversed(report.rows):
+        nested = row.regions or (regions and row.node.startswith(regions))
+        acts = nested or not row.outputs or row.state == "unknown" or operator(row.op).mutates
+        if not report.outputs or acts or not wanted.isdisjoint(name for name, _ in row.outputs):
+            found.add(row.node)
+            wanted.update(name for name, _ in row.inputs)
+    return found
+
+
 def _follows(row: Row) -> bool:
-    """True unless a call's results are drawn at random."""
-    return operator(row.op).kind != "random"
+    """True if the results follow from the operands listed: they are not drawn at random, nor taken from a sequence."""
+    return operator(row.op).kind not in ("random", "sequence")
 
 
+@lru_cache(maxsize=10_000)
 def plain(name: str) -> str:
     """The name of a stored tensor as either exporter would spell it."""
     for prefix in _STORED:
         if name.startswith(prefix):
-            return name[len(prefix) :]
-    return unquantized(name).replace(".", "_")
+            return name[len(prefix) :].lower()
+    return _NO_WORD.sub("_", unquantized(name)).lower()
 
 
 def work(rows: Iterable[Row]) -> dict[str, Cost]:

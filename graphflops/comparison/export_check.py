@@ -52,29 +52,36 @@ class ExportCheck:
     before: Constants
     after: Constants
 
-    def entries(self, is_zero: Callable[[str], bool]) -> Iterator[LedgerEntry]:
+    def entries(self, uniform: Callable[[str], int | None]) -> Iterator[LedgerEntry]:
         """Every entry of the ledger."""
         yield from self._work()
         yield from self._element_types()
-        yield from _parameters(Matcher(self.before, self.after).matched(), is_zero)
+        yield from _parameters(Matcher(self.before, self.after, uniform).matched(), uniform)
         yield from self._attention()
-        folded = [row.node for row in self.before.folded]
-        yield from _entry("constants_folded", folded)
+        yield from self._aside("constants_folded", self.before.folded, self.after.folded)
+        yield from self._aside("unused_left_out", self.before.unused, self.after.unused)
 
     def _work(self) -> Iterator[LedgerEntry]:
-        """Matrix work of modules: unexplained where no module around it has all of it, even with repeated calls once."""
+        """Matrix work of modules: unexplained where no module around it has all of it, even with repeated calls once.
+
+        What one program folds, as the first step from a state of zeros, may be part of a larger operator in the other.
+        """
         before, after = self._flops(self.before.rows, old=True), self._flops(self.after.rows, old=False)
         differ = [path for path in {**before, **after} if not self.equal(before[path], after[path])]
         if not differ:
             return
         once = self._flops(_distinct(self.before.rows), old=True)
-        sums = [_with_all_around(flops) for flops in (before, once, after)]
+        whole = [
+            self._flops([*side.rows, *side.folded], old=old)
+            for side, old in ((self.before, True), (self.after, False))
+        ]
+        sums = [_with_all_around(flops) for flops in (before, after, *whole, once)]
         unexplained, merged = [], []
         for path in differ:
             around = [".".join(path.split(".")[:end]) for end in range(len(path.split(".")), -1, -1)]
-            if any(self.equal(sums[0][module], sums[2][module]) for module in around):
+            if any(self.equal(sums[i][module], sums[i + 1][module]) for module in around for i in (0, 2)):
                 continue
-            if any(self.equal(sums[1][module], sums[2][module]) for module in around):
+            if any(self.equal(sums[4][module], sums[1][module]) for module in around):
                 merged.append(path)
             else:
                 unexplained.append(path)
@@ -98,6 +105,12 @@ class ExportCheck:
         values = {name: self.joined.values.get(name, _SIZE) for name in difference.symbols}
         probes = [{name: value * times for name, value in values.items()} for times in _PROBES]
         return all(evaluate(difference, probe) == 0 for probe in probes)
+
+    def _aside(self, kind: LedgerKind, ours: Sequence[Row], theirs: Sequence[Row]) -> Iterator[LedgerEntry]:
+        """Products that no result depends on with the inputs, unless the export makes them too."""
+        before, after = self._flops(ours, old=True), self._flops(theirs, old=False)
+        if not self.equal(sum(before.values(), 0), sum(after.values(), 0)):
+            yield from _entry(kind, [row.node for row in ours])
 
     def number(self, quantity: Dim) -> int:
         """A quantity at the sizes compared at, others at a size of our own."""
@@ -148,14 +161,14 @@ def ledger(
     joined: JointSizes,
     unknown: Iterable[UnknownChange],
     inputs: Iterable[InputChange],
-    is_zero: Callable[[str], bool],
+    uniform: Callable[[str], int | None],
 ) -> tuple[LedgerEntry, ...]:
     """What differs between a program and its export, the unexplained first.
 
-    is_zero: whether a parameter of the program, by its name, is a vector of zeros.
+    uniform: 0 or 1 for what the program stores by that name, where it is a vector of zeros or of ones.
     """
-    check = ExportCheck(old, new, joined, constants(old), constants(new))
-    found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(is_zero)]
+    check = ExportCheck(old, new, joined, constants(old, joined.old), constants(new, joined.new))
+    found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(uniform)]
     return tuple(sorted(found, key=lambda entry: _ORDER.index(entry.status)))
 
 
@@ -177,9 +190,9 @@ def _of_the_whole(
         yield from _entry("work", ["the sizes differ"])
 
 
-def _parameters(found: StoredUses, is_zero: Callable[[str], bool]) -> Iterator[LedgerEntry]:
-    """What became of the parameters. An exporter leaves out an addition of zeros, as of a bias that was never trained."""
-    zeros = [name for name in found.lost if is_zero(name)]
+def _parameters(found: StoredUses, uniform: Callable[[str], int | None]) -> Iterator[LedgerEntry]:
+    """What became of the parameters. An exporter leaves out what changes nothing: biases and scales not yet trained."""
+    zeros = [name for name in found.lost if uniform(name) is not None]
     yield from _entry("parameters_lost", [plain(name) for name in found.lost if name not in zeros])
     yield from _entry("zeros_left_out", [plain(name) for name in zeros])
     for name, before, after in found.shapes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,7 +60,7 @@ def compare(
         if execution is None and not any(map(is_report, models)):
             reports = _as_graphs(reports, models, sizes, given)
         old_report, new_report = map(_titled, reports, sides)
-        return compared(old_report, new_report, _Zeros(models[0], model_name).has)
+        return compared(old_report, new_report, _Uniform(models[0], model_name).number)
 
 
 def _as_graphs(
@@ -74,12 +75,18 @@ def _as_graphs(
     ]
 
 
+_ONE = {
+    "float16": struct.pack("<e", 1),
+    "bfloat16": struct.pack("<f", 1)[2:],
+    "float32": struct.pack("<f", 1),
+    "float64": struct.pack("<d", 1),
+}
 _LONGEST = 1_000_000  # elements of a parameter that is looked at
 
 
 @dataclass
-class _Zeros:
-    """Vectors of zeros among the parameters of a model, which is read again when the first of them is asked for."""
+class _Uniform:
+    """Vectors of zeros or of ones in a model, which is read again when the first of them is asked for."""
 
     model: Any
     model_name: str | None
@@ -91,14 +98,16 @@ class _Zeros:
 
         return None if is_report(self.model) else as_graph(self.model, self.model_name).contents
 
-    def has(self, name: str) -> bool:
-        """True if the parameter is a vector of zeros."""
+    def number(self, name: str) -> int | None:
+        """0 or 1 where what is stored by that name is a vector of nothing else."""
         stored = None if self.contents is None else self.contents(name)
-        if stored is None or len(stored.shape) != 1 or stored.shape[0] > _LONGEST:
-            return False
+        if stored is None or len(stored.shape) != 1 or stored.shape[0] > _LONGEST or stored.strides != (1,):
+            return None
         size = stored.dtype.bits // 8
-        first = stored.offset * size
-        return stored.strides == (1,) and not any(stored.memory[first : first + stored.shape[0] * size])
+        held = bytes(stored.memory[stored.offset * size : (stored.offset + stored.shape[0]) * size])
+        if not any(held):
+            return 0
+        return 1 if held == _ONE.get(stored.dtype.name, b"") * stored.shape[0] else None
 
 
 def _file_or_program(model: Model | ModelFile) -> Model | ModelFile:

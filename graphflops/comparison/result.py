@@ -53,6 +53,7 @@ LedgerKind = Literal[
     "shifts_left_out",
     "zeros_left_out",
     "constants_folded",
+    "unused_left_out",
     "constants_lifted",
     "parameters_folded",
     "weights_packed",

@@ -43,22 +43,23 @@ class StoredUses:
 
 
 class Matcher:
-    """Pairs the uses of constants in two programs."""
+    """Pairs the uses of constants in two programs. uniform: 0 or 1 for a vector of the old one that holds nothing else."""
 
-    def __init__(self, old: Constants, new: Constants) -> None:
-        self.old, self.new = old, new
+    def __init__(self, old: Constants, new: Constants, uniform: Callable[[str], int | None]) -> None:
+        self.old, self.new, self.uniform = old, new, uniform
         self.found = StoredUses()
         self.left = old.trained()
         self.free = [use for use in new.uses if _is_weight(use)]
         self.all = tuple(self.free)
         self.partners: dict[str, set[str]] = defaultdict(set)
+        self.met: set[tuple[str, str]] = set()  # parameters that were paired, with the module of the use
 
     def matched(self) -> StoredUses:
         """What became of each parameter."""
         norms = _norms(self.old.rows)
         aside = [use for use in self.left if use.module in norms and self._is_gone(use.module)]
         self.left = [use for use in self.left if use not in aside]
-        self._pair(lambda ours, theirs: _same_name(ours, theirs) and self._is_as_large(ours, theirs))
+        self._pair(lambda ours, theirs: _same_name(ours, theirs) and self._is_stored_alike(ours, theirs))
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_alike(ours, theirs))
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and self._is_alike(ours, theirs))
         self._share()
@@ -66,7 +67,10 @@ class Matcher:
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
         self._fold_norms(aside, norms)
         for use in self.left:
-            self.found.lost[use.roots[0]] = use.module
+            if not (
+                use.computed and (use.roots[0], use.module) in self.met
+            ):  # another value computed from it is there
+                self.found.lost[use.roots[0]] = use.module
         self._sharing()
         self.found.extra = sorted({use.value for use in self.free})
         return self.found
@@ -88,6 +92,11 @@ class Matcher:
         before, after = _axes(ours, self.old), _axes(theirs, self.new)
         return not before.isdisjoint(after)
 
+    def _is_stored_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
+        """True for constants of one size, or that follow from tensors of one size."""
+        before, after = self.old.types[ours.roots[0]][0], self.new.types[_root(theirs, ours)][0]
+        return prod(before) == prod(after) or self._is_as_large(ours, theirs)
+
     def _is_as_large(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
         return not self._numel(ours).isdisjoint(self._numel(theirs, new=True))
 
@@ -96,16 +105,17 @@ class Matcher:
         side = self.new if new else self.old
         if len(use.roots) == 1:
             stored = prod(side.types[use.roots[0]][0])
-            return {stored, use.numel} if use.computed else {stored}
+            return {stored, use.numel} if use.computed or _is_repeated(use, stored) else {stored}
         return {use.numel}
 
     def _note(self, ours: ConstantUse, theirs: ConstantUse) -> None:
         self.partners[ours.value].add(theirs.value)
+        self.met.add((ours.roots[0], ours.module))
         name = plain(ours.roots[0])
         if ours.computed and not theirs.computed and not _same_name(ours, theirs):
             self.found.folded.append(name)
             return
-        before, after = (side.types[use.roots[0]] for side, use in ((self.old, ours), (self.new, theirs)))
+        before, after = self.old.types[ours.roots[0]], self.new.types[_root(theirs, ours)]
         if _same_name(ours, theirs) and before[0] != after[0]:
             self.found.shapes.append((name, _shape(before[0]), _shape(after[0])))
         if before[1] != after[1]:
@@ -160,7 +170,8 @@ class Matcher:
     def _fold_norms(self, aside: Iterable[ConstantUse], norms: Mapping[str, Row]) -> None:
         """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost.
 
-        An exporter leaves out a bias of zeros, which norms that were never trained have: then no product has one.
+        An exporter leaves out a bias of zeros, which norms that were never trained have: then it is read, or no product
+        has one.
         """
         makers = {named.name: row for row in self.old.rows for named in row.outputs}
         found: dict[str, list[ConstantUse]] = defaultdict(list)
@@ -173,11 +184,12 @@ class Matcher:
             for module, row in products.items()
             if row and len(row.inputs) < 3 and row.cost.matrix_flops != 0
         ]
-        untrained = bare if len(bare) > 1 and not any(shifted[module] for module in bare) else []
+        if len(bare) < 2 or any(shifted[module] for module in bare):
+            bare = [module for module in bare if self._shifts_nothing(norms[module])]
         for module, uses in found.items():
             if shifted.get(module):
                 self.found.norms.append(module)
-            elif module in untrained:
+            elif module in bare:
                 self.found.shifts.append(module)
             else:
                 self.left += uses
@@ -190,6 +202,10 @@ class Matcher:
         places = (product.module, norm.module)
         weights = sum(_int(named.type.numel) == _int(norm.numel) for named in product.inputs[1:2])
         return sum(one.module in places and _int(one.numel) == _int(norm.numel) for one in self.all) > weights
+
+    def _shifts_nothing(self, norm: Row) -> bool:
+        """True if the shift and the mean of a norm are stored zeros."""
+        return len(norm.inputs) > 3 and all(self.uniform(named.name) == 0 for named in norm.inputs[2:4])
 
     def _sharing(self) -> None:
         """Parameters that are one in the export, and those that are several."""
@@ -209,9 +225,16 @@ class Matcher:
 
 def _axes(use: ConstantUse, side: Constants) -> set[tuple[Dim, ...]]:
     """The axes of a constant, and of what is stored where it follows from one tensor; sorted, without those of one."""
-    shapes = [use.shape] if use.computed or len(use.roots) > 1 else []
-    shapes += [side.types[use.roots[0]][0]] if len(use.roots) == 1 else []
+    stored = side.types[use.roots[0]][0]
+    shapes = [stored] if len(use.roots) == 1 else []
+    if use.computed or len(use.roots) > 1 or _is_repeated(use, prod(stored)):
+        shapes.append(use.shape)
     return {tuple(sorted((size for size in shape if size != 1), key=str)) for shape in shapes}
+
+
+def _is_repeated(use: ConstantUse, stored: Dim) -> bool:
+    """True for a view that shows what is stored several times; an exporter may store it so."""
+    return _int(use.numel) > _int(stored)
 
 
 def _norms(rows: Iterable[Row]) -> dict[str, Row]:
@@ -224,7 +247,13 @@ def _is_weight(use: ConstantUse) -> bool:
 
 
 def _same_name(ours: ConstantUse, theirs: ConstantUse) -> bool:
-    return plain(ours.roots[0]) == plain(theirs.roots[0])
+    return plain(ours.roots[0]) == plain(_root(theirs, ours))
+
+
+def _root(theirs: ConstantUse, ours: ConstantUse) -> str:
+    """What is stored under the name of the other's first root, else the first root."""
+    name = plain(ours.roots[0])
+    return next((root for root in theirs.roots if plain(root) == name), theirs.roots[0])
 
 
 def _near(one: str, other: str) -> bool:

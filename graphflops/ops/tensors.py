@@ -115,7 +115,9 @@ TENSORS: tuple[Row, ...] = (
     Row("size", "size", "x axis", "sym_size size", onnx="Shape"),
     Row("numel", "size", "x", "sym_numel numel", onnx="Size"),
     Row("item", "size", "x", "item _local_scalar_dense", "item", facts=("is_read_by_cpu",)),
-    Row("getitem", "sequence", "x index", python="getitem"),
+    Row("getitem", "sequence", "x index", python="getitem", onnx="SequenceAt"),
+    Row("joined_sequence", "sequence", "x", onnx="ConcatFromSequence"),
+    Row("optional_value", "sequence", "x", onnx="OptionalGetElement"),
     # Reductions
     Row("sum", "reduction", "x axes keep", "sum", "sum", onnx="ReduceSum"),
     Row("mean", "reduction", "x axes keep", "mean", onnx="ReduceMean"),

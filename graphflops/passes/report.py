@@ -167,6 +167,7 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
         optimizer=_update(program),
         memory=memory.timeline,
         inputs=_passed(program),
+        outputs=tuple(dict.fromkeys(name for output in graph.outputs for _, name in output.uses())),
         attentions=program.attentions,
         execution=execution,
         training=program.training,

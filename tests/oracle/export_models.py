@@ -575,7 +575,7 @@ MODELS = {
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -603,7 +603,7 @@ def export(name: str, folder: Path, *kinds: str) -> dict[str, Path]:
     wanted = kinds or [kind for kind, made in known.items() if made]
     files = {kind: folder / f"{name}.{kind}.onnx" for kind in wanted}
     files["pt2"] = folder / f"{name}.pt2"
-    with _quiet():
+    with quiet():
         shapes = _shapes(model, entry)
         torch.export.save(torch.export.export(model, example, dynamic_shapes=shapes), files["pt2"])
         if "dynamo" in wanted or "quantized" in wanted:

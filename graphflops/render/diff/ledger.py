@@ -72,8 +72,9 @@ _WORDS: Mapping[LedgerKind, Callable[[LedgerEntry], str]] = {
     "shifts_left_out": _counted(
         "batch norm", "folded, without a bias in any product: shifts of zeros are left out"
     ),
-    "zeros_left_out": _counted("parameter", "of zeros left out"),
+    "zeros_left_out": _counted("parameter", "of zeros or ones left out"),
     "constants_folded": _counted("product", "of constants computed when the file was made"),
+    "unused_left_out": _counted("product", "left out whose results nothing uses"),
     "constants_lifted": _counted("constant", "stored beside the parameters"),
     "parameters_folded": _counted("parameter", "folded into constants"),
     "weights_packed": _counted("weight", "joined or cut"),

@@ -1,0 +1,157 @@
+"""What exporters do to a program that changes no work is no fault: one small module for each of these."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.export import Dim  # noqa: E402
+
+from graphflops.comparison.models import compare  # noqa: E402
+from tests.oracle.export_models import quiet  # noqa: E402
+
+
+class Named(nn.Sequential):
+    """Modules whose names are no identifiers, with a norm that is folded, so that only names tell the weight."""
+
+    def __init__(self) -> None:
+        layers = [nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)]
+        super().__init__(
+            OrderedDict({"block-0": nn.Sequential(OrderedDict(zip(("Conv", "Norm"), layers, strict=True)))})
+        )
+
+
+class Positions(nn.Module):
+    """A table cut to the length, which is open: in ONNX the cut depends on the shape of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.out = nn.Linear(8, 3)
+        self.register_buffer("index", torch.arange(16)[None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.table(self.index[:, : x.shape[1]]))
+
+
+class Angles(nn.Module):
+    """A product of sizes and constants alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frequencies = nn.Parameter(torch.rand(1, 8))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], dtype=x.dtype)[:, None]
+        return self.out(x * (places @ self.frequencies).cos())
+
+
+class Token(nn.Module):
+    """A parameter that is repeated for a batch that is fixed: the exporter stores it repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.rand(1, 1, 8))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1))
+
+
+class Unused(nn.Module):
+    """A product on which no result depends, as a pooler whose result the caller drops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 3)
+        self.pooler = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.pooler(x[:, 0])
+        return self.out(x)
+
+
+class Split(nn.Module):
+    """Results of a split, which an export that was not optimized keeps in a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(8, 12)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.both(x).split(6, -1)
+        return self.out(a * b)
+
+
+class Twins(nn.Module):
+    """Two norms of one value that were never trained: the exporter keeps one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.a, self.b = nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(self.first(x)) + self.b(self.second(x))
+
+
+class Cell(nn.Module):
+    """A recurrent cell from a state of zeros: in ONNX its first step has a product of constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.shape[0], 6)
+        for step in range(2):
+            state = self.cell(x[:, step], state)
+        return state
+
+
+class Decay(nn.Module):
+    """One value that is computed from a parameter twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.rand(8))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x.maximum(-self.decay.exp()) * x.cos().maximum(-self.decay.exp()))
+
+
+SEQUENCE, OPEN = (2, 5, 8), {1: Dim("length", min=2, max=16)}
+CASES = {
+    "names": (Named, (2, 3, 6, 6), None, {"shifts_left_out": ("block-0.Norm",)}),
+    "positions": (Positions, SEQUENCE, OPEN, {}),
+    "angles": (Angles, SEQUENCE, OPEN, {}),
+    "token": (Token, SEQUENCE, None, {}),
+    "unused": (Unused, SEQUENCE, None, {"unused_left_out": ("linear",)}),
+    "split": (Split, SEQUENCE, {0: Dim("batch", min=2, max=16)}, {}),
+    "twins": (Twins, SEQUENCE, None, {"zeros_left_out": ("second_weight", "second_bias")}),
+    "cell": (Cell, SEQUENCE, {0: Dim("batch", min=2, max=16)}, {}),
+    "decay": (Decay, SEQUENCE, None, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_alarm(name, tmp_path):
+    make, shape, axes, said = CASES[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    with quiet(), torch.no_grad():
+        program = torch.export.export(model, (torch.rand(shape),), dynamic_shapes=axes and (axes,))
+        torch.export.save(program, tmp_path / "a.pt2")
+        torch.onnx.export(program, None, tmp_path / "a.onnx", dynamo=True, optimize=name != "split")
+    found = compare(tmp_path / "a.pt2", tmp_path / "a.onnx")
+    assert found.same, found.ledger
+    told = {entry.kind: entry.names for entry in found.ledger}
+    assert {kind: told.get(kind) for kind in said} == said
