@@ -85,17 +85,14 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
     renamed: the joint sizes for the program's own.
     """
     regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
-    needed = _needed(report, regions)
-    unused = [row for row in report.rows if row.node not in needed and row.cost.matrix_flops != 0]
-    found = Constants(unused=unused)
+    found = Constants()
+    needed, found.unused = _by_need(report, regions)
     changing = {named.name for named in report.inputs}
     made = {named.name for row in report.rows for named in row.outputs}
     roots: dict[str, tuple[str, ...]] = {}
     computed: dict[str, bool] = {}
-    seen: set[tuple[str, str]] = set()
-    for row in report.rows:
-        if row.node not in needed:
-            continue
+    uses: dict[tuple[str, str], ConstantUse] = {}
+    for row in needed:
         nested = bool(regions) and row.node.startswith(regions)
         for name, type_ in row.inputs:
             if name not in made and name not in changing and not nested:
@@ -107,14 +104,10 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
             found.rows.append(row)
             changing.update(named.name for named in row.outputs)
             for name, type_ in used:
-                if roots.get(name) and (name, row.module) not in seen:
-                    seen.add((name, row.module))
-                    shape = tuple(map(renamed, type_.shape))
-                    found.uses.append(
-                        ConstantUse(
-                            name, row.module, roots[name], shape, type_.dtype, computed.get(name, False)
-                        )
-                    )
+                if roots.get(name) and (name, row.module) not in uses:
+                    shape, works = tuple(map(renamed, type_.shape)), computed.get(name, False)
+                    use = ConstantUse(name, row.module, roots[name], shape, type_.dtype, works)
+                    uses[name, row.module] = use
             continue
         if row.cost.matrix_flops != 0:
             found.folded.append(row)
@@ -122,23 +115,26 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
         works = row.state != "free" or any(computed.get(name, False) for name, _ in used)
         for name, _ in row.outputs:
             roots[name], computed[name] = origin, works
+    found.uses = [*uses.values()]
     return found
 
 
-def _needed(report: Report, regions: tuple[str, ...]) -> set[str]:
-    """The calls that results of the program depend on; all where the results are not known.
+def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[Row]]:
+    """The calls that results of the program depend on, all where the results are not known; and the other matrix work.
 
     regions: how names of calls in nested graphs begin. These, calls that write to an operand and unknown ones are needed.
     """
     wanted = set(report.outputs)
-    found: set[str] = set()
+    needed, unused = [], []
     for row in reversed(report.rows):
         nested = row.regions or (regions and row.node.startswith(regions))
         acts = nested or not row.outputs or row.state == "unknown" or operator(row.op).mutates
         if not report.outputs or acts or not wanted.isdisjoint(name for name, _ in row.outputs):
-            found.add(row.node)
+            needed.append(row)
             wanted.update(name for name, _ in row.inputs)
-    return found
+        elif row.cost.matrix_flops != 0:
+            unused.append(row)
+    return needed[::-1], unused[::-1]
 
 
 def _follows(row: Row) -> bool:
