@@ -42,33 +42,40 @@ def analyze(
     execution: Execution | None = None,
     device: str | None = None,
     times: bool = True,
+    fused: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
-    model: path of a `.pt2` or `.onnx` file, a `Graph`, or a `torch.export.ExportedProgram`.
-    model_name: which program of an archive. dims: sizes by symbol (`s27`), or by input axis (`ids[1]`).
-    inputs: whole shapes by input name; a static program is propagated again from them.
-    masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `prefix:128` or
-        `density:0.3`; the last query stands at the position of the last key.
-    names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
-    training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`.
-    assume: take a size without an example at an assumed value (docs/report.md); False leaves it open.
+    model: path of a `.pt2` or `.onnx` file, a `Graph`, or a `torch.export.ExportedProgram`. model_name: which program of an
+        archive. dims: sizes by symbol (`s27`), or by input axis (`ids[1]`). inputs: whole shapes by input name; a static
+        program is propagated again from them. names: what to call open sizes: the symbol or axis by name.
+    masks: by input name, the kind of a mask that is passed in: `causal`, `window:1024`, `prefix:128`, `density:0.3`.
+    training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`. assume: take a size
+        without an example at an assumed value (docs/report.md); False leaves it open.
     execution: `eager` call by call from Python, `graph` without gaps between kernels, `compiled` by torch.compile. Default:
-        `graph`; for a program of PyTorch on a device `eager`.
+        `graph`; for a program of PyTorch on a device `eager`, unless it is quantized.
     device: name of a device, or path of its profile: the report says what memory and, with times, time the program takes.
+    fused: whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
     progress: called now and then with (calls done, calls in all).
 
     Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
     """
     graph, step = _trained(as_graph(model, model_name), training)
-    graph = _with_groups(graph)
     stated = attention.user_masks(masks, graph)
     labels = labels_of(graph, names or {})
     dims = without_labels(dims or {}, labels, graph)
-    program = _priced(graph, dims, inputs or {}, assume, step, progress)
-    program = attention.find_attentions(program, stated)
-    return labelled(_with_memory(program, execution, device, times=times), labels)
+    priced = partial(_priced, graph, dims, inputs or {}, assume, step, progress)
+    program = attention.find_attentions(priced(fused=fused and execution != "eager"), stated)
+    found = _with_memory(program, execution, device, times=times)
+    return labelled(_with_unfused(found, priced) if program.fused else found, labels)
+
+
+def _with_unfused(found: Report, priced: Callable[..., PricedProgram]) -> Report:
+    """The report with what the program costs where nothing is fused."""
+    from graphflops.passes.quantized import with_unfused
+
+    return with_unfused(found, priced(fused=False))
 
 
 def _with_memory(
@@ -114,7 +121,7 @@ def _device(
 
     profile = device(name)
     runs_whole = profile.kind == "tpu" or program.graph.origin.format == "onnx"
-    chosen = execution or ("graph" if runs_whole else "eager")
+    chosen = execution or ("graph" if runs_whole or program.fused else "eager")
     if lacking := substitution(profile, has_launches=chosen != "graph"):
         program.notes.say("GF123", "", lacking)
     if disturbed := disturbance(profile):
@@ -123,14 +130,14 @@ def _device(
 
 
 def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:
-    """The program that the step runs and the options of the step; the program as it is and None without one."""
+    """The program that the step runs, and the options of the step; the program of an inference and None without one."""
     if training is False:
-        return graph, None
+        return _with_groups(graph), None
     from graphflops.passes.trained_program import trained_program
     from graphflops.training import training_of
 
     step = training_of(training)
-    return trained_program(graph, step), step
+    return _with_groups(trained_program(graph, step)), step
 
 
 def _runs_and_memory(
@@ -173,6 +180,7 @@ def _priced(
     assume: bool,
     training: Training | None,
     progress: Callable[[int, int], None] | None,
+    fused: bool,
 ) -> PricedProgram:
     """The program bound and priced; a second time where its operators require that some of its symbols are equal.
 
@@ -183,13 +191,13 @@ def _priced(
     if is_partial:
         first = price(graph, bind(graph, {}, {}), _facts_of)
     else:
-        first = price(graph, binding, _facts_of, training=training, progress=progress)
+        first = price(graph, binding, _facts_of, training=training, progress=progress, fused=fused)
     equal = first.equalities
     merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=assume) if equal else None
     if merged is None and not is_partial:
         return first
     graph, binding = merged or (graph, binding)
-    return price(graph, binding, _facts_of, training=training, progress=progress)
+    return price(graph, binding, _facts_of, training=training, progress=progress, fused=fused)
 
 
 def _facts_of(graph: Graph) -> FindFact:

@@ -30,6 +30,7 @@ DIAGNOSTICS = {
     "GF123": "substituted-figures",
     "GF124": "measured-busy",
     "GF125": "assumed-lifetimes",
+    "GF126": "fused-conversions",
 }
 
 

@@ -15,6 +15,7 @@ from graphflops.comparison.fold import folded
 from graphflops.comparison.groups import by_operator, by_source, differs
 from graphflops.comparison.growth import bounds, crossings, growth
 from graphflops.comparison.interned_calls import InternedCalls
+from graphflops.comparison.quantized import quantized
 from graphflops.comparison.result import (
     Comparison,
     DtypeChange,
@@ -262,6 +263,7 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
     for said in dict.fromkeys((*old.diagnostics, *new.diagnostics)):
         if said.name == "measured-busy":
             yield Remark(said.name, said.message)
+    yield from quantized(old, new)
     if not has_modules:
         yield Remark(
             "no-modules", "one file does not say which module a call is made in: only totals are compared"

@@ -353,7 +353,7 @@ class Comparison(Rendered):
     export: one program is an ONNX file and the other is not, so that modules are compared by matrix work, parameters and
         element types only: the operators they are made of differ anyway.
     sizes: every size, those that differ in any way first.
-    remarks: what limits the comparison, such as sizes that could not be made equal.
+    remarks: what limits the comparison, such as sizes that could not be made equal, and what a quantizer changed.
     unknown: operators whose number of calls of unknown cost changed. unknown never means 0.
     totals: by phase ("forward", and "backward", "optimizer", "step" where both have them): `WORK` and "peak_bytes"; in
         "forward" also `HELD`, and with a device in "forward" and "step" "device_bytes".

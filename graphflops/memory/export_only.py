@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from graphflops.attention import AttentionUse
     from graphflops.cost import Value
-    from graphflops.graph import Argument, Node
+    from graphflops.graph import Node
     from graphflops.passes.program import PricedCall
 
 _COMBINES = frozenset({"add", "where"})
@@ -49,7 +49,7 @@ def as_run(
         elif (other := _other_operand(call, nothing)) is not None and call.node.outputs[0] is not None:
             instead[call.node.outputs[0]] = instead.get(other, other)
             continue
-        kept.append(_renamed(call, instead) if instead.keys() & set(call.uses) else call)
+        kept.append(call.renamed(instead) if instead.keys() & set(call.uses) else call)
     return with_shared_heads(_used(kept, made), unmasked, values)
 
 
@@ -104,18 +104,6 @@ def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall
             gradient, operands=frozenset(place for place in gradient.operands if place < len(tensors))
         )
     return replace(call, node=node, uses=tuple(tensors), gradient=gradient, form=None)
-
-
-def _renamed(call: PricedCall, instead: Mapping[str, str]) -> PricedCall:
-    def renamed(argument: Argument) -> Argument:
-        if isinstance(argument, Ref):
-            return Ref(instead.get(argument.name, argument.name))
-        return tuple(map(renamed, argument)) if isinstance(argument, tuple) else argument
-
-    args = tuple(map(renamed, call.node.args))
-    kwargs = tuple((name, renamed(value)) for name, value in call.node.kwargs)
-    uses = tuple(instead.get(name, name) for name in call.uses)
-    return replace(call, node=replace(call.node, args=args, kwargs=kwargs), uses=uses, form=None)
 
 
 def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:

@@ -80,7 +80,7 @@ def audit(
         from graphflops.analysis import analyze
 
         model.report = analyze(
-            model.graph, dims=dims, inputs=inputs, names=names, assume=assume, progress=progress
+            model.graph, dims=dims, inputs=inputs, names=names, assume=assume, fused=False, progress=progress
         )
     findings = _findings(model, codes)
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))

@@ -76,7 +76,7 @@ LAYERS: tuple[Row, ...] = (
     Row(
         "max_pool", "pooling", "x",
         "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
-        onnx="MaxPool", facts=("images",),
+        onnx="MaxPool", facts=("images", "selects"),
     ),
     Row("avg_pool", "pooling", "x", "avg_pool1d avg_pool2d avg_pool3d", onnx="AveragePool", facts=("images",)),
     Row(
@@ -86,7 +86,7 @@ LAYERS: tuple[Row, ...] = (
     ),
     Row(
         "adaptive_max_pool", "pooling", "x shape", "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
-        facts=("images",),
+        facts=("images", "selects"),
     ),
     Row("global_avg_pool", "pooling", "x", onnx="GlobalAveragePool", facts=("images",)),
     Row("qlinear_global_avg_pool", "pooling", "x x_scale x_zero", microsoft="QLinearGlobalAveragePool"),
@@ -222,13 +222,15 @@ LAYERS: tuple[Row, ...] = (
         "quantize", "quantisation", "x scale zero_point", "quantize_per_tensor quantize_per_channel",
         onnx="QuantizeLinear", microsoft="QuantizeLinear",
         other="quantized_decomposed.quantize_per_tensor quantized_decomposed.quantize_per_channel"
-        " torchao.quantize_affine",
+        " quantized_decomposed.quantize_per_token quantized_decomposed.quantize_per_channel_group"
+        " torchao.quantize_affine(x,block_size,scale,zero_point) torchao.quantize_affine_float8_non_decomposed",
     ),
     Row(
         "dequantize", "quantisation", "x scale zero_point", "dequantize", onnx="DequantizeLinear",
         microsoft="DequantizeLinear",
         other="quantized_decomposed.dequantize_per_tensor quantized_decomposed.dequantize_per_channel"
-        " torchao.dequantize_affine",
+        " quantized_decomposed.dequantize_per_token quantized_decomposed.dequantize_per_channel_group"
+        " torchao.dequantize_affine(x,block_size,scale,zero_point) torchao.dequantize_affine_float8_non_decomposed",
         facts=("unpacks",),
     ),
     Row("dynamic_quantize", "quantisation", "x", onnx="DynamicQuantizeLinear"),

@@ -76,7 +76,7 @@ class Op:
     def reads_sizes(self) -> bool:
         """True if it uses the size of its first operand and not the contents."""
         is_like = self.kind == "creation" and "x" in self.parameters and self.name not in ("fill", "copy")
-        return is_like or self.name in ("size", "numel")
+        return is_like or self.name in ("size", "numel", "check")
 
     def arguments(self, args: Sequence[Any], kwargs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         """Arguments by canonical name; one without a canonical name keeps its own, or `#3` for its position.

@@ -11,6 +11,7 @@ from graphflops.limits import spend
 from graphflops.ops import operator
 from graphflops.passes.gradients import pass_on, reached
 from graphflops.passes.price_call import (
+    converts,
     flat,
     key_of,
     price_call,
@@ -68,13 +69,16 @@ def price(
     *,
     training: Training | None = None,
     progress: Progress | None = None,
+    fused: bool = False,
 ) -> PricedProgram:
     """The program with the cost of every call, nested graphs included.
 
     facts: of a graph: by operator, what finds the fact that its rule must know of a call; None for most operators.
+    fused: whether conversions from and to few bits are parts of the calls beside them; not in training.
     Raises ModelError where sizes given contradict the program.
     """
-    pricer = Pricer(graph, binding, training is not None, progress, facts(graph))
+    fuses = fused and training is None
+    pricer = Pricer(graph, binding, training is not None, progress, facts(graph), fuses=fuses)
     operands = {entry.name: _operand(entry.name, pricer) for entry in graph.inputs}
     main = pricer.run(graph, tuple(operands.values()), top=True)
     binding.refuse_awaited()
@@ -91,6 +95,7 @@ def price(
         names=pricer.names,
         notes=pricer.notes,
         type_sources=() if fallback is None else tuple(fallback.diagnostics()),
+        fused=pricer.parts,
     )
 
 
@@ -129,7 +134,8 @@ class _Region:
 class Pricer:
     """Prices the graphs of one program; equal calls are priced once.
 
-    found_facts: facts that rules got beyond the operands of calls.
+    found_facts: facts that rules got beyond the operands of calls. converts: whether any call converts from or to few bits.
+    parts: how many calls became parts of others.
     """
 
     def __init__(
@@ -139,12 +145,15 @@ class Pricer:
         training: bool,
         progress: Progress | None,
         facts: FindFact,
+        *,
+        fuses: bool = False,
     ) -> None:
         self.graph = graph
         self.binding = binding
         self.training = training
         self.progress = progress
         self.facts = facts
+        self.fuses, self.converts, self.parts = fuses, False, 0
         self.found_facts: dict[Node, Any] = {}
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
@@ -186,8 +195,7 @@ class Pricer:
                 rows.extend(_nested_rows(priced.estimate.regions, rows[-1]))
             if self.training:
                 pass_on(calls, values)
-        if self.training:
-            _settle_gradients(graph, calls, rows, values)
+        self._settle(graph, calls, rows, values)
         return PricedGraph(
             graph,
             out=tuple(flat(self._resolved(output.value, values) for output in graph.outputs)),
@@ -197,6 +205,20 @@ class Pricer:
             calls=tuple(calls),
             values=values,
         )
+
+    def _settle(
+        self, graph: Graph, calls: list[PricedCall], rows: list[Row], values: dict[str, Value]
+    ) -> None:
+        """Drop gradients that no step computes; make conversions from and to few bits parts of the calls beside them."""
+        if self.training:
+            _settle_gradients(graph, calls, rows, values)
+        if not (self.fuses and self.converts):
+            return
+        from graphflops.passes.quantized import fuse
+
+        entries = [entry for entry in self.graph.inputs if entry.role != "user"]
+        entries += [entry for entry in graph.inputs if entry.role == "constant"]
+        self.parts += fuse(graph, calls, rows, values, {entry.name for entry in entries}, self.price_of)
 
     def _inputs(
         self, graph: Graph, operands: Sequence[Value], around: Mapping[str, Value], top: bool
@@ -256,6 +278,7 @@ class Pricer:
     ) -> Priced:
         sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
         rule, in_place = self._rule_of(f"sparse.{op}" if sparse else op)
+        self.converts |= converts(operator(op), args[0] if args else None)
         if rule is None:
             return unknown_call("GF101", str(NoRuleError(op + " on sparse tensors" * sparse)))
         return price_call(rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.cost import Value
+    from graphflops.ops import Op
     from graphflops.passes.program import Backward
     from graphflops.report import State
     from graphflops.rules.registry import Rule
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Far larger than any real program has, far smaller than what cannot be printed.
 _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own
 _LARGEST_NUMBER = 2**64  # in a size
+_BYTE = 8  # bits
 _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
 RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
 
@@ -280,6 +282,13 @@ def matrix_dtype(estimate: Estimate) -> str:
     if estimate.matrix_dtype is not None:
         return estimate.matrix_dtype.name
     return next((value.dtype.name for value in estimate.reads if isinstance(value, TensorType)), "")
+
+
+def converts(op: Op, x: Any) -> bool:
+    """Whether an operator converts from or to few bits; a cast or a product does so with integers of at most a byte."""
+    if op.kind not in ("cast", "product", "convolution"):
+        return op.kind == "quantisation"
+    return isinstance(x, TensorType) and x.dtype.bits <= _BYTE and x.dtype.kind in ("int", "uint")
 
 
 def placeholders(estimate: Estimate) -> frozenset[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.diagnostics import diagnostic
 from graphflops.dims import symbol, total
 from graphflops.errors import DimError
+from graphflops.graph import Ref
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from graphflops.attention import AttentionUse
     from graphflops.cost import Estimate, Value
     from graphflops.dims import Dim
-    from graphflops.graph import Graph, Node
+    from graphflops.graph import Argument, Graph, Node
     from graphflops.passes.bind import Binding
     from graphflops.report import Diagnostic, Row, Timeline
     from graphflops.training import Training
@@ -70,6 +71,22 @@ class PricedCall:
         """Whether the call writes its first operand."""
         return self.node.operator.mutates
 
+    def renamed(self, instead: Mapping[str, str]) -> PricedCall:
+        """The call with other values in place of some that it reads."""
+
+        def put(argument: Argument) -> Argument:
+            if isinstance(argument, Ref):
+                return Ref(instead.get(argument.name, argument.name))
+            return tuple(map(put, argument)) if isinstance(argument, tuple) else argument
+
+        node = replace(
+            self.node,
+            args=tuple(map(put, self.node.args)),
+            kwargs=tuple((name, put(value)) for name, value in self.node.kwargs),
+        )
+        uses = tuple(instead.get(name, name) for name in self.uses)
+        return replace(self, node=node, uses=uses, form=None)
+
     def tensors(self, values: Mapping[str, Value]) -> list[str]:
         """Names of the operands that are tensors, as often as they are used."""
         return [name for name in self.uses if isinstance(values.get(name), TensorType)]
@@ -107,6 +124,7 @@ class PricedProgram:
     names, notes: names of sizes without a formula, and diagnostics; later passes add to them.
     type_sources: diagnostics about types that no rule gives.
     attentions: every attention, once the pass that looks for them has run.
+    fused: how many calls are parts of others: conversions of quantized values.
     """
 
     graph: Graph
@@ -121,6 +139,7 @@ class PricedProgram:
     notes: Notes
     type_sources: tuple[Diagnostic, ...] = ()
     attentions: tuple[AttentionUse, ...] = ()
+    fused: int = 0
 
     def typed_inputs(self, *roles: str) -> list[tuple[str, TensorType]]:
         """Inputs of these roles that are tensors, each storage once, under their names in the model."""

@@ -24,8 +24,8 @@ from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8
 
 @rule("aten._int_mm", product=("a", "b"))
 def int_mm(a: TensorType, b: TensorType) -> Estimate:
-    """Product of int8 matrices, accumulated in int32."""
-    return matmul_into(a, b, INT32)
+    """Product of matrices of 8-bit integers, signed or not, accumulated in int32."""
+    return replace(matmul_into(a, b, INT32), matrix_dtype=INT8)
 
 
 @rule("aten._scaled_mm", product=("a", "b"))

@@ -50,7 +50,7 @@ def prepared(
     given = inputs_from(inputs, where) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
     timed: Any = {"device": profile, "execution": "graph"} if profile else {}
-    report = analyze(graph, dims=dims, names=names, inputs=shapes, **timed)
+    report = analyze(graph, dims=dims, names=names, inputs=shapes, fused=False, **timed)
     view = View(graph, report.rows)
     if graph.origin.format != "live":
         refuse_unsafe(graph)

@@ -136,7 +136,7 @@ def _validated_onnx(
         raise _without(missing, "onnxruntime") from None
     given = arrays_from(inputs) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
-    report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile)
+    report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile, fused=False)
     try:
         view = View(graph, report.rows)
         arrays = random_arrays(report, view, seed) if given is None else checked_arrays(given, report)

@@ -44,6 +44,8 @@ _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants o
 _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
+# The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
+_AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
 
 
 class Time(NamedTuple):
@@ -231,7 +233,8 @@ def matrix_peak(dtype: str, device: Device) -> float | None:
         if dtype.startswith("float8")
         else {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     )
-    return device.matrix.get("int8" if name == "uint8" else name)
+    known = device.matrix
+    return known.get(name, known.get(_AS.get(name, "")))
 
 
 def bytes_of(dtype: str) -> float:

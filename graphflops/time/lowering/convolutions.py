@@ -23,7 +23,8 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
         return _unknown_sizes(call)
     x, weight, out = problem.x, problem.weight, problem.out
     bias = call.operand("bias")
-    added = [_added(out, bias)] if bias is not None else []
+    is_apart = bias is not None and bias.dtype != "int32"  # integers start the sums of integers
+    added = [_added(out, bias)] if bias is not None and is_apart else []
     is_scattered = not problem.is_channels_last and not x.is_contiguous
     in_order = [copy(x)] if is_scattered else []
     return [*in_order, *_kernels(problem, "forward", call.cost.matrix_flops, (x, weight), out), *added]

@@ -66,13 +66,16 @@ def product(call: ConcreteCall) -> list[Kernel]:
         return _of_groups(call, problem)
     if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
         return _of_scattered_rows(call, problem, x)
-    operands = [call.operand("a"), call.operand("b")]
+    operands = [call.operand("a"), call.operand("b", "weight")]
     kernels = [copy(tensor) for tensor in operands if tensor is not None and must_copy(tensor)]
     bias, out = call.operand("bias"), call.out
     if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of it
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
-    return [*kernels, problem.kernel(with_bias=bias is not None)]
+    kernel = problem.kernel(with_bias=bias is not None)
+    if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # of several widths
+        kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
+    return [*kernels, kernel]
 
 
 def _pairs(call: ConcreteCall) -> list[Pair]:

@@ -1,0 +1,164 @@
+"""Operators between conversions from and to few bits, each priced as the one call that runtimes make of it.
+
+A file in QDQ form spells a convolution of integers as DequantizeLinear, Conv, Relu, QuantizeLinear. Fused, it reads and
+writes the quantized type, and nothing between is stored. Fused are
+
+* products of which all factors are dequantized: integers are multiplied, and results quantized where that follows;
+* products, and gathers, with dequantized weights alone: they read few bits and compute in floating point;
+* any other operator whose results are all quantized, and whose floating-point operands are dequantized, weights or numbers;
+* products of integers whose sums are scaled to floating point by calls of their own (MatMulInteger, Cast, Mul).
+
+Elementwise calls between an operator and the conversion of its result are parts of it too. A layout of a dequantized value
+is one of the quantized value. A conversion that something else reads stays, and is priced by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Cost
+from graphflops.diagnostics import diagnostic
+from graphflops.passes.memory import memory_use
+from graphflops.passes.price_call import is_free, matrix_dtype
+from graphflops.passes.quantized_islands import Islands
+from graphflops.report import Named
+from graphflops.size_names import in_prose
+from graphflops.tensor import TensorType
+from graphflops.units import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from graphflops.cost import Estimate, Value
+    from graphflops.dims import Dim
+    from graphflops.graph import Graph
+    from graphflops.passes.program import PricedCall, PricedProgram
+    from graphflops.passes.quantized_islands import Island, PriceOf
+    from graphflops.report import Report, Row
+
+
+def fuse(
+    graph: Graph,
+    calls: list[PricedCall],
+    rows: list[Row],
+    values: dict[str, Value],
+    stored: Collection[str],
+    price_of: PriceOf,
+) -> int:
+    """Fuses what runtimes fuse, in place; returns how many calls became parts of others.
+
+    Layouts of quantized values get their quantized types in `values`. stored: names of weights and constants. price_of:
+    prices a call at other types of its operands.
+    """
+    fusion = _Fusion(Islands(graph, calls, values, stored, price_of), rows)
+    fused = fusion.calls()
+    parts = len(calls) - len(fused)
+    calls[:] = fused
+    return parts
+
+
+def with_unfused(report: Report, program: PricedProgram) -> Report:
+    """The report with a diagnostic that says what the program costs where each call runs by itself. program: priced so."""
+    names, cost = report.names, program.main.cost
+
+    def told(quantity: Dim) -> str:
+        value = report.value(quantity)
+        return memory(value) if value is not None else f"{in_prose(str(quantity), names)} B"
+
+    calls = sum(row.state == "counted" for row in program.main.rows) - report.coverage.counted
+    moved, peak = told(cost.read_bytes + cost.written_bytes), told(memory_use(program).forward.bytes)
+    text = (
+        f"{calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"
+        f" runtimes fuse them with; where each runs by itself, {moved} are read and written and the peak is {peak}"
+    )
+    return replace(report, diagnostics=(*report.diagnostics, diagnostic("GF126", "", text)))
+
+
+class _Fusion:
+    """The calls and rows of a graph after fusion. instead: by name of a value that is no longer stored, what is."""
+
+    def __init__(self, found: Islands, rows: list[Row]) -> None:
+        self.found = found
+        self.rows = rows
+        self.instead: dict[str, str] = {}
+        self.gone = {*found.folded}
+        for place in range(len(found.calls)):
+            if found.dequantizes(place):
+                self._drop_conversion(place)
+        for island in found.islands.values():
+            self.gone.update(island.absorbed)
+            self.gone.update(island.quantizers)
+
+    def _drop_conversion(self, place: int) -> None:
+        """Drop a call that dequantizes what is only read in its quantized form."""
+        names = self.found.outputs(place)
+        if all(map(self.found.is_taken, names)):
+            self.gone.add(place)
+            self.instead.update((name, self.found.twins[name].name) for name in names)
+
+    def calls(self) -> list[PricedCall]:
+        """The calls that are left, each once its operands are made."""
+        found, kept = self.found, []
+        ends = {island.absorbed[-1]: island for island in found.islands.values() if island.absorbed}
+        for place, call in enumerate(found.calls):
+            island = ends.get(place) or found.islands.get(place)
+            if island is not None and place in (island.absorbed or (island.place,))[-1:]:
+                kept.append(self._fused(island))
+            elif place in found.layouts:
+                kept.append(self._laid_out(place))
+            elif place not in self.gone and island is None:
+                kept.append(self._renamed(call))
+        for place in self.gone:
+            row = found.calls[place].row
+            self.rows[row] = self.rows[row]._replace(state="free", cost=Cost(), matrix_dtype="")
+        return kept
+
+    def _fused(self, island: Island) -> PricedCall:
+        """An island as one call."""
+        found = self.found
+        call = found.calls[island.place]
+        parts = [found.calls[place] for place in (*island.absorbed, *island.quantizers)]
+        inside = {name for part in (call, *parts) for name in part.node.outputs}
+        beside = [name for part in parts for name in part.uses if name not in inside]
+        scales = [name for taken in island.taken for name in found.twins[taken].by.uses[1:]]
+        further = [name for name in dict.fromkeys((*beside, *scales)) if name not in found.stored]
+        twins = {name: found.twins[name].name for name in island.taken}
+        stored = [
+            name for output in call.node.outputs for name in island.results.get(output or "", (output,))
+        ]
+        self.instead.update((name, made[0]) for name, made in island.results.items())
+        fused = call.renamed(twins)
+        uses = (*fused.uses, *[twins.get(name, name) for name in further if name not in call.uses])
+        return self._entered(
+            replace(fused, node=replace(fused.node, outputs=tuple(stored)), uses=uses), island.estimate, twins
+        )
+
+    def _laid_out(self, place: int) -> PricedCall:
+        """A layout of a quantized value."""
+        found, call = self.found, self.found.calls[place]
+        found.values.update((name, found.twins[name].type) for name in found.outputs(place))
+        twins = {call.uses[0]: found.twins[call.uses[0]].name}
+        return self._entered(call.renamed(twins), found.layouts[place], twins)
+
+    def _entered(self, call: PricedCall, estimate: Estimate, twins: Mapping[str, str]) -> PricedCall:
+        """The call with this estimate, also in its row."""
+        values, row = self.found.values, self.rows[call.row]
+        inputs = [self._named(twins.get(name, name)) for name, _ in row.inputs]
+        outputs = [name for name in call.node.outputs if name and isinstance(values.get(name), TensorType)]
+        self.rows[call.row] = row._replace(
+            state="free" if is_free(estimate) else "counted",
+            cost=estimate.cost,
+            inputs=tuple(inputs),
+            outputs=tuple(map(self._named, outputs)),
+            matrix_dtype=matrix_dtype(estimate),
+        )
+        return replace(call, estimate=estimate, form=None)
+
+    def _named(self, name: str) -> Named:
+        return Named(name, self.found.type_of(name))
+
+    def _renamed(self, call: PricedCall) -> PricedCall:
+        """A call that is left as it is; one that reads sizes takes them from what is stored."""
+        is_stored = self.instead.keys().isdisjoint(call.uses)
+        return call if is_stored or not call.node.operator.reads_sizes else call.renamed(self.instead)

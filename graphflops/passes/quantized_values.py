@@ -1,0 +1,165 @@
+"""Values that are held in few bits: what converts them, computing and reading what, and who makes and reads values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.dims import floor_div, total
+from graphflops.passes.price_call import converts, is_free
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
+from graphflops.tensor import DTYPES, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.dims import Dim
+    from graphflops.graph import Graph
+    from graphflops.passes.program import PricedCall
+    from graphflops.tensor import DType
+
+TO_FLOAT = DEQUANTIZE - 1  # of a sum of integers: convert, multiply by the scales
+_WIDEST = 16  # bits of an integer that is a factor of products
+
+
+class Twin(NamedTuple):
+    """The quantized form of a floating-point value. by: the call that dequantizes it. is_stored: whether it is a weight."""
+
+    name: str
+    type: TensorType
+    by: PricedCall
+    is_stored: bool
+
+    @property
+    def zeroed(self) -> Dim:
+        """Subtractions that take the zero point off each element; none where there is no zero point."""
+        return 0 if parameters(self.by)[1] in (None, 0) else self.type.numel
+
+    def dequantizing(self, values: Mapping[str, Value], elements: Dim | None = None) -> Dim:
+        """Work of converting all elements to floating point, or so many."""
+        before, work = values[self.by.uses[0]], self.by.estimate.vector_flops
+        whole = before.numel if isinstance(before, TensorType) else 1
+        each = next((each for each in range(QUANTIZE + 1) if whole * each == work), DEQUANTIZE)
+        return each * (self.type.numel if elements is None else elements)
+
+    def scales(self, values: Mapping[str, Value], gathered: Dim | None) -> Iterator[TensorType | Dim]:
+        """Scales and zero points that are read with it; of a table, those of the elements that are gathered."""
+        for value in scales(self.by, values):
+            if gathered is None or not value.rank:
+                yield value
+            else:
+                yield floor_div(value.nbytes * gathered, self.type.numel)
+
+
+def parameters(conversion: PricedCall) -> tuple[object, ...]:
+    """Scale and zero point of a conversion: names of values, or numbers."""
+    arguments = conversion.node.arguments()
+    return arguments.get("scale"), arguments.get("zero_point")
+
+
+def scales(conversion: PricedCall, values: Mapping[str, Value]) -> Iterator[TensorType]:
+    """Scales and zero points that a conversion reads."""
+    for name in conversion.uses[1:]:
+        value = values.get(name)
+        if isinstance(value, TensorType):
+            yield value
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Whether products take factors of the type as they are."""
+    return dtype.bits <= _WIDEST and dtype.kind in ("int", "uint", "float")
+
+
+def product_dtype(factors: Sequence[DType]) -> DType:
+    """The type of products of these: of integers, signed or not, the signed one of the most bits."""
+    floats = [dtype for dtype in factors if dtype.is_floating]
+    return floats[0] if floats else DTYPES[f"int{max(dtype.bits for dtype in factors)}"]
+
+
+class Uses:
+    """Who makes and reads the values of one graph.
+
+    stored: names of weights and constants. readers: by value, the calls that read its contents, not only its size. folded:
+    calls that quantize weights for conversions back, which is done once, when the model is loaded.
+    """
+
+    def __init__(
+        self, graph: Graph, calls: Sequence[PricedCall], values: dict[str, Value], stored: Collection[str]
+    ) -> None:
+        self.graph, self.calls, self.values = graph, calls, values
+        self.returned = frozenset(graph.returned)
+        self.stored = {*stored}
+        self.readers: dict[str, list[int]] = {}
+        for place, call in enumerate(calls):
+            if not call.node.operator.reads_sizes:
+                for name in dict.fromkeys(call.uses):
+                    self.readers.setdefault(name, []).append(place)
+            is_fixed = is_free(call.estimate) and not call.estimate.unknown
+            if is_fixed and self.stored.issuperset(call.uses):  # a constant, a part of a weight
+                self.stored.update(self.outputs(place))
+        self.folded = {place for place in range(len(calls)) if self._folds(place)}
+
+    def outputs(self, place: int) -> list[str]:
+        """Names of the results of a call."""
+        return [name for name in self.calls[place].node.outputs if name is not None]
+
+    def dequantizes(self, place: int) -> bool:
+        """Whether a call converts from few bits to floating point, be it by a plain cast."""
+        call, results = self.calls[place], self.outputs(place)
+        op = call.node.operator
+        is_candidate = op.name == "dequantize" or (op.kind == "cast" and not op.mutates)
+        if not is_candidate or not call.uses or call.estimate.unknown:
+            return False
+        is_float = all(map(self.is_float, results)) and bool(results)
+        return is_float and converts(op, self.values[call.uses[0]])
+
+    def type_of(self, name: str) -> TensorType:
+        """The type of a tensor."""
+        value = self.values[name]
+        assert isinstance(value, TensorType)
+        return value
+
+    def elements(self, place: int) -> Dim:
+        """Elements of all results."""
+        return total(self.type_of(name).numel for name in self.outputs(place))
+
+    def is_float(self, name: str) -> bool:
+        value = self.values.get(name)
+        return isinstance(value, TensorType) and value.dtype.kind == "float"
+
+    def floats(self, names: Iterable[str]) -> list[str]:
+        return [name for name in dict.fromkeys(names) if self.is_float(name)]
+
+    def is_number(self, name: str) -> bool:
+        return name in self.stored or self.type_of(name).numel == 1
+
+    def is_scale(self, name: str) -> bool:
+        """Whether a value is one number, or one for each place along a single axis."""
+        value = self.values.get(name)
+        return not isinstance(value, TensorType) or sum(size != 1 for size in value.shape) < 2
+
+    def is_read_only_by(self, name: str, is_meant: Callable[[int], bool]) -> bool:
+        readers = self.readers.get(name, ())
+        return bool(readers) and name not in self.returned and all(map(is_meant, readers))
+
+    def only_reader(self, name: str) -> int | None:
+        readers = self.readers.get(name, ())
+        return readers[0] if len(readers) == 1 and name not in self.returned else None
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether all that read a value quantize it."""
+
+        def quantizes(place: int) -> bool:
+            op, uses = self.calls[place].node.operator, self.calls[place].uses
+            return op.name == "quantize" and name == uses[0] and name not in uses[1:]
+
+        return self.is_read_only_by(name, quantizes)
+
+    def _folds(self, place: int) -> bool:
+        """Whether a call quantizes weights for conversions back, which is done once, when the model is loaded."""
+        call, results = self.calls[place], self.outputs(place)
+        if call.node.operator.name != "quantize" or not self.stored.issuperset(call.uses) or not results:
+            return False
+        is_folded = self.is_read_only_by(results[0], self.dequantizes)
+        self.stored.update(results if is_folded else ())
+        return is_folded
