@@ -180,7 +180,7 @@ def _priced(
     assume: bool,
     training: Training | None,
     progress: Callable[[int, int], None] | None,
-    fused: bool,
+    fused: bool = False,
 ) -> PricedProgram:
     """The program bound and priced; a second time where its operators require that some of its symbols are equal.
 
