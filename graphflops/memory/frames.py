@@ -21,7 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.memory.library_code import has_fact
-from graphflops.memory.python_frame import Frame, is_next_turn
+from graphflops.memory.python_frame import Frame, is_next_turn, module_variables
 from graphflops.memory.source_lines import code_lines, opens_before
 from graphflops.tensor import DType
 
@@ -82,6 +82,7 @@ class _References:
         self.made = {
             name: place for place, node in enumerate(nodes) for name in node.outputs if name is not None
         }
+        self.own = module_variables(nodes)
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
         computed = [node for node in nodes if node.outputs and node.operator.kind != "view"]
@@ -155,12 +156,16 @@ class _References:
         if frames:
             frame, line = frames[-1], lines[len(frames) - 1]
             if frame.line.number != line.number or (is_repeated and not frame.runs_in_turns):
-                self.assign(frame, line)
-                frame.start(line, place)
+                if frame.goes_on(line):
+                    frame.line = line
+                else:
+                    self.assign(frame, line)
+                    frame.start(line, place)
         for depth in range(len(frames), len(lines)):
             if frames and not frames[-1].called:
                 frames[-1].called = lines[depth].module
-            frames.append(Frame(lines[depth], lines[depth : depth + 2], place))
+            own = self.own.get(lines[depth].file, "")
+            frames.append(Frame(lines[depth], lines[depth : depth + 2], place, own))
             frames[-1].start(lines[depth], place)
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
@@ -176,7 +181,7 @@ class _References:
 
     def caller_of_run(self, depth: int) -> int:
         """How many frames go on where the one at `depth` runs again: so does a loop over modules, which calls each once."""
-        while depth > 1 and self.frames[depth - 1].statement.callee == "variable":
+        while depth > 1 and self.frames[depth - 1].statement.calls_variable:
             depth -= 1
         return depth
 
@@ -237,24 +242,24 @@ class _References:
     def let_go(self, frame: Frame) -> None:
         """Forget what the first operand of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
 
-        The variable has got that value on a line in between, which the export does not record. A value that no variable is
-        known to hold is the one.
+        The variable has got that value on a line in between; it is one that no variable is known to hold, if there is one.
         """
         name = next(iter(frame.statement.given), "")
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
-        places = range(frame.first, self.last + 1)
-        made = {value for place in places for value in self.nodes[place].outputs}
-        read = {
-            self.memory_of[value]
-            for place in places
-            for value in self.reads[self.nodes[place].name]
-            if value not in made and value in self.memory_of
-        }
-        if held and read and held.isdisjoint(read):
+        read = self.read_before(frame) if name else set()
+        if read and held.isdisjoint(read):
             self.unbind(frame, name, frame.first - 1)
-            for other, values in [*frame.variables.items()]:
-                if other.startswith("#") and len(values) == 1 and self.memory_of.get(values[0]) in read:
+            for other in [other for other in frame.variables if other.startswith("#")]:
+                values = frame.variables[other]
+                if len(values) == 1 and self.memory_of.get(values[0]) in read:
                     frame.variables[name] = frame.variables.pop(other)
+
+    def read_before(self, frame: Frame) -> set[str]:
+        """Owners of the memory that a statement reads and has not made."""
+        nodes = self.nodes[frame.first : self.last + 1]
+        made = {value for node in nodes for value in node.outputs}
+        values = {value for node in nodes for value in self.reads[node.name]} - made
+        return {self.memory_of[value] for value in values if value in self.memory_of}
 
     def assigned(self, frame: Frame, made: Sequence[str]) -> list[tuple[str, ...]]:
         """What a statement gives each of the variables that it binds. made: what it makes and later ones read."""
@@ -262,7 +267,7 @@ class _References:
         if not targets:
             return []
         results = _results(self.nodes[self.last])[: 1 if frame.statement.takes_first else None]
-        first = (*results, *made)
+        first = tuple(dict.fromkeys((*results, *made)))
         if len(targets) == 1:
             return [first]
         for values in (results, made):

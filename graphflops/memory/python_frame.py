@@ -11,7 +11,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphflops.memory.source_lines import Statement, runs_in_turns, statements
+from graphflops.memory.source_lines import (
+    Statement,
+    code_lines,
+    continues,
+    module_variable,
+    runs_in_turns,
+    statements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,22 +33,24 @@ _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path tha
 class Frame:
     """A function that is running.
 
-    opening: the line of its first call, and the next line of the stack then. entered: position of that call.
-    first: position of the first call of the statement that runs. ran: how often that has run what it runs last. inside: the
-    module that its last call is part of. called: the module that it called first.
-    variables: what each local variable holds; `#N`: what an unknown one does. beside: weights of attentions that a variable
-    holds if it holds a tuple. weights: those that modules called by the statement returned. returned: that the frame
-    returns.
-    hidden: what functions that the statement calls have made. locals: those of them that their variables must hold.
-    turns: the latest of locals, by operator.
+    own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
+    entered: position of that call. first: position of the first call of the statement that runs. ran: how often that
+    has run what it runs last. inside: the module that its last call is part of. called: the module that it called
+    first. variables: what each local variable holds; `#N`: what an unknown one does. beside: weights of attentions
+    that a variable holds if it holds a tuple. weights: those that modules called by the statement returned. returned:
+    that the frame returns. hidden: what functions that the statement calls have made. locals: those of them that
+    their variables must hold. turns: the latest of locals, by operator. opened: the number of the line at which the
+    statement began.
     """
 
     line: CodeLine
     opening: Sequence[CodeLine]
     entered: int
+    own: str = ""
     first: int = 0
     parts: Sequence[Statement] = (Statement(),)
     part: int = 0
+    opened: int = 0
     runs_in_turns: bool = False
     ran: int = 0
     inside: str = ""
@@ -70,8 +79,19 @@ class Frame:
         if line is self.line and self.runs_in_turns:
             self.part = (self.part + 1) % len(self.parts)
         else:
-            self.parts, self.part, self.runs_in_turns = statements(line.text), 0, runs_in_turns(line.text)
+            self.parts, self.part, self.runs_in_turns = (
+                statements(line.text, self.own),
+                0,
+                runs_in_turns(line.text),
+            )
+            self.opened = line.number
         self.line = line
+
+    def goes_on(self, line: CodeLine) -> bool:
+        """Whether a line is of the expression that runs: a further one, or an earlier one of those that it has run."""
+        if not (self.statement.is_piece and statements(line.text)[0].is_piece):
+            return False
+        return self.opened <= line.number < self.line.number or continues(line, self.line)
 
     def ends_statement(self, node: Node, child: str) -> bool:
         """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
@@ -112,9 +132,21 @@ def is_next_turn(caller: Statement, before: str, now: str) -> bool:
     `x = layer(x)` calls one module a turn, and so does `x = self.layers[i](x)`; `self.drop(self.norm(x))` calls two. Layers
     of a list are numbered: other numbers are parts of names (`self.conv_1a`).
     """
-    return before != now and (caller.callee == "variable" or is_alike(before, now))
+    return before != now and (caller.calls_variable or is_alike(before, now))
 
 
 def is_alike(module: str, other: str) -> bool:
     """Whether two modules are the same, or have the same place in two parts of a list."""
     return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
+
+
+def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
+    """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        lines = code_lines(node.python_stack, node.module_stack)
+        for line, inner in zip(lines, [*(line.module for line in lines[1:]), node.module], strict=False):
+            if line.file not in found and inner != line.module:
+                name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
+                found.update({line.file: name} if name else {})
+    return found

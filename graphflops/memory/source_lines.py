@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 _LINE = re.compile(
     r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
 )
+_OF_EXPORT = re.compile(
+    r"(?:^|[/\\])torch[/\\]_dynamo[/\\]"
+)  # calls the module while a strict export traces it
 _MOST_FRAMES = 200  # of one call: deeper code is cut
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_CONTINUING = (*".+-*/@%&|^<>=)]}", "if ", "else ", "and ", "or ", "for ")
 _LOOPS = ("for ", "while ")
 # Words of the operators that Python's symbols call (`1 / x` multiplies a reciprocal), and the kinds of others.
 _WORDS: dict[type[ast.AST], tuple[str, ...]] = {
@@ -65,17 +69,18 @@ class CodeLine(NamedTuple):
 class Statement(NamedTuple):
     """One statement of a line; by default a piece of one, of which nothing is known.
 
-    targets: the variables that it binds, one for each element of a tuple. names: the variables that it reads as tensors.
-    callee: what it calls first is a "variable", an "attribute" or "" for nothing; given: the variables that this call gets,
-    "" for other operands. takes_first: it takes the first of several results. joins: it joins what a variable's list holds.
-    called: words of operators and of modules that it calls. kinds: of operators that its symbols call. runs_last: the word
-    of what it runs last, "" for what a variable holds; times: how often it is spelled. aliases: of `a = b` after it.
+    targets: the variables that it binds, one for each element of a tuple. names: the variables that it reads as
+    tensors. calls_variable: it calls first what a variable holds; given: the variables that its first call gets, ""
+    for other operands. takes_first: it takes the first of several results. joins: it joins what a variable's list
+    holds. called: words of operators and of modules that it calls (`.conv` of `self.conv`). kinds: of operators that
+    its symbols call. runs_last: the word of what it runs last, "" for what a variable holds; times: how often it is
+    spelled. aliases: of `a = b` after it.
     """
 
     is_piece: bool = True
     targets: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    callee: str = ""
+    calls_variable: bool = False
     given: tuple[str, ...] = ()
     takes_first: bool = False
     joins: bool = False
@@ -89,23 +94,25 @@ class Statement(NamedTuple):
         """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
         operator = node.operator
         if child:
-            return _module_word(child) in self.called
+            return not self.called.isdisjoint(_module_words(child))
         is_cast = operator.kind == "cast" and not _CASTS.isdisjoint(self.called)
         return is_cast or operator.word.strip("_") in self.called or operator.kind in self.kinds
 
     def ends_with(self, node: Node, child: str) -> bool:
         """Whether a call is one of what it runs last."""
         if child:
-            return any(name in ("", _module_word(child)) for name in self.runs_last)
+            return any(name in ("", *_module_words(child)) for name in self.runs_last)
         is_cast = node.operator.kind == "cast" and not _CASTS.isdisjoint(self.runs_last)
         word = node.operator.word.strip("_")
         return is_cast or any(name and word.startswith(name) for name in self.runs_last)
 
 
-def _module_word(path: str) -> str:
-    """How code calls a module: `conv`, or `layers.3` for one in a list."""
+@lru_cache(maxsize=4096)
+def _module_words(path: str) -> tuple[str, str]:
+    """How code calls a module: `conv`, or `layers.3` for one in a list; and as an attribute of the module that calls it."""
     before, _, name = path.rpartition(".")
-    return f"{before.rpartition('.')[2]}.{name}" if name.isdigit() else name
+    word = f"{before.rpartition('.')[2]}.{name}" if name.isdigit() else name
+    return word, f".{word}"
 
 
 @lru_cache(maxsize=4096)
@@ -134,20 +141,44 @@ def _module(entry: str) -> str | None:
 def _frames(python_stack: str) -> list[tuple[str, int, str, str]]:
     """File, line, function and text of each line of a stack; equal layers share the stack."""
     found = _LINE.findall(python_stack)[:_MOST_FRAMES]
-    return [(file, int(number), function, text.strip()) for file, number, function, text in found]
+    return [
+        (file, int(number), function, text.strip())
+        for file, number, function, text in found
+        if not _OF_EXPORT.search(file)
+    ]
 
 
 @lru_cache(maxsize=4096)
-def statements(text: str) -> tuple[Statement, ...]:
-    """The statements of a line that run something, in their order; at least one."""
+def statements(text: str, own: str = "") -> tuple[Statement, ...]:
+    """The statements of a line that run something, in their order; at least one.
+
+    own: the variable that holds the module itself, `self`; what it calls as an attribute of that is no operator.
+    """
     found: list[Statement] = []
     for tree in _simple(_parsed(text)):
+        for part in ast.walk(tree):
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == own:
+                part.attr = f".{part.attr}"
         alias = _alias(tree)
         if alias and found:
             found[-1] = found[-1]._replace(aliases=(*found[-1].aliases, alias))
-        elif not alias:
+        elif not alias and not (found and _runs_nothing(tree)):
             found.append(_statement(tree))
     return tuple(found) or (Statement(),)
+
+
+@lru_cache(maxsize=4096)
+def module_variable(text: str, path: str) -> str:
+    """The variable that holds a module, where a line calls the one inside of it at a path: `self` of `self.a(x)`."""
+    for tree in _parsed(text):
+        for part in ast.walk(tree):
+            if (
+                isinstance(part, ast.Attribute)
+                and part.attr in path.split(".")
+                and isinstance(part.value, ast.Name)
+            ):
+                return part.value.id
+    return ""
 
 
 @lru_cache(maxsize=4096)
@@ -159,6 +190,12 @@ def runs_in_turns(text: str) -> bool:
 def opens_before(line: CodeLine, inner: CodeLine) -> bool:
     """Whether a line opens a statement that goes on at another: `x = self.act(`, run after `self.norm(x)` below it."""
     return line.number < inner.number and bool(_closing(line.text) or line.text.endswith("\\"))
+
+
+def continues(line: CodeLine, before: CodeLine) -> bool:
+    """Whether a piece of a statement follows another of its expression: `.view(...)`, `+ self.b(x)`, the next operand."""
+    is_open = before.text.endswith(",") or bool(_closing(before.text))
+    return line.number > before.number and (is_open or line.text.startswith(_CONTINUING))
 
 
 def _parsed(text: str) -> list[ast.stmt]:
@@ -202,45 +239,43 @@ def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _alias(tree: ast.stmt) -> tuple[str, str] | None:
     """The variables of `a = b`."""
-    if isinstance(tree, ast.Assign) and isinstance(tree.value, ast.Name):
-        target = tree.targets[0]
-        return (target.id, tree.value.id) if isinstance(target, ast.Name) else None
+    match tree:
+        case ast.Assign([ast.Name(target)], ast.Name(source)):
+            return target, source
     return None
+
+
+def _runs_nothing(tree: ast.stmt) -> bool:
+    """Whether a statement only keeps what it is given: `found.append(x)`."""
+    match tree:
+        case ast.Expr(ast.Call(ast.Attribute(_, "append"), [ast.Name()])):
+            return True
+    return False
 
 
 def _statement(tree: ast.stmt) -> Statement:
     """The facts of one statement. What an expression makes by itself is not known: it may be part of a longer one."""
     value = next((part for name in ("value", "iter", "test") if (part := getattr(tree, name, None))), tree)
+    if isinstance(tree, ast.AugAssign):
+        value = ast.BinOp(tree.target, tree.op, tree.value)
     parts = [*ast.walk(value)]
-    calls = [part for part in parts if isinstance(part, ast.Call)]
+    targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
     first = _first_call(value)
     last = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
-    runs_last = _WORDS.get(type(tree.op), ()) if isinstance(tree, ast.AugAssign) else _words(last)
-    symbols = [*parts, tree, *(part.op for part in parts if isinstance(part, ast.BinOp))]
     return Statement(
-        is_piece=isinstance(tree, (ast.Expr, ast.For)),
-        targets=_targets(tree),
+        is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
+        targets=targets,
         names=_tensors(parts),
-        callee=""
-        if first is None
-        else "attribute"
-        if isinstance(_called(first), ast.Attribute)
-        else "variable",
-        given=() if first is None else _given(first),
+        calls_variable=first is not None and not isinstance(_called(first), ast.Attribute),
+        given=_given(first),
         takes_first=_takes_first(value),
-        joins=any(
-            _words(call)[0] in _JOINS and _given(call)[:1] not in ((), ("",))
-            for call in calls
-            if _words(call)
-        ),
+        joins=any(not _JOINS.isdisjoint(_words(part)) and any(_given(part)[:1]) for part in parts),
         called=frozenset(word for part in parts for word in _words(part) if word),
-        kinds=frozenset(kind for part in symbols for kind in _KINDS.get(type(part), ())),
-        runs_last=runs_last,
-        times=1
-        if isinstance(tree, ast.AugAssign)
-        else sum(_words(part) == runs_last for part in parts if part is last or _computes(part)),
+        kinds=frozenset(kind for part in parts for kind in _KINDS.get(type(part), ())),
+        runs_last=_words(last),
+        times=sum(_words(part) == _words(last) for part in parts if part is last or _computes(part)),
     )
 
 
@@ -278,32 +313,35 @@ def _called(call: ast.Call) -> ast.AST:
     return call.func.value if isinstance(call.func, ast.Subscript) else call.func
 
 
-def _given(call: ast.Call) -> tuple[str, ...]:
-    """The variables among a call's operands, "" for others."""
-    operands = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return tuple(operand.id if isinstance(operand, ast.Name) else "" for operand in operands)
+def _given(call: ast.AST | None) -> tuple[str, ...]:
+    """The variables among a call's operands, "" for others; () for no call."""
+    match call:
+        case ast.Call(_, args, keywords):
+            operands = [*args, *(keyword.value for keyword in keywords)]
+            return tuple(operand.id if isinstance(operand, ast.Name) else "" for operand in operands)
+    return ()
 
 
 def _takes_first(value: ast.AST) -> bool:
     """Whether an expression takes the first of several results: `x.max(dim=1).values`, `x.max(dim=1)[0]`."""
-    if isinstance(value, ast.Subscript):
-        is_first = isinstance(value.slice, ast.Constant) and value.slice.value == 0
-        return is_first and isinstance(value.value, ast.Call)
-    return isinstance(value, ast.Attribute) and value.attr == "values" and isinstance(value.value, ast.Call)
+    match value:
+        case ast.Subscript(ast.Call(), ast.Constant(0)) | ast.Attribute(ast.Call(), "values"):
+            return True
+    return False
 
 
 def _words(value: ast.AST) -> tuple[str, ...]:
     """Words of what an expression runs last: of operators, or a module's; "" for what a variable holds; () if not known."""
-    if isinstance(value, (ast.BinOp, ast.UnaryOp)):
-        return _WORDS.get(type(value.op), ())
-    if not isinstance(value, ast.Call):
-        return ()
-    if isinstance(value.func, ast.Attribute):
-        return (value.func.attr,)
-    if isinstance(value.func, ast.Subscript) and isinstance(value.func.value, ast.Attribute):
-        number = getattr(value.func.slice, "value", None)
-        return (f"{value.func.value.attr}.{number}" if isinstance(number, int) else "",)
-    return ("",)
+    match value:
+        case ast.BinOp(_, operation, _) | ast.UnaryOp(operation):
+            return _WORDS.get(type(operation), ())
+        case ast.Call(ast.Attribute(_, word)):
+            return (word,)
+        case ast.Call(ast.Subscript(ast.Attribute(_, word), ast.Constant(int(number)))):
+            return (f"{word}.{number}",)
+        case ast.Call():
+            return ("",)
+    return ()
 
 
 def _computes(part: ast.AST) -> bool:

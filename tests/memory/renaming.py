@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.analysis import as_graph
+from graphflops.graph import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from graphflops.graph import Graph
 
 # A name that no dot stands before is a variable, a function, or the keyword of an operand.
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -24,9 +23,15 @@ _FRAME = re.compile(r'(File "[^"\n]*", line \d+, in )(\S+)(\n[ \t]*)([^\n]*)')
 
 def with_stacks(model: object, changed: Callable[[str], str]) -> Graph:
     """A program whose call stacks are changed."""
-    graph = as_graph(model, None)
-    nodes = tuple(replace(node, python_stack=changed(node.python_stack)) for node in graph.nodes)
-    return replace(graph, nodes=nodes)
+    return _with_stacks(as_graph(model, None), changed)
+
+
+def _with_stacks(graph: Graph, changed: Callable[[str], str]) -> Graph:
+    nodes = []
+    for node in graph.nodes:
+        args = tuple(_with_stacks(arg, changed) if isinstance(arg, Graph) else arg for arg in node.args)
+        nodes.append(replace(node, args=args, python_stack=changed(node.python_stack)))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def renamed(model: object, name: str, *methods: str) -> Graph:

@@ -93,6 +93,24 @@ class Triangle(Helped):
     lower_triangle = Helped.create_mask
 
 
+class Spelled(Base):
+    """Methods that are called as operators are."""
+
+    def softmax(self, x: Any) -> Any:
+        probabilities = torch.softmax(x, -1)
+        return probabilities * x - probabilities
+
+    def mul(self, x: Any, y: Any) -> Any:
+        gate = self.mlp(x)
+        return self.mlp(gate * torch.sigmoid(gate)) * y
+
+    def forward(self, x: Any) -> Any:
+        # fmt: off
+        x = self.softmax(self.mlp(x)); y = self.mul(x, self.mlp(x))  # noqa: E702
+        # fmt: on
+        return y.tanh()
+
+
 def program(module: nn.Module, width: int = WIDTH, length: int = 64) -> Any:
     """An export of a module for a sequence."""
     return graphflops.capture(module.to("meta"), (torch.empty(2, length, width, device="meta"),))
@@ -140,6 +158,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "list": lambda: program(test_frames_of_statements.GivenList(), 64),
     "mask": lambda: program(Helped()),
     "weights": lambda: program(Named()),
+    "methods": lambda: program(Spelled()),
     "library": lambda: in_library(program(Helped()), "mask("),
     "sample": lambda: str(SAMPLES / "gqa_transformer.pt2"),
     "pieces": lambda: str(SAMPLES / "all_heads.pt2"),
@@ -152,7 +171,10 @@ def test_variables_and_functions_may_have_any_names(name: str) -> None:
     model = PROGRAMS[name]()
     expected = report(model)
     for word in ("v", "create_causal_mask", "attn_weights", "outputs", "layer_block", "softmax", "_"):
-        assert report(renamed(model, word, "create_mask", "bottleneck")).to_json() == expected.to_json(), word
+        assert (
+            report(renamed(model, word, "create_mask", "bottleneck", "softmax", "mul")).to_json()
+            == expected.to_json()
+        ), word
 
 
 @pytest.mark.parametrize("execution", ["graph", "compiled"])
