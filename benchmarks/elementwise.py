@@ -6,13 +6,16 @@ gradients: what autograd's formula of a gradient makes on its way decides the la
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 import graphflops
 from benchmarks.memory import measured, predicted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMES = "rsqrt reciprocal sqrt square erf cos tan log1p expm1 atan sin logit asin abs log2"
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
