@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.report import PhaseMemory, Report
 
-# Which gaps stay between blocks is not predicted exactly (docs/memory.md): a phase must run with everything beside
+# Which gaps stay between blocks is not predicted exactly (docs/evidence-memory.md): a phase must run with everything beside
 # parameters and optimizer larger by each of these thousandths, and a segment less.
 _MARGINS = (70, 50, 35, 20, 0)
 SPARE = _MARGINS[0] / 1000

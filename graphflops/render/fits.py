@@ -175,6 +175,9 @@ def _parts(found: Fits, numbers: Numbers) -> Iterator[tuple[str, str]]:
         size = getattr(found.entry, name)
         if size not in (0, None):
             yield label(name), amount(found.report, name, size, numbers)
+    more = found.verdicts[0].needed - (numbers.value(found.entry.taken) or 0)
+    if more > 0:
+        yield "for gaps between blocks", memory(more)
 
 
 def _devices(found: Fits) -> TextTable:
