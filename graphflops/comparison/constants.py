@@ -56,12 +56,14 @@ class Constants:
 
     rows: calls whose results depend on the program's inputs. folded: others with matrix work. unused: calls with matrix
     work on whose results no result of the program depends.
+    modules_guessed: the file records no module; they are read from names, which optimizers of graphs change.
     uses: each constant by each module whose calls use it. types: shape and element type of what is stored, by name.
     """
 
     rows: list[Row] = field(default_factory=list)
     folded: list[Row] = field(default_factory=list)
     unused: list[Row] = field(default_factory=list)
+    modules_guessed: bool = False
     uses: list[ConstantUse] = field(default_factory=list)
     types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)
 
@@ -85,7 +87,7 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
     renamed: the joint sizes for the program's own.
     """
     regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
-    found = Constants()
+    found = Constants(modules_guessed=not any(row.module_type for row in report.rows))
     needed, found.unused = _by_need(report, regions)
     changing = {named.name for named in report.inputs}
     made = {named.name for row in report.rows for named in row.outputs}

@@ -62,9 +62,11 @@ class Matcher:
         self._pair(lambda ours, theirs: _same_name(ours, theirs) and self._is_stored_alike(ours, theirs))
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_alike(ours, theirs))
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and self._is_alike(ours, theirs))
+        self._pair(lambda ours, theirs: self.new.modules_guessed and self._is_alike(ours, theirs))
         self._share()
         self._pack()
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
+        self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and ours.numel == theirs.numel)
         self._fold_norms(aside, norms)
         for use in self.left:
             if not (

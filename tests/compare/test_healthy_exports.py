@@ -128,6 +128,32 @@ class Decay(nn.Module):
         return self.out(x.maximum(-self.decay.exp()) * x.cos().maximum(-self.decay.exp()))
 
 
+class Part(nn.Module):
+    """A table without its first row: the exporter stores what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.rand(1, 6, 8))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.table[:, 1:])
+
+
+class Layers(nn.Module):
+    """Layers with norms that were never trained: a file that records no module has them all in the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x)).tanh()
+        return x
+
+
 SEQUENCE, OPEN = (2, 5, 8), {1: Dim("length", min=2, max=16)}
 CASES = {
     "names": (Named, (2, 3, 6, 6), None, {"shifts_left_out": ("block-0.Norm",)}),
@@ -139,6 +165,7 @@ CASES = {
     "twins": (Twins, SEQUENCE, None, {"zeros_left_out": ("second_weight", "second_bias")}),
     "cell": (Cell, SEQUENCE, {0: Dim("batch", min=2, max=16)}, {}),
     "decay": (Decay, SEQUENCE, None, {}),
+    "part": (Part, SEQUENCE, None, {}),
 }
 
 
@@ -155,3 +182,33 @@ def test_no_alarm(name, tmp_path):
     assert found.same, found.ledger
     told = {entry.kind: entry.names for entry in found.ledger}
     assert {kind: told.get(kind) for kind in said} == said
+
+
+def optimized(source, path):
+    """What onnxruntime makes of a file: its modules are lost."""
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 4
+    runtime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+
+
+def test_an_optimized_export_keeps_the_work_and_faults_in_it_are_found(tmp_path):
+    import onnx
+
+    from tests.compare.faults import dropped_bias
+
+    torch.manual_seed(0)
+    model = Layers().eval()
+    with quiet(), torch.no_grad():
+        program = torch.export.export(model, (torch.rand(SEQUENCE),))
+        torch.export.save(program, tmp_path / "a.pt2")
+        torch.onnx.export(program, None, tmp_path / "a.onnx", dynamo=True)
+    optimized(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    found = compare(tmp_path / "a.pt2", tmp_path / "b.onnx")
+    assert found.same, found.ledger
+    damaged = onnx.load(tmp_path / "b.onnx")
+    dropped_bias(damaged)
+    onnx.save(damaged, tmp_path / "c.onnx")
+    assert not compare(tmp_path / "a.pt2", tmp_path / "c.onnx").same
