@@ -24,6 +24,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 
@@ -79,6 +80,12 @@ class NoRuleError(RuleError):
 
     def __init__(self, op: str) -> None:
         super().__init__(f"no rule for operator {shown(op)}: its cost is not in the totals")
+
+
+def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Raises OptionError, which names the choices, where an argument is none of them."""
+    if value not in choices:
+        raise OptionError(f"{name}: no {shown(repr(value), 60)}; there are {', '.join(map(str, choices))}")
 
 
 def shown(name: str, limit: int = 120) -> str:

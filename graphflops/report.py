@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived from the annotations
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from graphflops.attention.attention_use import AttentionUse  # noqa: TC001
 from graphflops.call_time import CallTime, PhaseTime  # noqa: TC001
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
+from graphflops.errors import require_choice
 from graphflops.graph import Origin, Phase  # noqa: TC001
 from graphflops.lazy import imported
 from graphflops.rendered import Rendered
@@ -297,7 +298,11 @@ class Report(Rendered):
         return Totals(cost, peak.peak_bytes, peak.peak_node, self.step_time)
 
     def by(self, grouping: Grouping, depth: int | None = None) -> dict[str, Cost]:
-        """Forward cost grouped by operator, by module path cut to `depth` components, or by source line."""
+        """Forward cost grouped by operator, by module path cut to `depth` components, or by source line.
+
+        Raises OptionError for another grouping.
+        """
+        require_choice("by", grouping, get_args(Grouping))
         groups: dict[str, list[Cost]] = {}
         for row in self.rows:
             key = getattr(row, grouping)

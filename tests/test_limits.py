@@ -136,3 +136,14 @@ def test_a_file_that_memory_does_not_suffice_to_open():
 def test_wrong_amounts_are_wrong_usage():
     for given in (["--memory-limit", "much"], ["--time-limit", "0"], ["--time-limit", "nan"]):
         assert CliRunner().invoke(main, ["analyze", SAMPLE, *given]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command", ["analyze --memory-limit", "fits --memory", "validate --memory-limit", "scan --memory"]
+)
+def test_a_number_of_bytes_without_a_unit_is_wrong_usage(command):
+    name, option = command.split()
+    done = CliRunner().invoke(main, [name, SAMPLE, option, "8"])
+    assert done.exit_code == 2
+    assert f"'{option}'" in done.stderr or f"{option}:" in done.stderr
+    assert '\'8\' has no unit: write "512 MiB" or "1.5 GB"' in done.stderr

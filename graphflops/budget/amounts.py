@@ -16,6 +16,7 @@ _SPELLINGS: dict[Unit, frozenset[str]] = {
     "": frozenset({""}),
     "ns": frozenset(),
 }
+_OF_NUMBERS: dict[Unit, str] = {"B": "B", "ns": "s"}  # units that text must say
 _TIMES = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DECIMAL = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
@@ -51,9 +52,14 @@ class AllowedGrowth:
 
 
 def amount(text: str | float, unit: Unit) -> int:
-    """The written amount as an integer, rounded down. Raises ValueError, which says what is expected."""
-    written = text.strip() if isinstance(text, str) else repr(text)
+    """The written amount as an integer, rounded down. Raises ValueError, which says what is expected.
+
+    Text of bytes or time must say its unit. A number is of bytes or seconds, as the quantity beside it is named.
+    """
+    written = text.strip() if isinstance(text, str) else f"{text!r}{_OF_NUMBERS.get(unit, '')}"
     found = _AMOUNT.fullmatch(written)
+    if found and not found[2] and unit in _OF_NUMBERS:
+        raise ValueError(f"{text!r} has no unit: write {_EXAMPLES[unit]}")
     factor = _factor(found[2], unit) if found else None
     if found is None or factor is None:
         raise ValueError(f"{text!r} is no {_KINDS[unit]}: write {_EXAMPLES[unit]}")

@@ -14,7 +14,7 @@ from graphflops.render import formats
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @click.option("--device", metavar="NAME", help="The device: h200, or the path of a profile.")
-@click.option("--memory", metavar="BYTES", help="Memory of the device: 24GB.")
+@click.option("--memory", metavar="SIZE", help="Memory of the device: 24GB.")
 @click.option("--all-devices", is_flag=True, help="A line for each device that is known.")
 @click.option("--vary", metavar="AXIS", help="Look for the largest value of this size that fits: ids[0].")
 @options.dims

@@ -82,9 +82,9 @@ def _memory_limit() -> click.Option:
 
 
 class BytesOption(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes: `1GB`, `512 MiB`."""
+    """A number of bytes with its unit: `1GB`, `512 MiB`."""
 
-    name = "BYTES"
+    name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse one."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from graphflops.errors import OptionError
+from graphflops.errors import OptionError, require_choice
 from graphflops.render.csv import lines
+from graphflops.report import Cut
 
 if TYPE_CHECKING:
-    from graphflops.report import Cut, Report
+    from graphflops.report import Report
 
 
 def dataframe(report: Report, *, by: Cut | None = None, depth: int | None = None) -> Any:
@@ -17,6 +18,7 @@ def dataframe(report: Report, *, by: Cut | None = None, depth: int | None = None
         import pandas
     except ModuleNotFoundError:
         raise OptionError("to_dataframe needs pandas: pip install pandas") from None
+    require_choice("by", by, (None, *get_args(Cut)))
     heads, rows = lines(report, by, depth)
     columns = zip(heads, zip(*rows, strict=True) if rows else [()] * len(heads), strict=True)
     return pandas.DataFrame({head: _column(pandas, cells) for head, cells in columns})

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from graphflops.errors import OptionError, shown
+from graphflops.errors import OptionError, require_choice, shown
 from graphflops.lazy import imported
 from graphflops.writing import whole
 
@@ -209,6 +209,10 @@ def refuse(kind: str, form: str, options: Mapping[str, object]) -> None:
         noun = "an option" if len(wrong) == 1 else "options"
         what = f"--format {form} for {RENDERED[kind]}"
         raise OptionError(f"{', '.join(wrong)}: not {noun} of {what}, which takes {takes}")
+    if "by" in given:
+        from graphflops.report import Cut, Grouping  # not for `--help`
+
+        require_choice("by", given["by"], get_args(Cut if kind == "Report" else Grouping))
     of_tree = [name for name in given if name == "depth" or (name == "verbose" and kind == "Report")]
     if of_tree and given.get("by") not in renderer.tree_with:
         raise OptionError(f"{_flag(of_tree[0])} is for the module tree: leave it out or say --by module")

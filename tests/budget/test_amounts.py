@@ -31,10 +31,21 @@ from graphflops.patterns import matches_file, matches_module, matches_op
         (12_500, "", 12_500),
         (1e6, "", 1_000_000),
         ("0", "FLOP", 0),
+        ("24G", "B", 24_000_000_000),
+        (12_500, "B", 12_500),  # as in `peak_bytes = 12500`
+        (2.5, "ns", 2_500_000_000),  # as in `max_seconds = 2.5`
     ],
 )
 def test_amounts(text: str | float, unit: str, count: int) -> None:
     assert amount(text, unit) == count  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text, unit", [("8", "B"), ("8e9", "B"), (" 12_500 ", "B"), ("2.5", "ns"), ("0", "ns")]
+)
+def test_text_of_bytes_and_time_says_its_unit(text: str, unit: str) -> None:
+    with pytest.raises(ValueError, match=r"has no unit: write \"(512 MiB|2.5 ms)\""):
+        amount(text, unit)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def _fits(chance: random.Random) -> list[str]:
             ["--device", "h200"],
             ["--device", "a100"],
             ["--memory", "24GB"],
-            ["--memory", "1"],
+            ["--memory", "1B"],
             ["--all-devices"],
         )
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from graphflops import compare
 from graphflops.cli import main
 from graphflops.errors import OptionError
 from graphflops.lazy import imported
@@ -62,6 +63,25 @@ def test_an_option_that_a_format_does_not_take_is_one_line() -> None:
     with pytest.raises(OptionError, match="--depth is for the module tree"):
         render(decoder(1), "csv", depth=1)
     assert render(decoder(1), "csv", by="module", depth=1, width=80)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda report: report.by("foo"),
+        lambda report: report.by(3),
+        lambda report: report.summary(by="foo"),
+        lambda report: render(report, "csv", by="foo"),
+        lambda report: render(report, "markdown", by=""),
+        lambda report: compare(report, report).summary(by="attention"),
+        lambda report: report.to_dataframe(by="foo"),
+    ],
+)
+def test_what_a_report_cannot_be_grouped_by_is_named_with_what_it_can(ask: Any) -> None:
+    if ask.__code__.co_names[0] == "to_dataframe":
+        pytest.importorskip("pandas")
+    with pytest.raises(OptionError, match=r"^by: no ('.*'|3); there are op, module, source(, attention)?$"):
+        ask(decoder(1))
 
 
 def flops(report: Any) -> bytes:
