@@ -31,6 +31,7 @@ DIAGNOSTICS = {
     "GF124": "measured-busy",
     "GF125": "assumed-lifetimes",
     "GF126": "fused-conversions",
+    "GF127": "value-mismatch",
 }
 
 

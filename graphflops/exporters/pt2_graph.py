@@ -20,7 +20,7 @@ from graphflops.exporters.pt2_values import (
 )
 from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect, memory_order, sparse, storage
-from graphflops.graph import Argument, Graph, Input, Node, Opaque, Origin, Output, Ref
+from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.ops import operator
 from graphflops.tensor import TensorType
 
@@ -49,22 +49,19 @@ def graph_of(
 
         inputs = with_aliases(inputs, nodes, scope.types)
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
+    ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
+    symbols = collect(ranges, program.types.hints, inputs, scope.types, program.types.sizes())
     return Graph(
         nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
-        symbols=collect(
-            {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()},
-            program.types.hints,
-            inputs,
-            scope.types,
-            program.types.sizes(),
-        ),
+        symbols=symbols,
         modules=program.sources.modules,
         origin=origin,
         contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
         orders=scope.orders,
+        notes=tuple([Note("GF126", "", text) for text in program.types.contradictions(symbols)]),
     )
 
 
@@ -79,6 +76,7 @@ class Scope:
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
         self._numbers: dict[str, int] = {}  # by name: the last number put behind it
+        self._graphs: dict[str, bytes] = {}  # nested ones by name
         program.count(len(graph.nodes))
         tensor = program.tensor
         self.types: dict[str, Any] = {name: tensor(name, raw) for name, raw in graph.tensor_values.items()}
@@ -307,6 +305,8 @@ class Scope:
         if self.depth >= MAX_DEPTH:
             raise FileError(f"{where}: graphs nest deeper than {MAX_DEPTH}")
         key = bytes(argument.graph)
+        if self._graphs.setdefault(argument.name, key) != key:
+            raise FileError(f"{where} is there twice, and torch runs one of them in the place of both")
         known = self.program.nested.get(key)
         if known is None:
             scope = Scope(self.program, self.program.graph(argument.name, key), self.depth + 1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
+from graphflops.errors import shown
 from graphflops.graph import Symbol
 from graphflops.tensor import DType, TensorType
 
@@ -21,11 +22,12 @@ _UNBOUNDED = 2**62
 class Types:
     """Distinct tensor types and sizes of one program.
 
-    hints: example value of each size that is an expression, where the file has one.
+    hints: example value of each size that is an expression, where the file has one. differing: those that it has two of.
     """
 
     def __init__(self) -> None:
         self.hints: dict[Dim, int] = {}
+        self.differing: dict[Dim, int] = {}
         self._tensors: dict[tuple[tuple[Dim, ...], DType], TensorType] = {}
         self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
 
@@ -48,9 +50,23 @@ class Types:
     def dim(self, text: str, hint: int | None) -> Dim:
         """A size from its text; raises DimError for a text that is not a size."""
         dim = parse_dim(text)
-        if hint is not None:
-            self.hints.setdefault(dim, hint)
+        if hint is not None and self.hints.setdefault(dim, hint) != hint:
+            self.differing[dim] = hint
         return dim
+
+    def contradictions(self, symbols: Mapping[str, Symbol]) -> Iterator[str]:
+        """Where example values contradict one another, or the range of their symbol, or are those of no input."""
+        examples = {name: entry.hint for name, entry in symbols.items() if entry.hint is not None}
+        for size, hint in (*self.hints.items(), *self.differing.items()):
+            value = evaluate(size, examples)
+            if value is not None and value != hint:
+                yield f"the example of {shown(str(size), 80)} is {value:,} and {hint:,}"
+            if isinstance(size, Expr) and not all(symbols[name].where for name in size.symbols):
+                yield f"{shown(str(size), 80)} has the example {hint:,}, and is the size of no input"
+        for name, value in examples.items():
+            low, high = symbols[name].minimum, symbols[name].maximum
+            if (low is not None and value < low) or (high is not None and value > high):
+                yield f"the example of {shown(name, 80)} is {value:,}, outside of its range"
 
     def sizes(self) -> Iterator[Dim]:
         """Every size of every tensor type so far."""
@@ -104,12 +120,13 @@ def collect(
     symbols = {}
     for name in names:
         low, high = ranges.get(name, (None, None))
+        where = tuple(bare.get(name) or within.get(name) or ())
         symbols[name] = Symbol(
             name,
             minimum=None if low is None or low <= -_UNBOUNDED else low,
             maximum=None if high is None or high >= _UNBOUNDED else high,
-            hint=examples.get(name),
-            where=tuple(bare.get(name) or within.get(name) or ()),
+            hint=examples.get(name) if where else None,  # no caller passes a size that is of no input
+            where=where,
         )
     return symbols
 

@@ -82,6 +82,8 @@ def price(
     operands = {entry.name: _operand(entry.name, pricer) for entry in graph.inputs}
     main = pricer.run(graph, tuple(operands.values()), top=True)
     binding.refuse_awaited()
+    for node, problem in pricer.types.claims.unasserted():
+        pricer.types.say("GF126", node, problem)
     fallback = pricer.types.fallback
     return PricedProgram(
         graph=graph,

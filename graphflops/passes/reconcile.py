@@ -12,6 +12,7 @@ from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, differ
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Ref
+from graphflops.passes.claims import Claims, paired
 from graphflops.passes.price_call import (
     RANKLESS,
     is_same,
@@ -147,6 +148,7 @@ class Reconciler:
             for name, entry in graph.symbols.items()
             if not entry.where and entry.hint is None and name not in binding.given
         }
+        self.claims = Claims(graph, binding)
         self.fallback = FallbackTypes() if self.derives else None
         self.named: dict[Expr, Dim] = {}
         self.equalities: dict[tuple[Dim, Dim], None] = {}
@@ -158,11 +160,12 @@ class Reconciler:
             recorded = self.binding.value(graph, name) if name is not None else None
             if recorded is None and name is not None:
                 recorded = self._declared(node, name, derived, graph)
-            if isinstance(derived, TensorType) and isinstance(recorded, TensorType):
-                for size, known in zip(derived.shape, recorded.shape, strict=False):
-                    names.update(told_by(size, known, priced.placeholders))
-            elif isinstance(derived, Expr) and isinstance(recorded, (int, Expr)):
-                names.update(told_by(derived, recorded, priced.placeholders))
+            for axis, size, known in paired(derived, recorded):
+                told = told_by(size, known, priced.placeholders)
+                names.update(told)
+                problem = self.claims.problem(node, graph, name, axis, known) if told and name else ""
+                if problem and name in graph.used and not self.derives:
+                    self.say("GF126", node, problem)
         for placeholder in sorted(priced.placeholders - names.keys()):
             names[placeholder] = self.fresh(placeholder)
         estimate = substituted(priced.estimate, names)
@@ -242,7 +245,8 @@ class Reconciler:
             else:
                 if self.unbacked and self._learns(ours, recorded):
                     recorded = self.binding.value(graph, name)
-                value = self._agreed(node, ours, recorded, autocast, name in graph.used)
+                is_compared = name in graph.used and (ours is not None or priced.state != "unknown")
+                value = self._agreed(node, ours, recorded, autocast, is_compared)
             values[name] = value
             if isinstance(value, TensorType) and value.value is not None:
                 self.contents.add(name)
@@ -313,6 +317,7 @@ class Reconciler:
         used = ours.symbols if isinstance(ours, Expr) else frozenset()
         if (
             name not in self.unbacked
+            or name in self.claims.told
             or not self.unbacked.isdisjoint(used)
             or any(other.endswith("?") for other in used)
         ):
@@ -324,14 +329,19 @@ class Reconciler:
     def _agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool, used: bool) -> Value:
         """Chooses one of two different types and adds a diagnostic.
 
-        There is no diagnostic for an element type that autocasting chose, nor for a result without users: there, kernels of
-        different devices keep different statistics and workspaces.
+        There is no diagnostic for an element type that autocasting chose, nor for a result without users (`used` is False):
+        there, kernels of different devices keep different statistics and workspaces.
         """
-        if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
-            return ours if self.binding.moved and ours is not None else recorded
         if self.binding.moved:
-            return ours
-        if len(ours.shape) != len(recorded.shape) or any(map(differ, ours.shape, recorded.shape)):
+            return recorded if ours is None else ours
+        differs = used and self.claims.contradict(ours, recorded)
+        if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+            if differs:
+                self.say(
+                    "GF126", node, f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
+                )
+            return recorded
+        if differs or ours.rank != recorded.rank or any(map(differ, ours.shape, recorded.shape)):
             if used:
                 self.say("GF102", node, f"derived {ours}, the file records {recorded}")
             return replace(recorded, requires_grad=ours.requires_grad)

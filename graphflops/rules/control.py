@@ -7,7 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent
-from graphflops.dims import Dim, evaluate
+from graphflops.dims import Dim, differ, evaluate
 from graphflops.errors import NoRuleError
 from graphflops.rules.registry import find, require, rule
 from graphflops.tensor import DType, TensorType
@@ -23,14 +23,22 @@ _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown if neither 
 @rule("higher_order.cond")
 def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, ...] = ()) -> Estimate:
     """Upper bound: the more expensive branch, plus, per quantity, any excess of the other branch."""
-    return either(true(*operands), false(*operands))
+    return _alike(true(*operands), false(*operands))
 
 
 @rule("higher_order.switch")
 def switch(index: Value, branches: tuple[Region, ...], operands: tuple[Value, ...] = ()) -> Estimate:
     """Upper bound: the most expensive branch, plus, per quantity, any excess of the other branches."""
     require(bool(branches), "switch needs branches to choose from")
-    return either(*(branch(*operands) for branch in branches))
+    return _alike(*(branch(*operands) for branch in branches))
+
+
+def _alike(*runs: RegionRun) -> Estimate:
+    """One of several graphs whose results have the same numbers of axes."""
+    for values in zip(*(run.out for run in runs), strict=True):
+        ranks = {value.rank if isinstance(value, TensorType) else None for value in values}
+        require(len(ranks) == 1, "the branches give results of different numbers of axes")
+    return either(*runs)
 
 
 def either(*runs: RegionRun) -> Estimate:
@@ -50,6 +58,7 @@ def while_loop(
     operands = (*carried, *additional_inputs)
     trips = data_dependent("while_loop_trips")
     turn = body(*operands)
+    _require_kept(carried, turn.out)
     return Estimate(turn.out, writes=(), regions=((turn, trips), (condition(*operands), trips + 1)))
 
 
@@ -65,9 +74,18 @@ def scan(
     length = xs[0].shape[0]
     turn = combine(*init, *(_first(x) for x in xs), *additional_inputs)
     carried, stacked = turn.out[: len(init)], turn.out[len(init) :]
+    _require_kept(init, carried)
     return Estimate(
         (*carried, *(_stacked(value, length) for value in stacked)), writes=(), regions=((turn, length),)
     )
+
+
+def _require_kept(before: Sequence[Value], after: Sequence[Value]) -> None:
+    """Raise for a loop that hands itself a tensor of another shape than it got: a later turn would cost otherwise."""
+    for ours, theirs in zip(before, after, strict=False):
+        if isinstance(ours, TensorType) and isinstance(theirs, TensorType):
+            changes = ours.rank != theirs.rank or any(map(differ, ours.shape, theirs.shape))
+            require(not changes, f"a turn of the loop takes {ours} and hands on {theirs}")
 
 
 @rule("higher_order.associative_scan")
@@ -242,7 +260,7 @@ def _either_type(a: Value, b: Value) -> Value:
         return a.like(
             x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape, strict=True)
         )
-    return a
+    return data_dependent("branch") if isinstance(a, int) and isinstance(b, int) and a != b else a
 
 
 def _first(x: TensorType) -> TensorType:

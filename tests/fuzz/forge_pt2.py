@@ -5,23 +5,31 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import torch
 
 from tests.exporters.zips import Part, packed
-from tests.fuzz.forged import Forged
+from tests.fuzz.edit_pt2 import Json, Number, Tensor, call, graph_of, put_in, record, renamed, symbol
+from tests.fuzz.forged import Forged, Forger
 from tests.fuzz.honest_pt2 import (
     PROGRAM,
     ROOT,
     ROWS,
     WIDTH,
+    Branches,
     Chain,
+    Counted,
+    Layers,
     archive,
     members,
+    opened,
+    with_json,
 )
 
 Files = dict[str, bytes]
 SIZES = (48, 64, 80)
+PRODUCT = 2 * ROWS * WIDTH * WIDTH  # FLOPs of the input by one weight
 
 
 def two_readers(chance: Random) -> Forged:
@@ -29,24 +37,17 @@ def two_readers(chance: Random) -> Forged:
     times = chance.choice(SIZES)
     how = chance.choice([*TWO_READERS])
     data = TWO_READERS[how](members(Chain, 1), members(Chain, times), chance)
-    return Forged(data, ".pt2", "two readers", times * 2 * ROWS * WIDTH * WIDTH, how)
+    return Forged(data, ".pt2", "two readers", times * PRODUCT, how)
 
 
 def _other_case(small: Files, large: Files, chance: Random) -> bytes:
-    names = (
-        "Models/model.json",
-        "models/model.JSON",
-        "MODELS/MODEL.JSON",
-        "modelS/model.json",
-    )
-    added = {ROOT + chance.choice(names): large[PROGRAM]}
-    return archive({**small, **added})
+    names = ("Models/model.json", "models/model.JSON", "MODELS/MODEL.JSON", "modelS/model.json")
+    return archive({**small, ROOT + chance.choice(names): large[PROGRAM]})
 
 
 def _other_suffix(small: Files, large: Files, chance: Random) -> bytes:
-    return archive(
-        {**small, ROOT + "models/model" + chance.choice((".onnx", ".yaml", "_copy", "12345")): large[PROGRAM]}
-    )
+    suffix = chance.choice((".onnx", ".yaml", "_copy", "12345"))
+    return archive({**small, f"{ROOT}models/model{suffix}": large[PROGRAM]})
 
 
 def _two_ends(small: Files, large: Files, chance: Random) -> bytes:
@@ -58,6 +59,14 @@ def _old_layout(small: Files, large: Files, chance: Random) -> bytes:
     old = old_layout(large, {"weight": torch.nn.Parameter(torch.ones(WIDTH, WIDTH))})
     gone = chance.choice((ROOT + ".data/version", ROOT + "archive_version"))
     return archive({name: data for name, data in {**small, **old}.items() if name != gone})
+
+
+TWO_READERS: dict[str, Callable[[Files, Files, Random], bytes]] = {
+    "a name in another case": _other_case,
+    "a program by another suffix": _other_suffix,
+    "two end records": _two_ends,
+    "an old layout beside the new one": _old_layout,
+}
 
 
 def old_layout(files: Files, weights: dict[str, torch.Tensor]) -> Files:
@@ -82,10 +91,141 @@ def _parts(files: Files) -> list[Part]:
     return [Part(name, data) for name, data in files.items()]
 
 
-TWO_READERS: dict[str, Callable[[Files, Files, Random], bytes]] = {
-    "a name in another case": _other_case,
-    "a program by another suffix": _other_suffix,
-    "two end records": _two_ends,
-    "an old layout beside the new one": _old_layout,
+# What a program records of its values.
+
+
+def hint(chance: Random) -> Forged:
+    """A large program that records symbols with small examples in place of its sizes."""
+    features = chance.choice(SIZES)
+    content = opened(members(Layers, features))
+    values = graph_of(content)["tensor_values"]
+    how = chance.choice(("of weights and results", "of results", "of one result", "of an input", "two"))
+    name, results = f"s{chance.randrange(1000)}", ("linear", "linear_1", "relu")
+    small = symbol(name, chance.choice((2, 4)))
+    content["range_constraints"] = {name: {"min_val": 2, "max_val": chance.choice((None, 9999))}}
+    if how in ("of an input", "two"):
+        small = symbol(name, 2 if how == "two" else ROWS)
+        record(content, ("x",), ROWS, symbol(name, ROWS))
+        record(content, (*results, "linear_2"), ROWS, small)
+    if how == "two":
+        graph_of(content)["tensor_values"] = {"relu": values["relu"], **values}
+    else:
+        weights = [name for name in values if name.startswith("p_")]
+        some = results if how != "of one result" else (chance.choice(results),)
+        record(content, (*some, *(weights if how == "of weights and results" else ())), features, small)
+    data = archive(with_json(members(Layers, features), content))
+    return Forged(data, ".pt2", "hint", _layers_cost(features), "an example " + how)
+
+
+def _layers_cost(features: int) -> int:
+    return 2 * ROWS * features * (WIDTH + features + WIDTH)
+
+
+def recorded_value(chance: Random) -> Forged:
+    """A number that the program computes, recorded smaller: as many copies of the input are multiplied."""
+    times, content = chance.choice(SIZES), opened(members(Chain, 1))
+    how = chance.choice([*NUMBERS])
+    calls = NUMBERS[how](times)
+    for place, (node, recorded) in enumerate(calls):
+        put_in(content, place, node, recorded)
+    _multiply(content, len(calls), Number(f"n{len(calls)}"), 1)
+    data = archive(with_json(members(Chain, 1), content))
+    return Forged(data, ".pt2", "recorded value", times * PRODUCT, how)
+
+
+def _multiply(content: Json, place: int, times: Number, recorded: int | Json) -> None:
+    """From a call on, so many copies of the input in its place; recorded: how many the file says."""
+    node = call("torch.ops.aten.repeat.default", Tensor("copies"), self=Tensor("x"), repeats=[times, 1])
+    put_in(content, place, node, [ROWS * recorded if isinstance(recorded, int) else recorded, WIDTH])
+    renamed(content, place + 1, "x", "copies")
+
+
+def _number(
+    target: str, *operands: Any, place: int = 1, kind: str = "int", recorded: Any = 1
+) -> tuple[Json, Any]:
+    """A call that computes a number, and what is recorded of it."""
+    return call(target, Number(f"n{place}", kind), **dict(zip("abc", operands, strict=False))), recorded
+
+
+# By what computes a number that is n: the calls, and what is recorded of each.
+NUMBERS: dict[str, Callable[[int], list[tuple[Json, Any]]]] = {
+    "a product": lambda n: [_number("_operator.mul", n // 2, 2)],
+    "a sum": lambda n: [_number("_operator.add", n - 1, 1)],
+    "a difference": lambda n: [_number("_operator.sub", n + 1, 1)],
+    "a quotient": lambda n: [_number("_operator.floordiv", 2 * n + 1, 2)],
+    "a remainder": lambda n: [_number("_operator.mod", n, n + 1)],
+    "a power": lambda n: [_number("_operator.pow", n, 1)],
+    "a maximum": lambda n: [_number("torch.sym_max", n, 1)],
+    "a minimum": lambda n: [_number("torch.sym_min", n, n + 1)],
+    "a symbol": lambda n: [_number("_operator.mul", n, 1, recorded=symbol("s9", 1))],
+    "two steps": lambda n: [
+        _number("_operator.mul", n, 4),
+        _number("_operator.floordiv", Number("n1"), 4, place=2),
+    ],
+    "a fraction": lambda n: [
+        _number("_operator.truediv", 2 * n, 2, kind="float", recorded=1.0),
+        _number("math.floor", Number("n1", "float"), place=2),
+    ],
+    "a choice": lambda n: [
+        _number("_operator.gt", n, 2, kind="bool", recorded=False),
+        _number("torch.sym_ite", Number("n1", "bool"), n, 1, place=2),
+    ],
+    "a size": lambda n: [
+        (call("torch.ops.aten.ones.default", Tensor("n1"), size=[n]), [1]),
+        (call("torch.ops.aten.sym_size.int", Number("n2"), self=Tensor("n1"), dim=0), 1),
+    ],
 }
-FORGERS = {"two readers": two_readers}
+
+
+def data(chance: Random) -> Forged:
+    """A size that a stored number tells when the program runs, and that the file states too small."""
+    times, how = chance.choice(SIZES), chance.choice(("a number", "a bound", "an example", "another size"))
+    content = opened(members(Counted, times))
+    graph = graph_of(content)
+    graph["nodes"] = [node for node in graph["nodes"] if node["target"].split(".")[-2] in COUNTED]
+    content["range_constraints"]["u0"]["max_val"] = 1 if how == "a bound" else None
+    if how == "a number":
+        graph["sym_int_values"]["item"] = {"as_int": 1}
+        record(content, ("repeat", "matmul"), _copies(), ROWS)
+    if how == "an example":
+        graph["sym_int_values"]["item"] = symbol("u0", 1)
+        record(content, ("repeat", "matmul"), _copies(), _copies(ROWS))
+    if how == "another size":
+        one = call("torch.ops.aten.full.default", Tensor("one"), size=[], fill_value=1)
+        one["inputs"].append({"name": "dtype", "arg": {"as_scalar_type": 5}, "kind": 2})
+        item = call("torch.ops.aten.item.default", Number("n1"), self=Tensor("one"))
+        put_in(content, 0, one, [])
+        put_in(content, 1, item, symbol("u0"))
+        graph["tensor_values"]["one"]["dtype"] = 5
+    return Forged(archive(with_json(members(Counted, times), content)), ".pt2", "data", times * PRODUCT, how)
+
+
+COUNTED = frozenset({"item", "repeat", "matmul"})
+
+
+def _copies(example: int | None = None) -> Json:
+    """The rows of as many copies of the input as are counted."""
+    text = f"Mul(Integer({ROWS}), Symbol('u0', integer=True))"
+    return {"as_expr": {"expr_str": text, "hint": None if example is None else {"as_int": example}}}
+
+
+def control_flow(chance: Random) -> Forged:
+    """Branches of one name, of which torch runs the last that was read: one product each, and in the last many."""
+    times, how = chance.choice(SIZES), chance.choice(("true_graph_0", "branch", "a"))
+    content = opened(members(Branches, times))
+    for node in graph_of(content)["nodes"]:
+        for operand in node["inputs"]:
+            graph = operand["arg"].get("as_graph")
+            if graph is not None and graph["name"].startswith("true"):
+                graph["name"] = how
+    data = archive(with_json(members(Branches, times), content))
+    return Forged(data, ".pt2", "control flow", Branches.COUNT * times * PRODUCT, "graphs of one name")
+
+
+FORGERS: dict[str, Forger] = {
+    "two readers": two_readers,
+    "hint": hint,
+    "recorded value": recorded_value,
+    "data": data,
+    "control flow": control_flow,
+}

@@ -9,7 +9,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -68,6 +68,43 @@ class Constants(torch.nn.Module):
         return functional.linear(functional.linear(x, self.second), self.third)
 
 
+class Counted(torch.nn.Module):
+    """One product of as many copies of the input as a stored number tells."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.register_buffer("times", torch.tensor(times))
+        self.weight = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        times = self.times.item()
+        torch._check(times >= 1)
+        torch._check(times <= 1000)
+        return x.repeat(times, 1) @ self.weight
+
+
+class Branches(torch.nn.Module):
+    """Five branches, each of which runs a product, the last so many of them."""
+
+    COUNT = 5
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+        self.times = times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place in range(self.COUNT):
+            times = self.times if place == self.COUNT - 1 else 1
+            x = torch.cond(x.sum() > 0, partial(self.products, times), torch.cos, (x,))
+        return x
+
+    def products(self, times: int, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(times):
+            x = x @ self.weight
+        return x.clone()
+
+
 @lru_cache
 def members(module: Callable[[int], torch.nn.Module], size: int) -> dict[str, bytes]:
     """The members of the file that torch saves of a module of this size."""
@@ -98,7 +135,7 @@ def flops_run(data: bytes) -> int:
     """The matrix FLOPs that torch runs, by its own count, of a file that it loads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = torch.export.load(io.BytesIO(data)).module()
+        module = torch.export.load(io.BytesIO(data)).module().requires_grad_(False)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             module(torch.ones(ROWS, WIDTH))
     return int(counter.get_total_flops())

@@ -1,0 +1,214 @@
+"""What a file records of its values against what its operators compute, and what it says of sizes that depend on data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphflops import analyze
+from graphflops.contradictions import contradictions
+from tests.exporters.build import call, graph, meta, program, save, size, tensor
+
+X = {"user_input": {"arg": tensor("x")}}
+Y = [{"user_output": {"arg": tensor("y")}}]
+S0, U0, U1 = ("Symbol('s0', integer=True)", "Symbol('u0', integer=True)", "Symbol('u1', integer=True)")
+DOUBLE_U0 = f"Mul(Integer(2), {U0})"
+
+
+def number(name: str, kind: str = "int") -> dict[str, Any]:
+    return {f"as_sym_{kind}": {"as_name": name}}
+
+
+def found(path: Path, nodes: list[Any], values: dict[str, Any], **fields: Any) -> list[tuple[str, str]]:
+    """The contradictions of a program of these calls, by code and node."""
+    ranges = fields.pop("ranges", {})
+    content = program(nodes, values, outputs=Y, graph=fields, range_constraints=ranges)
+    return [(one.code, one.node) for one in contradictions(analyze(save(path / "a.pt2", content)))]
+
+
+def computed(target: str, *operands: Any, kind: str = "int") -> list[Any]:
+    """A number n, and a tensor of so many copies of the input."""
+    numbers = [{f"as_{type(x).__name__}": x} if not isinstance(x, dict) else x for x in operands]
+    sizes = {"as_sym_ints": [{"as_name": "n"}, {"as_int": 1}]}
+    return [
+        call(target, *numbers, out=[number("n", kind)], name="n"),
+        call("torch.ops.aten.repeat.default", tensor("x"), sizes, name="y"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "operands", "kind", "true", "false"),
+    [
+        ("_operator.mul", (32, 32), "int", 1024, 8),
+        ("_operator.floordiv", (9, 2), "int", 4, 5),
+        ("_operator.neg", (-3,), "int", 3, 2),
+        ("math.ceil", (2.5,), "int", 3, 2),
+        ("torch.sym_max", (3, 4), "int", 4, 3),
+        ("_operator.truediv", (5, 2), "float", 2.5, 2.0),
+        ("_operator.gt", (3, 2), "bool", True, False),
+    ],
+)
+def test_recorded_numbers(
+    tmp_path: Path, target: str, operands: tuple[Any, ...], kind: str, true: Any, false: Any
+) -> None:
+    nodes = computed(target, *operands, kind=kind)
+    values = {"x": meta(4, 8), "y": meta(4 * int(true), 8)}
+    nodes[1]["inputs"][1]["arg"] = {"as_ints": [int(true), 1]}
+    nodes.append(call("my.uses", number("n", kind), out=[]))
+    for recorded, said in ((true, []), (false, [("GF126", "n")])):
+        recorded_values = {f"sym_{kind}_values": {"n": {f"as_{kind}": recorded}}}
+        assert found(tmp_path, nodes, values, **recorded_values) == said
+
+
+def test_a_number_recorded_as_a_tensor_and_a_tensor_as_a_number(tmp_path: Path) -> None:
+    relu = call("torch.ops.aten.relu.default", tensor("x"), out=[number("r")], name="r")
+    both = [relu, call("my.op", tensor("x"), number("r"), name="y")]
+    assert found(tmp_path, both, {"x": meta(4), "y": meta(4)}, sym_int_values={"r": {"as_int": 4}}) == [
+        ("GF126", "r")
+    ]
+    many = [call("_operator.mul", tensor("x"), tensor("x"), out="y", name="y")]
+    assert found(tmp_path, many, {"x": meta(64), "y": meta(1)}) == [("GF126", "y")]
+
+
+def test_more_results_than_an_operator_has(tmp_path: Path) -> None:
+    two = [
+        call("torch.ops.aten.mm.default", tensor("x"), tensor("x"), out=[tensor("y"), tensor("z")], name="y")
+    ]
+    assert found(tmp_path, two, {"x": meta(8, 8), "y": meta(8, 8), "z": meta(1)}) == [("GF105", "y")]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (meta(64, 4), meta(64, 4), []),
+        (meta(64, 4), meta(size(S0, 8), 4), [("GF126", "")]),
+        (meta(64, 4), meta(U0, 4), []),  # a size that the analysis knows and torch did not
+        (meta(64, 64), meta(U0, U0), []),
+        (meta(64, 32), meta(U0, U0), [("GF102", "y")]),
+        (meta(64, 4), meta(DOUBLE_U0, 4), [("GF102", "y")]),
+        (meta(size(S0, 64), 4), meta(size(S0, 64), 4), []),
+        (meta(size(S0, 64), 8), meta(size(S0, 64), size(S0, 64)), [("GF102", "y")]),
+        (meta(size(S0, 64), 64), meta(size(S0, 64), size(S0, 64)), []),
+        (meta(size(S0, 64), 4), meta(size(S0, 8), 4), [("GF126", "")]),
+        (meta(size(S0, 64), 4), meta(size(f"Mul(Integer(2), {S0})", 8), 4), [("GF126", ""), ("GF102", "y")]),
+    ],
+)
+def test_sizes_at_their_examples(tmp_path: Path, x: Any, y: Any, said: list[Any]) -> None:
+    nodes = [call("torch.ops.aten.relu.default", tensor("x"), name="y")]
+    assert sorted(found(tmp_path, nodes, {"x": x, "y": y})) == sorted(said)
+
+
+def test_an_example_outside_of_its_range(tmp_path: Path) -> None:
+    nodes = [call("torch.ops.aten.relu.default", tensor("x"), name="y")]
+    values = {"x": meta(size(S0, 8)), "y": meta(size(S0, 8))}
+    for low, said in ((2, []), (64, [("GF126", "")])):
+        assert found(tmp_path, nodes, values, ranges={"s0": {"min_val": low, "max_val": None}}) == said
+
+
+# Sizes that depend on data
+
+ITEM = call("torch.ops.aten.item.default", tensor("x"), out=[number("n")], name="n")
+COPIES = call("torch.ops.aten.expand.default", tensor("x"), {"as_sym_ints": [{"as_name": "n"}]}, name="y")
+
+
+def checked(target: str, most: int) -> list[Any]:
+    """The assertion of a comparison of n with a number."""
+    return [
+        call(target, number("n"), {"as_int": most}, out=[number("b", "bool")], name="b"),
+        call("torch.ops.aten._assert_scalar.default", number("b", "bool"), {"as_string": "no"}, out=[]),
+    ]
+
+
+RANGE = ("min", {"as_int": 0}), ("max", {"as_int": 7})
+WITHIN = call("torch.ops.aten.sym_constrain_range.default", number("n"), *RANGE, out=[])
+
+
+@pytest.mark.parametrize(
+    ("checks", "is_said"),
+    [
+        ([], True),
+        (checked("_operator.eq", 7), False),
+        (checked("_operator.le", 7), False),
+        (checked("_operator.lt", 8), False),
+        ([WITHIN], False),
+        (checked("_operator.ge", 7), True),
+        (checked("_operator.le", 8), True),
+        (checked("_operator.le", 7)[:1], True),
+    ],
+)
+def test_a_number_and_a_bound_of_data_are_asserted(tmp_path: Path, checks: list[Any], is_said: bool) -> None:
+    nodes, said = [ITEM, *checks, COPIES], [("GF126", "n")] if is_said else []
+    known = {"sym_int_values": {"n": {"as_int": 7}}, "sym_bool_values": {"b": {"as_bool": True}}}
+    assert found(tmp_path, nodes, {"x": meta(1, dtype=5), "y": meta(7, dtype=5)}, **known) == said
+    values = {"x": meta(1, dtype=5), "y": meta(U0, dtype=5)}
+    ranges = {"u0": {"min_val": 0, "max_val": 7}}
+    open_ = {**known, "sym_int_values": {"n": size(U0)}}
+    assert found(tmp_path, nodes, values, ranges=ranges, **open_) == said
+
+
+def test_one_size_of_different_data(tmp_path: Path) -> None:
+    """`nonzero` of x twice is of one size; that of z may be another."""
+
+    def places(of: str, out: str) -> Any:
+        return call("torch.ops.aten.nonzero.default", tensor(of), out=out, name=out)
+
+    values = {"x": meta(8), "z": meta(9), "y": meta(U0, 1, dtype=5), "w": meta(U0, 1, dtype=5)}
+    add = call("torch.ops.aten.add.Tensor", tensor("w"), tensor("w"), out="v", name="v")
+    zeros = call("torch.ops.aten.zeros.default", {"as_ints": [9]}, out="z", name="z")
+    values["v"] = values["w"]
+    assert found(tmp_path, [places("x", "y"), places("x", "w"), add], values) == []
+    assert found(tmp_path, [zeros, places("x", "y"), places("z", "w"), add], values) == [("GF126", "w")]
+
+
+class Counts(torch.nn.Module):
+    """Sizes that depend on data: one that is fixed by a check, one that is bounded."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        places, times = x.nonzero(), n.item()
+        torch._check(places.shape[0] == 5)
+        torch._check(times >= 0)
+        torch._check(times <= 9)
+        return (
+            places.float() @ torch.ones(2, 3),
+            torch.zeros(times, 3) @ torch.ones(3, 3),
+            x[x > 0],
+            x.unique(),
+        )
+
+
+def test_what_torch_says_of_data_is_asserted(tmp_path: Path) -> None:
+    exported = torch.export.export(Counts(), (torch.ones(2, 3), torch.tensor(8)))
+    for one in (exported, exported.run_decompositions()):
+        torch.export.save(one, tmp_path / "a.pt2")
+        report = analyze(tmp_path / "a.pt2")
+        assert not contradictions(report)
+        assert str(report.totals.cost.matrix_flops) == "18*u1 + 60"  # 2 * 5 * 2 * 3; 2 * u1 * 3 * 3
+
+
+def test_graphs_of_one_name(tmp_path: Path) -> None:
+    """torch runs the last of them in the place of all."""
+    from tests.exporters.build import refused
+
+    def branch(name: str, function: str) -> Any:
+        inner = [call(f"torch.ops.aten.{function}.default", tensor("a"), out="b")]
+        return {
+            "as_graph": {
+                "name": name,
+                "graph": graph([tensor("a")], inner, [tensor("b")], {"a": meta(4), "b": meta(4)}),
+            }
+        }
+
+    def conditional(one: str, other: str, function: str) -> Any:
+        branches = branch(one, function), branch(other, "cos")
+        operands = {"as_tensors": [{"name": "x"}]}
+        return program(
+            [call("torch.ops.higher_order.cond", {"as_bool": True}, *branches, operands)],
+            {"x": meta(4), "y": meta(4)},
+        )
+
+    for names, function in ((("f", "g"), "sin"), (("f", "f"), "cos")):
+        assert analyze(save(tmp_path / "a.pt2", conditional(*names, function)))
+    refused(save(tmp_path / "a.pt2", conditional("f", "f", "sin")), "graph f is there twice")
