@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.report import Diagnostic, Report, Timeline
 
-_CODES = frozenset({"GF102", "GF105", "GF119", "GF120", "GF121", "GF126"})
+_CODES = frozenset({"GF102", "GF105", "GF119", "GF120", "GF121", "GF127"})
 _LISTED = 3  # contradictions that one line names
 
 

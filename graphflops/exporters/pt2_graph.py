@@ -61,7 +61,7 @@ def graph_of(
         origin=origin,
         contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
         orders=scope.orders,
-        notes=tuple([Note("GF126", "", text) for text in program.types.contradictions(symbols)]),
+        notes=tuple([Note("GF127", "", text) for text in program.types.contradictions(symbols)]),
     )
 
 

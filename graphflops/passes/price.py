@@ -83,7 +83,7 @@ def price(
     main = pricer.run(graph, tuple(operands.values()), top=True)
     binding.refuse_awaited()
     for node, problem in pricer.types.claims.unasserted():
-        pricer.types.say("GF126", node, problem)
+        pricer.types.say("GF127", node, problem)
     fallback = pricer.types.fallback
     return PricedProgram(
         graph=graph,

@@ -165,7 +165,7 @@ class Reconciler:
                 names.update(told)
                 problem = self.claims.problem(node, graph, name, axis, known) if told and name else ""
                 if problem and name in graph.used and not self.derives:
-                    self.say("GF126", node, problem)
+                    self.say("GF127", node, problem)
         for placeholder in sorted(priced.placeholders - names.keys()):
             names[placeholder] = self.fresh(placeholder)
         estimate = substituted(priced.estimate, names)
@@ -338,7 +338,7 @@ class Reconciler:
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             if differs:
                 self.say(
-                    "GF126", node, f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
+                    "GF127", node, f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
                 )
             return recorded
         if differs or ours.rank != recorded.rank or any(map(differ, ours.shape, recorded.shape)):

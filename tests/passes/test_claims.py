@@ -58,7 +58,7 @@ def test_recorded_numbers(
     values = {"x": meta(4, 8), "y": meta(4 * int(true), 8)}
     nodes[1]["inputs"][1]["arg"] = {"as_ints": [int(true), 1]}
     nodes.append(call("my.uses", number("n", kind), out=[]))
-    for recorded, said in ((true, []), (false, [("GF126", "n")])):
+    for recorded, said in ((true, []), (false, [("GF127", "n")])):
         recorded_values = {f"sym_{kind}_values": {"n": {f"as_{kind}": recorded}}}
         assert found(tmp_path, nodes, values, **recorded_values) == said
 
@@ -67,10 +67,10 @@ def test_a_number_recorded_as_a_tensor_and_a_tensor_as_a_number(tmp_path: Path) 
     relu = call("torch.ops.aten.relu.default", tensor("x"), out=[number("r")], name="r")
     both = [relu, call("my.op", tensor("x"), number("r"), name="y")]
     assert found(tmp_path, both, {"x": meta(4), "y": meta(4)}, sym_int_values={"r": {"as_int": 4}}) == [
-        ("GF126", "r")
+        ("GF127", "r")
     ]
     many = [call("_operator.mul", tensor("x"), tensor("x"), out="y", name="y")]
-    assert found(tmp_path, many, {"x": meta(64), "y": meta(1)}) == [("GF126", "y")]
+    assert found(tmp_path, many, {"x": meta(64), "y": meta(1)}) == [("GF127", "y")]
 
 
 def test_more_results_than_an_operator_has(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_more_results_than_an_operator_has(tmp_path: Path) -> None:
     ("x", "y", "said"),
     [
         (meta(64, 4), meta(64, 4), []),
-        (meta(64, 4), meta(size(S0, 8), 4), [("GF126", "")]),
+        (meta(64, 4), meta(size(S0, 8), 4), [("GF127", "")]),
         (meta(64, 4), meta(U0, 4), []),  # a size that the analysis knows and torch did not
         (meta(64, 64), meta(U0, U0), []),
         (meta(64, 32), meta(U0, U0), [("GF102", "y")]),
@@ -92,8 +92,8 @@ def test_more_results_than_an_operator_has(tmp_path: Path) -> None:
         (meta(size(S0, 64), 4), meta(size(S0, 64), 4), []),
         (meta(size(S0, 64), 8), meta(size(S0, 64), size(S0, 64)), [("GF102", "y")]),
         (meta(size(S0, 64), 64), meta(size(S0, 64), size(S0, 64)), []),
-        (meta(size(S0, 64), 4), meta(size(S0, 8), 4), [("GF126", "")]),
-        (meta(size(S0, 64), 4), meta(size(f"Mul(Integer(2), {S0})", 8), 4), [("GF126", ""), ("GF102", "y")]),
+        (meta(size(S0, 64), 4), meta(size(S0, 8), 4), [("GF127", "")]),
+        (meta(size(S0, 64), 4), meta(size(f"Mul(Integer(2), {S0})", 8), 4), [("GF127", ""), ("GF102", "y")]),
     ],
 )
 def test_sizes_at_their_examples(tmp_path: Path, x: Any, y: Any, said: list[Any]) -> None:
@@ -104,7 +104,7 @@ def test_sizes_at_their_examples(tmp_path: Path, x: Any, y: Any, said: list[Any]
 def test_an_example_outside_of_its_range(tmp_path: Path) -> None:
     nodes = [call("torch.ops.aten.relu.default", tensor("x"), name="y")]
     values = {"x": meta(size(S0, 8)), "y": meta(size(S0, 8))}
-    for low, said in ((2, []), (64, [("GF126", "")])):
+    for low, said in ((2, []), (64, [("GF127", "")])):
         assert found(tmp_path, nodes, values, ranges={"s0": {"min_val": low, "max_val": None}}) == said
 
 
@@ -140,7 +140,7 @@ WITHIN = call("torch.ops.aten.sym_constrain_range.default", number("n"), *RANGE,
     ],
 )
 def test_a_number_and_a_bound_of_data_are_asserted(tmp_path: Path, checks: list[Any], is_said: bool) -> None:
-    nodes, said = [ITEM, *checks, COPIES], [("GF126", "n")] if is_said else []
+    nodes, said = [ITEM, *checks, COPIES], [("GF127", "n")] if is_said else []
     known = {"sym_int_values": {"n": {"as_int": 7}}, "sym_bool_values": {"b": {"as_bool": True}}}
     assert found(tmp_path, nodes, {"x": meta(1, dtype=5), "y": meta(7, dtype=5)}, **known) == said
     values = {"x": meta(1, dtype=5), "y": meta(U0, dtype=5)}
@@ -160,7 +160,7 @@ def test_one_size_of_different_data(tmp_path: Path) -> None:
     zeros = call("torch.ops.aten.zeros.default", {"as_ints": [9]}, out="z", name="z")
     values["v"] = values["w"]
     assert found(tmp_path, [places("x", "y"), places("x", "w"), add], values) == []
-    assert found(tmp_path, [zeros, places("x", "y"), places("z", "w"), add], values) == [("GF126", "w")]
+    assert found(tmp_path, [zeros, places("x", "y"), places("z", "w"), add], values) == [("GF127", "w")]
 
 
 class Counts(torch.nn.Module):
