@@ -12,7 +12,7 @@ DIAGNOSTICS = {
     "GF105": "result-count",
     "GF106": "size-outside-range",
     "GF107": "assumed-trainable",
-    "GF108": "dear-order",
+    "GF108": "costly-order",
     "GF109": "nothing-trained",
     "GF110": "type-not-derived",
     "GF213": "declared-otherwise",

@@ -115,8 +115,10 @@ def inert_in_logs(text: str) -> str:
 
 def innermost(trace: TracebackType | None) -> str:
     """The line where an exception of someone else's code was raised, `model.py:17`."""
-    while trace is not None and trace.tb_next is not None:
+    place = "?"
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith("<frozen"):  # Python's own machinery of imports says nothing
+            place = f"{os.path.basename(name)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return (
-        "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
-    )
+    return place

@@ -136,7 +136,7 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
     """The devices in question."""
     if is_all:
         if name is not None or memory is not None:
-            raise OptionError("--all-devices are all: leave --device and --memory out")
+            raise OptionError("--all-devices takes every known device: leave out --device and --memory")
         run_pytorch = [one for one in published() if one.blas_workspace_bytes is not None]
         return [complete(one) for one in sorted(run_pytorch, key=lambda one: -one.memory_bytes)]
     if name is None and memory is None:

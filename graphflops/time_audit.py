@@ -191,7 +191,7 @@ def _unaligned(program: _Program) -> Iterator[Waste]:
 
 
 def _unfused(program: _Program) -> Iterator[Waste]:
-    """Attention that stores its scores: spelled out in several operators, or on operands that no fused kernel takes, such
+    """Attention that stores its scores: written as several operators, or on operands that no fused kernel takes, such
     as a mask whose last axis is not contiguous. A fused kernel keeps the scores on chip.
     """
     rows = {row.node: row for row in program.report.rows}
@@ -322,7 +322,7 @@ def audited(
 
     if on is None and model.endswith(".pt2"):
         raise FileError(
-            f"{shown(model)}: is not an ONNX model; of a .pt2 the time is audited: name a device with --device"
+            f"{shown(model)}: is not an ONNX model; others are audited for time: name a device with --device h200"
         )
     found = ModelFindings(model, ())
     if on is None or not _is_program_of_torch(model):

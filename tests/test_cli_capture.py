@@ -73,3 +73,9 @@ def test_what_cannot_be_captured(package: Path, factory: str, says: str) -> None
 
 def test_capture_names_a_factory(package: Path) -> None:
     assert "PKG.MOD:FACTORY" in misused("capture", "own_models", "-o", "m.pt2")
+
+
+def test_a_module_that_does_not_exist_is_told_without_pythons_own_lines(tmp_path: Path) -> None:
+    said = failed("capture", "no_such_module:make", "-o", os.fspath(tmp_path / "a.pt2"))
+    assert "No module named 'no_such_module'" in said
+    assert "frozen" not in said

@@ -87,7 +87,7 @@ def test_a_table_of_it_and_its_json() -> None:
         "per entry of ids[1]": "dense",
         "forward": 2 * N + ATTENTION,
         "training": 3 * (2 * N + ATTENTION),
-        "what is counted": "matrix work, hidden pairs too",
+        "what is counted": "matrix FLOPs, those that masks hide too",
     }
 
 

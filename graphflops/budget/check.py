@@ -71,7 +71,11 @@ RULES: Mapping[str, RuleInfo] = {
         "The baseline was measured at other sizes.",
         "State the sizes under dims in the budget, or measure again with graphflops check --update.",
     ),
-    "GF310": RuleInfo("not-analyzed", "The model cannot be analyzed.", "Mend the file."),
+    "GF310": RuleInfo(
+        "not-analyzed",
+        "The model cannot be analyzed.",
+        "Export or copy the file again: the message says what is wrong with it.",
+    ),
     "GF311": RuleInfo(
         "not-limited",
         "No limit of the budget is for this model.",
@@ -245,7 +249,7 @@ class _Check:
         axes = [self.measures.report.names.get(name, name) for name in unset]
         what = f"{quantity}{scope.inside()} depends on {listed((safe(axis, 60) for axis in axes), 8)}"
         text = shortened(formula(value, self.measures.report.names), 120)
-        return finding("GF304", f"{what}, of no known size: {text}", module=scope.label)
+        return finding("GF304", f"{what}, left open: {text}", module=scope.label)
 
     def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
         """A broken limit: by how much, and which calls contribute most."""

@@ -37,7 +37,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     type=click.Choice(("error", "warning", "note", "never")),
     default="error",
     show_default=True,
-    help="Exit with 3 where something this grave is found.",
+    help="Exit with 3 if a finding is at least this severe.",
 )
 @options.dims
 @options.inputs
@@ -180,6 +180,8 @@ def _explain(code: str, output: str | None) -> None:
             f"{code} is a note of `graphflops analyze`, no check: docs/report.md says what it means"
         )
     if check is None:
-        raise click.UsageError(f"no check has the code {code!r}: --explain all lists them")
+        raise click.UsageError(
+            f"no check has the code {code!r}: --explain all lists them; docs/budgets.md has those of graphflops check"
+        )
     head = f"{check.code} {check.name} ({check.kind}, {check.severity})"
     files.write(f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n", output)

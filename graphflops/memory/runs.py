@@ -102,8 +102,8 @@ class Runs:
             size = sum(evaluate(run.layouts.typed(name).nbytes, examples) or 0 for name in assumed)
             if size > _NOTABLE * (evaluate(memory.forward.bytes, examples) or 0):
                 results = "1 result" if len(assumed) == 1 else f"{len(assumed)} results"
-                text = f"{results} of {bytes_text(size)} in all, made on lines from the middle of a statement, are taken to "
-                text += "live until their functions return: no line says what holds them"
+                text = f"{results}, {bytes_text(size)} together, taken to live until the function that makes them returns: "
+                text += "the file does not record which variable holds them"
                 program.notes.say("GF125", "", text)
 
     def _found(self, graph: PricedGraph, has_fast_paths: bool) -> Run:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 _COUNTED = {
-    "dense": "matrix work, hidden pairs too",
-    "visible": "without hidden pairs",
-    "active": "2N or 6N and attention",
-    "total": "2N or 6N and attention, all experts",
+    "dense": "matrix FLOPs, those that masks hide too",
+    "visible": "matrix FLOPs that masks leave visible",
+    "active": "2N or 6N of what runs, and attention",
+    "total": "2N or 6N of all experts, and attention",
 }
 
 
@@ -32,8 +32,8 @@ def listing(found: PerItem, *, exact: bool) -> Listing:
         for name, what in _COUNTED.items()
     ]
     parameters = {
-        "active parameters": (found.active_parameters, "N of active"),
-        "parameters": (found.parameters, "N of total, lookups left out"),
+        "active parameters": (found.active_parameters, "N of the line active"),
+        "parameters": (found.parameters, "N of the line total, without embeddings"),
     }
     rows += [
         (name, count if exact else least + as_parameters(count), "", what)

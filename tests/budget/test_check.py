@@ -166,7 +166,7 @@ def test_coverage() -> None:
 def test_a_size_without_a_value_is_asked_for() -> None:
     (finding,) = found(report(symbols=FREE), matrix_flops="1 T")
     assert finding.code == "GF304"
-    assert "matrix_flops depends on ids[1], of no known size" in finding.message
+    assert "matrix_flops depends on ids[1], left open" in finding.message
     assert "dims" in finding.fix
 
 

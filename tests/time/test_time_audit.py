@@ -54,7 +54,7 @@ def test_each_check_is_explained() -> None:
 def test_an_archive_is_audited_for_a_device() -> None:
     result = CliRunner().invoke(cli.main, ["audit", str(SAMPLES / "gqa_transformer.pt2")])
     assert result.exit_code == 1
-    assert "name a device with --device" in result.stderr
+    assert "name a device with --device h200" in result.stderr
 
 
 def test_what_saves_little_is_a_note_and_less_than_a_hundredth_is_not_said() -> None:
