@@ -64,7 +64,7 @@ def analyze(
     graph, step = _trained(as_graph(model, model_name), training)
     stated = attention.user_masks(masks, graph)
     labels = labels_of(graph, names or {})
-    dims = without_labels(dims or {}, labels, graph)
+    dims = without_labels(dims or {}, labels)
     priced = partial(_priced, graph, dims, inputs or {}, assume, step, progress)
     program = attention.find_attentions(priced(fused=fused and execution != "eager"), stated)
     found = _with_memory(program, execution, device, times=times)
@@ -193,6 +193,8 @@ def _priced(
     else:
         first = price(graph, binding, _facts_of, training=training, progress=progress, fused=fused)
     equal = first.equalities
+    if equal and binding.given and graph.declared is None:  # a number in the place of a symbol tells less
+        equal = price(graph, bind(graph, {}, {}), _facts_of).equalities
     merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=assume) if equal else None
     if merged is None and not is_partial:
         return first

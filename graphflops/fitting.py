@@ -56,15 +56,18 @@ class Fits(Rendered):
     """Whether a program fits.
 
     report: of the model, with its phases on the first device. varied: the size that is varied, as it was named; "" for none.
-    at_largest: the phase at the largest size that fits on the first device, and one step further. cache: of a decoder,
-    with its requests: by length of the cache the most that fit on the first device.
+    at_size: its largest value that fits on the first device, the least one where none does; step: from there to the next.
+    at_largest: the phase there, and one step further, None where the range ends. cache: of a decoder, with its requests: by
+    length of the cache the most that fit on the first device.
     """
 
     report: Report
     entry: PhaseMemory
     verdicts: tuple[Verdict, ...]
     varied: str = ""
-    at_largest: tuple[PhaseMemory, PhaseMemory] | None = None
+    at_size: int = 0
+    step: int = 1
+    at_largest: tuple[PhaseMemory, PhaseMemory | None] | None = None
     remedies: tuple[Remedy, ...] = ()
     cache: KvCache | None = None
     requests: tuple[tuple[int, int], ...] = ()
@@ -121,10 +124,10 @@ def fits(
         requests = requests_within(report, on_device(report.memory_use[-1], first), cache, free)
         found = replace(found, cache=cache, requests=tuple(requests))
     if vary:
-        largest = verdicts[0].largest
-        limit = room(first) if largest else None
-        at = size.at(largest or size.least, first, limit)
-        return replace(found, at_largest=(at, size.at((largest or size.least) + 1, first)))
+        largest = verdicts[0].largest or size.sizes.start
+        at = size.at(largest, first, room(first) if verdicts[0].largest else None)
+        more = None if verdicts[0].is_bounded else size.at(largest + size.sizes.step, first)
+        return replace(found, at_size=largest, step=size.sizes.step, at_largest=(at, more))
     if found.fits or saved or len(devices) > 1:
         return found
     from graphflops.remedies import remedies
@@ -155,19 +158,21 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
 def verdict(size: VariedSize, device: Device) -> Verdict:
     """Whether the last phase fits on a device, and the largest value of the size at which it does."""
     found = Verdict(device.name, device.memory_bytes, *size.needed(device))
-    if not size.is_named:
+    if not size.name:
         return found
-    largest = _largest(size, device)
-    return replace(found, largest=largest, is_bounded=largest == size.most)
+    count = _count(size, device)
+    largest = size.sizes[count - 1] if count else 0
+    return replace(found, largest=largest, is_bounded=count == len(size.sizes))
 
 
-def _largest(size: VariedSize, device: Device) -> int:
-    """The largest value of the size at which the phase fits; 0 where none does."""
-    low, high = 0, min(size.start(device), size.most)
-    while high <= size.most and size.is_within(high, device):
+def _count(size: VariedSize, device: Device) -> int:
+    """How many of the sizes, from the least one on, the phase fits with."""
+    most = len(size.sizes)
+    low, high = 0, min(size.start(device), most)
+    while high <= most and size.is_within(size.sizes[high - 1], device):
         low, high = high, 2 * high
-    high = min(high, size.most + 1)
+    high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if size.is_within(middle, device) else (low, middle)
+        low, high = (middle, high) if size.is_within(size.sizes[middle - 1], device) else (low, middle)
     return low

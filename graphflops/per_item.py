@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.errors import ModelError, shown
+from graphflops.open_sizes import of_report
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ class Convention:
 class PerItem:
     """FLOPs per item of a program.
 
-    axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis and of those
-        before it. forward: of a run; training: of a run with its gradients, None where the report has none: then three times
-        the forward's, as the 6N convention has it.
+    axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis in all
+        samples, which the first axis counts. forward: of a run; training: of a run with its gradients, None where the report
+        has none: then three times the forward's, as the 6N convention has it.
     active_parameters: parameters that one item is multiplied by; parameters: that any item is, embeddings that are only
         looked up not counted. unknown: calls of unknown cost, which may add to all of these.
     """
@@ -92,15 +93,15 @@ def _training(report: Report, items: int, forward: Convention) -> Convention:
 
 
 def _items(report: Report, axis: str) -> int:
-    """The entries of an input axis and of those before it."""
+    """The entries of an input axis in all samples, which its first axis counts."""
+    places = of_report(report).places(axis)
+    infos = [report.symbols[place] for place in places if place in report.symbols]
+    axes = {*places, *(place for info in infos for place in info.where if place not in info.computed)}
     for named in report.inputs:
-        sizes = list(named.type.shape)
-        for place in range(len(sizes)):
-            if axis in (f"{named.name}[{place}]", report.names.get(str(sizes[place]), "")):
-                count = 1
-                for size in sizes[: place + 1]:
-                    count *= _value(report, size)
-                return max(count, 1)
+        for place, size in enumerate(named.type.shape):
+            if f"{named.name}[{place}]" in axes:
+                samples = _value(report, named.type.shape[0]) if place else 1
+                return max(samples * _value(report, size), 1)
     known = [f"{named.name}[{place}]" for named in report.inputs for place in range(named.type.rank)]
     raise ModelError(f"{shown(axis)}: no input has this axis; there are {', '.join(map(shown, known[:8]))}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import GraphflopsError
 from graphflops.memory.allocator import ExpandableAllocator
 from graphflops.memory.ledger import at_sizes, on_device
+from graphflops.open_sizes import of_report
 from graphflops.varied_size import VariedSize
 
 if TYPE_CHECKING:
@@ -94,15 +95,17 @@ def _half(
     report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
 ) -> Remedy | None:
     """Half the batch, in training in each of two micro-steps; None where the first axis of the inputs is not open, or 1."""
-    symbols = [name for name, info in report.symbols.items() if info.where and info.where[0].endswith("[0]")]
-    batch = report.values.get(symbols[0], 0) if symbols else 0
+    sizes, infos = of_report(report), report.symbols
+    symbol = next((name for name in infos if sizes.at_axis(name).name.endswith("[0]")), "")
+    name, size = sizes.stated[symbol] if symbol else ("", 0)
+    batch = report.value(size) or 0
     if batch < 2:
         return None
-    name, half = report.names[symbols[0]], -(-batch // 2)
-    given = {size: info.value for size, info in report.symbols.items() if info.given_by == "user"}
+    half = -(-batch // 2)
+    given = {one: info.value for one, info in infos.items() if info.given_by == "user" and one != symbol}
     changed = None if step is None else replace(step, accumulate=2 * step.accumulate)
     try:
-        found = report_of(changed, dims={**given, symbols[0]: half}, inputs=None)
+        found = report_of(changed, dims={**given, name: half}, inputs=None)
     except GraphflopsError:
         return None
     option = f"--dim '{name}={half}'"

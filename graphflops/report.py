@@ -91,7 +91,8 @@ class SymbolInfo:
     """A size by name: its value and who gave it, inclusive range, input axes where it stands.
 
     given_by: the user, the example of the export (hint), or an assumption; None for a size without a value.
-    label: the name that the user gives the size, "" without one.
+    computed: the size of each of these axes that is an expression, `2*h`. label: the name that the user gives the size, ""
+    without one; label_axis: the axis that it names, where that is computed from the size.
     """
 
     value: int | None
@@ -100,6 +101,8 @@ class SymbolInfo:
     maximum: int | None = None
     where: tuple[str, ...] = ()
     label: str = ""
+    computed: Mapping[str, Dim] = field(default_factory=dict)
+    label_axis: str = ""
 
     @property
     def is_upper_bound(self) -> bool:
@@ -261,16 +264,22 @@ class Report(Rendered):
     @property
     def names(self) -> Mapping[str, str]:
         """What people read for each symbol: `batch`, or `ids[0]` for a name that the exporter made up."""
-        names: Mapping[str, str] = imported("graphflops.size_names:size_names")(self.symbols, self.inputs)
+        names: Mapping[str, str] = imported("graphflops.open_sizes:of_report")(self).names
         return names
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """Every known size as people read and give it: `batch`, or an axis `x[2]` by its own size."""
+        sizes: Mapping[str, int] = imported("graphflops.open_sizes:of_report")(self).values(self.values)
+        return sizes
+
+    @property
     def assumed(self) -> Mapping[str, int]:
-        """The values of the sizes that are assumed, by the names that people read."""
-        names, infos = self.names, self.symbols
-        return {
-            names[name]: value for name, value in self.values.items() if infos[name].given_by == "assumption"
-        }
+        """Those of `sizes` that are assumed."""
+        infos = self.symbols
+        known = {name: size for name, size in self.values.items() if infos[name].given_by == "assumption"}
+        sizes: Mapping[str, int] = imported("graphflops.open_sizes:of_report")(self).values(known)
+        return sizes
 
     def value(self, quantity: Dim) -> int | None:
         """A quantity at the known sizes; None where a size is not known, or where it would be negative."""

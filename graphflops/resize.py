@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Graph, Input, Symbol
-from graphflops.passes.bind import bind
+from graphflops.open_sizes import of_report
+from graphflops.passes.bind import axes_of_inputs, outside
 from graphflops.passes.report import refuse_impossible
 
 if TYPE_CHECKING:
@@ -23,62 +23,34 @@ _ADVICE = "analyze the model itself"
 def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]]) -> Report:
     """The report at other sizes, as an analysis of the model at these sizes would give it.
 
-    dims: by symbol (`s27`), label or input axis (`ids[1]`). inputs: whole shapes.
+    dims: by symbol (`s27`), label, input axis (`ids[1]`) or a pattern of them. inputs: whole shapes.
     Raises ModelError for a size that the report does not hold open, and where a size of a result would be negative.
     """
-    by_label = {info.label: name for name, info in report.symbols.items() if info.label}
-    dims = {by_label.get(name, name): size for name, size in dims.items()}
-    dims = {name: size for name, size in dims.items() if not _is_given(report, name, size)}
-    binding = bind(_sizes_only(report), dims, inputs, assume=False)
-    if binding.awaited:
-        name = next(iter(binding.awaited))
-        raise ModelError(f"{shown(name)}: the report has no such open size: {_ADVICE}")
-    for name, typed in binding.inputs.items():
-        _refuse_fixed(report, name, typed.shape)
-    given = binding.given
+    axes, _ = axes_of_inputs({named.name: named.type for named in report.inputs}, inputs)
+    given = values_at(report, {**dims, **axes})
     changed: Report = _Substitution(given).of(report)
     symbols = {
         name: replace(info, value=given[name], given_by="user") if name in given else info
         for name, info in report.symbols.items()
     }
-    changed = replace(changed, symbols=symbols, diagnostics=(*report.diagnostics, *binding.diagnostics))
-    refuse_impossible(changed.rows, changed.inputs, changed.values)
+    diagnostics = (*report.diagnostics, *outside(given, report.symbols))
+    changed = replace(changed, symbols=symbols, diagnostics=diagnostics)
+    refuse_impossible(changed)
     resized_report = _with_memory_use(_with_peaks(report, changed))
     return _without_times(resized_report) if given else resized_report
 
 
-def _sizes_only(report: Report) -> Graph:
-    """A graph without calls that has the inputs and the open sizes of the report."""
-    return Graph(
-        nodes=(),
-        types={named.name: named.type for named in report.inputs},
-        inputs=tuple([Input(named.name, "user", "") for named in report.inputs]),
-        outputs=(),
-        symbols={
-            name: Symbol(name, info.minimum, info.maximum, info.value, info.where)
-            for name, info in report.symbols.items()
-            if info.given_by != "user"
-        },
-    )
+def values_at(report: Report, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The values of a report's symbols at which sizes are as given, by any of their names; an axis by its own size.
 
-
-def _is_given(report: Report, name: str, size: int) -> bool:
-    """True if the report was made at this size; ModelError if it was made at another one that was given."""
-    info = report.symbols.get(name)
-    if info is None or info.given_by != "user":
-        return False
-    if info.value != size:
-        raise ModelError(
-            f"{shown(name)} was given as {info.value} when the report was made: {_ADVICE}, or a report without it"
-        )
-    return True
-
-
-def _refuse_fixed(report: Report, name: str, shape: Sequence[object]) -> NoReturn:
-    (old,) = [named.type for named in report.inputs if named.name == name]
-    sizes = enumerate(zip(old.shape, shape, strict=True))
-    axis, size = next((axis, size) for axis, (size, now) in sizes if size != now)
-    raise ModelError(f"{shown(name)}[{axis}] is {size} in the report, which does not hold it open: {_ADVICE}")
+    Raises ModelError for a name that no size has, and for a size that the report does not hold open.
+    """
+    values, fixed = of_report(report).solved(sizes)
+    for place in fixed:
+        (size,) = of_report(report).sizes_of(place).values()
+        now = report.symbols[place].value if place in report.symbols else size
+        raise ModelError(f"{shown(place)} is {now} in the report, which does not hold it open: {_ADVICE}")
+    return values
 
 
 class _Substitution:

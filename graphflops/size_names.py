@@ -1,80 +1,24 @@
-"""The names under which people read sizes: a given label, the file's own name, or the input axis instead of `s70`."""
+"""Names of sizes as text: in formulas and sentences, in short, several together, and those that a pattern matches."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import TYPE_CHECKING
 
-from graphflops.dims import Expr, symbol
 from graphflops.errors import elided
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.report import Named, SymbolInfo
-    from graphflops.tensor import TensorType
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
-_MADE_UP = re.compile(r"[su]\d+")  # as torch names sizes
 _MADE_UP_WORD = re.compile(r"\b[su]\d+\b")
 _NAME = re.compile(r"Symbol\('([^'\\]*)'\)|[A-Za-z_]\w*")  # in the text of a formula or a type
+_PRODUCT = re.compile(r"\*\*(\d+)|\*")
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LONGEST = 24  # characters of an input's name in a short form
-
-
-class _Same:
-    """An object by its identity: a key for results that were computed from just this object."""
-
-    __slots__ = ("it",)
-
-    def __init__(self, it: Any) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.it is other.it
-
-    def __hash__(self) -> int:
-        return id(self.it)
-
-
-def size_names(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> Mapping[str, str]:
-    """What each size is called where people read it.
-
-    A label that the user gave counts first, then the file's own name. A name that the exporter made up (`s70`) gives way to
-    the input axis of that size (`input_ids[1]`), unless each of its axes is an expression (`4*s70`).
-    """
-    return _size_names(_Same(symbols), _Same(inputs))
-
-
-@lru_cache(maxsize=4)
-def _size_names(symbols: _Same, inputs: _Same) -> Mapping[str, str]:
-    names: dict[str, str] = {}
-    taken: set[str] = set()
-    for name, info in symbols.it.items():
-        called = info.label or name
-        if not info.label and _MADE_UP.fullmatch(name):
-            axes = [axis for axis in info.where if axis_size(name, axis, inputs.it) is None]
-            short = min(map(_short, axes), key=len, default=name)
-            called = min(axes, key=len) if axes and short in taken else short
-        names[name] = called
-        taken.add(called)
-    return names
-
-
-def axis_size(name: str, axis: str, inputs: Sequence[Named]) -> str | None:
-    """The expression that an axis is of a size, `4*h`; None where the axis is the size itself."""
-    found = AXIS.fullmatch(axis)
-    typed = _types(_Same(inputs)).get(found[1]) if found else None
-    if found is None or typed is None or int(found[2]) >= typed.rank:
-        return None
-    size = typed.shape[int(found[2])]
-    return str(size) if isinstance(size, Expr) and size is not symbol(name) else None
-
-
-@lru_cache(maxsize=4)
-def _types(inputs: _Same) -> Mapping[str, TensorType]:
-    """The types of inputs by name; of inputs of one name, the first one's."""
-    return {entry.name: entry.type for entry in reversed(inputs.it)}
+_NUMBER = re.compile(r"\d+")
+_FEWEST = 3  # names that are said as one
 
 
 def called(text: str, names: Mapping[str, str]) -> str:
@@ -82,14 +26,70 @@ def called(text: str, names: Mapping[str, str]) -> str:
     return _NAME.sub(lambda found: names.get(found[1] or found[0], found[1] or found[0]), text)
 
 
+def named(text: str, names: Mapping[str, str]) -> str:
+    """The text of a formula in the notation for people: `·` and powers, sizes by their names."""
+    return _PRODUCT.sub(_sign, called(text, names))
+
+
+def _sign(found: re.Match[str]) -> str:
+    return "·" if found[1] is None else found[1].translate(_RAISED)
+
+
 def in_prose(text: str, names: Mapping[str, str]) -> str:
     """A sentence in which sizes that the exporter named (`s70`) have the names that people read."""
     return _MADE_UP_WORD.sub(lambda found: names.get(found[0], found[0]), text)
 
 
-def _short(axis: str) -> str:
+def shortened_axis(axis: str) -> str:
+    """The axis of an input, a long name of the input cut in the middle."""
     name, bracket, place = axis.rpartition("[")
     return f"{elided(name, _LONGEST)}{bracket}{place}"
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a pattern with `*` matches, `past_*[2]`; a `*` stands for anything but brackets."""
+    if "*" not in pattern:
+        return []
+    parts = re.compile(r"[^\[\]]*".join(map(re.escape, re.split(r"\*+", pattern))))
+    return [name for name in names if parts.fullmatch(name)]
+
+
+def alike(names: Iterable[str], same: Callable[[str], Hashable] = lambda _: None) -> list[list[str]]:
+    """The names in order, three or more that differ in numbers only together. same: what they must share besides."""
+    groups: dict[Hashable, list[str]] = {}
+    for name in names:
+        groups.setdefault((_numbers_replaced(name, repeat("*")), same(name)), []).append(name)
+    return [
+        one
+        for group in groups.values()
+        for one in ([group] if len(group) >= _FEWEST else [[name] for name in group])
+    ]
+
+
+def collapsed(names: Iterable[str]) -> list[str]:
+    """The names in order, three or more that differ in numbers only as one pattern: `past_*[2]`."""
+    return [pattern_of(group) for group in alike(names)]
+
+
+def together(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes by name, equal ones whose names differ in numbers only under one pattern: `past_*[2]`."""
+    return {pattern_of(group): sizes[group[0]] for group in alike(sizes, sizes.__getitem__)}
+
+
+def pattern_of(names: Sequence[str]) -> str:
+    """The pattern of names that differ in numbers only; a number that all of them have is kept."""
+    columns = zip(*(_NUMBER.findall(_head(name)) for name in names), strict=True)
+    return _numbers_replaced(names[0], (column[0] if len({*column}) == 1 else "*" for column in columns))
+
+
+def _head(name: str) -> str:
+    """The name of an axis without its place, `past_0` of `past_0[2]`."""
+    return found[1] if (found := AXIS.fullmatch(name)) else name
+
+
+def _numbers_replaced(name: str, texts: Iterable[str]) -> str:
+    head, each = _head(name), iter(texts)
+    return _NUMBER.sub(lambda _: next(each), head) + name[len(head) :]
 
 
 def span(low: int | None, high: int | None) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import evaluate
+from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.open_sizes import is_computed, of_report
 from graphflops.passes.report import refuse_impossible
 from graphflops.rendered import Rendered
+from graphflops.resize import values_at
+from graphflops.size_names import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,16 +80,15 @@ class Sweep(Rendered):
 def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     """The program at every combination of the sizes.
 
-    sizes: values by symbol (`s27`) or input axis (`ids[1]`), in the order in which they vary, the last one fastest; sizes
-    that are always equal under all of their names (`keys[2]=values[2]`).
-    Raises ModelError for a name that no open size of the report has or that is given twice, where a size of a result is
-    negative, and for more than 10,000 points.
+    sizes: values by symbol (`s27`), label, input axis (`ids[1]`, its own size) or pattern (`past_*[2]`), in the order in
+    which they vary, the last one fastest; sizes that are always equal under all of their names (`keys[2]=values[2]`).
+    Raises ModelError for a name that no open size of the report has or that is given twice, for an axis that cannot have a
+    size, where a size of a result is negative, and for more than 10,000 points.
     """
-    names = {name: symbols_of(report, name) for name in sizes}
-    given = [symbol for symbols in names.values() for symbol in symbols]
+    given = [symbol for name in sizes for symbol in _symbols(report, name)]
     twice = next((symbol for symbol in given if given.count(symbol) > 1), None)
     if twice is not None:
-        raise ModelError(f"the sweep gives {shown(twice)} twice: every size once")
+        raise ModelError(f"the sweep gives {shown(report.names[twice])} twice: every size once")
     points = 1
     for values in sizes.values():
         points *= len(values)
@@ -94,9 +96,15 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
         raise ModelError(f"the sweep has {points:,} points, more than {MOST:,}: give fewer values")
     step = report.step() or report.totals
     return [
-        _point(report, dict(zip(sizes, chosen, strict=True)), names, step.cost, step.peak_bytes)
+        _point(report, dict(zip(sizes, chosen, strict=True)), step.cost, step.peak_bytes)
         for chosen in product(*sizes.values())
     ]
+
+
+def _symbols(report: Report, name: str) -> frozenset[str]:
+    """The symbols that a size of this name is made of."""
+    sizes = of_report(report).sizes_of(name).values()
+    return frozenset().union(*(size.symbols for size in sizes if isinstance(size, Expr)))
 
 
 def _timed(
@@ -107,8 +115,7 @@ def _timed(
 ) -> Iterator[Point]:
     """The points with their predicted times."""
     for done, point in enumerate(points, 1):
-        dims = {symbol: size for name, size in point.sizes.items() for symbol in symbols_of(report, name)}
-        found = report_of(dims)
+        found = report_of(values_at(report, point.sizes))
         yield replace(point, time=found.step_time or found.totals.time)
         if progress is not None:
             progress(done, len(points))
@@ -118,8 +125,9 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
     """One line for each size with values outside the range for which the program was exported."""
     lines = []
     for name, values in sizes.items():
-        for info in (report.symbols[symbol] for symbol in symbols_of(report, name)):
-            low, high = info.minimum, info.maximum
+        for size in of_report(report).sizes_of(name).values():
+            info = None if is_computed(size) else report.symbols.get(str(size))
+            low, high = (None, None) if info is None else (info.minimum, info.maximum)
             outside = [
                 value
                 for value in values
@@ -127,49 +135,13 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
             ]
             if outside:
                 told = ", ".join(f"{value:,}" for value in outside[:3]) + (", …" if len(outside) > 3 else "")
-                span = (
-                    f"at most {high}"
-                    if low is None
-                    else f"at least {low}"
-                    if high is None
-                    else f"{low}..{high}"
-                )
-                lines.append(f"{shown(name)} = {told}: the program was exported for {span}")
+                lines.append(f"{shown(name)} = {told}: the program was exported for {span(low, high)}")
                 break
     return lines
 
 
-def symbols_of(report: Report, names: str) -> list[str]:
-    """The symbols behind a name, or behind several names joined by `=`."""
-    whole = _symbol(report, names)
-    if whole is not None:
-        return [whole]
-    found = {name: _symbol(report, name) for name in map(str.strip, names.split("="))}
-    return [symbol or _refused(report, name) for name, symbol in found.items()]
-
-
-def _symbol(report: Report, name: str) -> str | None:
-    for symbol, info in report.symbols.items():
-        if name in (symbol, info.label, *info.where) and info.given_by != "user":
-            return symbol
-    return None
-
-
-def _refused(report: Report, name: str) -> NoReturn:
-    known = ", ".join(
-        f"{shown(symbol)} ({shown(', '.join(info.where[:2]))})"
-        for symbol, info in report.symbols.items()
-        if info.given_by != "user"
-    )
-    raise ModelError(
-        f"no open size is called {shown(name)}; the program's are {known or 'none: export it with dynamic shapes'}"
-    )
-
-
-def _point(
-    report: Report, chosen: Mapping[str, int], names: Mapping[str, Sequence[str]], cost: Cost, peak: Dim
-) -> Point:
-    values = {**report.values, **{symbol: value for name, value in chosen.items() for symbol in names[name]}}
-    refuse_impossible(report.rows, report.inputs, values)
+def _point(report: Report, chosen: Mapping[str, int], cost: Cost, peak: Dim) -> Point:
+    values = {**report.values, **values_at(report, chosen)}
+    refuse_impossible(report, values)
     at = {name: evaluate(getattr(cost, name), values) for name in QUANTITIES}
     return Point(chosen, at, evaluate(peak, values))

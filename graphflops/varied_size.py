@@ -7,6 +7,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
+from graphflops.dims.solving import common
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
 from graphflops.memory.ledger import (
@@ -19,8 +20,9 @@ from graphflops.memory.ledger import (
     on_device,
     repeated_peak,
 )
+from graphflops.open_sizes import of_report
+from graphflops.resize import values_at
 from graphflops.size_names import AXIS
-from graphflops.sweep import symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,14 +46,15 @@ def room(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VariedSize:
-    """A size whose values are tried; without symbols and axes none is.
+    """A size whose values are tried; without a name none is.
 
-    symbols: what is varied in the formulas. axes: input and axis, where the size is fixed in the file. report_of: analyzes
-    the model with other shapes of some inputs, once for each value: known.
+    name: as the user gives it. sizes: the values that it takes, an axis's own sizes. axes: input and axis, where the size is
+    fixed in the file. report_of: analyzes the model with other shapes of some inputs, once for each value: known.
     """
 
     report: Report
-    symbols: tuple[str, ...] = ()
+    name: str = ""
+    sizes: range = range(1, _MOST + 1)
     axes: tuple[tuple[str, int], ...] = ()
     report_of: Callable[..., Report] | None = None
     known: dict[int, Report] = field(default_factory=dict)
@@ -63,25 +66,14 @@ class VariedSize:
             return VariedSize(report)
         axes = None if report_of is None else _fixed_axes(report, name)
         if axes is None:
-            return VariedSize(report, tuple(symbols_of(report, name)))
-        return VariedSize(report, (), axes, report_of)
-
-    @property
-    def is_named(self) -> bool:
-        """Whether there is a size to vary."""
-        return bool(self.symbols or self.axes)
-
-    @property
-    def least(self) -> int:
-        """The least value that the program takes."""
-        return max([self.report.symbols[name].minimum or 1 for name in self.symbols], default=1)
+            return VariedSize(report, name, common(of_report(report).taken(name), range(1, _MOST + 1)))
+        return VariedSize(report, name, axes=axes, report_of=report_of)
 
     def start(self, device: Device) -> int:
-        """A value that fits, to begin the search with: memory is taken to grow at most with the square of a size.
+        """How many of the sizes to begin the search with: memory is taken to grow at most with the square of a size.
 
-        The least one where the phase does not fit at the value of the report.
+        One where the phase does not fit at the value of the report.
         """
-        value = self.value
         entry = on_device(self.report.memory_use[-1], device)
         sizes = known_sizes(entry, self.report.values)
         lasting = sum(
@@ -89,22 +81,15 @@ class VariedSize:
         )
         requested = evaluate(entry.requested_peak, self.report.values) or 0
         times = (room(device) - lasting) / max((1 + SPARE) * (requested - lasting), 1)
-        return max(self.least, int(value * sqrt(times)) if times > 1 else 0)
+        return max(
+            1, (int(self.value * sqrt(times)) - self.sizes.start) // self.sizes.step + 1 if times > 1 else 0
+        )
 
     @property
     def value(self) -> int:
         """The value in the report; the least one where it has none."""
-        if self.axes:
-            name, axis = self.axes[0]
-            size: Dim = next(named.type.shape[axis] for named in self.report.inputs if named.name == name)
-            return size if isinstance(size, int) else self.least
-        return min([self.report.values.get(name, self.least) for name in self.symbols], default=self.least)
-
-    @property
-    def most(self) -> int:
-        """The largest value that the program takes."""
-        known = [self.report.symbols[name].maximum for name in self.symbols]
-        return min([most for most in known if most is not None], default=_MOST)
+        sizes = of_report(self.report).sizes_of(self.name).values()
+        return min([evaluate(size, self.report.values) or self.sizes.start for size in sizes])
 
     def at(self, value: int | None, device: Device, limit: int | None = None) -> PhaseMemory:
         """The last phase on a device at a value, None for that of the report.
@@ -157,7 +142,7 @@ class VariedSize:
         if value is None:
             return self.report, self.report.values
         if not self.axes:
-            return self.report, {**self.report.values, **dict.fromkeys(self.symbols, value)}
+            return self.report, {**self.report.values, **values_at(self.report, {self.name: value})}
         wanted = {name for name, _ in self.axes}
         types = {named.name: named.type for named in self.report.inputs if named.name in wanted}
         shapes = {name: [self._number(size) for size in type_.shape] for name, type_ in types.items()}
@@ -178,14 +163,6 @@ class VariedSize:
 
 def _fixed_axes(report: Report, name: str) -> tuple[tuple[str, int], ...] | None:
     """The input axes of a name, if their sizes are fixed in the file; None where one is open, or no axis is named."""
-    ranks = {named.name: named.type.shape for named in report.inputs}
-    axes: list[tuple[str, int]] = []
-    for part in map(str.strip, name.split("=")):
-        found = AXIS.fullmatch(part)
-        if found is None or found[1] not in ranks or int(found[2]) >= len(ranks[found[1]]):
-            return None
-        axis = found[1], int(found[2])
-        if not isinstance(ranks[axis[0]][axis[1]], int):
-            return None
-        axes.append(axis)
-    return tuple(axes)
+    sizes = of_report(report).sizes_of(name)
+    axes = [AXIS.fullmatch(place) for place, size in sizes.items() if isinstance(size, int)]
+    return tuple([(axis[1], int(axis[2])) for axis in axes if axis]) if len(axes) == len(sizes) else None

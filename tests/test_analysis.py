@@ -252,7 +252,7 @@ def test_while_loop_runs_a_named_number_of_times():
         10,
         "user",
     )
-    with pytest.raises(ModelError, match="--dim while_loop_trips_1: no such size"):
+    with pytest.raises(ModelError, match="while_loop_trips_1: no such size"):
         analyze(program, dims={"while_loop_trips_1": 10})
 
 

@@ -90,7 +90,7 @@ def test_below_it_there_is_no_number(convolution):
 @pytest.mark.parametrize(
     ("text", "at", "said"),
     [
-        ("s0 - 4", 1, "at s0 = 1 a size of y would be -3"),
+        ("s0 - 4", 1, "at x[0] = 1 a size of y would be -3"),
         ("FloorDiv(16, s0)", 0, "16//s0 divides by zero"),
         ("Mod(-1, s0)", 0, "divides by zero"),
     ],

@@ -82,15 +82,15 @@ def test_sizes_that_the_program_was_not_exported_for(tmp_path: Path) -> None:
 
 
 def test_wrong_sweeps() -> None:
-    with pytest.raises(ModelError, match=r"s23 \(ids\[0\]\)"):
+    with pytest.raises(ModelError, match=r"length: no such size; the program has ids\[0\], ids\[1\]"):
         sweep(analyze(MODEL), {"length": (1, 2)})
-    with pytest.raises(ModelError, match="no open size"):
+    with pytest.raises(ModelError, match="s27 is 8 in the report, which does not hold it open"):
         sweep(analyze(MODEL, dims={"s27": 8}), {"s27": (1, 2)})
     with pytest.raises(ModelError, match="10,000"):
         sweep(analyze(MODEL), {"s23": range(1, 1_000), "s27": range(1, 1_000)})
-    with pytest.raises(ModelError, match="s27 twice"):
+    with pytest.raises(ModelError, match=r"ids\[1\] twice"):
         sweep(analyze(MODEL), {"s27": (1, 2), "ids[1]": (1, 2)})
-    with pytest.raises(ModelError, match="no open size is called ids"):
+    with pytest.raises(ModelError, match=r"ids\[2\]: ids has 2 axes"):
         sweep(analyze(MODEL), {"ids[0]=ids[2]": (1, 2)})
     for args in (["--by", "op"], ["--format", "dot"], ["--depth", "2"]):
         result = CliRunner().invoke(main, ["analyze", str(MODEL), "--sweep", "s27=8", *args])

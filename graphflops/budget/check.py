@@ -11,8 +11,10 @@ from graphflops.budget.measure import TOP, Measures, unnumbered, within
 from graphflops.contradictions import contradicted, contradictions
 from graphflops.dims import Expr
 from graphflops.findings import Finding, LimitResult, RuleInfo
+from graphflops.open_sizes import of_report
 from graphflops.patterns import matches_module, matches_op
 from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
+from graphflops.size_names import alike, collapsed, pattern_of
 from graphflops.units import measured, percent
 
 if TYPE_CHECKING:
@@ -246,7 +248,8 @@ class _Check:
                 f"{quantity}{scope.inside()} is a formula in the baseline and a number here",
                 module=scope.label,
             )
-        axes = [self.measures.report.names.get(name, name) for name in unset]
+        stated = of_report(self.measures.report).stated
+        axes = collapsed(stated[name].name if name in stated else name for name in unset)
         what = f"{quantity}{scope.inside()} depends on {listed((safe(axis, 60) for axis in axes), 8)}"
         text = shortened(formula(value, self.measures.report.names), 120)
         return finding("GF304", f"{what}, left open: {text}", module=scope.label)
@@ -320,14 +323,16 @@ class _Check:
     def sizes(self) -> str:
         """` at ids[1]=4096`: the sizes given, of the export, and assumed."""
         report = self.measures.report
-        known = {report.names[name]: value for name, value in report.values.items()}
-        return _at({**known, **self._fixed()}, report.assumed)
+        return _at({**report.sizes, **self._fixed()}, report.assumed)
 
     def _fixed(self) -> dict[str, int]:
         """The sizes that the budget states and that the program does not leave open."""
-        symbols = self.measures.report.symbols.items()
-        known = {place for name, info in symbols for place in (name, info.label, *info.where)}
-        return {name: value for name, value in self.budget.sizes.dims if name not in known}
+        report = self.measures.report
+        known = {place for name, info in report.symbols.items() for place in (name, info.label, *info.where)}
+        places = of_report(report).places
+        return {
+            name: value for name, value in self.budget.sizes.dims if known.isdisjoint((name, *places(name)))
+        }
 
 
 def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_unknown: bool) -> LimitResult:
@@ -351,7 +356,10 @@ def _allowed(limit: Limit, then: int) -> int:
 
 def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:
     """` at ids[0]=1 (assumed), ids[1]=64`."""
-    marked = {name: f"{size}{' (assumed)' if name in assumed else ''}" for name, size in sizes.items()}
+    groups = alike(sizes, lambda name: (sizes[name], name in assumed))
+    marked = {
+        pattern_of(names): f"{sizes[names[0]]}{' (assumed)' * (names[0] in assumed)}" for names in groups
+    }
     stated = listed((f"{safe(name, 40)}={size}" for name, size in marked.items()), 6)
     return f" at {stated}" if stated else ""
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
 from graphflops.budget.limits import OF_DEVICES
+from graphflops.open_sizes import of_report
 from graphflops.render.ledger import Ledger
-from graphflops.render.text import named
+from graphflops.size_names import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.render.ledger import Group
-    from graphflops.report import Report, Row, SymbolInfo
+    from graphflops.report import Report, Row
 
 Figure = Union[int, str]  # a number, or the formula where a size has no value
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # one part of a path that is a number
@@ -58,12 +59,11 @@ class Measures:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes that the file leaves open and that have a value, by the axis where they stand."""
-        return {
-            _axis(name, info): info.value
-            for name, info in self.report.symbols.items()
-            if info.value is not None and info.given_by != "user"
-        }
+        """The sizes that the file leaves open and that have a value, by the axis that tells them, at the axis's own size."""
+        sizes, infos = of_report(self.report), self.report.symbols
+        told = (sizes.at_axis(name) for name, info in infos.items() if info.given_by != "user")
+        found = {axis: self.report.value(size) for axis, size in told}
+        return {axis: size for axis, size in found.items() if size is not None}
 
     def figure(self, quantity: Dim) -> Figure:
         """A quantity as a number, or else its formula."""
@@ -156,10 +156,6 @@ class Measures:
     def group_in(self, path: str) -> Group:
         """Calls of one module with everything in it, added up."""
         return self.ledger.group(self._counts.get(path, {}))
-
-
-def _axis(name: str, info: SymbolInfo) -> str:
-    return info.where[0] if info.where else name
 
 
 def _prefixes(path: str) -> list[str]:

@@ -58,7 +58,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], int | None] = la
     ops, unchanged_ops = _changed([] if export else by_operator(trees, numbers), rank)
     sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
-    ranges = bounds(sizes.sizes, old, new)
+    ranges = bounds(sizes.sizes)
     unknown = tuple(_unknown(old, new))
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     comparison = Comparison(

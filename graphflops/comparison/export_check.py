@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.constants import Constants
-    from graphflops.comparison.result import InputChange, JointSize, LedgerKind, UnknownChange
+    from graphflops.comparison.joint_size import JointSize
+    from graphflops.comparison.result import InputChange, LedgerKind, UnknownChange
     from graphflops.comparison.sizes import JointSizes, Renamed
     from graphflops.comparison.stored_uses import StoredUses
     from graphflops.dims import Dim
@@ -265,4 +266,4 @@ def _shares_heads(row: Row) -> bool:
 
 
 def _place(size: JointSize) -> str:
-    return f"{size.where[0] if size.where else size.name} at {size.after}"
+    return f"{size.place} at {size.at(size.after) if isinstance(size.after, int) else size.after}"

@@ -10,9 +10,9 @@ from graphflops.dims import Expr, evaluate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.comparison.result import Figure, Fold, JointSize
+    from graphflops.comparison.joint_size import JointSize
+    from graphflops.comparison.result import Figure, Fold
     from graphflops.dims import Dim
-    from graphflops.report import Report
 
 _MODULES = 20  # modules named for one change
 _FARTHEST = 2**32  # of sizes without an upper bound
@@ -71,19 +71,11 @@ def _crossing(
     return high, last > 0
 
 
-def bounds(sizes: Iterable[JointSize], old: Report, new: Report) -> dict[str, tuple[int, int]]:
+def bounds(sizes: Iterable[JointSize]) -> dict[str, tuple[int, int]]:
     """The values that both programs were exported for, by joint name."""
-    found = {}
-    for size in sizes:
-        infos = [
-            report.symbols[name]
-            for report, name in ((old, size.before), (new, size.after))
-            if isinstance(name, str) and name in report.symbols
-        ]
-        lows = [info.minimum for info in infos if info.minimum is not None]
-        highs = [info.maximum for info in infos if info.maximum is not None]
-        found[size.name] = (max([1, *lows]), min([_FARTHEST, *highs]))
-    return found
+    return {
+        size.name: (max(1, size.minimum or 1), min(_FARTHEST, size.maximum or _FARTHEST)) for size in sizes
+    }
 
 
 def degree(quantity: Dim, size: str) -> int:

@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from graphflops.comparison.joint_size import JointSize  # noqa: TC001
 from graphflops.comparison.time_change import TimeChange
 from graphflops.cost import REPORTED
+from graphflops.dims import Dim  # noqa: TC001
 from graphflops.rendered import Rendered
 from graphflops.report import Report, Row  # noqa: TC001 - the JSON form is derived from the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from graphflops.dims import Dim
 
 Status = Literal["changed", "new", "gone", "moved"]
 FactKind = Literal[
@@ -105,37 +106,6 @@ class Figure:
             return 100 * self.delta / self.before_value
         except OverflowError:  # past what a float holds
             return None
-
-
-@dataclass(frozen=True, slots=True)
-class JointSize:
-    """A size of the two programs: one axis of an input, or a size that depends on data.
-
-    name: the name it has in every quantity of the comparison.
-    before, after: its name in that program, the number that program fixes it at, or None where there is no such size.
-    value: what both programs are compared at; None if none is known, or if each program has its own.
-    before_value, after_value: what it is in that program, by its own file or the user; these may differ.
-    assumed: True if `value` is an assumption, because neither program has a value or an example.
-    """
-
-    name: str
-    where: tuple[str, ...]
-    before: str | int | None
-    after: str | int | None
-    value: int | None
-    before_value: int | None
-    after_value: int | None
-    assumed: bool = False
-
-    @property
-    def opened(self) -> bool:
-        """Fixed before, open now."""
-        return isinstance(self.before, int) and isinstance(self.after, str)
-
-    @property
-    def fixed(self) -> bool:
-        """Open before, fixed now."""
-        return isinstance(self.before, str) and isinstance(self.after, int)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.open_sizes import is_computed
+from graphflops.passes.bind import open_sizes
+from graphflops.size_names import matching
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.graph import Graph
-
-_AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
+    from graphflops.open_sizes import OpenSizes
 
 
 def dims_for(graphs: Sequence[Graph], dims: Mapping[str, int]) -> list[dict[str, int]]:
-    """What to bind in each program: a symbol that only one of them has is, in the other, the axis it stands at.
+    """What to bind in each program: a symbol that only one of them has is, in the other, the axis that tells it.
 
     A name that neither has goes to both, which then say what they have. Raises ModelError for a symbol that stands at
     another axis in each.
     """
-    return [
-        {_name(graph, graphs, name): value for name, value in dims.items() if _applies(graph, graphs, name)}
-        for graph in graphs
-    ]
+    every = [open_sizes(graph) for graph in graphs]
+    found = [{name: _given(own, every, name, value) for name, value in dims.items()} for own in every]
+    return [dict(given for given in one.values() if given is not None) for one in found]
 
 
 def inputs_for(
@@ -35,53 +36,49 @@ def inputs_for(
     names = [_tensors(graph) for graph in graphs]
     anywhere = {name for known in names for name in known}
     return [
-        {name: shape for name, shape in inputs.items() if name in known or name not in anywhere}
+        {
+            name: shape
+            for name, shape in inputs.items()
+            if name in known or matching(name, known) or not (name in anywhere or matching(name, anywhere))
+        }
         for known in names
     ]
 
 
 def names_for(graphs: Sequence[Graph], names: Mapping[str, str]) -> list[dict[str, str]]:
     """The names for sizes of each program; one for a size that neither has goes to both, whose analysis then raises."""
-    return [
-        {
-            label: _name(graph, graphs, place)
-            for label, place in names.items()
-            if _applies(graph, graphs, place)
-        }
-        for graph in graphs
-    ]
+    every = [open_sizes(graph) for graph in graphs]
+    found = [{label: _place(own, every, place) for label, place in names.items()} for own in every]
+    return [{label: place for label, place in one.items() if place is not None} for one in found]
 
 
-def _applies(graph: Graph, graphs: Sequence[Graph], name: str) -> bool:
-    return _known(graph, _name(graph, graphs, name)) or not any(_known(one, name) for one in graphs)
+def _given(own: OpenSizes, every: Sequence[OpenSizes], name: str, value: int) -> tuple[str, int] | None:
+    """A size by the name that a program has for it, with its value there; None for one that only another program has."""
+    _refuse_two(every, name)
+    if own.places(name) or not any(one.places(name) for one in every):
+        return name, value
+    told = [one.at_axis(name) for one in every if name in one.symbols]
+    sizes = ((axis, evaluate(size, {name: value})) for axis, size in told if axis in own.axes)
+    return next(((axis, size) for axis, size in sizes if size is not None), None)
 
 
-def _name(graph: Graph, graphs: Sequence[Graph], name: str) -> str:
-    """The name in this program of the size that has the given name in any of them."""
-    places = {one.symbols[name].where for one in graphs if name in one.symbols and one.symbols[name].where}
+def _place(own: OpenSizes, every: Sequence[OpenSizes], place: str) -> str | None:
+    """What a program calls the size of a name; None for a size that it does not have."""
+    _refuse_two(every, place)
+    if own.places(place) or not any(one.places(place) for one in every):
+        return place
+    told = [one.at_axis(place) for one in every if place in one.symbols]
+    return next((axis for axis, size in told if axis in own.axes and not is_computed(size)), None)
+
+
+def _refuse_two(every: Sequence[OpenSizes], name: str) -> None:
+    """Raise ModelError for a symbol of both programs that is the size of other axes in each."""
+    places = {one.symbols[name].where for one in every if name in one.symbols and one.symbols[name].where}
     if len(places) > 1 and not set.intersection(*map(set, places)):
         where = " and ".join(shown(axes[0]) for axes in sorted(places))
         raise ModelError(
             f"--dim {shown(name)}: the size of {where}, one in each program: give the axis instead"
         )
-    if name in graph.symbols:
-        return name
-    axes = (axis for place in places for axis in place)
-    return next((axis for axis in axes if _known(graph, axis)), name)
-
-
-def _known(graph: Graph, name: str) -> bool:
-    if name in graph.symbols:
-        return True
-    axis = _AXIS.fullmatch(name)
-    rank = _tensors(graph).get(axis[1]) if axis else None
-    return (rank is not None and int(axis[2]) < rank) if axis else _is_scalar(graph, name)
-
-
-def _is_scalar(graph: Graph, name: str) -> bool:
-    return any(
-        entry.name == name and entry.role == "user" for entry in graph.inputs
-    ) and name not in _tensors(graph)
 
 
 def _tensors(graph: Graph) -> dict[str, int]:

@@ -7,18 +7,23 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.comparison.result import JointSize, Remark
+from graphflops.comparison.joint_size import JointSize
+from graphflops.comparison.result import Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.dims.solving import affine, common
+from graphflops.open_sizes import is_computed
 from graphflops.size_names import AXIS, called
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from graphflops.report import Named, Report
+    from graphflops.report import Named, Report, SymbolInfo
     from graphflops.tensor import TensorType
 
-_NUMBERED = re.compile(r"[su]\d+")  # as torch names sizes: a name of the user's own reads better
+_NUMBERED = re.compile(r"[su]\d+(_new\d*)?")  # as torch names sizes: a name of the user's own reads better
+_OF_BOTH = "s0"  # a size that both programs have multiples of
+_FARTHEST = 2**62
 
 _Place = tuple[int, str]  # 0 for the old program or 1 for the new one, and the size's name there
 Axis = tuple[str, int]
@@ -91,8 +96,8 @@ def join(old: Report, new: Report) -> JointSizes:
     values: dict[str, int] = {}
     sizes: list[JointSize] = []
     remarks: list[Remark] = []
-    for own, name in zip(classes, names, strict=True):
-        sides = tuple(_Known.of(reports[side], own[side], own[1 - side], axes, side) for side in (0, 1))
+    for one, name in zip(classes, names, strict=True):
+        sides = tuple(_Known.of(reports[side], one, axes, side) for side in (0, 1))
         settled = [side.settled for side in sides]
         value = None
         if None in settled or settled[0] == settled[1]:
@@ -102,15 +107,86 @@ def join(old: Report, new: Report) -> JointSizes:
             values[name] = value
         for side, other in ((0, settled[1]), (1, settled[0])):
             number = other if sides[side].bound is None else None
-            renamed[side].update(dict.fromkeys(own[side], symbol(name) if number is None else number))
-        ours, theirs = (own[side][0] if own[side] else sides[side].fixed for side in (0, 1))
+            size = one.scales[side].of(symbol(name) if number is None else number)
+            renamed[side].update(dict.fromkeys(one.own[side], size))
         assumed = settled == [None, None] and all(side.hint is None for side in sides) and value is not None
-        before, after = (side.value for side in sides)
-        sizes.append(JointSize(name, _where(reports, own), ours, theirs, value, before, after, assumed))
+        sizes.append(_joint(name, one, reports, axes, sides, value, assumed))
         remarks += _remarks(sizes[-1], settled, [side.hint for side in sides])
     sizes.sort(key=lambda size: size.before_value == size.after_value and not (size.opened or size.fixed))
     both = [Renamed(own, report.names) for own, report in zip(renamed, reports, strict=True)]
     return JointSizes(tuple(sizes), tuple(remarks), both[0], both[1], values)
+
+
+class _Scale(NamedTuple):
+    """A size of a program as `slope * size + offset` of the joint size."""
+
+    slope: int = 1
+    offset: int = 0
+
+    def of(self, joint: Dim) -> Dim:
+        """The program's size."""
+        return joint * self.slope + self.offset
+
+    def joint(self, own: int | None) -> int | None:
+        """The joint size; None where there is none."""
+        found, rest = divmod(0 if own is None else own - self.offset, self.slope)
+        return None if own is None or rest else found
+
+
+class _Class(NamedTuple):
+    """Symbols of the old and of the new program that are one size, and what each program's are of it."""
+
+    own: tuple[list[str], list[str]]
+    scales: tuple[_Scale, _Scale] = (_Scale(), _Scale())
+
+
+def _joint(
+    name: str,
+    one: _Class,
+    reports: tuple[Report, Report],
+    axes: tuple[_Axes, _Axes],
+    sides: Sequence[_Known],
+    value: int | None,
+    assumed: bool,
+) -> JointSize:
+    ours, theirs = (one.own[side][0] if one.own[side] else sides[side].fixed for side in (0, 1))
+    places = _where(reports, one.own)
+    computed: dict[str, Dim] = {}
+    for side in (1, 0):
+        for own in one.own[side]:
+            put_in = {own: one.scales[side].of(symbol(name))}
+            within = [(place, axes[side].at.get(place, 0)) for place in reports[side].symbols[own].where]
+            sizes = [(place, size.substitute(put_in)) for place, size in within if isinstance(size, Expr)]
+            computed.update((place, size) for place, size in sizes if is_computed(size))
+            info = reports[side].symbols[own]
+            if info.label_axis in computed:  # what the user calls the axis
+                computed = {info.label: computed[info.label_axis], **computed}
+    told = [place for place, size in computed.items() if (affine(size) or ("",))[0] == name]
+    lows, highs = zip(*(_limits(reports[side], one, side) for side in (0, 1)), strict=True)
+    return JointSize(
+        name,
+        places,
+        ours,
+        theirs,
+        value,
+        sides[0].value,
+        sides[1].value,
+        assumed,
+        max([low for low in lows if low is not None], default=None),
+        min([high for high in highs if high is not None], default=None),
+        computed,
+        told[0] if told and (_NUMBERED.fullmatch(name) or told[0] not in places) else "",
+        *(None if scale == _Scale() else scale.of(symbol(name)) for scale in one.scales),
+    )
+
+
+def _limits(report: Report, one: _Class, side: int) -> tuple[int | None, int | None]:
+    """The range of a program's symbols, in the joint size."""
+    infos = [report.symbols[name] for name in one.own[side]]
+    (slope, offset) = one.scales[side]
+    lows = [-((offset - info.minimum) // slope) for info in infos if info.minimum is not None]
+    highs = [(info.maximum - offset) // slope for info in infos if info.maximum is not None]
+    return max(lows, default=None), min(highs, default=None)
 
 
 class _Known(NamedTuple):
@@ -133,15 +209,14 @@ class _Known(NamedTuple):
         return next((value for value in found if value is not None), None)
 
     @staticmethod
-    def of(
-        report: Report, own: Sequence[str], others: Sequence[str], axes: tuple[_Axes, _Axes], side: int
-    ) -> _Known:
-        infos = [report.symbols[name] for name in own]
+    def of(report: Report, one: _Class, axes: tuple[_Axes, _Axes], side: int) -> _Known:
+        infos = [report.symbols[name] for name in one.own[side]]
+        scale = one.scales[side]
 
         def first(given_by: str) -> int | None:
-            return next((info.value for info in infos if info.given_by == given_by), None)
+            return next((scale.joint(info.value) for info in infos if info.given_by == given_by), None)
 
-        fixed = None if own else _fixed(others, axes[1 - side], axes[side])
+        fixed = None if infos else _fixed(one.own[1 - side], axes[1 - side], axes[side])
         return _Known(first("user"), fixed, first("hint"), first("assumption"))
 
 
@@ -157,40 +232,35 @@ def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
 
 
 class _Axes:
-    """The size of each axis of each input, and the axes whose size is one symbol, by its name."""
+    """The size of each axis of each input, and the axes whose size tells one symbol, by its name."""
 
     def __init__(self, report: Report, others: Mapping[str, str]) -> None:
         """others: the name that the other program has for an input."""
-        self.sizes: dict[Axis, Dim] = {}
-        for (
-            name,
-            info,
-        ) in report.symbols.items():  # a size that the user bound is a number in the inputs' types
-            for place in info.where:
-                if (axis := AXIS.fullmatch(place)) is not None:
-                    self.sizes[others.get(axis[1], axis[1]), int(axis[2])] = symbol(name)
+        self.at: dict[
+            str, Dim
+        ] = {}  # as the program calls the axis; a size that the user bound is a symbol here
+        for name, info in report.symbols.items():
+            self.at.update({place: info.computed.get(place, symbol(name)) for place in info.where})
         for entry in report.inputs:
             for index, size in enumerate(entry.type.shape):
-                place_ = (others.get(entry.name, entry.name), index)
-                if not (isinstance(size, int) and place_ in self.sizes):
-                    self.sizes[place_] = size
+                place = f"{entry.name}[{index}]"
+                self.at[place] = self.at.get(place, size) if isinstance(size, int) else size
+        self.sizes: dict[Axis, Dim] = {}
         self.of: dict[str, list[Axis]] = {}
-        for axis_, size in self.sizes.items():
-            if (alone := _alone(size)) is not None:
-                self.of.setdefault(alone, []).append(axis_)
+        for place, size in self.at.items():
+            if (found := AXIS.fullmatch(place)) is not None:
+                axis = others.get(found[1], found[1]), int(found[2])
+                self.sizes[axis] = size
+                if (line := affine(size)) is not None:
+                    self.of.setdefault(line[0], []).append(axis)
 
 
-def _alone(size: Dim | None) -> str | None:
-    """The name of the symbol that the size consists of; None for any other size."""
-    atom = size.as_atom() if isinstance(size, Expr) else None
-    return atom.name if atom is not None and atom.kind == "symbol" else None
-
-
-def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[tuple[list[str], list[str]]]:
+def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class]:
     """Classes of equal symbols, as names in the old and in the new program, in order of appearance."""
     group: dict[_Place, list[_Place]] = {}
     for side, report in enumerate((old, new)):
         group.update({(side, name): [(side, name)] for name in report.symbols})
+    scales: dict[_Place, _Scale] = {}
 
     def unite(first: _Place, second: _Place) -> None:
         one, other = group.get(first), group.get(second)
@@ -200,10 +270,18 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[tuple[
         for place in other:
             group[place] = one
 
-    for axis, size in axes[0].sizes.items():
-        ours, theirs = _alone(size), _alone(axes[1].sizes.get(axis))
-        if ours is not None and theirs is not None:
-            unite((0, ours), (1, theirs))
+    met = [(affine(size), affine(axes[1].sizes.get(axis, 0))) for axis, size in axes[0].sizes.items()]
+    pairs = [(ours, theirs) for ours, theirs in met if ours is not None and theirs is not None]
+    for ours, theirs in pairs:
+        if ours[1:] == theirs[1:] == (1, 0):
+            unite((0, ours[0]), (1, theirs[0]))
+    for ours, theirs in pairs:  # by axes that are computed from sizes: those that no axis has told yet
+        infos = old.symbols.get(ours[0]), new.symbols.get(theirs[0])
+        found = _common_scales(ours[1:], theirs[1:], infos)
+        places: list[_Place] = [(0, ours[0]), (1, theirs[0])]
+        if found is not None and all(len(group.get(place, ())) == 1 for place in places):
+            scales.update(zip(places, found, strict=True))
+            unite(*places)
     for name in old.symbols:
         alone = (1, name) in group and len(group[0, name]) == len(group[1, name]) == 1
         if alone and not all(
@@ -211,32 +289,60 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[tuple[
         ):  # one of the name at another axis is another size
             unite((0, name), (1, name))
     distinct = {id(members): members for members in group.values()}.values()
-    return [
-        ([name for side, name in m if side == 0], [name for side, name in m if side == 1]) for m in distinct
+    return [_class(members, scales) for members in distinct]
+
+
+def _class(members: Sequence[_Place], scales: Mapping[_Place, _Scale]) -> _Class:
+    own = tuple([[name for side, name in members if side == which] for which in (0, 1)])
+    each = tuple(
+        [scales.get((side, names[0]), _Scale()) if names else _Scale() for side, names in enumerate(own)]
+    )
+    return _Class((own[0], own[1]), (each[0], each[1]))
+
+
+def _common_scales(
+    ours: tuple[int, int], theirs: tuple[int, int], infos: Sequence[SymbolInfo | None]
+) -> tuple[_Scale, _Scale] | None:
+    """What two sizes are of one where `a * old + b` equals `c * new + d`; None where that is never so.
+
+    infos: of both; a value that the user gave has to be among those that they then have.
+    """
+    if min(ours[0], theirs[0]) < 1:
+        return None
+    both = common(range(ours[1], _FARTHEST, ours[0]), range(theirs[1], _FARTHEST, theirs[0]))
+    start = next((offset for slope, offset in (ours, theirs) if slope == both.step), both.start)
+    scales = [_Scale(both.step // slope, (start - offset) // slope) for slope, offset in (ours, theirs)]
+    given = [info.value if info is not None and info.given_by == "user" else None for info in infos]
+    lost = [
+        value is not None and scale.joint(value) is None for value, scale in zip(given, scales, strict=True)
     ]
+    return (scales[0], scales[1]) if both and not any(lost) else None
 
 
 def _fixed(names: Iterable[str], theirs: _Axes, ours: _Axes) -> int | None:
-    """The one number that a program has at the axes of these symbols of the other program; None if there are several."""
-    numbers = {ours.sizes.get(axis) for name in names for axis in theirs.of.get(name, ())}
-    numbers.discard(None)
+    """The one number that a program has for these symbols of the other program, by their axes; None if there are several."""
+    numbers: set[int | None] = set()
+    for name in names:
+        for axis in theirs.of.get(name, ()):
+            size, line = ours.sizes.get(axis), affine(theirs.sizes[axis])
+            if size is not None and line is not None:
+                numbers.add(_Scale(*line[1:]).joint(size) if isinstance(size, int) else None)
     (only,) = numbers if len(numbers) == 1 else (None,)
-    return only if isinstance(only, int) else None
+    return only
 
 
-def _joint_names(
-    classes: Sequence[tuple[list[str], list[str]]], called: tuple[Mapping[str, str], Mapping[str, str]]
-) -> list[str]:
+def _joint_names(classes: Sequence[_Class], called: tuple[Mapping[str, str], Mapping[str, str]]) -> list[str]:
     """One name for each class: the old program's, unless that is an axis and the new program has a name of the user's.
 
     called: what people read for the sizes of either program.
     """
     chosen: dict[str, None] = {}
     tries: Counter[str] = Counter()
-    old = {called[0][name] for ours, _ in classes for name in ours}
-    for ours, theirs in classes:
-        own = [called[0][name] for name in ours]
-        both = [*own, *(called[1][name] for name in theirs)]
+    old = {called[0][name] for one in classes for name in one.own[0]}
+    for one in classes:
+        same = [names if scale == _Scale() else [] for names, scale in zip(one.own, one.scales, strict=True)]
+        own = [called[0][name] for name in same[0]]
+        both = [*own, *(called[1][name] for name in same[1])] or [_OF_BOTH]
         words = (name for name in both if not _NUMBERED.fullmatch(name) and not AXIS.fullmatch(name))
         name = word = next(words, both[0])
         while name in chosen or (name in old and name not in own):
@@ -257,15 +363,18 @@ def _where(reports: tuple[Report, Report], own: Sequence[Sequence[str]]) -> tupl
 
 
 def _remarks(size: JointSize, settled: Sequence[int | None], hints: Sequence[int | None]) -> Iterator[Remark]:
-    place = size.where[0] if size.where else size.name
-    if settled[0] is not None and settled[1] is not None:
-        if settled[0] != settled[1]:
-            both = f"{place} is {settled[0]:,} in the old and {settled[1]:,} in the new"
-            text = f"{both}: give both one size with --dim or --input"
-            yield Remark("sizes-differ", text)
-    elif settled[0] is None and settled[1] is None and None not in hints and hints[0] != hints[1]:
-        text = f"{place} was exported at {hints[0]:,} and is at {hints[1]:,} in the new: both are compared at {hints[0]:,}"
-        yield Remark("examples-differ", text)
+    is_settled = None not in settled
+    pair = settled if is_settled else hints if settled == [None, None] else ()
+    values = [f"{size.at(value):,}" for value in pair if value is not None]
+    if len({*values}) < 2:
+        return
+    old, new = values
+    if is_settled:
+        both = f"{size.place} is {old} in the old and {new} in the new"
+        yield Remark("sizes-differ", f"{both}: give both one size with --dim or --input")
+    else:
+        both = f"{size.place} was exported at {old} and is at {new} in the new"
+        yield Remark("examples-differ", f"{both}: both are compared at {old}")
 
 
 def different_inputs(

@@ -21,6 +21,7 @@ from graphflops.dims.division import ceil_div, floor_div, mod
 from graphflops.dims.evaluation import Sums, evaluate, evaluate_all
 from graphflops.dims.expr import Dim, Expr, arguments, at_least, parse_dim, prod, symbol, total
 from graphflops.dims.relations import (
+    Meeting,
     broadcast,
     call,
     compare,
@@ -39,6 +40,7 @@ __all__ = [
     "Dim",
     "DimError",
     "Expr",
+    "Meeting",
     "Sums",
     "arguments",
     "at_least",

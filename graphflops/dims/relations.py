@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence  # noqa: TC003
 from contextlib import contextmanager
 from operator import ge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims.atoms import Terms, is_real, terms_of
 from graphflops.dims.division import floor_div
@@ -35,7 +35,16 @@ MAX_CHOICES = 64  # different arguments of one min or max
 _FEW_CHOICES = 8  # so many may be compared whatever their size
 _CHOICE_WORK = 100_000  # terms compared while choosing among more
 
-_met: list[tuple[Dim, Dim]] | None = None
+
+class Meeting(NamedTuple):
+    """Two sizes that must be equal, and are not provably so. is_broadcast: either may also be 1."""
+
+    a: Dim
+    b: Dim
+    is_broadcast: bool = False
+
+
+_met: list[Meeting] | None = None
 
 
 def same(a: Dim, b: Dim) -> bool:
@@ -238,8 +247,8 @@ def call(name: str, *args: Dim) -> Dim:
 
 
 @contextmanager
-def meetings() -> Iterator[list[tuple[Dim, Dim]]]:
-    """Collects the pairs of sizes that meet, while it is open, where only equal ones can, and are not provably equal."""
+def meetings() -> Iterator[list[Meeting]]:
+    """Collects the pairs of sizes that meet, while it is open."""
     global _met
     around, _met = _met, []
     try:
@@ -248,14 +257,17 @@ def meetings() -> Iterator[list[tuple[Dim, Dim]]]:
         _met = around
 
 
-def meet(a: Dim, b: Dim) -> Dim:
-    """The size of two that must be equal, the simpler spelling of it. Raises ShapeError where they provably differ."""
+def meet(a: Dim, b: Dim, problem: str = "") -> Dim:
+    """The size of two that must be equal, the simpler spelling of it. Raises ShapeError where they provably differ.
+
+    problem: what then is wrong, in the words of the operator.
+    """
     if same(a, b):
         return a
     if differ(a, b):
-        raise ShapeError(f"sizes {a} and {b} differ")
+        raise ShapeError(problem or f"sizes {a} and {b} differ")
     if _met is not None:
-        _met.append((a, b))
+        _met.append(Meeting(a, b))
     if isinstance(a, int) or isinstance(b, int):
         return a if isinstance(a, int) else b
     return min(a, b, key=_unsuitability)
@@ -292,6 +304,8 @@ def _broadcast_pair(a: Dim, b: Dim) -> Dim:
             return size
         if differ(size, number) and differ(size, 1):
             raise ShapeError(f"sizes {a} and {b} do not broadcast")
+        if _met is not None:
+            _met.append(Meeting(a, b, is_broadcast=True))
         return number
     if same(a, b):
         return a
@@ -299,7 +313,7 @@ def _broadcast_pair(a: Dim, b: Dim) -> Dim:
         raise ShapeError(f"sizes {a} and {b} do not broadcast")
     # At run time they are equal or one of them is 1: a size that cannot be 1 is the result.
     if _met is not None:
-        _met.append((a, b))
+        _met.append(Meeting(a, b, is_broadcast=True))
     return min(a, b, key=_unsuitability)
 
 

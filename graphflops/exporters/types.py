@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
+from graphflops.dims import Dim, Expr, parse_dim, prod, symbol
+from graphflops.dims.solving import affine, solution
 from graphflops.errors import shown
 from graphflops.graph import Symbol
 from graphflops.tensor import DType, TensorType
@@ -120,7 +121,7 @@ def collect(
     symbols = {}
     for name in names:
         low, high = ranges.get(name, (None, None))
-        where = tuple(bare.get(name) or within.get(name) or ())
+        where = (*bare.get(name, ()), *within.get(name, ()))
         symbols[name] = Symbol(
             name,
             minimum=None if low is None or low <= -_UNBOUNDED else low,
@@ -173,14 +174,6 @@ def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
             mixed.append((size, hint))
     for size, hint in mixed:
         (name,) = size.symbols
-        if name not in examples and (solution := _solved(size, name, hint)) is not None:
-            examples[name] = solution
+        if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
+            examples[name] = found
     return examples
-
-
-def _solved(size: Expr, name: str, hint: int) -> int | None:
-    zero, one = evaluate(size, {name: 0}), evaluate(size, {name: 1})
-    if zero is None or one is None or one == zero or (hint - zero) % (one - zero):
-        return None
-    solution = (hint - zero) // (one - zero)
-    return solution if evaluate(size, {name: solution}) == hint else None

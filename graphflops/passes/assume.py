@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.dims import Expr, evaluate
+from graphflops.dims import Expr
+from graphflops.dims.solving import LARGEST_SIZE, affine
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 BATCH = 1
 IMAGE = 224  # height and width of an image
 OTHER = 64  # sequences, features, lists, and whatever the table does not name
-LARGEST_SIZE = 2**48  # elements along one axis; past this a typing error is likelier than a tensor
 
 _BATCH_WORDS = frozenset({"b", "bs", "nbatch"})
 _LENGTH_WORDS = frozenset({"seq", "sequence", "len", "length", "token", "tokens", "past", "time", "frames"})
@@ -109,6 +109,7 @@ def _words(name: str) -> set[str]:
 
 def _solved(size: Expr, name: str, wanted: int) -> int:
     """The value of the symbol at which an axis is about as long as wanted: 56 for an axis of `4*h` and 224."""
-    zero, one = (evaluate(size, {name: point}) for point in (0, 1))
-    slope = 0 if zero is None or one is None else one - zero
-    return wanted if slope <= 0 else max((wanted - (zero or 0)) // slope, 1)
+    linear = affine(size)
+    if linear is None or linear[1] <= 0:
+        return wanted
+    return max((wanted - linear[2]) // linear[1], 1)

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.dims.solving import LARGEST_SIZE
 from graphflops.errors import ModelError, shown
-from graphflops.passes.assume import LARGEST_SIZE, assumed_sizes
+from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
+from graphflops.passes.assume import assumed_sizes
 from graphflops.report import SymbolInfo
-from graphflops.size_names import span
+from graphflops.size_names import collapsed, matching, named, span
 from graphflops.tensor import TensorType, UnknownType, with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.cost import Cost, Value
+    from graphflops.dims import Meeting
     from graphflops.graph import Graph, Symbol
     from graphflops.report import Diagnostic
 
-_AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes that depend on data: `nonzero_0`
+_MOST_EQUAL = 12  # equal sizes listed
 
 
 @dataclass
@@ -96,24 +99,26 @@ class Binding:
         """The values of the symbols that the user does not give: those of the export, else the assumed ones."""
         return {**self.assumed, **self.hints}
 
-    def _info(self, name: str, entry: Symbol) -> SymbolInfo:
-        """A symbol of the program with its value and who gave it."""
-        limits = entry.minimum, entry.maximum, entry.where
+    def _info(self, name: str, entry: Symbol, computed: Mapping[str, Dim]) -> SymbolInfo:
+        """A symbol of the program with its value and who gave it. computed: axes whose sizes are expressions."""
+        within = {axis: computed[axis] for axis in entry.where if axis in computed}
+        info = SymbolInfo(None, None, entry.minimum, entry.maximum, entry.where, computed=within)
         if name in self.given:
-            return SymbolInfo(self.given[name], "user", *limits)
+            return replace(info, value=self.given[name], given_by="user")
         value = self.hints.get(name)
         if value is None and name in self.learned:
             value = evaluate(self.learned[name], {**self.hints, **self.given})
         if value is not None:
-            return SymbolInfo(value, "hint", *limits)
+            return replace(info, value=value, given_by="hint")
         if name in self.learned:
             value = evaluate(self.learned[name], {**self.examples, **self.given})
         value = self.assumed.get(name) if value is None else value
-        return SymbolInfo(value, None if value is None else "assumption", *limits)
+        return info if value is None else replace(info, value=value, given_by="assumption")
 
     def describe(self, graph: Graph, costs: Sequence[Cost]) -> dict[str, SymbolInfo]:
         """All symbols of the program and of the costs, those that the analysis itself named last."""
-        infos = {name: self._info(name, entry) for name, entry in graph.symbols.items()}
+        computed = open_sizes(graph).computed
+        infos = {name: self._info(name, entry, computed) for name, entry in graph.symbols.items()}
         told = {name: SymbolInfo(value, "user") for name, value in self.given.items() if name not in infos}
         infos.update(told)
         for cost in costs:
@@ -128,141 +133,90 @@ def bind(
 ) -> Binding:
     """Solve the sizes given for the program's symbols, and assume those that have no example, unless `assume` is False.
 
-    dims: by symbol, by scalar input, or by input axis `ids[1]`. inputs: whole shapes. A size that differs from a number the
-    program fixes replaces the input's shape; everything behind it is then derived again.
+    dims: by symbol, scalar input, input axis `ids[1]`, or a pattern of them. inputs: whole shapes. A size that differs from
+    a number the program fixes replaces the input's shape; everything behind it is then derived again.
     Raises ModelError for names the program lacks, for sizes that contradict one another, and for wrong ranks.
     """
     binding = Binding(hints={name: s.hint for name, s in graph.symbols.items() if s.hint is not None})
+    assumed = assumed_sizes(graph, binding.hints) if assume else {}
     recorded = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
-    axes = {**_axes_of_dims(binding, graph, recorded, dims), **_axes_of_inputs(binding, recorded, inputs)}
-    fixed = _bind_axes(binding, recorded, axes)  # type: ignore[arg-type]
-    for (name, index), value in fixed.items():
+    sizes = _open_sizes(graph, recorded, {**assumed, **binding.hints})
+    given = {name: value for name, value in dims.items() if not _is_awaited(binding, sizes, name, value)}
+    axes, binding.inputs = axes_of_inputs(recorded, inputs)
+    binding.given, fixed = sizes.solved({**given, **axes})
+    for axis, value in fixed.items():
+        name, _, place = axis[:-1].rpartition("[")
         tensor = binding.inputs.get(name) or recorded[name]
         assert isinstance(tensor, TensorType)
-        changed = (*tensor.shape[:index], value, *tensor.shape[index + 1 :])
+        changed = (*tensor.shape[: int(place)], value, *tensor.shape[int(place) + 1 :])
         binding.inputs[name] = replace(tensor, shape=changed)
     binding.inputs = {
         name: replace(tensor, shape=tuple(binding.bound(size) for size in tensor.shape))
         for name, tensor in binding.inputs.items()
     }
-    if assume:
-        binding.assumed = assumed_sizes(graph, {*binding.given, *binding.hints})
-    _say_ranges(binding, graph)
+    binding.assumed = {name: size for name, size in assumed.items() if name not in binding.given}
+    binding.diagnostics += outside(binding.given, graph.symbols)
     return binding
 
 
-def _axes_of_dims(
-    binding: Binding, graph: Graph, recorded: Mapping[str, object], dims: Mapping[str, int]
-) -> dict[tuple[str, int], int]:
-    """Bind the sizes given by symbol or by scalar input; return those given by input axis."""
-    axes: dict[tuple[str, int], int] = {}
-    for name, value in dims.items():
-        axis = _AXIS.fullmatch(name)
-        size = recorded.get(name)
-        if name in graph.symbols:
-            _assign(binding, name, value)
-        elif isinstance(size, Expr):
-            _solve(binding, size, value, name)
-        elif axis and isinstance(tensor := recorded.get(axis[1]), TensorType):
-            index = int(axis[2])
-            if index >= tensor.rank:
-                text = f"--dim {shown(name)}: {shown(axis[1])} has {tensor.rank} axes, counted from 0"
-                raise ModelError(text)
-            axes[axis[1], index] = value
-        else:
-            message = f"--dim {shown(name)}: no such size; the program has {_choices(graph, recorded)}"
-            if not _NUMBERED.fullmatch(name) or not 0 <= value <= LARGEST_SIZE:
-                raise ModelError(message)
-            binding.awaited[name] = (value, message)
-    return axes
+def open_sizes(graph: Graph) -> OpenSizes:
+    """The sizes that a program leaves open, and those of its inputs."""
+    recorded = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
+    return _open_sizes(graph, recorded, {})
 
 
-def _axes_of_inputs(
-    binding: Binding, recorded: Mapping[str, object], inputs: Mapping[str, Sequence[int]]
-) -> dict[tuple[str, int], int]:
-    """The axes of the inputs whose shapes are given; an input of unknown rank takes its shape as it is."""
-    axes: dict[tuple[str, int], int] = {}
-    for name, shape in inputs.items():
-        tensor = recorded.get(name)
-        if isinstance(tensor, UnknownType) and tensor.dtype is not None:
-            binding.inputs[name] = TensorType(tuple(shape), tensor.dtype)
-            continue
-        if not isinstance(tensor, TensorType):
-            names = ", ".join(shown(n) for n, t in recorded.items() if isinstance(t, TensorType)) or "none"
-            raise ModelError(f"--input {shown(name)}: no such input; the program has {names}")
-        if len(shape) != tensor.rank:
-            text = f"{len(shape)} sizes given for {tensor}, which has {tensor.rank}"
-            raise ModelError(f"--input {shown(name)}: {text}")
-        axes.update({(name, index): size for index, size in enumerate(shape)})
-    return axes
+def _open_sizes(graph: Graph, recorded: Mapping[str, object], examples: Mapping[str, int]) -> OpenSizes:
+    axes = axes_of(recorded)
+    computed = {axis: size for axis, size in axes.items() if is_computed(size)}
+    return OpenSizes(graph.symbols, axes, computed=computed, examples=examples)
 
 
-def _bind_axes(
-    binding: Binding, recorded: Mapping[str, TensorType], axes: Mapping[tuple[str, int], int]
-) -> dict[tuple[str, int], int]:
-    """Bind symbols from axis sizes, bare ones first: others may follow. Returns the axes where a fixed size is changed."""
-    fixed: dict[tuple[str, int], int] = {}
-    sizes = {axis: recorded[axis[0]].shape[axis[1]] for axis in axes}
-    for axis in sorted(axes, key=lambda axis: (len(str(sizes[axis])), axis)):
-        value, size = axes[axis], binding.bound(sizes[axis])
-        if not 0 <= value <= LARGEST_SIZE:
-            raise ModelError(f"{shown(axis[0])}[{axis[1]}]: {value} is no size")
-        if isinstance(size, Expr):
-            _solve(binding, size, value, f"{axis[0]}[{axis[1]}]")
-        elif size != value:
-            if isinstance(sizes[axis], Expr):
-                raise ModelError(
-                    f"{shown(axis[0])}[{axis[1]}] is {sizes[axis]} = {size} at the sizes given, not {value}"
-                )
-            fixed[axis] = value
-    return fixed
+def _is_awaited(binding: Binding, sizes: OpenSizes, name: str, value: int) -> bool:
+    """True for a size under a name that the analysis may create later."""
+    if sizes.places(name) or not _NUMBERED.fullmatch(name) or not 0 <= value <= LARGEST_SIZE:
+        return False
+    try:
+        sizes.sizes_of(name)
+    except ModelError as error:
+        binding.awaited[name] = (value, str(error))
+    return True
 
 
-def _assign(binding: Binding, symbol: str, value: int) -> None:
-    if not 0 <= value <= LARGEST_SIZE:
-        raise ModelError(f"{shown(symbol)}: {value} is no size")
-    if binding.given.setdefault(symbol, value) != value:
-        raise ModelError(f"{shown(symbol)} is given as {binding.given[symbol]} and as {value}")
+def axes_of_inputs(
+    types: Mapping[str, object], inputs: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, int], dict[str, TensorType]]:
+    """The axes of the inputs whose shapes are given, and the types of those that have no rank without theirs.
+
+    types: of all inputs. inputs: shapes by name or pattern. Raises ModelError for a name of none, and for another rank.
+    """
+    axes: dict[str, int] = {}
+    shaped: dict[str, TensorType] = {}
+    for pattern, shape in inputs.items():
+        for name in [pattern] if pattern in types else matching(pattern, types) or [pattern]:
+            typed = types.get(name)
+            if isinstance(typed, UnknownType) and typed.dtype is not None:
+                shaped[name] = TensorType(tuple(shape), typed.dtype)
+            elif not isinstance(typed, TensorType):
+                known = collapsed(name for name, value in types.items() if isinstance(value, TensorType))
+                has = ", ".join(map(shown, known)) or "none"
+                raise ModelError(f"--input {shown(name)}: no such input; the program has {has}")
+            elif len(shape) != typed.rank:
+                text = f"{len(shape)} sizes given for {typed}, which has {typed.rank}"
+                raise ModelError(f"--input {shown(name)}: {text}")
+            else:
+                axes.update({f"{name}[{index}]": size for index, size in enumerate(shape)})
+    return axes, shaped
 
 
-def _solve(binding: Binding, size: Expr, value: int, where: str) -> None:
-    """Bind the one symbol left in a size that is linear in it."""
-    if len(size.symbols) != 1:
-        raise ModelError(
-            f"{shown(where)} is {size}: bind {', '.join(sorted(size.symbols))} with --dim instead"
-        )
-    (symbol,) = size.symbols
-    zero, one = (evaluate(size, {symbol: point}) for point in (0, 1))
-    slope = 0 if zero is None or one is None else one - zero
-    solution = 0 if slope == 0 else (value - (zero or 0)) // slope
-    if evaluate(size, {symbol: solution}) != value or size.degree(symbol) != 1:
-        raise ModelError(
-            f"{shown(where)} is {size}, which {value} does not solve: bind {symbol} with --dim instead"
-        )
-    _assign(binding, symbol, solution)
-
-
-def _choices(graph: Graph, recorded: Mapping[str, object]) -> str:
-    tensors = {name: value for name, value in recorded.items() if isinstance(value, TensorType)}
-    axes = [f"{name}[{index}]" for name, tensor in tensors.items() for index in range(tensor.rank)]
-    names = [shown(name) for name in (*graph.symbols, *axes)]
-    return (
-        ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-        if names
-        else "none"
-    )
-
-
-def _say_ranges(binding: Binding, graph: Graph) -> None:
-    for name, value in binding.given.items():
-        entry = graph.symbols.get(name)
-        if entry is None:
-            continue
-        below = entry.minimum is not None and value < entry.minimum
-        above = entry.maximum is not None and value > entry.maximum
-        if below or above:
-            text = f"{name} = {value}, but the program was exported for {span(entry.minimum, entry.maximum)}"
-            binding.diagnostics.append(diagnostic("GF106", "", text))
+def outside(given: Mapping[str, int], symbols: Mapping[str, Range]) -> list[Diagnostic]:
+    """What to say of symbols that are given values beyond their ranges."""
+    found = []
+    for name, value in given.items():
+        low, high = (symbols[name].minimum, symbols[name].maximum) if name in symbols else (None, None)
+        if value < (value if low is None else low) or value > (value if high is None else high):
+            text = f"{name} = {value}, but the program was exported for {span(low, high)}"
+            found.append(diagnostic("GF106", "", text))
+    return found
 
 
 # Sizes that prove to be equal: symbols among them that follow from others are replaced.
@@ -270,7 +224,7 @@ def _say_ranges(binding: Binding, graph: Graph) -> None:
 
 def merge_equal(
     graph: Graph,
-    equalities: Iterable[tuple[Dim, Dim]],
+    equalities: Iterable[Meeting],
     dims: Mapping[str, int],
     inputs: Mapping[str, Sequence[int]],
     given: Mapping[str, int],
@@ -281,14 +235,38 @@ def merge_equal(
 
     equalities: pairs of sizes that must be equal. dims, inputs: as the user gives sizes. given: the symbols that they bind.
     """
-    merged, found = _merged(graph, equalities, given)
+    merged, found = _merged(graph, _forced(equalities, graph), given)
     if not found:
         return None
     binding = bind(merged, _renamed(dims, found, graph), inputs, assume=assume)
-    equal = ", ".join(f"{shown(name)} = {size}" for name, size in found.items())
-    text = f"operators require equal sizes, from which follows {equal}"
+    binding.learned = {name: binding.bound(size) for name, size in found.items()}  # in nested graphs too
+    text = f"operators require equal sizes, from which follows {_equal(found, graph, merged)}"
     binding.diagnostics.append(diagnostic("GF112", "", text))
     return merged, binding
+
+
+def _forced(met: Iterable[Meeting], graph: Graph) -> Iterator[tuple[Dim, Dim]]:
+    """The pairs that are equal whenever the program runs: where it has examples, those that are equal there, and not 1."""
+    hints = {name: entry.hint for name, entry in graph.symbols.items() if entry.hint is not None}
+    for a, b, is_broadcast in met:
+        if graph.declared is None:
+            sizes = evaluate(a, hints), evaluate(b, hints)
+            if sizes[0] == sizes[1] and (sizes[0] or 0) > 1:
+                yield a, b
+        elif not is_broadcast or not (isinstance(a, int) or isinstance(b, int)):
+            yield a, b
+
+
+def _equal(found: Mapping[str, Dim], graph: Graph, merged: Graph) -> str:
+    """What follows, in the names that people read: `past_*[2] = past_0[2], total = past + new`."""
+    before, after = open_sizes(graph).stated, open_sizes(merged).names
+    gone: dict[str, list[str]] = {}
+    for name, size in found.items():
+        gone.setdefault(named(str(size), after), []).append(before[name].name)
+    said = [f"{shown(name)} = {shown(size)}" for size, names in gone.items() for name in collapsed(names)]
+    return ", ".join(said[:_MOST_EQUAL]) + (
+        f" and {len(said) - _MOST_EQUAL} more" if len(said) > _MOST_EQUAL else ""
+    )
 
 
 def _merged(
@@ -311,10 +289,14 @@ def _merged(
     for name, entry in graph.symbols.items():
         if name in found:
             continue
-        alike = [entry, *(graph.symbols[gone] for gone, size in found.items() if size is symbol(name))]
+        replaced = {
+            gone: size for gone, size in found.items() if isinstance(size, Expr) and name in size.symbols
+        }
+        alike = [entry, *(graph.symbols[gone] for gone, size in replaced.items() if size is symbol(name))]
         lows = [e.minimum for e in alike if e.minimum is not None]
         highs = [e.maximum for e in alike if e.maximum is not None]
-        where = tuple(dict.fromkeys(place for e in alike for place in e.where))
+        places = (*entry.where, *(place for gone in replaced for place in graph.symbols[gone].where))
+        where = tuple(dict.fromkeys(places))
         symbols[name] = replace(
             entry, minimum=max(lows, default=None), maximum=min(highs, default=None), where=where
         )
@@ -337,7 +319,7 @@ def _renamed(given: Mapping[str, int], found: Mapping[str, Dim], graph: Graph) -
 
 
 def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
-    """The last of the symbols that is a sum of others if the difference is 0, and that sum; "" if there is none."""
+    """The last of the symbols that is a sum of others, or of parts of them, if the difference is 0, and the sum; else ""."""
     if isinstance(difference, int) or any(name not in order for name in difference.symbols):
         return "", 0
     candidates = []
@@ -348,7 +330,7 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
         sum_of = symbol(name) - difference * coefficient
         if not isinstance(sum_of, Expr) or name in sum_of.symbols or min(sum_of.terms.values()) < 0:
             continue
-        if all(len(m) < 2 and all(atom.kind == "symbol" for atom in m) for m in sum_of.terms):
+        if all(len(m) < 2 and all(atom.kind in ("symbol", "//") for atom in m) for m in sum_of.terms):
             candidates.append((order[name], name, sum_of))
     if not candidates:
         return "", 0

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate
-from graphflops.dims import Dim, Expr, meetings, symbol
+from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
 from graphflops.errors import NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import operator
 from graphflops.passes.gradients import backward_of, wants
@@ -48,7 +48,7 @@ class Priced:
     placeholders: frozenset[str] = frozenset()
     code: str = ""
     matrix_dtype: str = ""
-    met: tuple[tuple[Dim, Dim], ...] = ()
+    met: tuple[Meeting, ...] = ()
     outgrown: bool = False
     form: int | None = None
 

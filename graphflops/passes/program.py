@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from graphflops.attention import AttentionUse
     from graphflops.cost import Estimate, Value
-    from graphflops.dims import Dim
+    from graphflops.dims import Dim, Meeting
     from graphflops.graph import Argument, Graph, Node
     from graphflops.passes.bind import Binding
     from graphflops.report import Diagnostic, Row, Timeline
@@ -120,7 +120,7 @@ class PricedProgram:
     graph: as recorded. training: options of the training step, None without. operands: types of its inputs in this analysis.
     main: the priced graph with the rows of all graphs nested in it.
     operators: spellings of all operators that were priced. facts: facts that rules got beyond the operands of a call.
-    equalities: pairs of sizes that some operator requires to be equal, and that are not provably so.
+    equalities: pairs of sizes that some operator requires to be equal.
     names, notes: names of sizes without a formula, and diagnostics; later passes add to them.
     type_sources: diagnostics about types that no rule gives.
     attentions: every attention, once the pass that looks for them has run.
@@ -134,7 +134,7 @@ class PricedProgram:
     main: PricedGraph
     operators: Collection[str]
     facts: Mapping[Node, Any]
-    equalities: Sequence[tuple[Dim, Dim]]
+    equalities: Sequence[Meeting]
     names: Names
     notes: Notes
     type_sources: tuple[Diagnostic, ...] = ()

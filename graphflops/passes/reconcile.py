@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.diagnostics import diagnostic
-from graphflops.dims import Dim, Expr, differ
+from graphflops.dims import Dim, Expr, Meeting, differ
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Ref
 from graphflops.passes.claims import Claims, paired
@@ -151,7 +151,7 @@ class Reconciler:
         self.claims = Claims(graph, binding)
         self.fallback = FallbackTypes() if self.derives else None
         self.named: dict[Expr, Dim] = {}
-        self.equalities: dict[tuple[Dim, Dim], None] = {}
+        self.equalities: dict[Meeting, None] = {}
 
     def numbered(self, node: Node, priced: Priced, graph: Graph) -> Priced:
         """Name each size that depends on data: as the file does where it records one, else by the next number."""
@@ -223,6 +223,8 @@ class Reconciler:
             self.say(priced.code, node, problem)
         if priced.estimate.hint:
             self.say("GF108", node, priced.estimate.hint)
+        if priced.met:
+            self.equalities.update(dict.fromkeys(priced.met))
         if self.fallback is not None:
             self._take_derived(node, priced, values, graph, self.fallback, resolve)
         else:
@@ -270,8 +272,6 @@ class Reconciler:
         resolve: Resolve,
     ) -> None:
         """Fix the type of each result of a file that records none: the derived one, else the best known."""
-        if priced.met:
-            self.equalities.update(dict.fromkeys(priced.met))
         derived = priced.estimate.out
         others: dict[int, Value] | None = None
         for place, name in enumerate(node.outputs):

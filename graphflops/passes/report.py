@@ -11,6 +11,7 @@ from graphflops.diagnostics import diagnostic
 from graphflops.dims import Expr, at_least, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.report import Coverage, Named, Report, Totals
+from graphflops.size_names import in_prose
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -69,27 +70,24 @@ def _values(symbols: Mapping[str, SymbolInfo]) -> dict[str, int]:
     return {name: info.value for name, info in symbols.items() if info.value is not None}
 
 
-def refuse_negative(named: Iterable[Named], values: Mapping[str, int]) -> None:
-    """Raise ModelError where a size of a tensor is negative at these values of the sizes by name."""
-    found = _negative(named, values)
+def refuse_impossible(report: Report, values: Mapping[str, int] | None = None) -> None:
+    """Raise ModelError where a size or a cost is negative. values: of the symbols; by default those of the report."""
+    at = report.values if values is None else values
+    found = _negative(tensors(report.rows, report.inputs), at)
     if found is not None:
         name, size, value = found
-        used = sorted(values.keys() & size.symbols) if isinstance(size, Expr) else list(values)
-        at = f"at {', '.join(f'{shown(symbol)} = {values[symbol]}' for symbol in used)} " if used else ""
-        formula = f"{size} = " if isinstance(size, Expr) else ""
-        raise ModelError(f"{at}a size of {shown(name)} would be {formula}{value}: give larger sizes")
-
-
-def refuse_impossible(rows: Iterable[Row], inputs: Iterable[Named], values: Mapping[str, int]) -> None:
-    """Raise ModelError where a size or a cost is negative at these values of the sizes by name."""
-    rows = list(rows)
-    refuse_negative(tensors(rows, inputs), values)
-    for row in {id(row.cost): row for row in rows}.values():
+        used = sorted(at.keys() & size.symbols) if isinstance(size, Expr) else list(at)
+        given = ", ".join(f"{shown(report.names.get(one, one))} = {at[one]}" for one in used)
+        where = f"at {given} " if given else ""
+        formula = f"{in_prose(str(size), report.names)} = " if isinstance(size, Expr) else ""
+        raise ModelError(f"{where}a size of {shown(name)} would be {formula}{value}: give larger sizes")
+    for row in {id(row.cost): row for row in report.rows}.values():
         for quantity in QUANTITIES:
             cost = getattr(row.cost, quantity)
-            if isinstance(cost, Expr) and not at_least(cost, 0) and (evaluate(cost, values) or 0) < 0:
+            if isinstance(cost, Expr) and not at_least(cost, 0) and (evaluate(cost, at) or 0) < 0:
+                told = in_prose(str(cost), report.names)
                 raise ModelError(
-                    f"{quantity} of {shown(row.node)} would be negative, {cost}: give larger sizes"
+                    f"{quantity} of {shown(row.node)} would be negative, {told}: give larger sizes"
                 )
 
 
@@ -133,7 +131,10 @@ def _least(size: Expr, name: str, first: int) -> int | None:
 
 
 def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "graph") -> Report:
-    """The report of a program, in a training analysis with its gradients and one optimizer step."""
+    """The report of a program, in a training analysis with its gradients and one optimizer step.
+
+    Raises ModelError where a size is negative.
+    """
     graph, main, binding = program.graph, program.main, program.binding
     parameters = program.typed_inputs("parameter")
     buffers = program.typed_inputs("buffer", "constant")
@@ -145,7 +146,7 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
     if program.training:
         _say_untrained(program)
     peak = memory.training
-    return Report(
+    found = Report(
         origin=graph.origin,
         symbols=_symbols(program),
         totals=Totals(main.cost, memory.forward.bytes, memory.forward.node),
@@ -172,6 +173,8 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
         execution=execution,
         training=program.training,
     )
+    refuse_impossible(found)
+    return found
 
 
 def _update(program: PricedProgram) -> Totals | None:
@@ -184,13 +187,11 @@ def _update(program: PricedProgram) -> Totals | None:
 
 
 def _symbols(program: PricedProgram) -> dict[str, SymbolInfo]:
-    """The sizes by name with their lower bounds; raises ModelError where a tensor has a negative size at their values."""
+    """The sizes by name with their lower bounds."""
     main = program.main
     named = tensors(main.rows, _passed(program))
     described = program.binding.describe(program.graph, (main.cost, main.backward))
-    symbols = without_impossible(with_lower_bounds(described, named), named)
-    refuse_impossible(main.rows, _passed(program), _values(symbols))
-    return symbols
+    return without_impossible(with_lower_bounds(described, named), named)
 
 
 def _say_untrained(program: PricedProgram) -> None:

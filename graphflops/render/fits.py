@@ -13,6 +13,7 @@ from graphflops.render.markdown import drawn, escaped
 from graphflops.render.memory import amount, described, label
 from graphflops.render.tables import Entry, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
+from graphflops.size_names import together
 from graphflops.units import memory, percent
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _notes(found: Fits) -> Iterator[str]:
     if unknown:
         yield f"what these need beside their operands is not known: {safe(', '.join(unknown), 200)}"
     yield from (safe(one.message, 400) for one in found.report.diagnostics if one.code in ("GF123", "GF124"))
-    sizes = [f"{safe(name, 40)} = {value}" for name, value in _values(found).items()]
+    sizes = [f"{safe(name, 40)} = {value}" for name, value in together(found.report.sizes).items()]
     if sizes:
         yield f"at {', '.join(sizes[:8])}"
     if found.cache is not None:
@@ -142,11 +143,6 @@ def _requests(found: Fits) -> TextTable:
         for length, most in found.requests
     ]
     return TextTable(("length of the cache", "bytes of one", "requests that fit"), lines)
-
-
-def _values(found: Fits) -> dict[str, int]:
-    names, values = found.report.names, found.report.values
-    return {names[name]: value for name, value in values.items() if name in found.report.symbols}
 
 
 def tables(found: Fits) -> Iterator[TextTable]:
@@ -205,13 +201,13 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
     """What the memory holds at the largest size, and how much one step further takes."""
     assert found.at_largest is not None
     at, beyond = found.at_largest
+    head = "" if beyond is None else "one more" if found.step == 1 else f"{found.step} more"
     lines = []
     for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
-        size, more = (numbers.value(getattr(entry, name) or 0) or 0 for entry in (at, beyond))
+        size, more = (numbers.value(getattr(entry, name) or 0) or 0 for entry in (at, beyond or at))
         if size or more:
             share = percent(size, numbers.value(at.taken) or 1)
-            step = "" if name in ("reserved_peak", "device_total") else memory(more - size)
+            is_told = beyond is not None and name not in ("reserved_peak", "device_total")
+            step = memory(more - size) if is_told else ""
             lines.append(Entry([label(name), memory(size), share, step]))
-    return TextTable(
-        (f"at {safe(found.varied, 40)} = {found.verdicts[0].largest}", "bytes", "%", "one more"), lines
-    )
+    return TextTable((f"at {safe(found.varied, 40)} = {found.at_size}", "bytes", "%", head), lines)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import REPORTED
+from graphflops.dims import Expr
+from graphflops.dims.solving import affine, sizes_taken
 from graphflops.lazy import imported
+from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
-from graphflops.render.text import Numbers, count_of, listed, named, occurrences, safe, short_type
-from graphflops.size_names import axis_size, in_prose, span
+from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
+from graphflops.size_names import alike, collapsed, in_prose, named, pattern_of, span
 from graphflops.units import memory, number, parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.cost import Cost
     from graphflops.dims import Dim
@@ -57,20 +60,25 @@ def headline(report: Report) -> str:
 
 
 def sizes(report: Report) -> list[tuple[str, str]]:
-    """`batch = 1 (assumed)` and what is known of it, for each named size."""
-    names = report.names
-    shown = list(report.symbols.items())[:_SIZES]
-    lines = [(_size(names[name], info), _about(name, report)) for name, info in shown]
-    if len(report.symbols) <= _SIZES:
+    """`batch = 1 (assumed)` and what is known of it, for each open size; sizes alike are one line, `past_*[2] = 128`."""
+    groups = alike_sizes(report)
+    lines = [_line(report, group) for group in groups[:_SIZES]]
+    if len(groups) <= _SIZES:
         return lines
     unset = sum(info.value is None for info in report.symbols.values())
-    rest = f"{len(report.symbols) - _SIZES:,} more sizes"
+    rest = f"{len(groups) - _SIZES:,} more sizes"
     return [*lines, (f"… {rest}", f"{unset:,} of all without a value" if unset else "")]
 
 
-def _size(name: str, info: SymbolInfo) -> str:
-    value = "?" if info.value is None else info.value
-    return f"{safe(name, 40)} = {value}{f' ({assumption(info)})' if info.given_by == 'assumption' else ''}"
+def alike_sizes(report: Report) -> list[list[str]]:
+    """The symbols of a report, those together whose names differ in numbers only, and nothing else does."""
+    infos, stated = report.symbols, of_report(report).stated
+    kinds = {
+        name: (info.value, info.given_by, info.minimum, info.maximum) if info.where else name
+        for name, info in infos.items()
+    }
+    symbols = {one.name: name for name, one in stated.items()}
+    return [[symbols[one] for one in group] for group in alike(symbols, lambda one: kinds[symbols[one]])]
 
 
 def assumption(info: SymbolInfo) -> str:
@@ -78,31 +86,70 @@ def assumption(info: SymbolInfo) -> str:
     return "upper bound" if info.is_upper_bound else "assumed"
 
 
-def places(name: str, report: Report) -> list[str]:
-    """The symbol and where it stands, beside the name shown: `s27`, `ids[1]`, `x[2] = 4*h` for an axis of an expression."""
-    info, names, found = report.symbols[name], report.names, []
-    if names[name] != name:
-        found.append(safe(name, 40))
-    for axis in info.where:
-        size = axis_size(name, axis, report.inputs)
-        equal = "" if size is None else f" = {safe(named(size, names), 60)}"
-        if axis != names[name]:
-            found.append(f"{safe(axis, 60)}{equal}")
-    return found
-
-
-def _about(name: str, report: Report) -> str:
-    info = report.symbols[name]
-    limits = span(info.minimum, info.maximum)
-    option = f"--dim {safe(info.label or name, 40)}=N"
+def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
+    """One size, or several alike: its value, and where it stands, who gave it and its range."""
+    sizes, info = of_report(report), report.symbols[symbols[0]]
+    stated = [sizes.stated[name] for name in symbols]
+    name = safe(pattern_of([one.name for one in stated]), 40)
+    value = report.value(stated[0].size)
+    said = (
+        "?"
+        if value is None
+        else f"{value} ({assumption(info)})"
+        if info.given_by == "assumption"
+        else f"{value}"
+    )
+    option = f"--dim {name}=N"
     given = {
         "user": "given",
         "hint": "from the export",
         "assumption": f"set it with {option}",
         None: f"open: {option}" if info.where else f"depends on data: {option}",
     }[info.given_by]
-    where = listed(place for place in places(name, report) if place not in given)
-    return ", ".join(part for part in (where, given) if part) + (f" ({limits})" if limits else "")
+    where = places(symbols[0], report) if len(symbols) == 1 else [count_of(len(symbols), "size")]
+    if is_computed(stated[0].size) and info.value is not None:
+        where[0] += f" with {safe(sizes.names[symbols[0]], 40)} = {info.value}"
+    limits = limits_of(info, stated[0].size)
+    return f"{name} = {said}", ", ".join(filter(None, (listed(where), given))) + (
+        f" ({limits})" if limits else ""
+    )
+
+
+def range_of(info: SymbolInfo, size: Dim) -> tuple[int | None, int | None]:
+    """The inclusive range of a size: that of the symbol, or of an axis computed from it."""
+    taken = (
+        sizes_taken(size, info.minimum, info.maximum)
+        if isinstance(size, Expr) and is_computed(size)
+        else None
+    )
+    if not taken:
+        return info.minimum, info.maximum
+    return taken[0], None if info.maximum is None else taken[-1]
+
+
+def limits_of(info: SymbolInfo, size: Dim) -> str:
+    """The range of a size in words."""
+    line = affine(size)
+    steps = f" in steps of {line[1]}" if line is not None and line[1] > 1 else ""
+    return f"{span(*range_of(info, size)) or 'any'}{steps}" if steps else span(*range_of(info, size))
+
+
+def places(name: str, report: Report) -> list[str]:
+    """The symbol and where it stands, beside the name that it is stated by: `s27`, `ids[1]`, `x[2] = 4·h`."""
+    sizes, info = of_report(report), report.symbols[name]
+    stated, own = sizes.stated[name], [axis for axis in info.where if axis not in info.computed]
+    found = [safe(axis, 60) for axis in collapsed([axis for axis in own if axis != stated.name])]
+    if is_computed(stated.size):
+        axis = "" if info.label_axis in ("", stated.name) else f"{safe(info.label_axis, 60)} = "
+        found.insert(0, f"{axis}{safe(named(str(stated.size), sizes.names), 60)}")
+    elif stated.name != name:
+        found.insert(0, safe(name, 40))
+    others = {
+        axis: size for axis, size in info.computed.items() if axis not in (stated.name, info.label_axis)
+    }
+    return found + [
+        f"{safe(axis, 60)} = {safe(named(str(size), sizes.names), 60)}" for axis, size in others.items()
+    ]
 
 
 def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iterator[Fact]:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr
 from graphflops.errors import elided, shown
-from graphflops.size_names import called
+from graphflops.size_names import alike, named, pattern_of
 from graphflops.units import memory, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.cost import Unit
+    from graphflops.dims.atoms import Atom, Monomial
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
 _NUMBERS = re.compile(r"\d+")
-_PRODUCT = re.compile(r"\*\*(\d+)|\*")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _TRIES = (
@@ -77,20 +77,24 @@ def columns(text: str) -> int:
 def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
     """A quantity for people, coefficients rounded: `209.4 k·batch·seq + 512·batch·seq²`.
 
-    names: what sizes are called; by default their own names.
+    names: what sizes are called; by default their own names. Terms that differ in the number in one name are a sum,
+    `64·Σ past_0-31[2]`.
     """
     if isinstance(dim, int):
         return number(dim)
     texts = {atom: named(atom.text, names) for atoms in dim.terms for atom in atoms}
-    monomials = sorted(
+    order = sorted(
         dim.terms, key=lambda atoms: (not atoms, len(atoms), sorted(texts[atom] for atom in atoms))
     )
     text = ""
-    for atoms in monomials:
-        coefficient = dim.terms[atoms]
+    for monomials in _alike_terms(order, dim, texts):
+        atoms, coefficient = monomials[0], dim.terms[monomials[0]]
         factors = [number(abs(coefficient))] if abs(coefficient) != 1 or not atoms else []
         for atom in sorted(dict.fromkeys(atoms), key=texts.__getitem__):
             base = safe(texts[atom]) if atom.tight else f"({safe(texts[atom])})"
+            if len(monomials) > 1 and any(atom not in other for other in monomials):
+                others = [texts[next(one for one in other if one not in atoms)] for other in monomials[1:]]
+                base = f"Σ {safe(numbered([texts[atom], *others]))}"
             power = atoms.count(atom)
             factors.append(base if power == 1 else base + str(power).translate(_SUPERSCRIPT))
         sign = "-" if coefficient < 0 else "+"
@@ -98,13 +102,17 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
     return text
 
 
-def named(text: str, names: Mapping[str, str] = _OWN) -> str:
-    """The text of a formula in the notation for people: `·` and powers, sizes by their names."""
-    return _PRODUCT.sub(_symbol, called(text, names))
-
-
-def _symbol(found: re.Match[str]) -> str:
-    return "·" if found[1] is None else found[1].translate(_SUPERSCRIPT)
+def _alike_terms(order: Iterable[Monomial], dim: Expr, texts: Mapping[Atom, str]) -> Iterable[list[Monomial]]:
+    """The terms in order, those together that differ in one name only, and there in its number."""
+    sizes = [text for atom, text in texts.items() if atom.kind == "symbol"]
+    many = {name: pattern_of(group) for group in alike(sizes) if len(group) > 1 for name in group}
+    groups: dict[object, list[Monomial]] = {}
+    for atoms in order:
+        patterns = Counter(many.get(texts[atom], texts[atom]) for atom in atoms)
+        own = {atom for atom in atoms if texts[atom] in many}
+        key = (dim.terms[atoms], frozenset(patterns.items())) if len(own) == 1 else atoms
+        groups.setdefault(key, []).append(atoms)
+    return groups.values()
 
 
 def shortened(text: str, width: int) -> str:

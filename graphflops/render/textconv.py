@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from graphflops.budget.measure import TOP, Measures
 from graphflops.contradictions import contradictions
 from graphflops.cost import QUANTITIES, REPORTED
-from graphflops.render.text import count_of, named, safe, spans
+from graphflops.open_sizes import of_report
+from graphflops.render.text import count_of, safe, spans
+from graphflops.size_names import collapsed, named
 from graphflops.units import exact
 
 if TYPE_CHECKING:
@@ -52,11 +54,15 @@ def textconv(report: Report) -> str:
 def _lines(measures: Measures) -> Iterator[str]:
     report = measures.report
     yield f"exported by {safe(report.origin.producer or report.origin.format)}"
+    sizes = of_report(report)
     for name, info in report.symbols.items():
-        called = report.names[name]
-        axes = [safe(axis) for axis in info.where if axis != called]
-        where = f" ({', '.join(axes)})" if axes else ""
-        yield f"size {safe(called)}{where} = {'?' if info.value is None else info.value}"
+        called, size = sizes.stated[name]
+        axes = collapsed(axis for axis in info.where if axis != called and axis not in info.computed)
+        told = [*axes, *(f"{axis} = {info.computed[axis]}" for axis in info.computed if axis != called)]
+        told += [str(size)] * (called in info.computed)
+        where = f" ({', '.join(map(safe, told))})" if told else ""
+        value = report.value(size)
+        yield f"size {safe(called)}{where} = {'?' if value is None else value}"
     totals = report.step() or report.totals
     least = ">= " if report.coverage.unknown else ""
     for name in QUANTITIES:

@@ -8,7 +8,8 @@ import msgspec
 
 from graphflops.render.json import inert
 from graphflops.render.markdown import escaped
-from graphflops.render.text import count_of, operator_name, safe
+from graphflops.render.text import count_of, listed, operator_name, safe
+from graphflops.size_names import together
 from graphflops.units import memory, number
 from graphflops.version import __version__
 
@@ -75,9 +76,11 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
     for what, label in _WHAT.items():
         if compared[what]:
             yield label, f"{equal[what]:,} of {compared[what]:,} equal"
-    if found.sizes:
-        named = {found.names.get(name, name): value for name, value in list(found.sizes.items())[:12]}
-        yield "sizes", ", ".join(f"{safe(name, 40)} = {value:,}" for name, value in named.items())
+    if found.stated:
+        yield (
+            "sizes",
+            listed((f"{safe(name, 40)} = {size:,}" for name, size in together(found.stated).items()), 12),
+        )
     if found.peak_bytes is not None and found.predicted_peak_bytes:
         share = found.peak_bytes / found.predicted_peak_bytes
         yield (

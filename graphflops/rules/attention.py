@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, mod, prod, same
+from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, meet, mod, prod, same
 from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import doubled_pairs
@@ -133,8 +133,8 @@ def attend(
     """
     rows, keys = query.shape[-2], key.shape[-2]
     widths = query.shape[-1], key.shape[-1]
-    require(not differ(*widths), f"query and key widths differ: {widths[0]} and {widths[1]}")
-    require(not differ(keys, value.shape[-2]), f"{keys} keys but {value.shape[-2]} values")
+    meet(*widths, f"query and key widths differ: {widths[0]} and {widths[1]}")
+    meet(keys, value.shape[-2], f"{keys} keys but {value.shape[-2]} values")
     heads = prod(leading_axes(query, key, value, grouped))
     if mask is not None:
         broadcast(mask.shape, (*leading_axes(query, key, value, grouped), rows, keys))

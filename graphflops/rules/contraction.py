@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, broadcast, differ, prod, total
+from graphflops.dims import Dim, broadcast, differ, meet, prod, total
 from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -194,7 +194,8 @@ def tensordot(a: TensorType, b: TensorType, dims_a: tuple[int, ...], dims_b: tup
     vector: Dim = 0
     for i, j in zip(axes_a, axes_b, strict=True):
         one, other = a.shape[i], b.shape[j]
-        require(1 in (one, other) or not differ(one, other), f"contracted sizes differ: {one} and {other}")
+        if 1 not in (one, other):
+            meet(one, other, f"contracted sizes differ: {one} and {other}")
         if other == 1:
             vector += a.numel if one != 1 else 0
         elif one == 1:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphflops.cost import Estimate
-from graphflops.dims import broadcast, compare, differ, dim_max, floor_div, prod, where
+from graphflops.dims import broadcast, compare, dim_max, floor_div, meet, prod, where
 from graphflops.rules.elementwise import result_type
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import rule
 from graphflops.tensor import TensorType
 
 Tensors = tuple[TensorType, ...]
@@ -54,10 +54,8 @@ def direct_distances(x1: TensorType, x2: TensorType, p: float) -> Estimate:
 @rule("aten.cdist", "aten._cdist_forward")
 def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | None = None) -> Estimate:
     """As ATen: Euclidean distances by a matrix product beyond 25 rows or on request; others by the formula."""
-    require(
-        not differ(x1.shape[-1], x2.shape[-1]),
-        f"rows of {x1.shape[-1]} and {x2.shape[-1]} components have no distance",
-    )
+    widths = x1.shape[-1], x2.shape[-1]
+    meet(*widths, f"rows of {widths[0]} and {widths[1]} components have no distance")
     direct = direct_distances(x1, x2, p)
     many = compare(">", dim_max(x1.shape[-2], x2.shape[-2]), 25)
     use_product = 0 if p != 2 or compute_mode == 2 else 1 if compute_mode == 1 else many

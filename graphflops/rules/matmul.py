@@ -40,8 +40,7 @@ def matmul(a: TensorType, b: TensorType) -> Estimate:
     require(a.rank > 0 and b.rank > 0, f"a product of matrices needs axes: {a} and {b}")
     *batch_a, m, k = a.shape if a.rank > 1 else (1, *a.shape)
     *batch_b, inner, n = b.shape if b.rank > 1 else (*b.shape, 1)
-    require(not differ(k, inner), f"inner dimensions differ: {k} and {inner}")
-    meet(k, inner)
+    meet(k, inner, f"inner dimensions differ: {k} and {inner}")
     batch = broadcast(batch_a, batch_b)
     kept = (m,) * (a.rank > 1) + (n,) * (b.rank > 1)
     out = a.like((*batch, *kept))
@@ -192,7 +191,7 @@ def grouped_mm(
     Of the matrices that groups of rows select, no more are read than there are rows.
     """
     m, n = a.shape[-2], b.shape[-1]
-    require(not differ(a.shape[-1], b.shape[-2]), f"inner dimensions differ: {a.shape[-1]} and {b.shape[-2]}")
+    meet(a.shape[-1], b.shape[-2], f"inner dimensions differ: {a.shape[-1]} and {b.shape[-2]}")
     shape: tuple[Dim, ...] = (m, n)
     multiply_adds = prod((m, a.shape[-1], n))
     read_a, read_b = a, b
@@ -242,7 +241,7 @@ def _chain(matrices: Tensors) -> list[Dim]:
     shapes[0] = (1, *shapes[0]) if matrices[0].rank == 1 else shapes[0]
     shapes[-1] = (*shapes[-1], 1) if len(shapes) > 1 and matrices[-1].rank == 1 else shapes[-1]
     for (_, columns), (rows, _) in pairwise(shapes):
-        require(not differ(columns, rows), f"inner dimensions differ: {columns} and {rows}")
+        meet(columns, rows, f"inner dimensions differ: {columns} and {rows}")
     return [shapes[0][0], *(columns for _, columns in shapes)]
 
 

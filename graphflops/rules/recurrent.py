@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, prod, total
+from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
@@ -224,7 +224,7 @@ def _register_sequences(name: str, cell: Cell) -> None:
         state = states_of(hx)[0]
         if x.rank == 3 and state.rank == 3:
             batch, held = x.shape[0 if batch_first else 1], state.shape[1]
-            require(not differ(batch, held), f"batch sizes differ: input {batch}, state {held}")
+            meet(batch, held, f"batch sizes differ: input {batch}, state {held}")
         return sequence(cell, x, hx, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
 
     @rule(f"aten.{name}.data")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, prod, total
+from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
@@ -173,7 +173,7 @@ def grid_sampler(
     require(
         not differ(grid.shape[-1], spatial), f"grid points have {grid.shape[-1]} coordinates, not {spatial}"
     )
-    require(not differ(x.shape[0], grid.shape[0]), f"batches differ: {x.shape[0]} and {grid.shape[0]}")
+    meet(x.shape[0], grid.shape[0], f"batches differ: {x.shape[0]} and {grid.shape[0]}")
     out = x.like((*x.shape[:2], *grid.shape[1:-1]))
     taps = taps_of(interpolation_mode, spatial)
     points = prod(grid.shape[:-1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, prod, same
+from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod, same
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import real_of, result_type
 from graphflops.rules.linalg import each, eigvalsh, first, matrices, squares, svdvals
@@ -24,7 +24,7 @@ def right_sides(A: TensorType, B: TensorType, left: bool = True) -> tuple[Tensor
     batch, n = squares(A)
     *more, rows, columns = B.shape
     length, sides = (rows, columns) if left else (columns, rows)
-    require(not differ(n, length), f"a matrix of order {n} does not fit right-hand sides of {length}")
+    meet(n, length, f"a matrix of order {n} does not fit right-hand sides of {length}")
     return B.like((*broadcast(batch, more), rows, columns)), sides
 
 

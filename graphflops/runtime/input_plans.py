@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.dims import Expr
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Ref
+from graphflops.open_sizes import of_report
+from graphflops.size_names import collapsed
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ def input_plans(report: Report, view: View) -> list[InputPlan]:
     unknown = [size for typed in types.values() for size in typed.shape if not isinstance(size, int)]
     if unknown:
         names = dict.fromkeys(name for size in unknown for name in sorted(size.symbols))
-        raise ModelError(f"sizes are unknown: give {', '.join(f'--dim {shown(name)}=N' for name in names)}")
+        stated = collapsed(of_report(report).stated[name].name for name in names)
+        raise ModelError(f"sizes are unknown: give {', '.join(f'--dim {shown(name)}=N' for name in stated)}")
     plans = []
     for name, typed in types.items():
         shape = tuple([size for size in typed.shape if isinstance(size, int)])

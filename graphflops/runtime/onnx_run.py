@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, RunError, shown
+from graphflops.open_sizes import of_report
 from graphflops.runtime.sizes import RunSizes
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.tensor import TensorType
@@ -56,7 +57,7 @@ def validate_onnx(
         torch="",
         sizes=sizes.known,
         nodes=tuple(_results(report, real, sizes)),
-        names=dict(report.names),
+        stated=of_report(report).values(sizes.known),
         predicted_peak_bytes=None,
         seconds=sorted(seconds)[len(seconds) // 2] if seconds else None,
         profile=report.device or "",

@@ -10,6 +10,7 @@ from graphflops.analysis import analyze, as_graph
 from graphflops.devices import published
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.open_sizes import of_report
 from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.flop_counter_reference import FlopCounterReference
@@ -122,7 +123,7 @@ class Run:
             torch=torch.__version__.partition("+")[0],
             sizes=dict(sizes),
             nodes=nodes,
-            names=dict(self.report.names),
+            stated=of_report(self.report).values(sizes),
             predicted_peak_bytes=evaluate(self.report.totals.peak_bytes, sizes),
             peak_bytes=peak,
             seconds=sum(seconds.values()) if repeats else None,

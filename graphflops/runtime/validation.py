@@ -115,7 +115,7 @@ class TimeComparison:
 class Validation(Rendered):
     """A program that was run, compared with its analysis.
 
-    device: description of the device. names: what people call the sizes.
+    device: description of the device. stated: the known sizes by the names that people read.
     sizes: of the symbols: given, recorded in the export, or found in the run.
     peak_bytes: measured peak of requested memory beside the weights; predicted_peak_bytes: of the analysis; None if unknown.
     seconds: of one run, the sum over its calls; None if not timed.
@@ -128,7 +128,7 @@ class Validation(Rendered):
     torch: str
     sizes: Mapping[str, int]
     nodes: tuple[NodeResult, ...]
-    names: Mapping[str, str] = field(default_factory=dict)
+    stated: Mapping[str, int] = field(default_factory=dict)
     predicted_peak_bytes: int | None = None
     peak_bytes: int | None = None
     seconds: float | None = None

@@ -17,7 +17,7 @@ from graphflops.passes.labels import labels_of
 from graphflops.render import render
 from graphflops.render.text import formula
 from graphflops.report import Named, Report, SymbolInfo
-from graphflops.size_names import called, size_names
+from graphflops.size_names import called
 from graphflops.sweep import sweep
 from graphflops.tensor import FLOAT32, TensorType
 from tests.passes.test_assume import program
@@ -58,22 +58,23 @@ def test_an_axis_that_is_an_expression_is_said_to_be_one():
     size = symbol("s4")
     infos = {"s4": SymbolInfo(56, "assumption", where=("x[2]",))}
     inputs = (Named("x", TensorType((1, 3, 4 * size), FLOAT32)),)
-    assert size_names(infos, inputs) == {"s4": "s4"}
-    page = render(replace(analyze(ONNX), symbols=infos, inputs=inputs), "table")
-    assert "s4 = 56 (assumed)  x[2] = 4·s4" in page
-    with pytest.raises(ModelError, match=r"this axis is 4\*h4; name h4 instead"):
-        labels_of(program((1, 3, 4 * symbol("h4"))), {"height": "x0[2]"})
+    report = replace(analyze(ONNX), symbols=infos, inputs=inputs)
+    assert report.names == {"s4": "s4"}
+    assert report.sizes == {"x[2]": 224}  # 4 * 56
+    assert "x[2] = 224 (assumed)  4·s4 with s4 = 56" in render(report, "table")
+    with pytest.raises(ModelError, match=r"--name sum=x0\[2\]: this is a \+ b; name a or b instead"):
+        labels_of(program((1, 3, symbol("a") + symbol("b"))), {"sum": "x0[2]"})
 
 
 def test_long_names_of_inputs_are_shortened():
     name = "past_key_values_of_layer_7_the_key"
     infos = {"s0": SymbolInfo(None, None, where=(f"{name}[2]",))}
-    assert size_names(infos, ()) == {"s0": f"{name[:11]}…{name[-11:]}[2]"}
+    assert replace(analyze(ONNX), symbols=infos).names == {"s0": f"{name[:11]}…{name[-11:]}[2]"}
 
 
 def test_a_name_that_no_size_has():
     graph = load(ONNX)
-    with pytest.raises(ModelError, match=r"no such size; the program's open sizes are ids\[0\], ids\[1\]"):
+    with pytest.raises(ModelError, match=r"--name b=x\[0\]: no such size; the program has batch, sequence"):
         labels_of(graph, {"b": "x[0]"})
     with pytest.raises(ModelError, match="another size of that name"):
         labels_of(graph, {"sequence": "ids[0]"})

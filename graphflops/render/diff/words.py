@@ -11,6 +11,7 @@ from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
 from graphflops.render.diff.titles import titles
 from graphflops.render.text import listed, safe, short_type
+from graphflops.size_names import alike, collapsed, pattern_of
 from graphflops.units import LEAST_SHARE, interval, seconds
 
 if TYPE_CHECKING:
@@ -69,22 +70,24 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
 
 def compared_at(comparison: Comparison) -> list[str]:
     """The sizes that the two are compared at, in one line."""
+    known = {size.stated: size for size in comparison.sizes if size.value is not None}
+    groups = alike(known, lambda name: (known[name].value, known[name].assumed))
     at = [
-        f"{safe(size.name, 40)} = {size.value:,}{' (assumed)' if size.assumed else ''}"
-        for size in comparison.sizes
-        if size.value is not None
+        f"{safe(pattern_of(names), 40)} = {size.at(size.value or 0):,}{' (assumed)' if size.assumed else ''}"
+        for names in groups
+        for size in [known[names[0]]]
     ]
     return [f"compared at {listed(at, 8)}"] if at else []
 
 
 def notes(comparison: Comparison) -> list[str]:
     """Notes: the sizes compared at, changed growth, and modules of which only the path changed."""
-    unset = [
-        safe(size.name, 40) for size in comparison.sizes if size.value is None and size.before != size.after
-    ]
+    unset = [size.stated for size in comparison.sizes if size.value is None and size.before != size.after]
     lines = compared_at(comparison)
     if unset:
-        lines.append(f"without one value for both: {listed(unset, 8)}")
+        lines.append(
+            f"without one value for both: {listed((safe(name, 40) for name in collapsed(unset)), 8)}"
+        )
     other = [name for name in NAMES if name not in ("matrix_flops", "macs", *_PARTS)]
     lines += growths(comparison, other)
     lines += _crossings(comparison)
@@ -181,12 +184,12 @@ def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "
 def _sizes(comparison: Comparison) -> Iterator[str]:
     """Changes of sizes and inputs."""
     for size in comparison.sizes:
-        place = safe(size.where[0] if size.where else size.name, 60)
-        also = "" if size.name == place else f" ({safe(size.name, 40)})"
-        if size.opened:
-            yield f"{place} was {size.before}, is open now{also}"
-        elif size.fixed:
-            yield f"{place} was open{also}, is fixed at {size.after} now"
+        place = safe(size.place, 60)
+        also = "" if size.stated == place else f" ({safe(size.name, 40)})"
+        if isinstance(size.before, int) and size.opened:
+            yield f"{place} was {size.at(size.before)}, is open now{also}"
+        elif isinstance(size.after, int) and size.fixed:
+            yield f"{place} was open{also}, is fixed at {size.at(size.after)} now"
     for remark in comparison.remarks:
         yield safe(remark.message, 300)
     for entry in comparison.inputs:
@@ -236,10 +239,12 @@ def growths(comparison: Comparison, quantities: Iterable[str] = ("matrix_flops",
 
 def _crossings(comparison: Comparison) -> Iterator[str]:
     """`FLOPs: less than before below s27 = 128, more from there on`."""
+    sizes = {size.name: size for size in comparison.sizes}
     for entry in comparison.crossings:
         if entry.quantity in ("matrix_flops", "peak_bytes"):
             sides = ("less", "more") if entry.more else ("more", "less")
-            at = f"{safe(entry.size, 40)} = {entry.at:,}"
+            size = sizes[entry.size]
+            at = f"{safe(size.stated, 40)} = {size.at(entry.at):,}"
             yield f"{NAMES[entry.quantity]}: {sides[0]} than before below {at}, {sides[1]} from there on"
 
 

@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
+from graphflops.dims.solving import affine
+from graphflops.open_sizes import of_report
 from graphflops.render import summary
 from graphflops.render.html.memory import memory_of
 from graphflops.render.html.time import device_of, picoseconds
 from graphflops.render.html.tree import laid_out
 from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
-from graphflops.render.text import formula, operator_name, safe, short_type, shortened
+from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
 from graphflops.render.tree import Tree
+from graphflops.size_names import pattern_of
 from graphflops.units import HUGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from graphflops.dims import Dim
     from graphflops.render.html.tree import Layout, Place
@@ -48,27 +51,36 @@ _FITS = (
 
 @dataclass(frozen=True, slots=True)
 class PageSize:
-    """An input field of the page for a size. names: its symbol on each side, if any; values: the initial ones.
+    """An input field of the page for a size.
 
-    places: the axes beside the name shown.
+    shown: the name that people read; scale: what they type is slope times the size and an offset. joint: the size in the
+    formulas of both programs. symbols: in each program those that follow from it, each with a slope and an offset of its
+    own; empty where a program has no such size. values: the initial ones. limits: of what is typed. places: the axes
+    beside the name.
     """
 
     shown: str
-    names: tuple[str | None, ...]
+    scale: tuple[int, int]
+    joint: str
+    symbols: tuple[Mapping[str, tuple[int, int]], ...]
     values: tuple[int | None, ...]
     info: SymbolInfo
+    limits: tuple[int | None, int | None]
     places: tuple[str, ...]
 
     def wire(self, open_: Collection[str]) -> dict[str, Any]:
         """As the page reads it. open_: symbols that occur in formulas; others were bound when the report was made."""
+        names = {self.joint}.union(*self.symbols)
         return {
             "shown": safe(self.shown, 40),
-            "open": any(name in open_ for name in (self.shown, *self.names) if name is not None),
-            "names": self.names,
+            "scale": self.scale,
+            "joint": self.joint,
+            "open": not names.isdisjoint(open_),
+            "symbols": [{name: [*line] for name, line in each.items()} for each in self.symbols],
             "values": self.values,
             "given_by": "bound" if self.info.is_upper_bound else self.info.given_by,
-            "low": self.info.minimum,
-            "high": self.info.maximum,
+            "low": self.limits[0],
+            "high": self.limits[1],
             "where": self.places,
         }
 
@@ -85,17 +97,24 @@ class PageChange:
 
 
 def sizes_of(report: Report) -> list[PageSize]:
-    """The sizes of one report."""
-    return [
-        PageSize(
-            report.names[name],
-            (name,),
-            (info.value,),
-            info,
-            tuple(summary.places(name, report)),
-        )
-        for name, info in report.symbols.items()
-    ]
+    """The sizes of one report, those alike under one name."""
+    return [page_size(report, names, (tuple(names),)) for names in summary.alike_sizes(report)]
+
+
+def page_size(report: Report, names: Sequence[str], sides: Sequence[Sequence[str]]) -> PageSize:
+    """A size, or several alike, of a report. sides: which of them each program of the page has."""
+    info, shown = report.symbols[names[0]], of_report(report).stated[names[0]]
+    line = affine(shown.size) or ("", 1, 0)
+    return PageSize(
+        pattern_of([of_report(report).stated[name].name for name in names]),
+        line[1:],
+        names[0],
+        tuple([dict.fromkeys(own, (1, 0)) for own in sides]),
+        (info.value,) * len(sides),
+        info,
+        summary.range_of(info, shown.size),
+        tuple(summary.places(names[0], report) if len(names) == 1 else [count_of(len(names), "size")]),
+    )
 
 
 def page_data(

@@ -6,20 +6,21 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.causes import cause_words
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.titles import titles as titles_of
-from graphflops.render.html.data import PageChange, PageSize, page_data
+from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, table
 from graphflops.render.html.page import page
-from graphflops.render.summary import places
 from graphflops.render.text import safe
 from graphflops.report import SymbolInfo, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from graphflops.comparison.joint_size import JointSize
     from graphflops.comparison.result import Comparison, Figure, Fold
     from graphflops.report import Report, Row
 
@@ -71,13 +72,27 @@ def _sizes(found: Comparison) -> Iterator[PageSize]:
         ]
         for side, name in enumerate(own):
             told[side].add(name or "")
-        where = tuple(safe(axis, 60) for axis in size.where if axis != size.name)
-        yield PageSize(size.name, tuple(own), values, infos[-1], where)
+        yield _joint(size, own, values, infos[-1])
     for side, report in enumerate(reports):
-        for name, info in report.symbols.items():
+        for name in report.symbols:
             if name not in told[side]:
-                names = tuple(name if side == other else None for other in (0, 1))
-                yield PageSize(name, names, (info.value, info.value), info, tuple(places(name, report)))
+                yield page_size(report, [name], [[name] if side == other else [] for other in (0, 1)])
+
+
+def _joint(
+    size: JointSize, own: Sequence[str | None], values: tuple[int | None, int | None], info: SymbolInfo
+) -> PageSize:
+    """The field of a joint size."""
+    lines = [affine(each) if each is not None else None for each in (size.before_as, size.after_as)]
+    symbols = [
+        {} if name is None else {name: (1, 0) if line is None else line[1:]}
+        for name, line in zip(own, lines, strict=True)
+    ]
+    shown = affine(size.computed[size.axis]) if size.axis else None
+    slope, offset = (1, 0) if shown is None else shown[1:]
+    low, high = (None if end is None else slope * end + offset for end in (size.minimum, size.maximum))
+    where = tuple(safe(axis, 60) for axis in size.where if axis != size.stated)
+    return PageSize(size.stated, (slope, offset), size.name, tuple(symbols), values, info, (low, high), where)
 
 
 def _change(fold: Fold) -> PageChange:

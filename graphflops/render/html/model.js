@@ -13,22 +13,28 @@ const TIMED = SIDES.every((side) => side.device);
 const sum = (a, b) => (a === null || b === null ? null : a + b);
 const nameAt = (index) => (index < 0 ? "" : NAMES[index]);
 
-// Sizes: a value for each side, null where there is none. Each side has its own names for them; the names that two
-// programs share are those of a third, JOINT.
+// Sizes: a value for each side, null where there is none. Each side has symbols of its own, which are a multiple of the size
+// and a number; the names that two programs share are those of a third, JOINT. What people read is a multiple too.
 const JOINT = SIDES.length;
 const given = (text) => (text === null ? null : BigInt(text));
 const initial = () => DATA.sizes.map((size) => size.values.map(given));
 let sizes = initial();
 const atInitial = () => initial().every((values, index) => values.every((value, side) => value === sizes[index][side]));
-const places = [...BOTH, JOINT].map(
-  (side) => new Map(DATA.sizes.map((size, index) => [side === JOINT ? size.shown : size.names[side], index]).filter(([name]) => name !== null)),
-);
+const places = [...BOTH, JOINT].map((side) => {
+  const lines = (size) => Object.entries(side === JOINT ? { [size.joint]: [1, 0] } : size.symbols[side]);
+  return new Map(DATA.sizes.flatMap((size, index) => lines(size).map(([name, line]) => [name, [index, ...line]])));
+});
 const sizeAt = (side, name) => {
-  const index = places[side].get(name);
+  const [index, slope, offset] = places[side].get(name) || [];
   if (index === undefined) return null;
   const values = sizes[index].filter((value) => value !== null);
-  return side === JOINT ? (values.length ? values[values.length - 1] : null) : sizes[index][side];
+  const value = side === JOINT ? (values.length ? values[values.length - 1] : null) : sizes[index][side];
+  return value === null ? null : BigInt(slope) * value + BigInt(offset);
 };
+const hasSide = (size, side) => Object.keys(size.symbols[side]).length > 0;
+const typedAt = ({ scale: [slope, offset] }, value) => (value === null ? null : BigInt(slope) * value + BigInt(offset));
+const isTaken = ({ scale: [slope, offset] }, typed) => (typed - BigInt(offset)) % BigInt(slope) === 0n;
+const sizeOf = ({ scale: [slope, offset] }, typed) => (typed - BigInt(offset)) / BigInt(slope);
 
 // Formulas: read when first needed, evaluated once for each side and setting of the sizes.
 const readers = new Map();

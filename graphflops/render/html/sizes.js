@@ -14,7 +14,8 @@ const fromAddress = () => {
   const first = initial();
   return DATA.sizes.map((size, index) => {
     const text = size.open ? typed.get(size.shown) : null;
-    return text !== null && /^\d{1,18}$/.test(text) ? size.names.map((name) => (name === null ? null : BigInt(text))) : first[index];
+    const isSize = text !== null && /^\d{1,18}$/.test(text) && isTaken(size, BigInt(text));
+    return isSize ? size.symbols.map((_, side) => (hasSide(size, side) ? sizeOf(size, BigInt(text)) : null)) : first[index];
   });
 };
 
@@ -23,7 +24,7 @@ const toAddress = () => {
   const typed = new URLSearchParams();
   DATA.sizes.forEach((size, index) => {
     const [now, before] = [sizes[index], first[index]].map((values) => values.find((value) => value !== null) ?? null);
-    if (now !== null && now !== before) typed.set(size.shown, String(now));
+    if (now !== null && now !== before) typed.set(size.shown, String(typedAt(size, now)));
   });
   const hash = typed.toString();
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
@@ -56,7 +57,8 @@ const sizesPanel = (changed) => {
 
 // A size that no formula names: it was given, or nothing depends on it.
 const fixedRow = (size) => {
-  const values = [...new Set(size.values.filter((_, side) => size.names[side] !== null))];
+  const own = size.values.filter((_, side) => hasSide(size, side));
+  const values = [...new Set(own.map((value) => (value === null ? null : String(typedAt(size, BigInt(value))))))];
   const element = el(
     "div",
     { class: "size" },
@@ -67,15 +69,21 @@ const fixedRow = (size) => {
   return { element, show: () => {} };
 };
 
-const aboutSize = (size) => [size.where.join(", "), GIVEN[size.given_by || "none"], spanOf(size.low, size.high)].filter((part) => part).join(" · ");
+const rangeOf = ({ low, high, scale: [step] }) => `${spanOf(low, high) || "any"}${step > 1 ? ` in steps of ${step}` : ""}`;
+const aboutSize = (size) => {
+  const range = size.low === null && size.high === null && size.scale[0] === 1 ? "" : rangeOf(size);
+  return [size.where.join(", "), GIVEN[size.given_by || "none"], range].filter((part) => part).join(" · ");
+};
 
 const sizeRow = (size, index, changed) => {
   const { low, high } = size;
-  const now = () => sizes[index].filter((_, side) => size.names[side] !== null);
-  const least = low === null ? 1 : Math.max(low, 0);
+  const now = () => sizes[index].filter((_, side) => hasSide(size, side)).map((value) => typedAt(size, value));
+  const [step, offset] = size.scale;
+  const rounded = (value, round) => offset + step * round((value - offset) / step);
+  const least = rounded(low === null ? 1 : Math.max(low, 0), Math.ceil);
   const first = now().find((value) => value !== null);
   const reach = high !== null && high <= 2 ** 20 ? high : Math.min(Math.max(16 * Number(first || 64), 4096), 2 ** 20);
-  const most = Math.max(reach, least + 1);
+  const most = Math.max(rounded(reach, Math.floor), least + step);
   const scale = (value) => Math.log2(Math.max(value, 0) + 1);
   const id = `size-${index}`;
   const warning = el("span", { class: "warning", role: "status" });
@@ -83,7 +91,7 @@ const sizeRow = (size, index, changed) => {
   const slider = el("input", { type: "range", min: scale(least), max: scale(most), step: "any", "aria-label": `${size.shown}, on a logarithmic scale` });
 
   const set = (value) => {
-    sizes[index] = size.names.map((name) => (name === null ? null : value));
+    sizes[index] = size.symbols.map((_, side) => (value === null || !hasSide(size, side) ? null : sizeOf(size, value)));
     const outside = value !== null && ((low !== null && value < low) || (high !== null && value > high));
     toAddress();
     warning.textContent = outside ? `outside ${spanOf(low, high)}, for which the program was exported` : "";
@@ -103,11 +111,15 @@ const sizeRow = (size, index, changed) => {
       warning.textContent = "not a number of elements";
       return;
     }
+    if (text !== "" && !isTaken(size, BigInt(text))) {
+      warning.textContent = `takes ${rangeOf(size)}`;
+      return;
+    }
     slider.value = scale(Number(text || least));
     set(text === "" ? null : BigInt(text));
   });
   slider.addEventListener("input", () => {
-    const value = Math.min(Math.max(Math.round(2 ** Number(slider.value) - 1), least), most);
+    const value = Math.min(Math.max(rounded(2 ** Number(slider.value) - 1, Math.round), least), most);
     field.value = String(value);
     set(BigInt(value));
   });

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.dims import differ
+from graphflops.dims import differ, meet
 from graphflops.rules.attention import attend, leading_axes
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
@@ -171,7 +171,7 @@ def linear_attention(
     """
     q, k, v = by_head(query, q_num_heads), by_head(key, kv_num_heads), by_head(value, kv_num_heads)
     width, depth = k.shape[-1], v.shape[-1]
-    require(not differ(q.shape[-1], width), f"query and key widths differ: {q.shape[-1]} and {width}")
+    meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
     into, out_of = k.numel * depth, q.numel * depth
     delta, gated = "delta" in update_rule, "gated" in update_rule
     out = merged(q, depth)
