@@ -135,6 +135,12 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
 
     Raises ModelError where a size is negative.
     """
+    found = _report(program, memory, execution)
+    refuse_impossible(found)
+    return found
+
+
+def _report(program: PricedProgram, memory: MemoryUse, execution: Execution) -> Report:
     graph, main, binding = program.graph, program.main, program.binding
     parameters = program.typed_inputs("parameter")
     buffers = program.typed_inputs("buffer", "constant")
@@ -146,7 +152,7 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
     if program.training:
         _say_untrained(program)
     peak = memory.training
-    found = Report(
+    return Report(
         origin=graph.origin,
         symbols=_symbols(program),
         totals=Totals(main.cost, memory.forward.bytes, memory.forward.node),
@@ -173,8 +179,6 @@ def report(program: PricedProgram, memory: MemoryUse, execution: Execution = "gr
         execution=execution,
         training=program.training,
     )
-    refuse_impossible(found)
-    return found
 
 
 def _update(program: PricedProgram) -> Totals | None:
