@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import evaluate
-from graphflops.render.text import named
+from graphflops.size_names import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
