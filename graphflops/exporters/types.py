@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, parse_dim, prod, symbol
+from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.solving import affine, solution
 from graphflops.errors import shown
 from graphflops.graph import Symbol
