@@ -135,3 +135,19 @@ def test_a_file_of_pytorch_and_its_export_run_by_one_execution() -> None:
     found = json.loads(ok(MODEL, ONNX, "--device", "h200", "--format", "json"))
     assert found["time"]["execution"] == "graph"
     assert found["remarks"] == []
+
+
+def test_a_page_says_what_the_table_says():
+    from graphflops.comparison.models import compare
+    from graphflops.render.html.diff import fragment
+
+    changed = fragment(compare(SAMPLES / "convnet.pt2", SAMPLES / "gqa_transformer.pt2"))
+    assert (
+        "[new] blocks: +12.58 M FLOPs, +556.5 % of all, +188.9 k params" in changed
+    )  # as the row of the table
+    assert "more changes: " in changed
+    export = fragment(compare(SAMPLES / "gqa_transformer.pt2", SAMPLES / "gqa_transformer.onnx"))
+    said = export.partition("<table")[0]
+    assert [
+        line for line in said.split("<p>") if line.startswith(("[", "blocks", "head"))
+    ] == []  # the ledger alone

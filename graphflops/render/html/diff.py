@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
-from graphflops.render.diff.causes import cause_words
+from graphflops.render.diff.causes import VISIBLE, causes
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.titles import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from graphflops.report import Report, Row
 
 _FACTS = 6  # facts shown of one module
-_CAUSES = 5  # named in the first lines
 
 
 def fragment(found: Comparison) -> str:
@@ -36,7 +35,16 @@ def fragment(found: Comparison) -> str:
 
 
 def _lead(found: Comparison) -> list[str]:
-    return [*words.headlines(found), *map(cause_words, found.causes[:_CAUSES]), *words.notes(found)]
+    """What the table says first, its causes with their figures; of an export none."""
+    said = words.headlines(found)
+    room = VISIBLE - len(said) - len(words.compared_at(found))
+    told = [
+        f"{label}: "
+        + ", ".join(f"{cell} {head}" for cell, head in zip(cells, grid.heads[1:], strict=True) if cell)
+        for grid in (() if found.export else causes(found, room))
+        for label, *cells in (entry.cells for entry in grid.entries)
+    ]
+    return [*said, *told, *words.notes(found)]
 
 
 def html(found: Comparison) -> str:
