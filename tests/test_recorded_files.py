@@ -1,4 +1,4 @@
-"""Programs that seven releases of torch saved: whatever the layout and spelling of the file, the totals are the formula's.
+"""Programs that eight releases of torch saved: whatever the layout and spelling of the file, the totals are the formula's.
 
 FLOPs by hand, two per multiply-add. The language model has width 64, 2 layers, a vocabulary of 100; the numbers per token
 are those of its products: 2 * (64*192 + 64*64 + 64*256 + 256*64) a layer, and 2 * 64*100 for the output; attention is
