@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from io import BytesIO
 from typing import TYPE_CHECKING, overload
 
 from graphflops.errors import FileError, shown
@@ -16,10 +17,11 @@ from graphflops.exporters.zip_members import DEFLATED, members, read_at
 from graphflops.limits import spend
 
 if TYPE_CHECKING:
-    from io import FileIO
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO
+
+    from graphflops.exporters.zip_members import Seekable
 
 MAX_MEMBER_BYTES = (
     512 * 2**20
@@ -84,14 +86,14 @@ class Archive:
     def __init__(self, path: Path | str) -> None:
         self.path = regular_file(path)
         try:
-            self._file: FileIO = self.path.open("rb", buffering=0)
+            self._file: Seekable = self.path.open("rb", buffering=0)
         except OSError as error:
             raise FileError(f"{self}: {reason(error)}") from None
         try:
             head = self._file.read(512)
             if kind_of(head) != "zip":
                 raise FileError(refusal(head))
-            self._members = members(self._file, self._file.seek(0, 2))
+            self._members = members(self._file, self.path.stat().st_size)
         except FileError as error:
             self._file.close()
             raise FileError(f"{self}: {error}") from None
@@ -110,6 +112,17 @@ class Archive:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+    def within(self, name: str) -> Archive:
+        """The archive that a member is; its contents are read only where they are packed."""
+        found = self._members[name]
+        inner = object.__new__(Archive)
+        inner.path = self.path
+        is_packed = found.method == DEFLATED
+        inner._file = BytesIO(self.read(name)) if is_packed else _Part(self._file, found.start, found.size)
+        inner._members = members(inner._file, found.size)
+        inner.names = frozenset(inner._members)
+        return inner
 
     def size(self, name: str) -> int:
         """Unpacked size of a member as the archive declares it; 0 for a member that does not exist."""
@@ -139,6 +152,27 @@ class Archive:
         if len(data) != found.size or zlib.crc32(data) != found.checksum:
             raise FileError(f"{member} is damaged: export or copy the file again")
         return data
+
+
+class _Part:
+    """Some bytes of a file, as a file."""
+
+    def __init__(self, file: Seekable, start: int, size: int) -> None:
+        self._file, self._start, self._size = file, start, size
+        self._place = 0
+
+    def seek(self, place: int, /) -> int:
+        self._place = place
+        return place
+
+    def read(self, length: int, /) -> bytes:
+        self._file.seek(self._start + self._place)
+        found = self._file.read(max(0, min(length, self._size - self._place)))
+        self._place += len(found)
+        return found
+
+    def close(self) -> None:
+        """Leave the whole file open."""
 
 
 class Pages:

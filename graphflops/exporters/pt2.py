@@ -10,17 +10,15 @@ from __future__ import annotations
 import gc
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from graphflops.dims import differ
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_schema import decode
-from graphflops.exporters.pt2_values import dtype_of
-from graphflops.graph import Graph, Note, Origin
-from graphflops.tensor import TensorType
+from graphflops.exporters.pt2_tables import Tables
+from graphflops.graph import Graph, Origin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,10 +130,9 @@ def _read_program(archive: Archive, name: str) -> Graph:
     producer = f"torch {version}" if version else "torch <=2.4"
     origin = Origin(str(archive.path), "pt2", producer, hashlib.sha256(data).hexdigest())
     try:
-        payloads = _payloads(archive, name)
-        graph = graph_of(decoded, _shared_weights(archive, name, decoded, payloads), origin, name)
-        notes = _weight_notes(payloads or {}, graph)
-        return replace(graph, notes=(*graph.notes, *notes)) if notes else graph
+        tables = Tables(archive, name, decoded.graph_module.signature)
+        graph = graph_of(decoded, tables.shared(), origin, name)
+        return replace(graph, notes=(*graph.notes, *tables.notes(graph)))
     except FileError as error:
         raise FileError(f"{archive}: {shown(str(error), 800)}") from None  # one that nests may be long
     except RecursionError:
@@ -151,80 +148,3 @@ def _check_major(major: int, where: str) -> None:
         )
         reads = f"this graphflops reads {schema.OLDEST_MAJOR} to {schema.NEWEST_MAJOR}"
         raise FileError(f"{where} follows schema major {major}; {reads}: {advice}")
-
-
-def _payloads(archive: Archive, name: str) -> dict[str, schema.Payload] | None:
-    """The table of the stored weights, by qualified name; None where the layout has none."""
-    root, _, model = name.partition("models/")
-    config = f"{root}data/weights/{model.removesuffix('.json')}_weights_config.json"
-    if config not in archive.names:
-        return None
-    return decode(archive.read(config), schema.PayloadConfig, f"{archive}: {shown(config)}").config
-
-
-def _shared_weights(
-    archive: Archive, name: str, decoded: schema.ExportedProgram, payloads: dict[str, schema.Payload] | None
-) -> dict[str, str] | None:
-    """By qualified name of a weight that shares memory with an earlier one: the earlier one's name.
-
-    The newer layout states in a JSON member where each weight is stored. None if the file does not state it: a
-    program on fake tensors stores all weights in one empty member, and the older layout uses a pickle, which is
-    not opened.
-    """
-    root = name.partition("models/")[0]
-    if payloads is None:
-        return None
-    first: dict[Any, str] = {}
-    shared: dict[str, str] = {}
-    for weight in _weights(decoded.graph_module.signature):
-        payload = payloads.get(weight)
-        if payload is None or payload.tensor_meta is None:
-            continue
-        meta = payload.tensor_meta
-        if archive.size(f"{root}data/weights/{payload.path_name}") == 0:
-            if any(size.as_int == 0 for size in meta.sizes):
-                continue
-            return None
-        key = (
-            payload.path_name,
-            meta.dtype,
-            *(_size(s) for s in (*meta.sizes, None, *meta.strides, meta.storage_offset)),
-        )
-        earlier = first.setdefault(key, weight)
-        if earlier != weight:
-            shared[weight] = earlier
-    return shared
-
-
-def _weights(signature: schema.Signature) -> list[str]:
-    names = []
-    for spec in signature.input_specs:
-        if spec.parameter is not None:
-            names.append(spec.parameter.parameter_name)
-        elif spec.buffer is not None:
-            names.append(spec.buffer.buffer_name)
-    return names
-
-
-def _size(size: schema.SymInt | None) -> Any:
-    return None if size is None else size.as_int if size.as_expr is None else size.as_expr.expr_str
-
-
-def _weight_notes(payloads: dict[str, schema.Payload], graph: Graph) -> list[Note]:
-    """Weights whose size or element type the table of stored weights tells otherwise than the program."""
-    notes = []
-    for entry in graph.inputs:
-        payload, ours = payloads.get(entry.target), graph.types.get(entry.name)
-        if payload is None or payload.use_pickle or payload.tensor_meta is None:
-            continue
-        sizes, dtype = payload.tensor_meta.sizes, dtype_of(payload.tensor_meta.dtype, entry.name)
-        theirs = tuple([size.as_int for size in sizes if size.as_int is not None])
-        if not isinstance(ours, TensorType) or len(theirs) != len(sizes):
-            continue
-        if any(map(differ, ours.shape, theirs)) or ours.rank != len(theirs) or ours.dtype is not dtype:
-            stored = f"{dtype.name}{[*theirs]}"
-            text = (
-                f"{shown(entry.target, 80)} is {ours} in the program, {stored} in the table of stored weights"
-            )
-            notes.append(Note("GF119", entry.name, shown(text, 500)))
-    return notes

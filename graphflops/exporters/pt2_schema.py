@@ -220,6 +220,7 @@ class BufferSpec(Struct, gc=False):
 
     arg: Named
     buffer_name: str
+    persistent: bool = True
 
 
 class ConstantSpec(Struct, gc=False):

@@ -2,7 +2,7 @@
 
 Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines. Contents are
 read when they are first needed. Since torch 2.9 each is a member of raw bytes, and a JSON member states its type and layout.
-Before, all are in one checkpoint of `torch.save`, whose directory is a pickle, which is not opened here.
+Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`checkpoint.py`).
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Program:
         return bool(dim) if isinstance(dim, int) else dim
 
 
-_OLD = {"weights": "serialized_state_dict.pt", "constants": "serialized_constants.pt"}
+OLD_CHECKPOINTS = {"weights": "serialized_state_dict.pt", "constants": "serialized_constants.pt"}
 _CHECKPOINT_BYTES = 2**34  # of a checkpoint, which is read as a whole
 
 
@@ -270,7 +270,7 @@ class Members:
         with Archive(self.path) as archive:
             if sys.byteorder != "little" or _is_big_endian(archive, self._root):
                 return found
-            for kind in _OLD:
+            for kind in OLD_CHECKPOINTS:
                 config = f"{self._root}data/{kind}/{self._model}_{kind}_config.json"
                 if config in archive.names:
                     where = f"{archive}: {shown(config)}"
@@ -298,8 +298,8 @@ class Members:
     def checkpoints(self) -> list[bytes]:
         """The checkpoints of `torch.save` in which releases before 2.9 keep weights and constants."""
         with Archive(self.path) as archive:
-            new = [f"{self._root}data/{kind}/{self._model}.pt" for kind in _OLD]
-            found = [name for name in (*new, *_OLD.values()) if name in archive.names]
+            new = [f"{self._root}data/{kind}/{self._model}.pt" for kind in OLD_CHECKPOINTS]
+            found = [name for name in (*new, *OLD_CHECKPOINTS.values()) if name in archive.names]
             return [archive.read(name, most=_CHECKPOINT_BYTES) for name in found]
 
 

@@ -8,13 +8,12 @@ refused. What members hold is not read.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from graphflops.errors import FileError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from io import FileIO
 
 MAX_MEMBERS = 1_000_000
 MAX_DIRECTORY_BYTES = 128 * 2**20
@@ -39,6 +38,16 @@ _DEFERRED, _UTF8, _ENCRYPTED = 0x8, 0x800, 0x2041
 _FLAGS = _DEFERRED | _UTF8 | 0x6  # those that do not change what is read
 _DESCRIPTOR = 24  # bytes of the longest
 _DAMAGED = "is a truncated or damaged zip archive: export or copy it again"
+
+
+class Seekable(Protocol):
+    """A file that is read without a buffer; one read may give fewer bytes than it asks for."""
+
+    def seek(self, place: int, /) -> int: ...
+
+    def read(self, length: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
 
 
 class Member(NamedTuple):
@@ -68,7 +77,7 @@ class _Entry(NamedTuple):
     header: int
 
 
-def members(file: FileIO, length: int) -> dict[str, Member]:
+def members(file: Seekable, length: int) -> dict[str, Member]:
     """Every member of an archive of so many bytes, by name; raises FileError for one that can be read in two ways."""
     count, begin, end = _directory(file, length)
     entries = list(_entries(read_at(file, begin, end - begin)))
@@ -86,7 +95,7 @@ def members(file: FileIO, length: int) -> dict[str, Member]:
     return found
 
 
-def read_at(file: FileIO, place: int, length: int) -> bytes:
+def read_at(file: Seekable, place: int, length: int) -> bytes:
     """The bytes at an offset; fewer at the end of the file."""
     file.seek(place)
     found = file.read(length)
@@ -95,7 +104,7 @@ def read_at(file: FileIO, place: int, length: int) -> bytes:
     return found
 
 
-def _directory(file: FileIO, length: int) -> tuple[int, int, int]:
+def _directory(file: Seekable, length: int) -> tuple[int, int, int]:
     """The entries of the directory, where it begins, and where it ends: right before the one end record."""
     tail = read_at(file, max(0, length - _TAIL), _TAIL)
     at = tail.rfind(b"PK\x05\x06")
@@ -119,7 +128,7 @@ def _directory(file: FileIO, length: int) -> tuple[int, int, int]:
     return count, begin, end
 
 
-def _widened(file: FileIO, fields: Sequence[int], locator: bytes, place: int) -> list[int]:
+def _widened(file: Seekable, fields: Sequence[int], locator: bytes, place: int) -> list[int]:
     """The fields of the end record of 8-byte numbers, which must lie right before its locator."""
     _, _, told, _ = _LOCATOR.unpack(locator)
     if told != place:
@@ -193,7 +202,7 @@ def _check_packing(entry: _Entry, name: str) -> None:
         raise FileError(_two_ways(f"two sizes of {shown(name)}"))
 
 
-def _header_size(file: FileIO, entry: _Entry, near: bytes, name: str) -> int:
+def _header_size(file: Seekable, entry: _Entry, near: bytes, name: str) -> int:
     """Bytes of a member's header. near: the header as far as the name; it must say what the directory says."""
     if len(near) < _HEADER.size or near[:4] != b"PK\x03\x04":
         raise FileError(_DAMAGED)
@@ -214,7 +223,7 @@ def _header_size(file: FileIO, entry: _Entry, near: bytes, name: str) -> int:
     return length
 
 
-def _following(file: FileIO, edge: int, place: int, length: int, before: _Entry | None) -> bytes:
+def _following(file: Seekable, edge: int, place: int, length: int, before: _Entry | None) -> bytes:
     """So many bytes at a place; raises FileError unless all from an earlier edge on belongs to the member before."""
     gap = place - edge
     if gap < 0:

@@ -13,12 +13,15 @@ from tests.exporters.zips import Part, packed
 from tests.fuzz.edit_pt2 import Json, Number, Tensor, call, graph_of, put_in, record, renamed, symbol
 from tests.fuzz.forged import Forged, Forger
 from tests.fuzz.honest_pt2 import (
+    CONSTANTS_CONFIG,
     PROGRAM,
     ROOT,
     ROWS,
+    WEIGHTS_CONFIG,
     WIDTH,
     Branches,
     Chain,
+    Constants,
     Counted,
     Layers,
     archive,
@@ -69,12 +72,14 @@ TWO_READERS: dict[str, Callable[[Files, Files, Random], bytes]] = {
 }
 
 
-def old_layout(files: Files, weights: dict[str, torch.Tensor]) -> Files:
+def old_layout(
+    files: Files, weights: dict[str, torch.Tensor], constants: dict[str, torch.Tensor] | None = None
+) -> Files:
     """The members of torch 2.4 to 2.7."""
     return {
         "serialized_exported_program.json": files[PROGRAM],
         "serialized_state_dict.pt": saved(weights),
-        "serialized_constants.pt": saved({}),
+        "serialized_constants.pt": saved(constants or {}),
         "serialized_example_inputs.pt": saved(((torch.ones(ROWS, WIDTH),), {})),
         "version": b"8.20",
     }
@@ -222,10 +227,96 @@ def control_flow(chance: Random) -> Forged:
     return Forged(data, ".pt2", "control flow", Branches.COUNT * times * PRODUCT, "graphs of one name")
 
 
+# What a file stores beside the program.
+
+
+def weight(chance: Random) -> Forged:
+    """The program of a few features, the weights of many."""
+    features, how = chance.choice(SIZES), chance.choice([*WEIGHTS_STORED])
+    files = members(Layers, chance.choice((8, 16)))
+    large = Layers(features).state_dict(keep_vars=True)
+    data = archive(WEIGHTS_STORED[how](files, dict(large), members(Layers, features)))
+    return Forged(data, ".pt2", "weight", _layers_cost(features), how)
+
+
+def constant(chance: Random) -> Forged:
+    """The program of a few features, constants and buffers of many."""
+    features, how = chance.choice(SIZES), chance.choice([*CONSTANTS_STORED])
+    files, large = members(Constants, chance.choice((8, 16))), Constants(features)
+    tensors = {name: getattr(large, name) for name in ("first", "second", "third")}
+    data = archive(CONSTANTS_STORED[how](files, tensors, members(Constants, features)))
+    return Forged(data, ".pt2", "constant", _layers_cost(features), how)
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _taken(kind: str) -> Callable[[Files, Tensors, Files], Files]:
+    """The table of the large program and what it lists."""
+    return lambda small, tensors, large: {
+        **small,
+        **{name: large[name] for name in large if f"/{kind}/" in name},
+    }
+
+
+def _pickled(kind: str, config: str) -> Callable[[Files, Tensors, Files], Files]:
+    """The table of the small program, its tensors as pickles."""
+
+    def forge(small: Files, tensors: Tensors, large: Files) -> Files:
+        table = opened(small, config)
+        files = dict(small)
+        for name, entry in table["config"].items():
+            entry["use_pickle"] = True
+            files[f"{ROOT}data/{kind}/{entry['path_name']}"] = saved(tensors[name])
+        return with_json(files, table, config)
+
+    return forge
+
+
+def _in_checkpoint(kind: str, config: str) -> Callable[[Files, Tensors, Files], Files]:
+    """One checkpoint in the place of the table, as torch 2.8 wrote it."""
+
+    def forge(small: Files, tensors: Tensors, large: Files) -> Files:
+        files = {name: data for name, data in small.items() if name != config}
+        return {**files, f"{ROOT}data/{kind}/model.pt": saved(tensors)}
+
+    return forge
+
+
+def _decoys(small: Files, tensors: Tensors, large: Files) -> Files:
+    """The constants of the large program, and those of the small one listed as weights, where torch does not look."""
+    files = _taken("constants")(small, tensors, large)
+    moved = {name.replace("constants", "weights"): small[name] for name in small if "/constants/" in name}
+    table = opened(moved, WEIGHTS_CONFIG)
+    del table["config"]["third"]  # torch refuses it there
+    return with_json({**files, **moved}, table, WEIGHTS_CONFIG)
+
+
+def _expanded(tensors: Tensors) -> Tensors:
+    """Tensors of one number each, repeated by a step of 0 in memory."""
+    return {name: torch.nn.Parameter(torch.ones(1, 1).expand(x.shape)) for name, x in tensors.items()}
+
+
+WEIGHTS_STORED: dict[str, Callable[[Files, Tensors, Files], Files]] = {
+    "a table of other sizes": _taken("weights"),
+    "pickles": _pickled("weights", WEIGHTS_CONFIG),
+    "a checkpoint": _in_checkpoint("weights", WEIGHTS_CONFIG),
+    "an old layout": lambda small, tensors, large: old_layout(small, tensors),
+    "an old layout, expanded": lambda small, tensors, large: old_layout(small, _expanded(tensors)),
+}
+CONSTANTS_STORED: dict[str, Callable[[Files, Tensors, Files], Files]] = {
+    "a table of other sizes": _taken("constants"),
+    "pickles": _pickled("constants", CONSTANTS_CONFIG),
+    "a checkpoint": _in_checkpoint("constants", CONSTANTS_CONFIG),
+    "an old layout": lambda small, tensors, large: old_layout(small, {}, tensors),
+    "decoys among the weights": _decoys,
+}
 FORGERS: dict[str, Forger] = {
     "two readers": two_readers,
     "hint": hint,
     "recorded value": recorded_value,
     "data": data,
     "control flow": control_flow,
+    "weight": weight,
+    "constant": constant,
 }

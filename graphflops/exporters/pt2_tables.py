@@ -1,0 +1,174 @@
+"""The tables of a `.pt2` that say how its weights and constants are stored, beside what the program says of them.
+
+Since torch 2.9 a JSON member says it; before, and for tensors of a subclass, the pickle of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.errors import FileError, shown
+from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters.pt2_schema import decode
+from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, dtype_of, named
+from graphflops.graph import Note
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphflops.exporters.archive import Archive
+    from graphflops.graph import Graph
+
+_OVERHEAD = 2**14  # bytes of a checkpoint beside its tensors
+
+
+class _Stored(NamedTuple):
+    """An input that the file stores: the value, its name in the model, and the kind of table that has it."""
+
+    value: str
+    target: str
+    kind: str
+
+
+class _Table(NamedTuple):
+    """What is stored, by name in the model; None for what is of a form that is not read.
+
+    size: the bytes of a member, by its name in the table. unread: those of a checkpoint of which something is not read.
+    """
+
+    payloads: Mapping[str, schema.Payload | None]
+    size: Callable[[str], int]
+    unread: int = 0
+
+
+class Tables:
+    """What the tables of one program say. member: that of the program."""
+
+    def __init__(self, archive: Archive, member: str, signature: schema.Signature) -> None:
+        self._archive = archive
+        self._member = member
+        self._stored = list(_stored(signature))
+        kinds = dict.fromkeys(entry.kind for entry in self._stored)
+        self._tables = {kind: table for kind in kinds if (table := self._table(kind)) is not None}
+
+    def shared(self) -> dict[str, str] | None:
+        """By qualified name of a weight that shares memory with an earlier one: the earlier one's name.
+
+        None if the file does not say where weights are: a program on fake tensors stores all of them in one empty member.
+        """
+        table = self._tables.get("weights")
+        if table is None or table.unread:
+            return {} if not any(entry.kind == "weights" for entry in self._stored) else None
+        first: dict[Any, str] = {}
+        shared: dict[str, str] = {}
+        for _, target, kind in self._stored:
+            payload = table.payloads.get(target) if kind == "weights" else None
+            if payload is None or payload.tensor_meta is None:
+                continue
+            meta = payload.tensor_meta
+            if table.size(payload.path_name) == 0:
+                if any(size.as_int == 0 for size in meta.sizes):
+                    continue
+                return None
+            sizes = [_size(s) for s in (*meta.sizes, None, *meta.strides, meta.storage_offset)]
+            earlier = first.setdefault((payload.path_name, meta.dtype, *sizes), target)
+            if earlier != target:
+                shared[target] = earlier
+        return shared
+
+    def notes(self, graph: Graph) -> Iterator[Note]:
+        """Inputs whose size or element type their table tells otherwise than the program."""
+        needed = dict.fromkeys(self._tables, 0)
+        for value, target, kind in self._stored:
+            ours, table = graph.types.get(value), self._tables.get(kind)
+            if table is None or not isinstance(ours, TensorType):
+                continue
+            needed[kind] += ours.nbytes if isinstance(ours.nbytes, int) else 0
+            payload = table.payloads.get(target)
+            if payload is not None and (theirs := self._differing(ours, kind, payload)):
+                text = f"{shown(target, 80)} is {ours} in the program, {theirs} in the table of stored {kind}"
+                yield Note("GF119", value, shown(text, 500))
+        for kind, table in self._tables.items():
+            if _is_more(table.unread, needed[kind]):
+                yield Note(
+                    "GF119",
+                    "",
+                    f"the {kind} take {needed[kind]:,} bytes in the program, {table.unread:,} in the file",
+                )
+
+    def _differing(self, ours: TensorType, kind: str, payload: schema.Payload) -> str:
+        """What is stored in the place of a tensor, where that is not its type."""
+        if payload.use_pickle:
+            member = f"{self._folder(kind)}{payload.path_name}"
+            size = self._archive.size(member)
+            inner = self._checkpoint(member).payloads.get("")
+            if inner is None:
+                is_more = _is_more(size, ours.nbytes if isinstance(ours.nbytes, int) else 0)
+                return f"a pickle of {size:,} bytes" if is_more else ""
+            payload = inner
+        if (meta := payload.tensor_meta) is None:
+            return ""
+        sizes, dtype = [size.as_int for size in meta.sizes], dtype_of(meta.dtype, "")
+        is_sparse = named(LAYOUTS, meta.layout).startswith("sparse")
+        if ours.shape == tuple(sizes) and ours.dtype is dtype and is_sparse == (ours.nonzeros is not None):
+            return ""
+        return f"{'sparse ' * is_sparse}{dtype.name}{sizes}"
+
+    def _folder(self, kind: str) -> str:
+        return f"{self._member.partition('models/')[0]}data/{kind}/"
+
+    def _table(self, kind: str) -> _Table | None:
+        """The table of weights or of constants; None where the file has none."""
+        _, is_new, model = self._member.partition("models/")
+        if not is_new:
+            old = OLD_CHECKPOINTS[kind]
+            return self._checkpoint(old) if old in self._archive.names else None
+        folder, model = self._folder(kind), model.removesuffix(".json")
+        if f"{folder}{model}.pt" in self._archive.names:
+            return self._checkpoint(f"{folder}{model}.pt")
+        config = f"{folder}{model}_{kind}_config.json"
+        if config not in self._archive.names:
+            return None
+        where = f"{self._archive}: {shown(config)}"
+        payloads = decode(self._archive.read(config), schema.PayloadConfig, where).config
+        return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
+
+    def _checkpoint(self, member: str) -> _Table:
+        """What a checkpoint of torch.save holds."""
+        from graphflops.exporters.checkpoint import MAX_PICKLE_BYTES, UnreadableError, tensors
+
+        size = self._archive.size(member)
+        if size == 0:
+            return _Table({}, self._archive.size)
+        try:
+            inner = self._archive.within(member)
+            (pickle,) = [name for name in inner.names if name.endswith("/data.pkl")]
+            payloads = tensors(inner.read(pickle, most=MAX_PICKLE_BYTES))
+        except (FileError, UnreadableError, ValueError):
+            return _Table({}, self._archive.size, size)
+        root = pickle.removesuffix("data.pkl")
+        return _Table(payloads, lambda path: inner.size(root + path), size * (None in payloads.values()))
+
+
+def _is_more(size: int, needed: int) -> bool:
+    """Whether something stored is larger than what the program takes it for, with its scales and zero points."""
+    return size > needed + needed // 4 + _OVERHEAD
+
+
+def _stored(signature: schema.Signature) -> Iterator[_Stored]:
+    """The inputs that torch takes from the tables; buffers that are no part of the state are with the constants."""
+    for spec in signature.input_specs:
+        if spec.parameter is not None:
+            yield _Stored(spec.parameter.arg.name, spec.parameter.parameter_name, "weights")
+        elif spec.buffer is not None:
+            kind = "weights" if spec.buffer.persistent else "constants"
+            yield _Stored(spec.buffer.arg.name, spec.buffer.buffer_name, kind)
+        elif spec.tensor_constant is not None:
+            yield _Stored(
+                spec.tensor_constant.arg.name, spec.tensor_constant.tensor_constant_name, "constants"
+            )
+
+
+def _size(size: schema.SymInt | None) -> Any:
+    return None if size is None else size.as_int if size.as_expr is None else size.as_expr.expr_str
