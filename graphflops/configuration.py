@@ -12,7 +12,7 @@ def nearest(name: str = NAME) -> str | None:
     folder = ""
     while True:
         path = os.path.join(folder, name)
-        if os.path.isfile(path):
+        if os.path.exists(path) and not os.path.isdir(path):  # a pipe of that name is refused, not passed by
             return path
         if os.path.dirname(os.path.abspath(folder)) == os.path.abspath(folder):
             return None

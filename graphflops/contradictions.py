@@ -1,7 +1,8 @@
 """Contradictions: what a file says twice, differently, so that no total of it can be relied on.
 
 A program may record shapes that its operators cannot give, a table of weights may tell other sizes than the program, and a
-saved report other totals than its rows. Each is a diagnostic; `--strict` and budgets fail where there is one.
+saved report other totals than its rows. Each is a diagnostic; `--strict` and budgets fail where there is one. They also fail
+where sizes follow from nothing but what the file declares.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.report import Diagnostic, Report, Timeline
 
-_CODES = frozenset({"GF102", "GF105", "GF119", "GF120", "GF121", "GF127"})
+_CODES = frozenset(
+    {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210"}
+)  # docs/report.md says of each what is told twice
+_UNCONFIRMED = "GF131"  # said once, and nothing that is read confirms it
 _LISTED = 3  # contradictions that one line names
 
 
@@ -38,9 +42,18 @@ def contradicted(report: Report) -> str:
         for one in found[:_LISTED]
     )
     more = f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
-    return (
-        f"the file contradicts itself, so that its totals cannot be relied on: {named}{more}" if found else ""
-    )
+    is_twofold = any(one.code != _UNCONFIRMED for one in found)
+    why = "the file contradicts itself" if is_twofold else "sizes are known from what the file declares alone"
+    return f"{why}, so that its totals cannot be relied on: {named}{more}" if found else ""
+
+
+def impossible(report: Report) -> list[Diagnostic]:
+    """What no runtime runs (GF118) or loads (GF210), each in a line of its own."""
+    return [
+        replace(one, message=f"{shown(one.node)} cannot run: {one.message}" if one.node else one.message)
+        for one in report.diagnostics
+        if one.code in ("GF118", "GF210")
+    ]
 
 
 def saved(report: Report) -> Report:

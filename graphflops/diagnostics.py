@@ -32,6 +32,8 @@ DIAGNOSTICS = {
     "GF125": "assumed-lifetimes",
     "GF126": "fused-conversions",
     "GF127": "value-mismatch",
+    "GF130": "read-differently",
+    "GF131": "declared-alone",
 }
 
 

@@ -6,6 +6,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
+from graphflops import reading
 from graphflops.errors import FileError, GraphflopsError, OptionError, RuleError, innermost, shown
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ def import_rules(files: Sequence[str]) -> None:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise RuleError(f"{shown(path)}: not a Python file; --rules takes one that ends in .py")
+        reading.opened(path).close()
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:

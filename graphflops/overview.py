@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from graphflops.contradictions import impossible
 from graphflops.errors import GraphflopsError, shown
 from graphflops.rendered import Rendered
 
@@ -74,9 +75,8 @@ def _line(model: str, analyze: Callable[[str], Report]) -> OverviewLine:
         return OverviewLine(model, error=shown(_without(model, reason), _ERROR))
     finally:
         gc.collect()  # off while a command runs, and the next model may be large
-    impossible = [found for found in report.diagnostics if found.code == "GF118"]
-    said = f"{impossible[0].node} cannot run: {impossible[0].message}" if impossible else ""
-    return OverviewLine(model, cost, shown(said, _ERROR))
+    said = [problem.message for problem in impossible(report)]
+    return OverviewLine(model, cost, shown(said[0], _ERROR) if said else "")
 
 
 def _without(model: str, message: str) -> str:

@@ -18,6 +18,7 @@ from graphflops.docstrings import docstring
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
+from graphflops.reading import opened
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import bytes_of, predict
 from graphflops.time.unfused import fused_seconds, seconds_of
@@ -348,7 +349,7 @@ def audited(
 
 def _is_program_of_torch(path: str) -> bool:
     """Whether a file is an archive or a saved report, which the checks of ONNX files do not read."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         return file.read(2).lstrip()[:1] in (b"P", b"{")
 
 

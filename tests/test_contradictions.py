@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper
 
 from graphflops import analyze
 from graphflops.cli import main
 from tests.exporters.build import call, meta, program, save, tensor
+from tests.exporters.onnx_files import model, node, value
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples").glob("*.[po]*"))
 LONG = {"name": "x", "kind": "value", "first": 0, "last": 99999, "bytes": 8}
@@ -62,7 +64,45 @@ def report_as_model(path: Path) -> Path:
     return path
 
 
+def forged_element_type(path: Path) -> Path:
+    """relu of float32, recorded as float16: half of the bytes, and products at twice the rate."""
+    nodes = [
+        call("torch.ops.aten.relu.default", tensor("x"), out="r"),
+        call("torch.ops.aten.mm.default", tensor("r"), tensor("r")),
+    ]
+    half = {**meta(64, 64), "dtype": 6}
+    return save(path, program(nodes, {"x": meta(64, 64), "r": half, "y": half}))
+
+
+def hidden_operator(path: Path) -> Path:
+    """A function of the file that adds up, named as the operator Relu, which onnxruntime runs."""
+    opsets = [helper.make_opsetid("", 21)]
+    ours = helper.make_function("", "Relu", ["a"], ["b"], [node("ReduceSum", ["a"], ["b"])], opsets)
+    calls = [node("Relu", ["x"], ["r"]), node("MatMul", ["r", "r"], ["y"])]
+    made = model(calls, [value("x", (8, 8))], [value("y", (8, 8))], functions=[ours], opset_imports=opsets)
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def declared_target(path: Path) -> Path:
+    """x of 8 x 8 as 1 x 64 by declaration, 64 x 1 in the other file: 2 * 64 FLOPs are counted, 2 * 64 * 64 run."""
+    target = TensorProto(name="s", data_type=TensorProto.INT64, dims=[2], data_location=TensorProto.EXTERNAL)
+    target.external_data.add(key="location", value="s.bin")
+    calls = [
+        node("Reshape", ["x", "s"], ["r"], name="cut"),
+        node("Transpose", ["r"], ["t"], perm=[1, 0]),
+        node("MatMul", ["r", "t"], ["y"]),
+    ]
+    made = model(calls, [value("x", (8, 8))], [value("y", (1, 1))], [target])
+    made.graph.value_info.append(value("r", (1, 64)))
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
 FORGED = {
+    "GF103": (forged_element_type, "m.pt2", "derived float32[64,64], the file records float16[64,64]"),
+    "GF130": (hidden_operator, "m.onnx", "is a function of the file and an operator of runtimes"),
+    "GF131": (declared_target, "m.onnx", "the sizes of r are what the file declares"),
     "GF102": (forged_activation, "m.pt2", "derived float32[64,64], the file records float32[8,8]"),
     "GF119": (forged_weights, "m.pt2", "in the table of stored weights"),
     "GF120": (forged_report, "m.json", "matrix_flops is not the sum of the rows"),

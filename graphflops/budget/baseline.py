@@ -14,6 +14,7 @@ from graphflops.budget.measure import TOP
 from graphflops.cost import QUANTITIES
 from graphflops.errors import FileError, shown
 from graphflops.patterns import matches_module
+from graphflops.reading import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -129,7 +130,7 @@ def from_json(data: bytes, path: str) -> Baseline:
 def read(path: str) -> Baseline:
     """Reads a baseline from a file; FileError if it cannot be read or is not a baseline."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             data = file.read(_LARGEST + 1)
     except FileNotFoundError:
         raise FileError(f"{shown(path)}: no such baseline: make it with graphflops check --update") from None

@@ -14,6 +14,7 @@ from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, perce
 from graphflops.cost import REPORTED
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.patterns import matches_file
+from graphflops.reading import opened
 from graphflops.training import Training, changed
 
 if sys.version_info >= (3, 11):
@@ -241,7 +242,7 @@ def table_of(path: str) -> dict[str, Any]:
 
 def _content(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             data = file.read(_LARGEST_FILE + 1)
     except OSError as error:
         raise FileError(f"{shown(path)}: {error.strerror or error}") from None

@@ -212,11 +212,13 @@ def _overview(
 
 
 def _refuse_impossible(ctx: click.Context, report: Report) -> None:
-    """Names each call that provably cannot run, and exits with 1 if there is one."""
-    impossible = [diagnostic for diagnostic in report.diagnostics if diagnostic.code == "GF118"]
-    for diagnostic in impossible:
-        click.echo(f"graphflops: error: {shown(diagnostic.node)} cannot run: {diagnostic.message}", err=True)
-    if impossible:
+    """Names what provably cannot be loaded or run, and exits with 1 if there is anything."""
+    from graphflops.contradictions import impossible
+
+    problems = impossible(report)
+    for problem in problems:
+        click.echo(f"graphflops: error: {problem.message}", err=True)
+    if problems:
         ctx.exit(1)
 
 

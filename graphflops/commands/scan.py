@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphflops.commands import files, options
 from graphflops.errors import shown
+from graphflops.render import formats
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -17,13 +19,17 @@ if TYPE_CHECKING:
     from graphflops.scan.run import Summary
 
 _MEMORY = None if os.name == "nt" else "4GB"
+_SUFFIXES = frozenset(suffix for one in formats.FORMATS for suffix in one.suffixes)
 _FURTHER = ("calls", "modules", "findings")
 
 
 @click.command(cls=options.Command)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.option(
-    "-o", "--output", metavar="FOLDER", help="The table: a folder of Parquet files, which is added to."
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    help="The table: a folder of Parquet files, which is added to. Or a page: FILE.html.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes. Default: one a processor.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster: tcp://host:8786.")
@@ -68,21 +74,21 @@ def scan(
 
     \b
     graphflops scan models/ --output results.parquet
+    graphflops scan models/ --output results.html
     graphflops scan 'registry/**/*.onnx' --output results.parquet --scheduler tcp://head:8786
     graphflops scan --output results.parquet --report results.html
     graphflops scan --diff old.parquet new.parquet
     """
     if old is not None:
-        if len(sources) != 1:
-            raise click.UsageError("--diff takes two tables: --diff OLD NEW")
-        from graphflops.scan.changes import changes, text
-
-        files.write(text(changes(old, sources[0]), **files.screen(None)), None)
+        _compare(old, sources)
         return
     if output is None:
         raise click.UsageError("name the table with --output")
+    if os.path.splitext(output)[1].lower() in _SUFFIXES and not os.path.isdir(output):
+        _as_page(ctx, sources, output, dims, is_all=report is None, **given)
+        return
     if sources:
-        _scanned(ctx, sources, output, dims, **given)
+        _scanned(ctx, sources, output, dims, called=output, **given)
     elif report is None:
         raise click.UsageError("name SOURCE, or what to make of the table: --report, --diff")
     if report is not None:
@@ -91,12 +97,44 @@ def scan(
         files.write(page(output), report)
 
 
+def _compare(old: str, sources: tuple[str, ...]) -> None:
+    if len(sources) != 1:
+        raise click.UsageError("--diff takes two tables: --diff OLD NEW")
+    from graphflops.scan.changes import changes, text
+
+    files.write(text(changes(old, sources[0]), **files.screen(None)), None)
+
+
+def _as_page(
+    ctx: click.Context,
+    sources: tuple[str, ...],
+    output: str,
+    dims: dict[str, int],
+    is_all: bool,
+    **given: Any,
+) -> None:
+    """Scans into a page; the table goes. is_all: nothing else is to be made of it."""
+    from graphflops.scan.page import page
+
+    if not sources or not is_all or given["rows"]:
+        what = "name a folder of tables with --output, and it with --report"
+        raise click.UsageError(f"{shown(output)} is a page: {what}")
+    if formats.chosen("Report", None, output) != "html":
+        raise click.UsageError(
+            f"{shown(output)}: a scan writes a folder of Parquet files, or a page: FILE.html"
+        )
+    with tempfile.TemporaryDirectory(prefix="graphflops-") as folder:
+        _scanned(ctx, sources, folder, dims, called=output, **given)
+        files.write(page(folder, output), output)
+
+
 def _scanned(
     ctx: click.Context,
     sources: tuple[str, ...],
     output: str,
     dims: dict[str, int],
     *,
+    called: str,
     jobs: int | None,
     scheduler: str | None,
     bindings: str | None,
@@ -121,7 +159,7 @@ def _scanned(
         summary = run(
             todo, output, workers=workers, scheduler=scheduler or "", cache=cache, progress=bar.update
         )
-    click.echo(_words(summary, output), err=True)
+    click.echo(_words(summary, called), err=True)
     if summary.interrupted:
         ctx.exit(130)
 

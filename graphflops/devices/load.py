@@ -10,6 +10,7 @@ import msgspec
 
 from graphflops.devices.device import Device
 from graphflops.errors import FileError, OptionError, shown
+from graphflops.reading import opened
 
 _FOLDER = Path(__file__).parent
 _REFERENCE = "h200"
@@ -119,8 +120,8 @@ def _files() -> list[Path]:
 @cache
 def _read(file: Path) -> Device:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_LARGEST + 1)
+        with opened(file) as profile:
+            data = profile.read(_LARGEST + 1)
     except OSError as error:
         raise FileError(f"{shown(str(file))}: cannot be read: {error.strerror}") from None
     if len(data) > _LARGEST:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import prod
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_proto import DROPPED, decode_error, fields, messages
-from graphflops.exporters.onnx_values import EXTERNAL, FIELDS, dtype_of
+from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL, FIELDS, decode_error, fields, messages
+from graphflops.exporters.onnx_values import dtype_of
 from graphflops.graph import Stored
 
 if TYPE_CHECKING:

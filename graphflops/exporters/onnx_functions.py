@@ -1,6 +1,6 @@
 """The functions that an ONNX file defines: each is read once, and the size of the inlined program is limited.
 
-A function of the file runs in place of an operator of the same name.
+A function of the file counts in place of an operator of the same name; onnxruntime runs the operator.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_scope import domain_of, opsets_of
+from graphflops.ops import operator
+from graphflops.ops.onnx_versions import NEWEST
+from graphflops.rules.registry import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,7 +33,7 @@ class Function:
 
     @cached_property
     def name(self) -> str:
-        return f"{self.proto.domain}.{self.proto.name}"
+        return f"{self.proto.domain or 'ai.onnx'}.{self.proto.name}"
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -63,12 +66,23 @@ class Functions:
     """The functions of a model by operator, and what has been written out of them."""
 
     def __init__(self, protos: Iterable[Any]) -> None:
-        self._known = {(domain_of(f.domain), f.name, f.overload): Function(f) for f in protos}
+        self._known: dict[tuple[str, str, str], Function] = {}
+        for proto in protos:
+            function = Function(proto)
+            if (
+                self._known.setdefault((domain_of(proto.domain), proto.name, proto.overload), function)
+                is not function
+            ):
+                raise FileError(f"the function {shown(function.name)} is defined twice")
         self._calls = self._operands = 0
 
     def find(self, domain: str, kind: str, overload: str) -> Function | None:
         """The function that defines an operator, if the file has one."""
         return self._known.get((domain, kind, overload))
+
+    def hides(self, op: str, domain: str, opset: int) -> bool:
+        """Whether runtimes have an operator of that name, at the opset that the file imports."""
+        return domain in NEWEST and operator(op).version <= opset and find(op) is not None
 
     def enter(self, function: Function, operands: int, scope: Scope, name: str) -> None:
         """Count a call of a function; raises FileError where it cannot be written out."""

@@ -19,9 +19,18 @@ from graphflops.exporters.onnx_scope import (
     domain_of,
     opsets_of,
     ordered,
+    unknown_versions,
     with_wanted,
 )
 from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
+from graphflops.exporters.onnx_tensors import (
+    constant_of,
+    contents_of,
+    memory_of,
+    sparse_of,
+    stored_names,
+    tensor_of,
+)
 from graphflops.exporters.onnx_values import (
     GRAPH,
     GRAPHS,
@@ -30,30 +39,26 @@ from graphflops.exporters.onnx_values import (
     TENSOR,
     TYPE,
     checked,
-    constant_of,
     graphs_in,
     kind_of,
-    memory_of,
+    named_once,
     number_of_elements,
     role_of,
-    sparse_of,
     statistics,
-    tensor_of,
     type_of,
 )
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
-from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR
 from graphflops.ops.operator import onnx_spelling
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
     from graphflops.exporters.onnx_functions import Function, Functions
-    from graphflops.graph import InputRole, Scalar, Stored, Type
+    from graphflops.graph import InputRole, Scalar, Type
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
 _MOST_NOTES = 20  # of one kind
@@ -82,9 +87,10 @@ class Program:
     def graph(self, origin: Origin) -> Graph:
         """The whole program."""
         model, proto = self.model, self.model.graph
-        self.check_versions()
+        for message in unknown_versions(model):
+            self.note("GF209", "", message)
         scope = Scope(self.root, opsets_of(model.opset_import))
-        stored = _stored(proto)
+        stored = stored_names(proto)
         for value in proto.input:
             if value.name not in stored:
                 name = self.names.define(value.name, scope, "an input")
@@ -109,7 +115,7 @@ class Program:
             declared=Declared(self.root.declared, self.sizes),
             fallback_types=_fallback_types,
             notes=tuple(note for notes in self._notes.values() for note in notes),
-            contents=_contents(origin.path, self._protos),
+            contents=contents_of(origin.path, self._protos),
         )
 
     def open_sizes(self) -> list[Dim]:
@@ -117,25 +123,15 @@ class Program:
         tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
         return [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
 
-    def check_versions(self) -> None:
-        """Note versions newer than those known here: they are read as the newest that is."""
-        version = self.model.ir_version
-        if version > NEWEST_IR:
-            self.note(
-                "GF209", "", f"the file's IR version is {version}, newer than the {NEWEST_IR} known here"
-            )
-        for domain, version in opsets_of(self.model.opset_import).items():
-            if version > NEWEST.get(domain, version):
-                newest = f"opset {version} of {shown(domain or 'ai.onnx')} is newer than the {NEWEST[domain]} known here"
-                self.note("GF209", "", f"{newest}: operators are taken as they were then")
-        if not self.model.opset_import and self.model.ir_version >= 3:
-            self.note("GF209", "", "the file does not say which opset it follows: taken as 1")
-
     def note(self, code: str, node: str, message: str) -> None:
         """Keep what the user should know, of each kind a few."""
         said = self._notes.setdefault(code, [])
         if len(said) < _MOST_NOTES:
             said.append(Note(code, node, message))
+
+    def differs(self, node: str, message: str) -> None:
+        """Note that readers of the file see two programs in it."""
+        self.note("GF130", node, f"{message}: readers differ in which of the two counts")
 
     # Stored tensors
 
@@ -182,7 +178,9 @@ class Program:
         if len(outputs) != 1:
             return False
         name = outputs[0]
-        held = {a.name: a for a in call.attributes if not a.ref_attr_name}
+        held = named_once(call.attributes, call.node.name or name)
+        if any(attribute.ref_attr_name for attribute in call.attributes):
+            return False  # of a function, whose caller gives the value
         typed = self.constant_type(held, name, call.node.name)
         if typed is None:
             return False
@@ -227,7 +225,7 @@ class Program:
         """A graph in an attribute of a call."""
         body = Body(scope.body)
         inner = replace(scope, body=body, names={}, around=scope, wanted={})
-        stored = _stored(proto)
+        stored = stored_names(proto)
         inputs = [
             Input(self.names.define(value.name, inner, "an input"), "user")
             for value in proto.input
@@ -272,6 +270,10 @@ class Program:
         op = self.operator(domain, kind, scope)
         functions = self.functions
         if functions is not None and (function := functions.find(domain, kind, proto.overload)) is not None:
+            if functions.hides(op, domain, scope.opsets.get(domain, 1)):
+                self.differs(
+                    name, f"{shown(function.name)} is a function of the file and an operator of runtimes"
+                )
             functions.enter(function, len(operands), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
@@ -290,6 +292,11 @@ class Program:
                 self.note("GF207", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
             known = onnx_spelling(checked(domain), checked(kind), 1 if opset is None else opset)
             self._operators[domain, kind, opset] = known
+            outer = opsets_of(self.model.opset_import).get(domain) if scope.functions else opset
+            if outer is not None and known != onnx_spelling(domain, kind, outer):
+                self.differs(
+                    scope.call, f"{kind} is of opset {opset} in a function, of opset {outer} around it"
+                )
         return known
 
     def write_out(
@@ -331,14 +338,20 @@ class Program:
     def attributes(self, protos: Iterable[Any], scope: Scope, node: str) -> dict[str, Argument]:
         """The attributes of a call by name."""
         return {
-            checked(proto.name): value for proto in protos for value in self.attribute(proto, scope, node)
+            name: value
+            for name, proto in named_once(protos, node).items()
+            for value in self.attribute(proto, scope, node)
         }
 
     def attribute(self, proto: Any, scope: Scope, node: str) -> tuple[Argument, ...]:
         """The value of an attribute; () for a function's attribute that is not given."""
+        kind = kind_of(proto)
         if proto.ref_attr_name:
+            if not scope.call:
+                raise FileError(
+                    f"{shown(node)} takes the attribute {shown(proto.name)} of a function that it is not in"
+                )
             return self.handed_down(proto.ref_attr_name, scope)
-        kind = proto.type or kind_of(proto)
         plain = PLAIN.get(kind)
         if plain is not None:
             return (plain(proto),)
@@ -373,23 +386,6 @@ def _functions(model: Any) -> Functions | None:
     from graphflops.exporters.onnx_functions import Functions
 
     return Functions(model.functions)
-
-
-def _stored(graph: Any) -> frozenset[str]:
-    """Names of the stored tensors of a graph."""
-    dense = [tensor.name for tensor in graph.initializer]
-    return frozenset([*dense, *(tensor.values.name for tensor in graph.sparse_initializer)])
-
-
-def _contents(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str], Stored | None]:
-    """Contents of the stored tensors of the program, read when first needed."""
-
-    def contents(name: str) -> Stored | None:
-        from graphflops.exporters.onnx_data import stored
-
-        return stored(path, *protos.get(name, (None, "")))
-
-    return contents
 
 
 def _fallback_types(node: Node, operands: Sequence[Value]) -> Sequence[Value]:

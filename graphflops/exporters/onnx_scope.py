@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_values import checked
 from graphflops.graph import Ref
+from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,8 +30,28 @@ def domain_of(domain: str) -> str:
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
-    """Version by domain."""
-    return {domain_of(entry.domain): entry.version for entry in imports}
+    """Version by domain; raises FileError where a domain has two."""
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain = domain_of(entry.domain)
+        known = found.setdefault(domain, entry.version)
+        if known != entry.version:
+            raise FileError(
+                f"opsets {known} and {entry.version} of {shown(domain or 'ai.onnx')} are imported"
+            )
+    return found
+
+
+def unknown_versions(model: Any) -> Iterator[str]:
+    """Versions newer than those known here, in words: they are read as the newest that is."""
+    if model.ir_version > NEWEST_IR:
+        yield f"the file's IR version is {model.ir_version}, newer than the {NEWEST_IR} known here"
+    for domain, version in opsets_of(model.opset_import).items():
+        if version > (newest := NEWEST.get(domain, version)):
+            known = f"opset {version} of {shown(domain or 'ai.onnx')} is newer than the {newest} known here"
+            yield f"{known}: operators are taken as they were then"
+    if not model.opset_import and model.ir_version >= 3:
+        yield "the file does not say which opset it follows: taken as 1"
 
 
 @dataclass(eq=False, slots=True)

@@ -13,8 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import shown
-from graphflops.exporters.onnx_proto import DROPPED
-from graphflops.exporters.onnx_values import EXTERNAL
+from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
 from graphflops.onnx_audit.model import domain_of
 from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops.onnx_versions import NEWEST

@@ -225,6 +225,23 @@ def data_length(model: Model) -> Iterator[Observation]:
 
 
 @check(
+    "GF130",
+    "read-differently",
+    "error",
+    fix="rename the function, or let it import the opset of the model",
+    reads="file",
+)
+def read_differently(model: Model) -> Iterator[Observation]:
+    """A function of the file has the name of an operator that runtimes have, or imports another opset than the model, in
+    which an operator that it calls differs: some runtimes run the one, some the other.
+    """
+    if model.graph is not None:
+        for note in model.graph.notes:
+            if note.code == "GF130":
+                yield Observation(note.message)
+
+
+@check(
     "GF211",
     "call-name-twice",
     "note",

@@ -189,7 +189,7 @@ class Pricer:
                 self.progress(done, len(graph.nodes))
             priced = self.price_of(node, values, graph)
             if priced.placeholders:
-                priced = self.types.numbered(node, priced, graph)
+                priced = self.types.numbered(node, priced, values, graph)
             self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
             calls.append(self._call(node, uses, priced, len(rows)))
             rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))

@@ -25,7 +25,7 @@ from graphflops.passes.price_call import (
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in, with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from graphflops.cost import Value
     from graphflops.graph import Graph, Node
@@ -124,6 +124,7 @@ def _is_other(ours: Dim, declared: Dim) -> bool:
     return isinstance(declared, int) and isinstance(ours, int) and ours != declared
 
 
+_FEW = 64  # elements of an integer tensor that sizes may be computed from
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
 
 
@@ -135,6 +136,7 @@ class Reconciler:
     unbacked: symbols of the file for sizes that depended on data during the export.
     named: sizes that have grown too large to compute with, and their names.
     equalities: pairs of sizes that some operator requires to be equal.
+    unread: stored integers whose contents are not known, each with their number. makers: calls by result, where looked for.
     """
 
     def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
@@ -152,16 +154,18 @@ class Reconciler:
         self.fallback = FallbackTypes() if self.derives else None
         self.named: dict[Expr, Dim] = {}
         self.equalities: dict[Meeting, None] = {}
+        self.unread = dict(_unread_integers(graph)) if self.derives else {}
+        self.makers: dict[Graph, dict[str, Node]] = {}
 
-    def numbered(self, node: Node, priced: Priced, graph: Graph) -> Priced:
+    def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Name each size that depends on data: as the file does where it records one, else by the next number."""
         names: dict[str, Dim] = {}
         for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
-            if recorded is None and name is not None:
-                recorded = self._declared(node, name, derived, graph)
+            if recorded is None and name is not None and self.fallback is not None:
+                recorded = self._declared(node, name, priced, derived, values, graph)
             for axis, size, known in paired(derived, recorded):
-                told = told_by(size, known, priced.placeholders)
+                told = {} if placeholders_in((known,)) else told_by(size, known, priced.placeholders)
                 names.update(told)
                 problem = self.claims.problem(node, graph, name, axis, known) if told and name else ""
                 if problem and name in graph.used and not self.derives:
@@ -181,24 +185,50 @@ class Reconciler:
             form=None,
         )
 
-    def _declared(self, node: Node, name: str, derived: Value, graph: Graph) -> Value:
-        """The declared type of a result whose sizes integers decide that are stored in another file; None for others."""
+    def _declared(
+        self, node: Node, name: str, priced: Priced, derived: Value, values: Mapping[str, Value], graph: Graph
+    ) -> Value:
+        """The declared type of a result whose sizes integers decide that are not read; None for others.
+
+        Such integers are stored in another file, or may be replaced by the caller. A view has the elements of its operand.
+        """
         declared = (graph.declared or {}).get(name)
-        if (
-            self.fallback is None
-            or not isinstance(declared, TensorType)
-            or not isinstance(derived, TensorType)
-        ):
+        if not isinstance(declared, TensorType) or not isinstance(derived, TensorType):
             return None
-        operands = {ref.name for ref in node.args if isinstance(ref, Ref)}
-        stored = [entry for entry in graph.inputs if entry.name in operands and entry.role != "user"]
-        types = [graph.types.get(entry.name) for entry in stored]
-        if not any(isinstance(x, TensorType) and x.dtype.kind == "int" and x.value is None for x in types):
+        operands = [ref.name for ref in node.args if isinstance(ref, Ref)]
+        if declared.rank != derived.rank or not self._unread(operands, values, graph):
             return None
-        if declared.rank != derived.rank or not all(isinstance(size, int) for size in declared.shape):
+        source = values[operands[0]]
+        if priced.state == "free" and isinstance(source, TensorType) and differ(source.numel, declared.numel):
+            self.say("GF102", node, f"derived {source.numel} elements, the file declares {declared}")
             return None
-        self.fallback.sources.setdefault("declared", []).append(name)
+        self.fallback.sources.setdefault("declared", []).append(name)  # type: ignore[union-attr]
+        self._alone(node, name)
         return declared
+
+    def _unread(self, operands: Sequence[str], values: Mapping[str, Value], graph: Graph) -> bool:
+        """Whether one of the operands is stored integers that are not read, or computed from a few such."""
+        if not self.unread or any(name in self.unread for name in operands):
+            return bool(self.unread)
+        makers = self.makers.setdefault(graph, {})
+        if not makers:
+            makers.update((made, node) for node in graph.nodes for made in node.outputs if made is not None)
+        waiting, seen = [*operands[1:]], set()
+        while waiting:
+            name = waiting.pop()
+            typed = values.get(name)
+            if name in seen or not isinstance(typed, TensorType) or typed.dtype.kind != "int":
+                continue
+            seen.add(name)
+            if self.unread.get(name, _FEW + 1) <= _FEW:
+                return True
+            waiting.extend(used for _, used in (makers[name].uses() if name in makers else ()))
+        return False
+
+    def _alone(self, node: Node, name: str) -> None:
+        """Say that the type of a result of a known call is what the file declares, and nothing else."""
+        text = f"the sizes of {shown(name)} are what the file declares: nothing that is read confirms them"
+        self.say("GF131", node, text)
 
     def fresh(self, placeholder: str) -> Dim:
         """The next size of that origin, or the value that the user gives for it."""
@@ -286,6 +316,8 @@ class Reconciler:
                 if others is None:
                     others = fallback.of(node, resolve(node.args, values), derived, graph)
                 value = others[place]
+                if priced.state != "unknown" and value is (graph.declared or {}).get(name):
+                    self._alone(node, name)
                 value = put_in(value, {n: self.fresh(n) for n in placeholders_in(sizes_in(value))})
             values[name] = value
 
@@ -345,7 +377,8 @@ class Reconciler:
             if used:
                 self.say("GF102", node, f"derived {ours}, the file records {recorded}")
             return replace(recorded, requires_grad=ours.requires_grad)
-        if ours.dtype is not recorded.dtype and used and not autocast:
+        chosen = autocast and ours.dtype.is_floating and recorded.dtype.is_floating
+        if ours.dtype is not recorded.dtype and used and not chosen:
             self.say("GF103", node, f"derived {ours}, the file records {recorded}")
         return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
 
@@ -353,6 +386,14 @@ class Reconciler:
         """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
+
+
+def _unread_integers(graph: Graph) -> Iterator[tuple[str, int]]:
+    """The stored integers of a program whose contents are not known, and how many elements they have."""
+    for entry in graph.inputs:
+        typed = graph.types.get(entry.name) if entry.role != "user" else None
+        if isinstance(typed, TensorType) and typed.dtype.kind == "int" and typed.value is None:
+            yield entry.name, typed.numel  # type: ignore[misc]  # stored tensors have numbers for sizes
 
 
 def _place(node: Node) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops import reading
 from graphflops.dims import Expr
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Ref
@@ -147,7 +148,10 @@ def opened(path: str) -> Iterator[None]:
     """Around the reading of a file of inputs: raises FileError in one line for whatever is wrong with it."""
     where = shown(path)
     try:
+        reading.opened(path).close()
         yield
+    except FileError:
+        raise
     except ImportError as missing:
         raise ModelError(f"{where}: reading it needs the package {missing.name}: install it") from None
     except FileNotFoundError:

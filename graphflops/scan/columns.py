@@ -40,6 +40,7 @@ RESULTS: dict[str, Kind] = {
     "free": "number",
     "unknown": "number",
     "unknown_ops": "texts",
+    "contradiction": "text",
     "attentions": "number",
     "attention_flops": "number",
     "attention_kv_bytes": "number",

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from graphflops.scan.worker import Reply, Task
+from graphflops.scan.worker import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from graphflops.scan.measure import Task
 
 COMMAND = (sys.executable, "-m", "graphflops.scan.worker")
 GRACE = 5.0  # seconds beyond the time limit, which the process itself keeps, after which it is ended
@@ -50,7 +52,7 @@ class Isolated:
             late.set()
             process.kill()
 
-        timer = threading.Timer(task.options.timeout + GRACE, end)
+        timer = threading.Timer(task.seconds + GRACE, end)
         timer.daemon = True
         timer.start()
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops import reading
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.patterns import matches_file
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _LISTS = (".txt", ".lst")  # files that hold a path a line
 _LARGEST_LIST = 2**28  # bytes
+_PART = 2**20
 
 
 class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +94,7 @@ def is_url(path: str) -> bool:
 def bindings_of(path: str) -> list[Binding]:
     """The bindings of a TOML file: `[[binding]]` with `dims`, `inputs`, and optionally `name` and `models`."""
     try:
-        with open(path, "rb") as file:
+        with reading.opened(path) as file:
             found = msgspec.convert(tomllib.load(file), _Bindings).binding
     except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise FileError(f"{shown(path)}: no bindings: {shown(str(error))}") from None
@@ -144,8 +147,8 @@ def _paths(source: str) -> Iterator[str]:
 def _lines(source: str) -> list[str]:
     if source == "-":
         return [line.strip() for line in sys.stdin if line.strip()]
-    with open(source, encoding="utf-8", errors="surrogateescape") as file:
-        text = file.read(_LARGEST_LIST)
+    with reading.opened(source) as file:
+        text = file.read(_LARGEST_LIST).decode(errors="surrogateescape")
     return [line.strip() for line in text.splitlines() if line.strip() and line.strip() != source]
 
 
@@ -175,6 +178,22 @@ def opened(url: str) -> tuple[Any, str]:
     except (ImportError, OSError, ValueError) as error:
         raise FileError(f"{shown(url)}: {shown(str(error))}") from None
     return system, path
+
+
+def size_of(url: str) -> int:
+    """Bytes of what a URL names; 0 where its file system does not tell."""
+    system, path = opened(url)
+    return int(system.size(path) or 0)
+
+
+def fetch(url: str, target: str) -> None:
+    """Copies what a URL names to a file; FileError where it cannot be had."""
+    system, path = opened(url)
+    try:
+        with system.open(path, "rb") as source, open(target, "wb") as copy:
+            shutil.copyfileobj(source, copy, _PART)
+    except Exception as error:  # noqa: BLE001 - each file system raises what it likes
+        raise FileError(f"{shown(url)}: cannot be fetched: {shown(str(error))}") from None
 
 
 @dataclass(frozen=True, slots=True)

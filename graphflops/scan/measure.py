@@ -1,16 +1,22 @@
-"""Analyzes one file in a worker process: the row of the table, and the rows of further tables."""
+"""What a worker process does with one file: looks at it, reads it, and makes its rows of the tables."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from graphflops.contradictions import contradicted, impossible
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown
 from graphflops.limits import Limits, limited
 from graphflops.loading import analyze
+from graphflops.reading import opened
 from graphflops.scan.columns import COSTS, HELD, PHASES, SEVERITIES, TIMES
-from graphflops.scan.jobs import Result
+from graphflops.scan.jobs import Binding, Options, Result, fetch, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,27 +24,44 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.findings import Finding
     from graphflops.report import Report, Totals
-    from graphflops.scan.jobs import Binding, Options
 
 _LARGEST = 2**63  # beyond what a column of integers holds; such a number stands in the column of formulas
 _MESSAGE = 500
 _TEXT = 10_000
+_AT_ONCE = 2**26  # bytes of a file that is read as soon as it is looked at
+_PART = 2**20
 Row = dict[str, Any]
 
 
-def measured(file: str, shown_as: str, binding: Binding, options: Options) -> Result:
-    """The row of one file; one that cannot be analyzed, or takes too long or too much, has its error.
+class Task(msgspec.Struct, frozen=True):
+    """A step of the work on one file.
 
-    shown_as: what errors call the file.
+    file: where it is, as bytes; path: what errors call it; url: what is to be copied there first. seconds: the limit.
     """
-    begun = time.perf_counter()
-    more: dict[str, list[Row]] = {name: [] for name in options.rows}
+
+    step: Literal["look", "digest", "analyze"]
+    file: bytes
+    path: str
+    url: str
+    seconds: float
+    binding: Binding
+    options: Options
+
+
+def answered(task: Task) -> Result:
+    """What came of a step; one that cannot be done, or takes too long or too much, has a row with its error."""
+    begun, file = time.perf_counter(), os.fsdecode(task.file)
+    more: dict[str, list[Row]] = {}
     try:
-        with limited(Limits(options.timeout, options.memory)):
-            report, findings = _analyzed(file, binding, options)
-            row = _row(report, findings)
-            for name in options.rows:
-                more[name] = [*_TABLES[name](report, findings or ())]
+        with limited(Limits(task.seconds, task.options.memory)):
+            if task.step == "analyze":
+                row, more = _measured(file, task.binding, task.options)
+            elif task.step == "look" and task.url:
+                row = {"bytes": size_of(task.url)}
+            else:
+                if task.url:
+                    fetch(task.url, file)
+                row = _identity(file, math.inf if task.step == "digest" else _AT_ONCE)
     except LimitError as error:
         late = "--time-limit" in str(error)
         said = str(error).replace("--time-limit", "--timeout").replace("--memory-limit", "--memory")
@@ -48,12 +71,33 @@ def measured(file: str, shown_as: str, binding: Binding, options: Options) -> Re
         row = failed(
             "error",
             type(error).__name__,
-            text.replace(shown(file), shown(shown_as)).removeprefix(f"{shown(shown_as)}: "),
+            text.replace(shown(file), shown(task.path)).removeprefix(f"{shown(task.path)}: "),
         )
     except Exception as error:  # noqa: BLE001 - whatever a file makes fail costs that file only
         row = failed("error", type(error).__name__, f"{error}: a defect of graphflops, please report it")
-    row["seconds"] = round(time.perf_counter() - begun, 4)
+    if task.step == "analyze":
+        row["seconds"] = round(time.perf_counter() - begun, 4)
     return Result(row, more)
+
+
+def _identity(file: str, most: float) -> Row:
+    """Size and time of change of a file, and the digest of one of at most so many bytes."""
+    with opened(file) as content:
+        found = os.fstat(content.fileno())
+        row: Row = {"bytes": found.st_size, "modified": found.st_mtime_ns}
+        if found.st_size <= most:
+            digest = hashlib.sha256()
+            while part := content.read(_PART):
+                digest.update(part)
+            row["sha256"] = digest.hexdigest()
+    return row
+
+
+def _measured(file: str, binding: Binding, options: Options) -> tuple[Row, dict[str, list[Row]]]:
+    """The row of a file, with its size and time of change after it was read, and the rows of further tables."""
+    report, findings = _analyzed(file, binding, options)
+    more = {name: [*_TABLES[name](report, findings or ())] for name in options.rows}
+    return {**_row(report, findings), **state_of(file)}, more
 
 
 def failed(status: str, code: str, message: str) -> Row:
@@ -76,11 +120,9 @@ def _analyzed(file: str, binding: Binding, options: Options) -> tuple[Report, tu
 
 
 def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
-    cover = report.coverage
-    impossible = [one for one in report.diagnostics if one.code == "GF118"]
-    status = "error" if impossible else "unknown-operators" if cover.unknown else "ok"
+    cover, doubt = report.coverage, contradicted(report)
     row: Row = {
-        "status": status,
+        "status": "contradiction" if doubt else "unknown-operators" if cover.unknown else "ok",
         "code": "",
         "message": "",
         "format": report.origin.format,
@@ -93,11 +135,12 @@ def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
         "attentions": len(report.attentions),
         "attention_flops": _number(report, sum((use.flops for use in report.attentions), 0)),
         "attention_kv_bytes": _number(report, sum((use.kv_bytes for use in report.attentions), 0)),
+        "contradiction": shown(doubt, _TEXT),
         "assumed": [f"{shown(name, 200)}={value}" for name, value in report.assumed.items()],
         **_totals(report, report.totals, ""),
     }
-    if impossible:
-        row |= failed("error", "GF118", f"{impossible[0].node} cannot run: {impossible[0].message}")
+    if problems := impossible(report):
+        row |= failed("error", problems[0].code, problems[0].message)
     for phase in PHASES:
         totals = report.step() if phase == "step" else getattr(report, phase)
         if totals is not None:

@@ -32,6 +32,7 @@ _SHOWN = (
     ("unknown calls", "unknown", "n"),
     ("producer", "producer", ""),
     ("message", "message", ""),
+    ("contradiction", "contradiction", ""),
 )
 _TEXT = 300
 _HERE = Path(__file__).parent
@@ -46,8 +47,8 @@ th button:focus-visible{outline:2px solid}tr:nth-child(even) td{background:light
 """
 
 
-def page(folder: str) -> str:
-    """The table in a folder as a page; FileError where there is none."""
+def page(folder: str, name: str = "") -> str:
+    """The table in a folder as a page of that name, or its own; FileError where there is none."""
     columns = [column for _, column, _ in _SHOWN]
     rows = list(store.rows_of(store.read(folder, columns=columns)))
     rows.sort(key=lambda row: (-(row["matrix_flops"] or -1), row["path"], row["binding"]))
@@ -58,7 +59,7 @@ def page(folder: str) -> str:
     }
     script, style = (_HERE / "page.js").read_text("utf-8"), _STYLE
     policy = f"default-src 'none'; script-src {_hashed(script)}; style-src {_hashed(style)}"
-    name = escaped(folder)
+    name = escaped(name or folder)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

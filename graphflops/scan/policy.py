@@ -24,6 +24,7 @@ _COLUMNS = (
     "binding",
     "status",
     "message",
+    "contradiction",
     *COSTS,
     *HELD,
     "counted",
@@ -61,9 +62,15 @@ def _at(budget: Budget, row: Mapping[str, Any]) -> bool:
 
 
 def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
-    if row["counted"] is None:
+    if row["counted"] is None or row["message"]:
         yield finding("GF310", f"{row['status']}: {row['message']}")
         return
+    if row["contradiction"] is None:
+        yield finding(
+            "GF310", "an older version wrote this row, which did not look for contradictions: scan again"
+        )
+    elif row["contradiction"]:
+        yield finding("GF313", row["contradiction"])
     for limit in budget.limits:
         yield from _compared(row, limit, budget)
     calls = row["counted"] + row["free"] + row["unknown"]

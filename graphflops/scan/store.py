@@ -7,6 +7,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from graphflops import reading
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.scan.columns import TABLES
 
@@ -60,12 +61,13 @@ def read(folder: str, name: TableName = "results", columns: Sequence[str] | None
     if columns is not None:
         wanted = arrow.schema([wanted.field(column) for column in columns])
     tables = [_part(path, wanted) for path in parts(folder)]
-    return arrow.concat_tables([wanted.empty_table(), *tables])
+    return arrow.concat_tables([wanted.empty_table(), *tables], promote_options="default")
 
 
 def _part(path: str, wanted: Any) -> Any:
     arrow = pyarrow()
     try:
+        reading.opened(path).close()
         names = arrow.parquet.read_schema(path).names
         return arrow.parquet.read_table(path, columns=[n for n in wanted.names if n in names]).cast(
             arrow.schema([wanted.field(n) for n in wanted.names if n in names])

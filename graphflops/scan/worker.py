@@ -1,4 +1,4 @@
-"""A worker process: reads jobs from its standard input, a line of JSON each, and writes a line with what came of each.
+"""A worker process: reads tasks from its standard input, a line of JSON each, and writes a line with what came of each.
 
 It analyzes files of unknown origin and may hang, crash or be killed; the process that started it then starts another.
 """
@@ -13,19 +13,9 @@ from typing import Any
 
 import msgspec
 
-from graphflops.scan.jobs import Binding, Options  # noqa: TC001 - msgspec reads the annotations
-from graphflops.scan.measure import measured
+from graphflops.scan.measure import Task, answered
 
 _COLLECTED = 50  # files after which unreachable objects are collected
-
-
-class Task(msgspec.Struct, frozen=True):
-    """One file as the worker gets it. file: where it is, as bytes; path: what errors call it."""
-
-    file: bytes
-    path: str
-    binding: Binding
-    options: Options
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -45,7 +35,7 @@ def main() -> None:
     decoder = msgspec.json.Decoder(Task)
     for number, line in enumerate(sys.stdin.buffer):
         task = decoder.decode(line)
-        found = measured(os.fsdecode(task.file), task.path, task.binding, task.options)
+        found = answered(task)
         if number % _COLLECTED == 0:
             gc.collect()
         reply = Reply(dict(found.row), dict(found.more), _memory())

@@ -189,6 +189,15 @@ def test_data_of_another_length(tmp_path: Path) -> None:
     assert "GF210" in [f.code for f in findings(proto, tmp_path / "m.onnx")]
 
 
+def test_a_function_that_hides_an_operator(tmp_path: Path) -> None:
+    proto = model("g (float[2] a) => (float[2] y) { y = Relu(a) }")
+    body = [helper.make_node("Exp", ["a"], ["y"])]
+    proto.functions.append(helper.make_function("", "Relu", ["a"], ["y"], body, list(proto.opset_import)))
+    assert [f.code for f in findings(proto, tmp_path / "m.onnx")] == ["GF130"]
+    proto.functions[0].name = "Ours"
+    assert "GF130" not in [f.code for f in findings(proto, tmp_path / "m.onnx")]
+
+
 def test_sizes_that_must_be_equal(tmp_path: Path) -> None:
     body = "g (float[n,4] a, float[m,4] b) => (float[n,4] y) { c = Concat <axis = 1> (a, b) \n y = Relu(a) \n z = Relu(c) }"
     assert ("GF218", "note") in [(c, s) for c, s, _ in found(body, tmp_path)]

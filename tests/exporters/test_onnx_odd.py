@@ -163,13 +163,6 @@ def test_fields_that_are_not_known_and_graphs_that_are_not_run(write):
 # Attributes.
 
 
-def test_an_attribute_given_twice_counts_once(write):
-    """As in onnxruntime, the last."""
-    call = node("Transpose", ["x"], ["y"], perm=[0, 1])
-    call.attribute.add().CopyFrom(helper.make_attribute("perm", [1, 0]))
-    assert result(analyze(write(model([call], [value("x", (2, 3))], [NAMELESS(name="y")])))) == t(3, 2)
-
-
 def test_attributes_without_a_type_or_a_value(write):
     call = node("Softmax", ["x"], ["y"])
     call.attribute.add(name="axis", i=0)
@@ -243,23 +236,22 @@ def sparse(sizes, values, indices):
 
 
 @pytest.mark.parametrize(
-    "tensor, stored, said",
+    "tensor, said",
     [
-        (sparse((4, 4), [1.0], [0]), 1, []),
-        (sparse((4, 4), [1.0], []), 1, []),
-        (sparse((4, 4), [1.0], [99]), 1, []),
+        (sparse((4, 4), [1.0], [0]), []),
+        (sparse((4, 4), [1.0], []), []),
+        (sparse((4, 4), [1.0], [99]), []),
         (
             sparse((1, 2), [1.0] * 3, [0, 1, 2]),
-            None,
             ["sparse tensor w is float32[1, 2], but stores 3 elements"],
         ),
     ],
 )
-def test_sparse_tensors(tensor, stored, said, write):
+def test_sparse_tensors(tensor, said, write):
     made = model([node("Identity", ["w"], ["y"])], [], [NAMELESS(name="y")])
     made.graph.sparse_initializer.add().CopyFrom(tensor)
     report = analyze(write(made))
-    assert result(report).stored == stored
+    assert result(report).stored is None
     assert messages(report, "GF210") == said
 
 

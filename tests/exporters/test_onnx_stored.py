@@ -131,17 +131,6 @@ def test_external_small_constants_have_a_type_but_no_contents(read):
     assert row.outputs[0].type.rank == 2
 
 
-def test_a_sparse_tensor_stores_its_elements_only(read):
-    values = helper.make_tensor("w", TensorProto.FLOAT, (3,), [1.0, 2.0, 3.0])
-    indices = helper.make_tensor("w_indices", TensorProto.INT64, (3,), [0, 5, 9])
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4))
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [x])
-    graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, (4, 4)))
-    del graph.output[:]
-    graph.output.append(onnx.ValueInfoProto(name="y"))
-    assert read(helper.make_model(graph)).types["w"] == t(4, 4, stored=3)
-
-
 def test_stored_tensors_may_be_listed_as_inputs(read):
     model = parser.parse_model(
         f"{HEAD} g (float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <float[4, 4] w = {ZEROS}> {{ y = MatMul(x, w) }}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
 
 import graphflops
 from graphflops import cli
@@ -23,6 +24,7 @@ pytest.importorskip("pyarrow")
 
 from graphflops.scan import isolated, store
 from tests.exporters.build import call, meta, program, save, tensor
+from tests.exporters.onnx_files import model, node, value
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 TIMED = ("seconds", "limits")
@@ -31,16 +33,16 @@ TIMED = ("seconds", "limits")
 ODD_WORKER = """
 import os, time
 from graphflops.scan import worker
-measured = worker.measured
-def odd(file, path, binding, options):
-    if "hang" in path:
+answered = worker.answered
+def odd(task):
+    if "hang" in task.path and task.step == os.environ.get("HANGS", "analyze"):
         time.sleep(1000)
-    if "crash" in path:
+    if "crash" in task.path:
         os.kill(os.getpid(), 11)
-    if "replaced" in path:
-        open(file, "ab").write(b"more")
-    return measured(file, path, binding, options)
-worker.measured = odd
+    if "replaced" in task.path and task.step == "analyze":
+        open(task.file, "ab").write(b"more")
+    return answered(task)
+worker.answered = odd
 worker.main()
 """
 
@@ -58,6 +60,17 @@ def ok(*args: object) -> str:
 def rows(folder: Path | str) -> list[dict[str, object]]:
     found = sorted(store.rows_of(store.read(str(folder))), key=lambda row: (row["path"], row["binding"]))
     return [{name: value for name, value in row.items() if name not in TIMED} for row in found]
+
+
+def hidden_operator(path: Path) -> Path:
+    """Its Relu is a function that adds up: onnxruntime runs the operator."""
+    opsets = [helper.make_opsetid("", 21)]
+    ours = helper.make_function("", "Relu", ["a"], ["b"], [node("ReduceSum", ["a"], ["b"])], opsets)
+    made = model(
+        [node("Relu", ["x"], ["y"])], [value("x")], [value("y")], functions=[ours], opset_imports=opsets
+    )
+    path.write_bytes(made.SerializeToString())
+    return path
 
 
 @pytest.fixture
@@ -125,8 +138,13 @@ def test_what_the_table_has_is_not_analyzed_again(fleet: Path, monkeypatch: pyte
     before = rows("r.parquet")
     shutil.copy(fleet / "lstm.pt2", fleet / "copy.pt2")
     monkeypatch.setattr(isolated, "_every", [])
-    monkeypatch.setattr(isolated.Isolated, "__call__", lambda *_: pytest.fail("analyzed again"))
+    ask = isolated.Isolated.__call__
+    steps: list[str] = []
+    monkeypatch.setattr(
+        isolated.Isolated, "__call__", lambda self, task: steps.append(task.step) or ask(self, task)
+    )
     assert "5 were there already" in ok("fleet", "-o", "r.parquet")
+    assert steps == ["look"]
     after = rows("r.parquet")
     (copy,) = (row for row in after if str(row["path"]).endswith("copy.pt2"))
     (lstm,) = (row for row in after if str(row["path"]).endswith("lstm.pt2"))
@@ -154,7 +172,7 @@ def test_a_file_that_hangs_crashes_or_is_replaced_costs_its_own_row(
     monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "worker.py"))
     monkeypatch.setattr(isolated, "GRACE", 0.5)
     monkeypatch.setenv("PYTHONPATH", str(Path(graphflops.__file__).parents[1]))
-    ok("fleet", "-o", "r.parquet", "--jobs", "2", "--timeout", "3")
+    ok("fleet", "-o", "r.parquet", "--jobs", "2", "--timeout", "6")
     found = {Path(str(row["path"])).stem: row for row in rows("r.parquet")}
     assert found["hang"]["status"] == "timeout"
     assert (found["crash"]["status"], found["crash"]["message"]) == (
@@ -166,6 +184,85 @@ def test_a_file_that_hangs_crashes_or_is_replaced_costs_its_own_row(
         row for row in rows("r.parquet") if Path(str(row["path"])).stem not in ("hang", "crash", "replaced")
     ]
     assert good == rows("good.parquet")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_costs_its_own_row(fleet: Path) -> None:
+    os.mkfifo(fleet / "pipe.onnx")
+    ok("fleet", "-o", "r.parquet", "--timeout", "20")
+    found = {Path(str(row["path"])).name: row for row in rows("r.parquet")}
+    assert (found["pipe.onnx"]["status"], found["pipe.onnx"]["message"]) == (
+        "error",
+        "is a device or a pipe, not a file",
+    )
+    assert [row["status"] for row in found.values()].count("ok") == 4
+
+
+def test_a_file_that_cannot_be_read_takes_no_longer_than_it_may(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a mount that stalls: its first byte never comes."""
+    shutil.copy(fleet / "lstm.pt2", fleet / "hang.pt2")
+    Path("worker.py").write_text(ODD_WORKER)
+    monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "worker.py"))
+    monkeypatch.setattr(isolated, "GRACE", 0.5)
+    monkeypatch.setenv("HANGS", "look")
+    monkeypatch.setenv("PYTHONPATH", str(Path(graphflops.__file__).parents[1]))
+    ok("fleet/hang.pt2", "fleet/lstm.pt2", "-o", "r.parquet", "--timeout", "6")
+    assert [row["status"] for row in rows("r.parquet")] == ["timeout", "ok"]
+
+
+def test_a_file_that_contradicts_itself(fleet: Path) -> None:
+    """A product that is recorded as 8 x 8 of operands of 64 x 64; a function of the file named as an operator."""
+    nodes = [call("torch.ops.aten.mm.default", tensor("x"), tensor("x"))]
+    save(fleet / "forged.pt2", program(nodes, {"x": meta(64, 64), "y": meta(8, 8)}))
+    hidden_operator(fleet / "forged.onnx")
+    ok("fleet", "-o", "r.parquet", "--report", "r.html")
+    found = {Path(str(row["path"])).name: row for row in rows("r.parquet")}
+    for name, code in (("forged.pt2", "GF102"), ("forged.onnx", "GF130")):
+        assert found[name]["status"] == "contradiction"
+        assert str(found[name]["contradiction"]).startswith("the file contradicts itself, so that its totals")
+        assert code in str(found[name]["contradiction"])
+        assert code in Path("r.html").read_text()
+    assert [row["contradiction"] for row in found.values() if row["status"] == "ok"] == [""] * 4
+    Path("policy.toml").write_text('[[budget]]\nmatrix_flops = "1 EFLOP"\n')
+    broken = CliRunner().invoke(cli.main, ["check", "r.parquet", "--budget", "policy.toml"])
+    assert broken.exit_code == 3
+    assert broken.stdout.count("GF313") == 2
+    assert broken.stdout.count("GF310") == 1  # the file that is no model
+
+
+def test_a_file_that_no_runtime_loads_breaks_every_policy(fleet: Path) -> None:
+    short = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[8, 8], raw_data=bytes(252))
+    made = model([node("MatMul", ["x", "w"], ["y"])], [value("x", (8, 8))], [value("y", (8, 8))], [short])
+    (fleet / "short.onnx").write_bytes(made.SerializeToString())
+    ok("fleet/short.onnx", "-o", "r.parquet")
+    (row,) = rows("r.parquet")
+    assert (row["status"], row["code"], row["matrix_flops"]) == ("error", "GF210", 2 * 8**3)
+    Path("policy.toml").write_text('[[budget]]\nmatrix_flops = "1 EFLOP"\n')
+    broken = CliRunner().invoke(cli.main, ["check", "r.parquet", "--budget", "policy.toml"])
+    assert (broken.exit_code, "256 bytes, but its data in the file has 252" in broken.stdout) == (3, True)
+
+
+def test_a_row_of_an_older_version_was_not_looked_at(fleet: Path) -> None:
+    """Its table has no column of contradictions."""
+    import pyarrow.parquet as parquet
+
+    ok("fleet/lstm.pt2", "-o", "r.parquet")
+    (part,) = Path("r.parquet").iterdir()
+    parquet.write_table(parquet.read_table(part).drop_columns(["contradiction"]), part)
+    Path("policy.toml").write_text('[[budget]]\nmatrix_flops = "1 EFLOP"\n')
+    checked = CliRunner().invoke(cli.main, ["check", "r.parquet", "--budget", "policy.toml"])
+    assert (checked.exit_code, "an older version wrote this row" in checked.stdout) == (3, True)
+
+
+def test_an_output_that_is_named_as_a_page_is_a_page(fleet: Path) -> None:
+    assert ok("fleet", "-o", "scan.html").startswith("scan.html: 5 rows (")
+    page = Path("scan.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<h1>scan.html</h1>" in page
+    assert "gqa_transformer.onnx" in page
+    assert sorted(path.name for path in Path().iterdir()) == ["fleet", "scan.html"]
 
 
 def test_limits_of_one_file(fleet: Path) -> None:
@@ -201,6 +298,14 @@ def test_a_name_that_is_no_text_is_spelled_out(fleet: Path) -> None:
         (("fleet", "-o", "r.parquet", "--bindings", "fleet/notes.md"), 1, "no bindings"),
         (("fleet", "-o", "r.parquet", "--scheduler", "tcp://127.0.0.1:9"), 1, "no scheduler there"),
         (("fleet", "-o", "r.parquet", "--device", "h300"), 2, "unknown device"),
+        (("fleet", "-o", "scan.csv"), 2, "a scan writes a folder of Parquet files, or a page: FILE.html"),
+        (
+            ("fleet", "-o", "scan.html", "--report", "r.html"),
+            2,
+            "scan.html is a page: name a folder of tables",
+        ),
+        (("fleet", "-o", "scan.html", "--rows", "calls"), 2, "scan.html is a page: name a folder of tables"),
+        (("-o", "scan.html"), 2, "scan.html is a page: name a folder of tables"),
         (("--diff", "fleet", "none.parquet"), 1, "none.parquet: no table"),
         (("-o", "none.parquet", "--report", "r.html"), 1, "none.parquet: no table"),
     ],

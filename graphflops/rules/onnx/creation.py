@@ -107,6 +107,8 @@ def _steps(first: Number, last: Number, step: Number) -> Dim:
         else:
             count = ceil(divide(span, step))
     except (ArithmeticError, DimError, ValueError):  # an unknown fraction of symbolic sizes
+        are_open = any(isinstance(number, Expr) for number in (first, last, step))
+        require(are_open, f"a range from {first} to {last} by {step} has no end")
         return data_dependent("range")
     steps = int(count) if isinstance(count, float) else count
     return larger(steps, 0)

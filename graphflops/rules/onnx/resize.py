@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 from graphflops.cost import copied
-from graphflops.dims import Dim, floor_div, prod, same
+from graphflops.dims import Dim, Expr, floor_div, prod, same
 from graphflops.errors import DimError
 from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, sizes, unknown
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
@@ -98,6 +99,8 @@ def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | 
     if factors is None or extents is None:
         return [None] * len(own)
     require(len(factors) == len(own), f"{len(factors)} factors are given for {len(own)} axes")
+    wrong = [factor for factor in factors if not isinstance(factor, Expr) and not 0 < factor < inf]
+    require(not wrong, f"an axis cannot be resized by the factor {wrong[0] if wrong else 1}")
     return [_scaled(*each) for each in zip(own, extents, factors, strict=True)]
 
 

@@ -1,0 +1,266 @@
+"""Stored tensors of an ONNX model: their types, the contents of small ones, and where their data contradict them.
+
+Data stand in exactly one place: the raw field, the field that the element type uses, or another file, which is not opened.
+onnxruntime loads no tensor whose data are longer or shorter than its type needs.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.dims import at_least, prod
+from graphflops.errors import FileError, shown
+from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL, FIELDS
+from graphflops.exporters.onnx_values import checked, dtype_of, require_axes, require_holdable
+from graphflops.tensor import DType, TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from graphflops.graph import Stored
+    from graphflops.tensor import Contents
+
+    Complain = Callable[[str], None]
+
+MOST_INTEGERS = 64  # elements of a tensor whose contents are kept
+MOST_FLOATS = 16
+_HOLD = frozenset({"raw_data", "int32_data", *FIELDS.values()})
+_WIDTHS = {"raw_data": 1, "float_data": 4, "double_data": 8}  # bytes of an entry; an integer takes one to ten
+_ELSEWHERE = "another file"
+_LETTERS = {
+    "bool": "B",
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float16": "e",
+    "bfloat16": "H",
+    "float32": "f",
+    "float64": "d",
+}
+
+
+class _Place(NamedTuple):
+    """Where data of a tensor stand, and how many entries (bytes, of raw data) there are at least and at most."""
+
+    name: str
+    fewest: int
+    most: int
+
+
+def tensor_of(proto: Any, name: str, complain: Complain) -> TensorType:
+    """The type of a stored tensor, with its contents if it is small and stored in the file itself."""
+    checked(name), checked(proto.name)
+    bare = TensorType(_sizes(proto, name), dtype_of(proto.data_type))
+    assert isinstance(bare.nbytes, int)
+    require_holdable(f"tensor {shown(name)}", list(proto.dims), bare.nbytes)
+    places = _places(proto)
+    if problem := _contradiction(proto, bare, places):
+        complain(f"tensor {shown(name)} is {bare}, {problem}")
+        return bare
+    if not _is_small(bare) or not places or places[0].name == _ELSEWHERE:
+        return bare
+    try:
+        numbers = _numbers(proto, bare)
+    except (struct.error, OverflowError):
+        complain(f"tensor {shown(name)} is {bare}, and holds a number that its type has no room for")
+        return bare
+    if numbers is None:
+        return bare
+    return TensorType(bare.shape, bare.dtype, value=_nested(iter(numbers), tuple(proto.dims)))
+
+
+def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
+    """The type of a sparse tensor: runtimes make it dense when they load the file."""
+    stored = tensor_of(proto.values, name, complain)
+    whole = TensorType(_sizes(proto, name), stored.dtype)
+    if at_least(stored.numel, whole.numel + 1):
+        complain(f"sparse tensor {shown(name)} is {whole}, but stores {stored.numel} elements")
+    return whole
+
+
+def constant_of(attributes: Mapping[str, Any], name: str, complain: Complain) -> TensorType | None:
+    """What a Constant node holds; None if no attribute states it. Raises FileError where two do: runtimes take the first."""
+    stated = [key for key in attributes if key.startswith(("value", "sparse_value"))]
+    if len(stated) > 1:
+        raise FileError(f"the constant {shown(name)} has two values, {' and '.join(map(shown, stated[:2]))}")
+    for key in stated:
+        attribute = attributes[key]
+        if key == "value":
+            return tensor_of(attribute.t, name, complain)
+        if key == "sparse_value":
+            return sparse_of(attribute.sparse_tensor, name, complain)
+        if key in _LITERALS:
+            dtype, field, is_list = _LITERALS[key]
+            held = getattr(attribute, field)
+            values = tuple(held) if is_list else held
+            shape = (len(held),) if is_list else ()
+            small = dtype != 8 and len(shape and values) <= MOST_INTEGERS
+            return TensorType(shape, dtype_of(dtype), value=values if small else None)
+    return None
+
+
+_LITERALS = {
+    "value_float": (1, "f", False),
+    "value_floats": (1, "floats", True),
+    "value_int": (7, "i", False),
+    "value_ints": (7, "ints", True),
+    "value_string": (8, "s", False),
+    "value_strings": (8, "strings", True),
+}
+
+
+def stored_names(graph: Any) -> frozenset[str]:
+    """Names of the stored tensors of a graph."""
+    dense = [tensor.name for tensor in graph.initializer]
+    return frozenset([*dense, *(tensor.values.name for tensor in graph.sparse_initializer)])
+
+
+def contents_of(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str], Stored | None]:
+    """Contents of the stored tensors of the program, read when first needed."""
+
+    def contents(name: str) -> Stored | None:
+        from graphflops.exporters.onnx_data import stored
+
+        return stored(path, *protos.get(name, (None, "")))
+
+    return contents
+
+
+def memory_of(tensor: Any) -> tuple[Any, ...]:
+    """Location of a tensor's data in another file, equal for tensors that share it; () if the file states none."""
+    if tensor.data_location != EXTERNAL:
+        return ()
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if "offset" not in entries and "length" not in entries:
+        return ()
+    return tuple(entries.get(key, "") for key in ("location", "offset", "length"))
+
+
+def _sizes(proto: Any, name: str) -> tuple[int, ...]:
+    """The shape that a dense or sparse tensor states."""
+    require_axes(len(proto.dims))
+    if any(size < 0 for size in proto.dims):
+        raise FileError(f"tensor {shown(name)} has a negative size: {list(proto.dims)}")
+    return tuple(proto.dims)
+
+
+# Where data stand
+
+
+def _places(proto: Any) -> list[_Place]:
+    """Every place where data of a tensor stand, in the file (also where it was left out on reading) or in another."""
+    found = [
+        _Place(field.name, len(value), len(value))
+        for field, value in proto.ListFields()
+        if field.name in _HOLD
+    ]
+    entries = [(entry.key, entry.value) for entry in proto.external_data]
+    for key, text in entries:
+        if key == DROPPED:
+            field, _, length = text.partition(":")
+            found.append(_left_out(f"{field}_data", int(length) if _is_number(length) else 0))
+    if proto.data_location == EXTERNAL:
+        length = dict(entries).get("length", "")
+        told = int(length) if _is_number(length) else 0  # where none is told, the rest of the file
+        found.append(_Place(_ELSEWHERE, told, told or 2**63))
+    return found
+
+
+def _left_out(field: str, nbytes: int) -> _Place:
+    width = _WIDTHS.get(field)
+    return _Place(field, *((-(-nbytes // 10), nbytes) if width is None else (nbytes // width,) * 2))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
+
+
+def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> str:
+    """Where the data of a tensor are not what its type needs, in words; "" where they are.
+
+    A tensor without data is a weight that somebody left out, if it is not one that decides on sizes.
+    """
+    nbytes, elements, dtype = tensor.nbytes, tensor.numel, tensor.dtype
+    assert isinstance(nbytes, int)
+    assert isinstance(elements, int)
+    if len(places) > 1:
+        return f"but has data twice: in {places[0].name} and in {places[1].name}"
+    if not places:
+        decides = dtype.kind in ("int", "uint", "bool") and elements and _is_small(tensor)
+        return f"{nbytes} bytes, but its data in the file has 0" if decides else ""
+    place, own = places[0], FIELDS.get(dtype.name, "int32_data")
+    keys = [entry.key for entry in proto.external_data]
+    if place.name == _ELSEWHERE and len({*keys}) < len(keys):
+        return "but tells twice where its data is in another file"
+    if place.name in (_ELSEWHERE, "raw_data"):
+        where, unit, needed = "another file" if place.name == _ELSEWHERE else "the file", "bytes", nbytes
+    elif place.name != own:
+        return f"but its data is in {place.name}, and that of {dtype} belongs in {own}"
+    else:
+        packed = nbytes if dtype.bits < 8 else elements
+        where, unit, needed = "the file", "numbers", 2 * elements if dtype.kind == "complex" else packed
+    if place.fewest <= needed <= place.most:
+        return ""
+    return f"{needed} {unit}, but its data in {where} has {place.fewest}"
+
+
+# Small contents
+
+
+def _is_small(tensor: TensorType) -> bool:
+    """True for a tensor whose contents sizes may follow from."""
+    rows = prod([max(size, 1) for size in tensor.shape])  # type: ignore[type-var]  # 2^40 rows without elements are many
+    most = MOST_FLOATS if tensor.dtype.kind == "float" else MOST_INTEGERS
+    return at_least(most, rows) and tensor.dtype.kind not in ("complex", "other")
+
+
+def _numbers(proto: Any, tensor: TensorType) -> Sequence[int | float] | None:
+    """The elements in row-major order; None for element types that are not read."""
+    dtype, elements = tensor.dtype, tensor.numel
+    assert isinstance(elements, int)
+    letter = _LETTERS.get(dtype.name)
+    if letter is None and dtype.name not in ("int4", "uint4"):
+        return None
+    raw = proto.raw_data if proto.HasField("raw_data") else _packed(proto, dtype)
+    if letter is None:
+        return list(_nibbles(raw, dtype))[:elements]
+    numbers = struct.unpack(f"<{elements}{letter}", raw)
+    if dtype.name == "bfloat16":
+        return struct.unpack(f"<{elements}f", b"".join(struct.pack("<I", bits << 16) for bits in numbers))
+    return [int(number != 0) for number in numbers] if dtype.kind == "bool" else numbers
+
+
+def _packed(proto: Any, dtype: DType) -> bytes:
+    """The elements of a typed field in the layout of raw data.
+
+    Where a number of `int32_data` is too large, onnxruntime takes the lowest bits of an integer, refuses a float, and
+    takes any bit of a truth value: 256 is true.
+    """
+    field = FIELDS.get(dtype.name)
+    if field is not None:
+        held = getattr(proto, field)
+        return struct.pack(f"<{len(held)}{_LETTERS[dtype.name]}", *held)
+    width, held = max(dtype.bits // 8, 1), proto.int32_data[:]
+    if dtype.kind == "bool":
+        held = map(bool, held)
+    elif dtype.kind != "float":
+        held = [bits % 256**width for bits in held]
+    return b"".join([int(bits).to_bytes(width, "little") for bits in held])
+
+
+def _nibbles(packed: bytes, dtype: DType) -> Iterator[int]:
+    for byte in packed:
+        for part in (byte & 15, byte >> 4):
+            yield part - 16 if dtype.kind == "int" and part > 7 else part
+
+
+def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents:
+    if not shape:
+        return next(elements)
+    return tuple([_nested(elements, shape[1:]) for _ in range(shape[0])])
