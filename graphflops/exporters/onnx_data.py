@@ -89,8 +89,9 @@ def _place(data: memoryview, name: bytes) -> tuple[int, int]:
 
 
 def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
-    """True if a field of a message is that text."""
-    return any(found == number and data[a:b] == text for found, a, b in fields(data, at, end))
+    """True if a field of a message is that text; of one stated twice the last counts, as for every reader of protobuf."""
+    stated = [(a, b) for found, a, b in fields(data, at, end) if found == number]
+    return bool(stated) and data[slice(*stated[-1])] == text
 
 
 def _held(proto: Any, dtype: DType) -> memoryview | None:

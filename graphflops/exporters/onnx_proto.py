@@ -142,53 +142,21 @@ def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]
 
     Raises ValueError or IndexError for bytes that are not a message.
     """
-    return ((number, begin, stop) for number, wire, begin, stop in _fields(data, at, end) if wire == _LENGTH)
-
-
-def _fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, wire type, begin and end of each field."""
     while at < end:
         tag, at = _varint(data, at, end)
-        begin, wire = at, tag & 7
+        number, wire = tag >> 3, tag & 7
         if wire == _LENGTH:
-            length, begin = _varint(data, at, end)
-            at = begin + length
-            if at > end:
+            length, at = _varint(data, at, end)
+            if at + length > end:
                 raise ValueError("a field is longer than its message")
+            yield number, at, at + length
+            at += length
         elif wire == _VARINT:
             _, at = _varint(data, at, end)
         elif wire in (_FIXED64, _FIXED32):
             at += 8 if wire == _FIXED64 else 4
         else:
             raise ValueError("groups are not used")
-        yield tag >> 3, wire, begin, at
-
-
-def stated_twice(data: bytes, model: Any) -> str:
-    """The name of a field that a part of a serialized message states twice, though it has one value; "" for none.
-
-    Readers that follow the specification merge the two, others take the last. model: the same, parsed; what protobuf would
-    write as long as it is has no such field.
-    """
-    if model.ByteSize() == len(data):
-        return ""
-    return _twice(memoryview(data), 0, len(data), model.DESCRIPTOR)
-
-
-def _twice(data: memoryview, at: int, end: int, descriptor: Any) -> str:
-    seen = set()
-    for number, wire, begin, stop in _fields(data, at, end):
-        field = descriptor.fields_by_number.get(number)
-        if field is None or (field.message_type is not None and wire != _LENGTH):
-            continue
-        if field.has_presence:
-            one = number if field.containing_oneof is None else field.containing_oneof.name
-            if one in seen:
-                return str(field.name)
-            seen.add(one)
-        if field.message_type is not None and (inner := _twice(data, begin, stop, field.message_type)):
-            return inner
-    return ""
 
 
 def _field(number: int, body: bytes) -> bytes:

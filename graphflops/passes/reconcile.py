@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, Meeting, differ
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Ref
 from graphflops.passes.claims import Claims, paired
+from graphflops.passes.fallback import FallbackTypes
 from graphflops.passes.price_call import (
     RANKLESS,
     is_same,
@@ -22,109 +22,20 @@ from graphflops.passes.price_call import (
     substituted,
     told_by,
 )
-from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.tensor import TensorType, UnknownType, sizes_in, with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from graphflops.cost import Value
     from graphflops.graph import Graph, Node
     from graphflops.passes.bind import Binding
     from graphflops.passes.price_call import Priced
     from graphflops.passes.program import Names, Notes
-    from graphflops.report import Diagnostic
 
     Resolve = Callable[[Any, Mapping[str, Value]], Any]
 
 
-_KNOWN = (TensorType, SequenceType, OptionalType)
-_MOST_NAMES = 3  # in one diagnostic
-_SOURCES = {
-    "inferred": "onnx's own shape inference",
-    "declared": "what the file declares",
-    "unknown": "nowhere",
-}
-
-
-class FallbackTypes:
-    """Result types of calls whose rule gives none: those that the format infers, else those that the file declares.
-
-    sources: names of values by where their types come from. outdated: values that the file declares with another type.
-    """
-
-    def __init__(self) -> None:
-        self.sources: dict[str, list[str]] = {}
-        self.outdated: list[str] = []
-
-    def of(
-        self, node: Node, operands: Sequence[Value], derived: Sequence[Value], graph: Graph
-    ) -> dict[int, Value]:
-        """The best known type of each wanted result that the rule gives none for, by its position.
-
-        derived: results of the rule, which may be no more than an element type.
-        """
-        infer = graph.fallback_types
-        found = {} if infer is None else dict(enumerate(infer(node, operands)))
-        types: dict[int, Value] = {}
-        for place, name in enumerate(node.outputs):
-            ours = derived[place] if place < len(derived) else None
-            if name is None or isinstance(ours, _KNOWN):
-                continue
-            declared = (graph.declared or {}).get(name)
-            candidates = {"inferred": found.get(place), "declared": declared}
-            source = next(
-                (source for source, candidate in candidates.items() if isinstance(candidate, _KNOWN)),
-                "unknown",
-            )
-            vague = (ours, *candidates.values())
-            unknown = next(
-                (
-                    candidate
-                    for candidate in vague
-                    if isinstance(candidate, UnknownType) and candidate.dtype is not None
-                ),
-                UnknownType(),
-            )
-            types[place] = candidates.get(source, unknown)  # type: ignore[assignment]
-            self.sources.setdefault(source, []).append(name)
-        return types
-
-    def compare(self, name: str, ours: Value, graph: Graph) -> None:
-        """Record a value whose declared type provably differs from the derived one."""
-        if graph.declared is None or name not in graph.declared:
-            return
-        declared = graph.declared[name]
-        if not isinstance(declared, TensorType) or not isinstance(ours, TensorType):
-            return
-        same_rank = len(declared.shape) == len(ours.shape)
-        if declared.dtype is ours.dtype and same_rank and not any(map(_is_other, ours.shape, declared.shape)):
-            return
-        self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
-
-    def diagnostics(self) -> list[Diagnostic]:
-        """One for each source of types, and one for values declared with another type."""
-        found = []
-        for source, names in self.sources.items():
-            known = f"known from {_SOURCES[source]} alone" if source != "unknown" else "not known"
-            text = f"the types of {_listed(names)} are {known}"
-            found.append(diagnostic("GF110", "", text))
-        if self.outdated:
-            text = f"what the file declares of {len(self.outdated)} values is out of date: {self.outdated[0]}"
-            found.append(diagnostic("GF213", "", text))
-        return found
-
-
-def _listed(names: list[str]) -> str:
-    some = ", ".join(shown(name) for name in names[:_MOST_NAMES])
-    rest = len(names) - _MOST_NAMES
-    return f"{some} and {rest} more values" if rest > 0 else some
-
-
-def _is_other(ours: Dim, declared: Dim) -> bool:
-    return isinstance(declared, int) and isinstance(ours, int) and ours != declared
-
-
-_FEW = 64  # elements of an integer tensor that sizes may be computed from
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
 
 
@@ -136,7 +47,6 @@ class Reconciler:
     unbacked: symbols of the file for sizes that depended on data during the export.
     named: sizes that have grown too large to compute with, and their names.
     equalities: pairs of sizes that some operator requires to be equal.
-    unread: stored integers whose contents are not known, each with their number. makers: calls by result, where looked for.
     """
 
     def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
@@ -151,11 +61,9 @@ class Reconciler:
             if not entry.where and entry.hint is None and name not in binding.given
         }
         self.claims = Claims(graph, binding)
-        self.fallback = FallbackTypes() if self.derives else None
+        self.fallback = FallbackTypes(graph) if self.derives else None
         self.named: dict[Expr, Dim] = {}
         self.equalities: dict[Meeting, None] = {}
-        self.unread = dict(_unread_integers(graph)) if self.derives else {}
-        self.makers: dict[Graph, dict[str, Node]] = {}
 
     def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Name each size that depends on data: as the file does where it records one, else by the next number."""
@@ -163,7 +71,7 @@ class Reconciler:
         for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
             if recorded is None and name is not None and self.fallback is not None:
-                recorded = self._declared(node, name, priced, derived, values, graph)
+                recorded = self._declared(self.fallback, node, name, priced, derived, values, graph)
             for axis, size, known in paired(derived, recorded):
                 told = {} if placeholders_in((known,)) else told_by(size, known, priced.placeholders)
                 names.update(told)
@@ -186,7 +94,14 @@ class Reconciler:
         )
 
     def _declared(
-        self, node: Node, name: str, priced: Priced, derived: Value, values: Mapping[str, Value], graph: Graph
+        self,
+        fallback: FallbackTypes,
+        node: Node,
+        name: str,
+        priced: Priced,
+        derived: Value,
+        values: Mapping[str, Value],
+        graph: Graph,
     ) -> Value:
         """The declared type of a result whose sizes integers decide that are not read; None for others.
 
@@ -196,34 +111,15 @@ class Reconciler:
         if not isinstance(declared, TensorType) or not isinstance(derived, TensorType):
             return None
         operands = [ref.name for ref in node.args if isinstance(ref, Ref)]
-        if declared.rank != derived.rank or not self._unread(operands, values, graph):
+        if declared.rank != derived.rank or not fallback.unread(operands, values, graph):
             return None
         source = values[operands[0]]
         if priced.state == "free" and isinstance(source, TensorType) and differ(source.numel, declared.numel):
             self.say("GF102", node, f"derived {source.numel} elements, the file declares {declared}")
             return None
-        self.fallback.sources.setdefault("declared", []).append(name)  # type: ignore[union-attr]
+        fallback.sources.setdefault("declared", []).append(name)
         self._alone(node, name)
         return declared
-
-    def _unread(self, operands: Sequence[str], values: Mapping[str, Value], graph: Graph) -> bool:
-        """Whether one of the operands is stored integers that are not read, or computed from a few such."""
-        if not self.unread or any(name in self.unread for name in operands):
-            return bool(self.unread)
-        makers = self.makers.setdefault(graph, {})
-        if not makers:
-            makers.update((made, node) for node in graph.nodes for made in node.outputs if made is not None)
-        waiting, seen = [*operands[1:]], set()
-        while waiting:
-            name = waiting.pop()
-            typed = values.get(name)
-            if name in seen or not isinstance(typed, TensorType) or typed.dtype.kind != "int":
-                continue
-            seen.add(name)
-            if self.unread.get(name, _FEW + 1) <= _FEW:
-                return True
-            waiting.extend(used for _, used in (makers[name].uses() if name in makers else ()))
-        return False
 
     def _alone(self, node: Node, name: str) -> None:
         """Say that the type of a result of a known call is what the file declares, and nothing else."""
@@ -386,14 +282,6 @@ class Reconciler:
         """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
-
-
-def _unread_integers(graph: Graph) -> Iterator[tuple[str, int]]:
-    """The stored integers of a program whose contents are not known, and how many elements they have."""
-    for entry in graph.inputs:
-        typed = graph.types.get(entry.name) if entry.role != "user" else None
-        if isinstance(typed, TensorType) and typed.dtype.kind == "int" and typed.value is None:
-            yield entry.name, typed.numel  # type: ignore[misc]  # stored tensors have numbers for sizes
 
 
 def _place(node: Node) -> str:
