@@ -28,6 +28,7 @@ from graphflops.attention.piecewise import (
     Number,
     Piece,
     Quotient,
+    Remainder,
     as_number,
     as_truth,
     by_cases,
@@ -42,7 +43,7 @@ from graphflops.attention.piecewise import (
     where_at_least,
     where_equal,
 )
-from graphflops.dims import Expr, at_least, floor_div
+from graphflops.dims import Expr, at_least, floor_div, mod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from graphflops.attention.scopes import Scope, Step
     from graphflops.dims import Dim
     from graphflops.tensor import DType, TensorType
+
+
+_LARGEST_DIVISOR = 2**12  # whose remainders are told apart
 
 
 class AffineDomain(Domain[Known]):
@@ -229,6 +233,22 @@ def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Kn
     return combined(quotient, a)
 
 
+def _remainder(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known | None:
+    """Of whole numbers, rounded down; rounded to zero where that is the same."""
+    size = number_of(as_number(b))
+    is_whole = function.result is not None and function.result.kind in ("int", "uint")
+    if not is_whole or not size or not 0 < size <= _LARGEST_DIVISOR:
+        return _of_constants(function, [a, b])
+    divisor, is_rounded_down = int(size), function.name == "remainder" and not function.options.get("fmod")
+
+    def remainder(piece: Piece) -> Piece:
+        if not isinstance(piece, Affine) or not (is_rounded_down or piece.is_never_negative):
+            return None
+        return Affine(0, 0, mod(piece.constant, divisor)) if piece.is_number else Remainder(piece, divisor)
+
+    return combined(remainder, a)
+
+
 def _cast(domain: AffineDomain, function: Function, x: Known) -> Known:
     if function.result is None or function.result.kind not in ("int", "uint") or isinstance(x, Truth):
         return x
@@ -243,7 +263,7 @@ def _cast(domain: AffineDomain, function: Function, x: Known) -> Known:
 
 def _whole(domain: AffineDomain, function: Function, x: Known) -> Known | None:
     """Rounding: what is a whole number stays as it is."""
-    wholes = all(isinstance(piece, (Affine, Quotient)) for _, piece in as_number(x).pieces)
+    wholes = all(isinstance(piece, (Affine, Quotient, Remainder)) for _, piece in as_number(x).pieces)
     return x if wholes else _of_constants(function, [x])
 
 
@@ -271,6 +291,8 @@ _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
     "relu": lambda domain, function, x: _maximum(domain, function, x, number(0)),
     "div": _divided,
     "floor_divide": _divided,
+    "remainder": _remainder,
+    "fmod": _remainder,
     "floor": _whole,
     "ceil": _whole,
     "trunc": _whole,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.attention.conditions import Residue
 from graphflops.attention.rectangles import NO_BLOCKS, Blocks
 from graphflops.dims import Dim, ceil_div, dim_min, floor_div
 from graphflops.rules.shapes import doubled_pairs
@@ -69,7 +70,7 @@ def formulas(case: Case, length: Dim, block: int) -> Blocks | None:
 def _limits(case: Case) -> dict[tuple[int, int], Dim] | None:
     """The constant of each condition by its direction; None where one is no edge of a rectangle and no diagonal."""
     known = {(1, -1), (-1, 1), (1, 0), (-1, 0), (0, 1), (0, -1)}
-    found = {(term.row, term.column): term.constant for term in case}
+    found = {(term.row, term.column): term.constant for term in case if not isinstance(term, Residue)}
     return found if found.keys() <= known and len(found) == len(case) else None
 
 

@@ -1,6 +1,6 @@
 """Conditions on a pair (i, j), the places of a query and of a key, and closed-form counts of the pairs that meet them.
 
-A condition is an affine term that must not be negative.
+A condition is an affine term that must not be negative, or that must have certain remainders.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, at_least, dim_max, dim_min, floor_div, same
+from graphflops.attention import residues
+from graphflops.dims import Dim, at_least, dim_max, dim_min, floor_div, same, total
 from graphflops.rules.shapes import doubled_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from collections.abc import Iterable, Sequence
 
 HIDING = -1e4  # a score is hidden where this or less is added to it, or put in its place
 _MOST_CASES = 8  # of one truth
+_LARGEST = 2**12  # modulus
+_MOST_REMAINDERS = 16  # that are counted one by one
+_SIMPLE = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # directions of edges and diagonals
 
 Direction = tuple[int, int]
 
@@ -56,6 +59,37 @@ ROW, COLUMN, ZERO = Affine(1, 0, 0), Affine(0, 1, 0), Affine(0, 0, 0)
 @dataclass(frozen=True, slots=True)
 class SameBlock(Affine):
     """The condition that i and j are in the same block of `constant` places; not a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residue(Affine):
+    """The condition that the remainder of the term by `modulus` is one of `kept`, a bit for each; not a number."""
+
+    modulus: int
+    kept: int
+
+    def of(self, kept: int, modulus: int = 0) -> Residue:
+        """The same term with other remainders."""
+        return Residue(self.row, self.column, self.constant, modulus or self.modulus, kept)
+
+    @property
+    def form(self) -> Direction:
+        """Which places the term is of."""
+        return self.row, self.column
+
+    @property
+    def opposite(self) -> Residue:
+        """Where the condition does not hold."""
+        return self.of(self.kept ^ ((1 << self.modulus) - 1))
+
+    def within(self, modulus: int) -> Residue:
+        """The same condition by a multiple of the modulus."""
+        return self.of(self.kept * (((1 << modulus) - 1) // ((1 << self.modulus) - 1)), modulus)
+
+    @property
+    def remainders(self) -> list[int]:
+        """The remainders that are kept."""
+        return [place for place in range(self.modulus) if self.kept >> place & 1]
 
 
 Case = tuple[Affine, ...]  # conditions `term >= 0` that all hold; each direction once
@@ -120,6 +154,22 @@ def where_same_block(size: int) -> Truth:
     return where_not_negative(SameBlock(0, 0, size))
 
 
+def where_remainder(term: Affine, modulus: int, kept: int) -> Truth:
+    """Where the remainder of a term, rounded down, is one of those whose bits are set."""
+    if kept in (0, (1 << modulus) - 1):
+        return truth(kept != 0)
+    if term.is_number:
+        constant = term.constant
+        return truth(bool(kept >> constant % modulus & 1)) if isinstance(constant, int) else UNKNOWN
+    condition = Residue(term.row, term.column, term.constant, modulus, kept)
+    if modulus <= _LARGEST and condition.form not in residues.FORMS:  # the remainder of minus the term
+        turned = sum(1 << (-place % modulus) for place in condition.remainders)
+        condition = Residue(-term.row, -term.column, term.constant * -1, modulus, turned)
+    if modulus > _LARGEST or condition.form not in residues.FORMS:
+        return UNKNOWN
+    return Truth(((condition,),), ((condition,),))
+
+
 def where_zero(term: Affine) -> Truth:
     """Where a term is zero."""
     return where_not_negative(term, term * -1)
@@ -129,9 +179,13 @@ def _case(terms: Iterable[Affine]) -> Case | None:
     """All of the conditions, each direction once; None where they contradict one another."""
     by_direction: dict[Direction, Dim] = {}
     blocks: dict[Affine, None] = {}
+    remainders: list[Residue] = []
     for term in terms:
         if isinstance(term, SameBlock):
             blocks[term] = None
+            continue
+        if isinstance(term, Residue):
+            remainders = _with(remainders, term)
             continue
         divisor = math.gcd(term.row, term.column) or 1
         direction = term.row // divisor, term.column // divisor
@@ -145,8 +199,21 @@ def _case(terms: Iterable[Affine]) -> Case | None:
             return None
     if (0, 0) in by_direction and at_least(by_direction[0, 0], 0):
         del by_direction[0, 0]
+    if any(not each.kept for each in remainders):
+        return None
     found = [Affine(*direction, by_direction[direction]) for direction in sorted(by_direction)]
-    return (*found, *blocks)
+    some = [each for each in remainders if each.opposite.kept]
+    return (*found, *blocks, *sorted(some, key=lambda each: (each.form, each.modulus, str(each.constant))))
+
+
+def _with(remainders: Sequence[Residue], more: Residue) -> list[Residue]:
+    """Conditions and one more; those on one term are one, by a common modulus unless that is too large."""
+    for place, each in enumerate(remainders):
+        modulus = math.lcm(each.modulus, more.modulus)
+        if (each.form, each.constant) == (more.form, more.constant) and modulus <= _LARGEST:
+            both = more.within(modulus).of(each.within(modulus).kept & more.within(modulus).kept)
+            return [*remainders[:place], both, *remainders[place + 1 :]]
+    return [*remainders, more]
 
 
 def _joined(cases: Iterable[Case]) -> Cases | None:
@@ -173,8 +240,10 @@ def _merged(a: Case, b: Case) -> Case | None:
         for direction in {*first, *second}
         if direction not in first or direction not in second or not same(first[direction], second[direction])
     }
-    blocks = [{term for term in case if isinstance(term, SameBlock)} for case in (a, b)]
-    if len(differing) != 1 or blocks[0] != blocks[1]:
+    rest = [{term for term in case if not _is_bound(term)} for case in (a, b)]
+    if not differing:
+        return _either(a, *(found - others for found, others in (rest, rest[::-1])))
+    if len(differing) != 1 or rest[0] != rest[1]:
         return None
     (up,) = differing
     down = -up[0], -up[1]
@@ -185,21 +254,38 @@ def _merged(a: Case, b: Case) -> Case | None:
     merged = [
         Affine(*way, dim_max(first[way], second[way])) for way in (up, down) if way in first and way in second
     ]
-    rest = [term for term in a if isinstance(term, SameBlock) or (term.row, term.column) not in (up, down)]
-    return _case([*rest, *merged])
+    kept = [term for term in a if not _is_bound(term) or (term.row, term.column) not in (up, down)]
+    return _case([*kept, *merged])
+
+
+def _either(case: Case, own: set[Affine], others: set[Affine]) -> Case | None:
+    """The case with the remainders of either, where cases differ in those of one term alone."""
+    if len(own) != 1 or len(others) != 1:
+        return None
+    (one,), (other,) = own, others
+    if not isinstance(one, Residue) or not isinstance(other, Residue) or one.of(0) != other.of(0):
+        return None
+    return _case([*(term for term in case if term != one), one.of(one.kept | other.kept)])
+
+
+def _is_bound(term: Affine) -> bool:
+    """Whether the condition is that the term is not negative."""
+    return type(term) is Affine
 
 
 def _bounds(case: Case) -> dict[Direction, Dim]:
-    return {(term.row, term.column): term.constant for term in case if not isinstance(term, SameBlock)}
+    return {(term.row, term.column): term.constant for term in case if _is_bound(term)}
 
 
 def _implies(case: Case, other: Case) -> bool:
     """Whether the second holds wherever the first does, for certain."""
-    given = _bounds(case)
+    given, remainders = _bounds(case), [term for term in case if isinstance(term, Residue)]
     return all(
-        term in case
-        if isinstance(term, SameBlock)
-        else (term.row, term.column) in given and at_least(term.constant, given[term.row, term.column])
+        (term.row, term.column) in given and at_least(term.constant, given[term.row, term.column])
+        if _is_bound(term)
+        else any(x.of(0) == term.of(0) and not x.kept & ~term.kept for x in remainders)
+        if isinstance(term, Residue)
+        else term in case
         for term in other
     )
 
@@ -214,7 +300,7 @@ def _none_of(cases: Cases) -> Cases | None:
     if any(isinstance(term, SameBlock) for case in cases for term in case):
         return None
     for case in cases:
-        fails = [_case([term * -1 + -1]) for term in case]
+        fails = [_case([term.opposite if isinstance(term, Residue) else term * -1 + -1]) for term in case]
         found = found and _both(found, tuple([fail for fail in fails if fail is not None]))
         if found is None:
             break
@@ -225,9 +311,9 @@ _MOST_OVERLAPS = 4  # whose overlaps are counted: 15 formulas
 
 
 def doubled_visible(cases: Cases, queries: Dim, keys: Dim) -> tuple[Dim, bool]:
-    """2 x the pairs for which one of the cases holds, and whether the count is exact.
+    """2 x the pairs for which one of the cases holds, and whether that is exact, else it is an upper bound.
 
-    If not, some condition was dropped and the count is an upper bound. Raises DimError where the formula grows too large.
+    Raises DimError where the formula grows too large.
     """
     kept = [_countable(case) for case in cases]
     if () in kept:
@@ -246,33 +332,64 @@ def doubled_visible(cases: Cases, queries: Dim, keys: Dim) -> tuple[Dim, bool]:
 
 
 def _countable(case: Case) -> Case:
-    """The conditions that have a closed form together: bounds of queries and keys, diagonals, and without bounds blocks."""
-    blocks = [term for term in case if isinstance(term, SameBlock)]
-    kept = [term for term in case if term not in blocks and _is_simple(term.row, term.column)]
-    bounded = any(0 in (term.row, term.column) for term in kept)
-    return (*kept, *([] if bounded else blocks[:1]))
+    """The conditions that have a closed form together: bounds, diagonals, without bounds blocks, remainders of one term."""
+    kept = [term for term in case if _is_bound(term) and (term.row, term.column) in _SIMPLE]
+    blocks = [term for term in case if isinstance(term, SameBlock)][:1]
+    if any(0 in (term.row, term.column) for term in kept):
+        blocks = []
+    few = [term for term in case if isinstance(term, Residue) and _is_one_by_one(term, blocks)]
+    apart = not blocks and not any(term.row and term.column for term in (*kept, *few))
+    are_apart = apart and len({term.form for term in few}) == len(few)
+    return (*kept, *blocks, *(few if are_apart else few[:1]))
 
 
-def _is_simple(row: int, column: int) -> bool:
-    return abs(row) <= 1 and abs(column) <= 1 and (row, column) not in ((0, 0), (1, 1), (-1, -1))
+def _is_one_by_one(term: Residue, blocks: Sequence[Affine]) -> bool:
+    """Whether few remainders are kept, or few are not, and they are the same in each block."""
+    number = len(term.remainders)
+    is_alike = term.form == residues.DISTANCE or not any(block.constant % term.modulus for block in blocks)
+    return min(number, term.modulus - number) <= _MOST_REMAINDERS and is_alike
 
 
 def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
     """2 x the pairs for which all of the conditions hold: a band of diagonals, cut out of a rectangle."""
-    limit = {(term.row, term.column): term.constant for term in case}
-    size = limit.get((0, 0))
+    size = next((term.constant for term in case if isinstance(term, SameBlock)), None)
     if size is not None:
         rest = tuple([term for term in case if not isinstance(term, SameBlock)])
         whole = dim_min(floor_div(queries, size), floor_div(keys, size))
         rows, columns = (dim_min(length - whole * size, size) for length in (queries, keys))
         return whole * _doubled(rest, size, size) + _doubled(rest, rows, columns)
+    limit = _bounds(case)
     top, bottom = _span(limit.get((1, 0)), limit.get((-1, 0)), queries)
     first, end = _span(limit.get((0, 1)), limit.get((0, -1)), keys)
     left, right = limit.get((-1, 1)), limit.get((1, -1))
-    pairs = doubled_pairs(bottom - top, end - first, left=left, right=right, offset=top - first)
+    pairs = _band(
+        [term for term in case if isinstance(term, Residue)], (top, bottom), (first, end), left, right
+    )
     if left is not None and right is not None and not at_least(left + right, 0):
         pairs = dim_max(pairs, 0)
     return pairs
+
+
+def _band(
+    few: Sequence[Residue], rows: tuple[Dim, Dim], keys: tuple[Dim, Dim], left: Dim | None, right: Dim | None
+) -> Dim:
+    """2 x the pairs of a rectangle between two diagonals that meet conditions on remainders."""
+    (top, bottom), (first, end) = rows, keys
+    if len(few) == 2:  # of queries and of keys, which are apart
+        by_query, by_key = (
+            total(
+                residues.count(begin + term.constant, stop + term.constant, term.modulus, place)
+                for place in term.remainders
+            )
+            for term, (begin, stop) in zip(few[::-1], (rows, keys), strict=True)
+        )
+        return 2 * by_query * by_key
+    if few:
+        (term,) = few
+        constant = term.constant + term.row * top + term.column * first
+        told = term.form, constant, term.modulus, term.remainders
+        return residues.doubled(*told, bottom - top, end - first, left, right, top - first)
+    return doubled_pairs(bottom - top, end - first, left=left, right=right, offset=top - first)
 
 
 def _span(above: Dim | None, below: Dim | None, size: Dim) -> tuple[Dim, Dim]:
@@ -280,49 +397,3 @@ def _span(above: Dim | None, below: Dim | None, size: Dim) -> tuple[Dim, Dim]:
     begin = 0 if above is None else dim_max(-above, 0)
     end = size if below is None else dim_min(below + 1, size)
     return (begin, end) if above is None and below is None else (begin, dim_max(begin, end))
-
-
-# The form of what is visible, in words.
-
-_KEYS_UP_TO, _KEYS_FROM, _FIRST_KEYS = (1, -1), (-1, 1), (0, -1)  # directions of conditions
-
-
-def pattern_of(visible: Cases, queries: Dim, keys: Dim) -> str:
-    """The form of the visible pairs; "" where it has no name."""
-    if visible == ALWAYS:
-        return ""
-    if len(visible) == 1:
-        return _of_case(visible[0], queries, keys)
-    names = [_of_case(case, queries, keys) for case in visible]
-    if len(names) == 2 and "" not in names and any(name.startswith("prefix ") for name in names):
-        return ", ".join(sorted(names))
-    return ""
-
-
-def _of_case(case: Case, queries: Dim, keys: Dim) -> str:
-    blocks = [term.constant for term in case if isinstance(term, SameBlock)]
-    limits = {(term.row, term.column): term.constant for term in case if not isinstance(term, SameBlock)}
-    right, left = limits.pop(_KEYS_UP_TO, None), limits.pop(_KEYS_FROM, None)
-    first = limits.pop(_FIRST_KEYS, None)
-    if limits or len(blocks) > 1:
-        return ""
-    parts = [_diagonals(left, right, queries, keys)] if (left, right) != (None, None) else []
-    parts += [f"blocks of {blocks[0]}"] if blocks else []
-    if first is not None:
-        return "" if parts else f"prefix {first + 1}"
-    return "" if "" in parts else ", ".join(parts)
-
-
-def _diagonals(left: Dim | None, right: Dim | None, queries: Dim, keys: Dim) -> str:
-    """A query sees keys from `left` places before its own to `right` places after it."""
-    if right is None:
-        return ""
-    is_causal = same(right, 0) or same(right, keys - queries)
-    if left is None:
-        return "causal" if is_causal else ""
-    return f"causal, window {left + right + 1}" if is_causal else window(left, right)
-
-
-def window(before: Dim, after: Dim) -> str:
-    """The name of a window around a query's own place."""
-    return f"causal, window {before + 1}" if after == 0 else f"window {before} before, {after} after"

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention import block_counts
-from graphflops.attention.conditions import ALWAYS, TRUE, doubled_visible, pattern_of
+from graphflops.attention.conditions import ALWAYS, TRUE, doubled_visible
 from graphflops.attention.hidden_pairs import digest
 from graphflops.attention.pair_enumeration import Enumeration
+from graphflops.attention.pattern import pattern_of
 from graphflops.attention.rectangles import NO_BLOCKS, Blocks, Counted, Grid, Lists, count_listed
 from graphflops.dims import Dim, dim_min, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown

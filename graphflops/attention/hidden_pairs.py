@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.attention.attention_use import Hidden
-from graphflops.attention.conditions import HIDING, TRUE, doubled_visible, pattern_of
+from graphflops.attention.conditions import HIDING, TRUE, doubled_visible
+from graphflops.attention.pattern import pattern_of
 from graphflops.dims import dim_max
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.concrete import MOST_STEPS, ConcreteDomain
-from graphflops.attention.conditions import ALWAYS, SameBlock
+from graphflops.attention.conditions import ALWAYS, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.intervals import IntervalDomain, Span
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
@@ -129,6 +129,8 @@ def _held_throughout(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]
             if isinstance(term, SameBlock):
                 (a, b), (c, d) = ([x // term.constant for x in span] for span in (rows, columns))
                 all_hold, may_hold = all_hold & (a == b) & (c == d) & (a == c), may_hold & (a <= d) & (c <= b)
+            elif isinstance(term, Residue):
+                all_hold = np.asarray(False)
             elif isinstance(term.constant, int):
                 low, high = rows * term.row + columns * term.column + term.constant
                 all_hold, may_hold = all_hold & (low >= 0), may_hold & (high >= 0)
@@ -146,7 +148,10 @@ def _holds(cases: Cases, rows: Any, columns: Any) -> Any:
         for term in case:
             if isinstance(term, SameBlock):
                 holds = holds & (rows // term.constant == columns // term.constant)
-            elif isinstance(term.constant, int):
+            elif isinstance(term, Residue) and isinstance(term.constant, int):
+                kept = np.isin(np.arange(term.modulus), term.remainders)
+                holds = holds & kept[(rows * term.row + columns * term.column + term.constant) % term.modulus]
+            elif not isinstance(term, Residue) and isinstance(term.constant, int):
                 holds = holds & (rows * term.row + columns * term.column + term.constant >= 0)
         found = found | holds
     return found

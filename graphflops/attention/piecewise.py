@@ -20,6 +20,7 @@ from graphflops.attention.conditions import (
     Truth,
     truth,
     where_not_negative,
+    where_remainder,
     where_same_block,
     where_zero,
 )
@@ -45,7 +46,19 @@ class Quotient:
         return Quotient(self.term + number * self.divisor, self.divisor)
 
 
-Piece = Union[Affine, Quotient, float, None]  # None: not known, but no more than an ordinary score
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The remainder of a number by a positive one, rounded down: never negative."""
+
+    term: Affine
+    divisor: int
+
+    def where(self, test: Callable[[int], bool]) -> Truth:
+        """Where a test of the remainder holds."""
+        return where_remainder(self.term, self.divisor, sum(1 << x for x in range(self.divisor) if test(x)))
+
+
+Piece = Union[Affine, Quotient, Remainder, float, None]  # None: not known, but no more than an ordinary score
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +188,7 @@ def times(a: Piece, b: Piece) -> Piece:
     for one, factor in ((a, y), (b, x)):
         if isinstance(one, Affine) and factor is not None and math.isfinite(factor) and factor == int(factor):
             return one * int(factor)
-        if isinstance(one, Quotient) and factor == 1:
+        if isinstance(one, (Quotient, Remainder)) and factor == 1:
             return one
     return None
 
@@ -192,6 +205,10 @@ def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
     x, y = constant_of(a), constant_of(b)
     if x is not None and y is not None:
         return truth(x > y if more else x >= y)
+    if isinstance(a, Remainder) and y is not None:
+        return a.where(lambda place: place > y if more else place >= y)
+    if isinstance(b, Remainder) and x is not None:
+        return b.where(lambda place: x > place if more else x >= place)
     if isinstance(a, Affine) and isinstance(b, Affine):
         return where_not_negative(a + b * -1 + -more)
     if isinstance(a, (Affine, Quotient)) and y is not None:
@@ -226,10 +243,14 @@ def where_equal(a: Piece, b: Piece) -> Truth:
     if isinstance(a, Affine) and isinstance(b, Affine):
         return where_zero(a + b * -1)
     for one, whole in ((a, y), (b, x)):
+        if whole is not None and isinstance(one, Remainder):
+            return one.where(whole.__eq__)
         if whole is not None and isinstance(one, (Affine, Quotient)):
             if math.isinf(whole) or whole != int(whole):
                 return FALSE
             return _whole_at_least(one, int(whole)) & ~_whole_at_least(one, int(whole) + 1)
+    if isinstance(a, Remainder) and isinstance(b, Remainder) and a.divisor == b.divisor:
+        return Remainder(a.term + b.term * -1, a.divisor).where(lambda place: place == 0)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
         return _same_block(a.term, b.term, a.divisor)
     return UNKNOWN

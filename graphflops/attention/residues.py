@@ -1,0 +1,94 @@
+"""Closed-form counts of the pairs (i, j) within a band of diagonals for which a term of the places has a given remainder.
+
+The term is the place of a query, that of a key, or how far the key is after the query, and a constant. A band is a staircase
+less another, and each staircase is made of triangles; a triangle is summed along the term, whose places with a remainder are
+evenly apart: floors give how many these are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.dims import Dim, dim_max, floor_div, total
+from graphflops.rules.shapes import doubled_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Form = tuple[int, int]  # factors of i and of j
+
+QUERY, KEY, DISTANCE = (1, 0), (0, 1), (-1, 1)
+FORMS = (QUERY, KEY, DISTANCE)
+
+
+def count(first: Dim, end: Dim, modulus: int, remainder: int) -> Dim:
+    """How many numbers from the first to before the end have a remainder."""
+    return _before(end, modulus, remainder) - _before(first, modulus, remainder)
+
+
+def _before(end: Dim, modulus: int, remainder: int) -> Dim:
+    """Numbers with a remainder from 0 to before the end; below 0 less than none."""
+    return floor_div(end - remainder + (modulus - 1), modulus)
+
+
+def doubled(
+    form: Form,
+    constant: Dim,
+    modulus: int,
+    remainders: Sequence[int],
+    rows: Dim,
+    keys: Dim,
+    left: Dim | None,
+    right: Dim | None,
+    offset: Dim,
+) -> Dim:
+    """Twice the pairs with -left <= key - row - offset <= right whose term has one of these remainders."""
+    if 2 * len(remainders) > modulus:
+        others = [place for place in range(modulus) if place not in {*remainders}]
+        every = doubled_pairs(rows, keys, left=left, right=right, offset=offset)
+        return every - doubled(form, constant, modulus, others, rows, keys, left, right, offset)
+    return total(
+        _doubled(form, constant, modulus, each, rows, keys, left, right, offset) for each in remainders
+    )
+
+
+def _doubled(
+    form: Form,
+    constant: Dim,
+    modulus: int,
+    remainder: int,
+    rows: Dim,
+    keys: Dim,
+    left: Dim | None,
+    right: Dim | None,
+    offset: Dim,
+) -> Dim:
+    def below(diagonal: Dim) -> Dim:
+        corners = ((rows, 0, 1), (0, 0, -1), (rows, keys, -1), (0, keys, 1))
+        return total(
+            sign * _triangle(form, constant, modulus, remainder, row, key, diagonal)
+            for row, key, sign in corners
+        )
+
+    if right is not None or form == DISTANCE:
+        upper = below(keys if right is None else offset + right)
+    else:
+        size, others = (rows, keys) if form == QUERY else (keys, rows)
+        upper = 2 * others * count(constant, size + constant, modulus, remainder)
+    return upper if left is None else upper - below(offset - left - 1)
+
+
+def _triangle(
+    form: Form, constant: Dim, modulus: int, remainder: int, row: Dim, key: Dim, diagonal: Dim
+) -> Dim:
+    """Twice the pairs before a row and from a key on, with key - row <= diagonal, whose term has a remainder."""
+    side = dim_max(row + diagonal - key, 0)
+    if form == KEY:  # rows of each key
+        begin, alone, each = key, row + diagonal, -1
+    elif form == QUERY:  # keys of each row
+        begin, alone, each = key - diagonal, diagonal - key + 1, 1
+    else:  # pairs of each diagonal
+        begin, alone, each = key - row + 1, row - key, 1
+    first, last = (_before(end + constant, modulus, remainder) for end in (begin, begin + side))
+    sums = 2 * (remainder - constant) * (last - first) + modulus * (last * (last - 1) - first * (first - 1))
+    return 2 * alone * (last - first) + each * sums
