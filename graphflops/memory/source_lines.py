@@ -53,7 +53,7 @@ _KINDS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Attribute: ("view",),  # it has many names: `x.T`
 }
 _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "long", "int", "bool"})
-_JOINS = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"})
+_JOINS = ("cat", "stack")  # how names of torch's functions end that join tensors
 
 
 class CodeLine(NamedTuple):
@@ -271,7 +271,9 @@ def _statement(tree: ast.stmt) -> Statement:
         calls_variable=first is not None and not isinstance(_called(first), ast.Attribute),
         given=_given(first),
         takes_first=_takes_first(value),
-        joins=any(not _JOINS.isdisjoint(_words(part)) and any(_given(part)[:1]) for part in parts),
+        joins=any(
+            any(word.endswith(_JOINS) for word in _words(part)) and any(_given(part)[:1]) for part in parts
+        ),
         called=frozenset(word for part in parts for word in _words(part) if word),
         kinds=frozenset(kind for part in parts for kind in _KINDS.get(type(part), ())),
         runs_last=_words(last),

@@ -63,8 +63,17 @@ class Claims:
             return True
         if not isinstance(ours, Expr) and not isinstance(recorded, Expr):
             return False
+        if (
+            isinstance(recorded, int)
+            and isinstance(ours, Expr)
+            and not all(map(self._has_example, ours.symbols))
+        ):
+            return False  # as the number of elements of a sparse input, which torch records as none
         now, then = evaluate(ours, self._examples), evaluate(recorded, self._examples)
         return self._is_stray(ours, recorded) if now is None or then is None else now != then
+
+    def _has_example(self, name: str) -> bool:
+        return name in self._symbols and self._symbols[name].hint is not None
 
     def _is_stray(self, ours: Dim, recorded: Dim) -> bool:
         """Whether a recorded size has a symbol of no input, which what is derived does not have."""

@@ -262,7 +262,10 @@ class Reconciler:
         """
         if self.binding.moved:
             return recorded if ours is None else ours
-        differs = used and self.claims.contradict(ours, recorded)
+        is_known = (
+            ours is not None or node.operator.dialect == "_operator" or not isinstance(recorded, TensorType)
+        )
+        differs = used and is_known and self.claims.contradict(ours, recorded)
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             if differs:
                 self.say(

@@ -132,4 +132,5 @@ def test_only_json_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Archive, "read", recording)
     read(path)
     assert opened
-    assert all(name.endswith(".json") for name in opened)
+    # Checkpoints of older releases are pickles: read as data for the sizes that they state, and never run.
+    assert all(name.endswith((".json", "data.pkl", ".pt")) for name in opened)

@@ -444,5 +444,7 @@ def test_what_no_line_tells_is_said() -> None:
     program = torch.export.export(Chains(), (x,))
     report = graphflops.analyze(program, execution="eager")
     (note,) = [found.message for found in report.diagnostics if found.code == "GF125"]
-    assert note.startswith("2 results of 65.54 kB in all, made on lines from the middle of a statement, ")
+    assert note.startswith(
+        "2 results, 65.54 kB together, taken to live until the function that makes them returns"
+    )
     assert 2 * 8 * 16 * WIDTH * 4 == 65_536

@@ -133,7 +133,7 @@ def test_int_mm_counts_integer_operations() -> None:
     estimate = price("aten._int_mm.default", a, b)
     assert estimate.matrix_flops == 2 * 32 * 64 * 32 == 131_072
     assert str(estimate.out[0]) == "int32[32, 32]"
-    assert estimate.matrix_dtype is None  # that of the first operand, int8
+    assert estimate.matrix_dtype is a.dtype
 
 
 def test_packed_weights_do_the_same_work_on_fewer_bytes() -> None:

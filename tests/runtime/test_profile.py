@@ -221,7 +221,9 @@ def test_a_gpu_that_was_measured_before_keeps_points_that_predict_better(monkeyp
 def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, monkeypatch):
     import torch
 
-    about = SimpleNamespace(name=gpu, total_memory=2**34, multi_processor_count=46, L2_cache_size=2**25)
+    about = SimpleNamespace(
+        name=gpu, total_memory=2**34, multi_processor_count=46, L2_cache_size=2**25, major=8, minor=9
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: about)
     monkeypatch.setattr(

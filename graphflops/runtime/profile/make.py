@@ -155,7 +155,7 @@ def _gpu(found: Measured) -> Device:
         bandwidth=_bandwidth(found, about.L2_cache_size),
         matrix=_peaks(found, "cuda"),
         multiprocessors=about.multi_processor_count,
-        capability=(0, 0) if torch.version.hip else torch.cuda.get_device_capability(0),
+        capability=(0, 0) if torch.version.hip else (about.major, about.minor),
         clock_hz=clock * 1e3 if clock else None,
         l2_bytes=about.L2_cache_size or None,
         rates_of=_SIMILAR,
