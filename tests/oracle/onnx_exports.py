@@ -378,7 +378,7 @@ def _strip(graph: onnx.GraphProto) -> None:
         value.ClearField("type")
     for node in graph.node:
         for attribute in node.attribute:
-            for nested in (attribute.g, *attribute.graphs):
+            for nested in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 _strip(nested)
 
 
