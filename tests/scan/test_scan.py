@@ -40,7 +40,7 @@ def odd(task):
     if "crash" in task.path:
         os.kill(os.getpid(), 11)
     if "replaced" in task.path and task.step == "analyze":
-        open(task.file, "ab").write(b"more")
+        os.utime(task.file, (1, 1))
     return answered(task)
 worker.answered = odd
 worker.main()
@@ -167,7 +167,7 @@ def test_a_file_that_hangs_crashes_or_is_replaced_costs_its_own_row(
     for name in ("hang", "crash", "replaced"):
         shutil.copy(fleet / "lstm.pt2", fleet / f"{name}.pt2")
         with zipfile.ZipFile(fleet / f"{name}.pt2", "a") as file:
-            file.writestr("archive/extra/name", name)
+            file.writestr(f"{file.namelist()[0].partition('/')[0]}/extra/name", name)
     Path("worker.py").write_text(ODD_WORKER)
     monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "worker.py"))
     monkeypatch.setattr(isolated, "GRACE", 0.5)
