@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from graphflops.analysis import analyze
 from graphflops.attention.affine import AffineDomain
 from graphflops.attention.concrete import ConcreteDomain
-from graphflops.attention.conditions import COLUMN, ROW, Cases, SameBlock
+from graphflops.attention.conditions import COLUMN, ROW, Cases, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.intervals import IntervalDomain, Span
 from graphflops.attention.piecewise import as_truth
@@ -138,7 +138,10 @@ def holds(cases: Cases, i: int, j: int) -> bool:
     def term_holds(term: Any) -> bool:
         if isinstance(term, SameBlock):
             return bool(i // term.constant == j // term.constant)
-        return bool(term.row * i + term.column * j + term.constant >= 0)
+        value = term.row * i + term.column * j + term.constant
+        if isinstance(term, Residue):
+            return value % term.modulus in term.remainders
+        return bool(value >= 0)
 
     return any(all(map(term_holds, case)) for case in cases)
 
