@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # torch leaves "no upper bound" out, or writes it as one of several huge numbers.
 _UNBOUNDED = 2**62
+STORED = "stored elements of"  # a sparse input: where the symbol of their number stands
 
 
 class Types:
@@ -141,7 +142,7 @@ def _axes(
     for entry in inputs:
         recorded = types.get(entry.name)
         if isinstance(recorded, TensorType) and isinstance(recorded.nonzeros, Expr):
-            bare.setdefault(str(recorded.nonzeros), []).append(f"stored elements of {entry.name}")
+            bare.setdefault(str(recorded.nonzeros), []).append(f"{STORED} {entry.name}")
         if entry.role != "user":
             continue
         if isinstance(recorded, Expr):

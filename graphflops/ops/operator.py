@@ -67,6 +67,16 @@ class Op:
         return int(self.variant) if self.variant.isdecimal() else 0
 
     @property
+    def writes_operands(self) -> bool:
+        """True if it writes its first operand, or operands that are given for its results."""
+        return self.mutates or ("out" in self.variant and self.dialect not in _FUNCTIONS)
+
+    @property
+    def is_python(self) -> bool:
+        """True for a function of Python's own numbers."""
+        return self.dialect in _FUNCTIONS and self.dialect != "higher_order"
+
+    @property
     def shares_memory(self) -> bool:
         """True if the result may be a view of the first operand, or that operand itself."""
         copies = "copy" in self.word or "clone" in self.word

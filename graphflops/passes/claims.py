@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Expr, differ, evaluate, symbol
 from graphflops.errors import shown
+from graphflops.exporters.types import STORED
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType, sizes_in
 
@@ -63,23 +64,22 @@ class Claims:
             return True
         if not isinstance(ours, Expr) and not isinstance(recorded, Expr):
             return False
-        if (
-            isinstance(recorded, int)
-            and isinstance(ours, Expr)
-            and not all(map(self._has_example, ours.symbols))
-        ):
-            return False  # as the number of elements of a sparse input, which torch records as none
         now, then = evaluate(ours, self._examples), evaluate(recorded, self._examples)
+        if recorded == 0 and any(map(self._is_count, ours.symbols if isinstance(ours, Expr) else ())):
+            return False  # torch records that a sparse input stores nothing
         return self._is_stray(ours, recorded) if now is None or then is None else now != then
 
-    def _has_example(self, name: str) -> bool:
-        return name in self._symbols and self._symbols[name].hint is not None
+    def _is_count(self, name: str) -> bool:
+        """Whether a symbol is how many elements a sparse input stores."""
+        return name in self._symbols and any(place.startswith(STORED) for place in self._symbols[name].where)
 
     def _is_stray(self, ours: Dim, recorded: Dim) -> bool:
-        """Whether a recorded size has a symbol of no input, which what is derived does not have."""
-        used = ours.symbols if isinstance(ours, Expr) else frozenset()
-        stray = recorded.symbols - used if isinstance(recorded, Expr) else ()
-        return used <= self._symbols.keys() and any(map(self.is_free, stray))
+        """Whether one of two sizes has a symbol of no input, which the other does not have."""
+        sizes = (
+            ours.symbols if isinstance(ours, Expr) else set(),
+            recorded.symbols if isinstance(recorded, Expr) else set(),
+        )
+        return sizes[0] <= self._symbols.keys() and any(map(self.is_free, sizes[0] ^ sizes[1]))
 
     def problem(self, node: Node, graph: Graph, name: str, axis: int | None, told: Dim) -> str:
         """What is wrong with a size of a result that depends on data and that the file tells; "" if nothing is."""

@@ -20,6 +20,7 @@ from graphflops.passes.price_call import (
 )
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler
+from graphflops.passes.reshaped import reshaped
 from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import find
 from graphflops.tensor import TensorType
@@ -179,8 +180,7 @@ class Pricer:
     ) -> PricedGraph:
         """Price one graph, nested or not, from the values of its inputs and of those around it that it uses."""
         values = self._inputs(graph, operands, around or {}, top)
-        rows: list[Row] = []
-        calls: list[PricedCall] = []
+        rows, calls = list[Row](), list[PricedCall]()
         phases = graph.phases if top else {}
         spend("calls", len(graph.nodes))
         spend("rows", len(graph.nodes))
@@ -191,6 +191,8 @@ class Pricer:
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, values, graph)
             self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
+            if node.operator.writes_operands:
+                values.update(reshaped(node, priced.estimate, calls, values, graph, is_nested=not top))
             calls.append(self._call(node, uses, priced, len(rows)))
             rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))
             if priced.estimate.regions:

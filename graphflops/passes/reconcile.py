@@ -262,10 +262,8 @@ class Reconciler:
         """
         if self.binding.moved:
             return recorded if ours is None else ours
-        is_known = (
-            ours is not None or node.operator.dialect == "_operator" or not isinstance(recorded, TensorType)
-        )
-        differs = used and is_known and self.claims.contradict(ours, recorded)
+        is_packed = ours is None and isinstance(recorded, TensorType) and not node.operator.is_python
+        differs = used and not is_packed and self.claims.contradict(ours, recorded)
         if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
             if differs:
                 self.say(

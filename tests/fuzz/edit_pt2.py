@@ -56,8 +56,8 @@ def put_in(content: Json, place: int, node: Json, recorded: Any = None) -> None:
     graph["nodes"].insert(place, node)
     for result in node["outputs"]:
         ((kind, held),) = result.items()
-        if kind == "as_tensor":
-            graph["tensor_values"][held["name"]] = meta(recorded)
+        if isinstance(recorded, list):
+            graph["tensor_values"][held["name" if kind == "as_tensor" else "as_name"]] = meta(recorded)
         else:
             kept = recorded if isinstance(recorded, dict) else {kind.replace("sym_", ""): recorded}
             graph[f"{kind.removeprefix('as_')}_values"][held["as_name"]] = kept

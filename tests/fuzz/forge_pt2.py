@@ -10,7 +10,19 @@ from typing import Any
 import torch
 
 from tests.exporters.zips import Part, packed
-from tests.fuzz.edit_pt2 import Json, Number, Tensor, call, graph_of, put_in, record, renamed, symbol
+from tests.fuzz.edit_pt2 import (
+    Json,
+    Number,
+    Tensor,
+    argument,
+    call,
+    graph_of,
+    meta,
+    put_in,
+    record,
+    renamed,
+    symbol,
+)
 from tests.fuzz.forged import Forged, Forger
 from tests.fuzz.honest_pt2 import (
     CONSTANTS_CONFIG,
@@ -175,6 +187,12 @@ NUMBERS: dict[str, Callable[[int], list[tuple[Json, Any]]]] = {
         _number("_operator.gt", n, 2, kind="bool", recorded=False),
         _number("torch.sym_ite", Number("n1", "bool"), n, 1, place=2),
     ],
+    "a tensor": lambda n: [
+        (call("torch.ops.aten.ones.default", Tensor("big"), size=[n]), [n]),
+        (call("torch.ops.aten.ones.default", Tensor("small"), size=[1]), [1]),
+        (call("torch.sym_ite", Number("n1"), a=True, b=Tensor("big"), c=Tensor("small")), [1]),
+        (call("torch.ops.aten.sym_size.int", Number("n4"), self=Tensor("n1"), dim=0), 1),
+    ],
     "a size": lambda n: [
         (call("torch.ops.aten.ones.default", Tensor("n1"), size=[n]), [1]),
         (call("torch.ops.aten.sym_size.int", Number("n2"), self=Tensor("n1"), dim=0), 1),
@@ -184,13 +202,15 @@ NUMBERS: dict[str, Callable[[int], list[tuple[Json, Any]]]] = {
 
 def data(chance: Random) -> Forged:
     """A size that a stored number tells when the program runs, and that the file states too small."""
-    times, how = chance.choice(SIZES), chance.choice(("a number", "a bound", "an example", "another size"))
+    times, how = chance.choice(SIZES), chance.choice(DATA)
     content = opened(members(Counted, times))
     graph = graph_of(content)
-    graph["nodes"] = [node for node in graph["nodes"] if node["target"].split(".")[-2] in COUNTED]
-    content["range_constraints"]["u0"]["max_val"] = 1 if how == "a bound" else None
+    if how != "a number of a later call":
+        graph["nodes"] = [node for node in graph["nodes"] if node["target"].split(".")[-2] in COUNTED]
+        content["range_constraints"]["u0"]["max_val"] = 1 if how == "a bound" else None
     if how == "a number":
         graph["sym_int_values"]["item"] = {"as_int": 1}
+    if how.startswith("a number"):
         record(content, ("repeat", "matmul"), _copies(), ROWS)
     if how == "an example":
         graph["sym_int_values"]["item"] = symbol("u0", 1)
@@ -205,6 +225,7 @@ def data(chance: Random) -> Forged:
     return Forged(archive(with_json(members(Counted, times), content)), ".pt2", "data", times * PRODUCT, how)
 
 
+DATA = ("a number", "a number of a later call", "a bound", "an example", "another size")
 COUNTED = frozenset({"item", "repeat", "matmul"})
 
 
@@ -225,6 +246,80 @@ def control_flow(chance: Random) -> Forged:
                 graph["name"] = how
     data = archive(with_json(members(Branches, times), content))
     return Forged(data, ".pt2", "control flow", Branches.COUNT * times * PRODUCT, "graphs of one name")
+
+
+def in_place(chance: Random) -> Forged:
+    """A copy of the input that a call makes larger; the calls after it use its old name."""
+    times, content = chance.choice(SIZES), opened(members(Chain, 1))
+    how = chance.choice([*IN_PLACE])
+    rows = ROWS * times
+    put_in(content, 0, call("torch.ops.aten.clone.default", Tensor("y"), self=Tensor("x")), [ROWS, WIDTH])
+    large = call("torch.ops.aten.ones.default", Tensor("large"), size=[rows, WIDTH])
+    put_in(content, 1, large, [rows, WIDTH])
+    for place, (node, sizes) in enumerate(IN_PLACE[how](rows), start=2):
+        put_in(content, place, node, sizes)
+    renamed(content, 1 + len(IN_PLACE[how](rows)) + 1, "x", "y")
+    return Forged(archive(with_json(members(Chain, 1), content)), ".pt2", "in-place", times * PRODUCT, how)
+
+
+def _aten(name: str, result: str, **operands: Any) -> Json:
+    return call(f"torch.ops.aten.{name}", Tensor(result), **operands)
+
+
+def _to(name: str, **operands: Any) -> Json:
+    """A call that is given its result, y."""
+    node = _aten(name, "z", **operands)
+    node["inputs"].append({"name": "out", "arg": argument(Tensor("y")), "kind": 2})
+    return node
+
+
+def _in_branch(rows: int) -> Json:
+    """A branch that enlarges its operand."""
+    resize = _aten("resize_.default", "b", self=Tensor("a"), size=[rows, WIDTH])
+    sum_ = _aten("sum.default", "c", self=Tensor("b"))
+    values = {"a": meta([ROWS, WIDTH]), "b": meta([rows, WIDTH]), "c": meta([])}
+    ends = [[argument(Tensor("a"))], [argument(Tensor("c"))]]
+    empty = {f"{kind}_values": {} for kind in ("sym_int", "sym_bool", "sym_float", "custom_obj")}
+    graph = {"inputs": ends[0], "outputs": ends[1], "nodes": [resize, sum_], "tensor_values": values, **empty}
+    graph["is_single_tensor_return"] = False
+    branches = [{"as_graph": {"name": name, "graph": graph}} for name in ("f", "g")]
+    operands = [{"as_bool": True}, *branches, {"as_tensors": [{"name": "y"}]}]
+    node = call("torch.ops.higher_order.cond", Tensor("z"))
+    node["inputs"] = [{"name": "", "arg": operand, "kind": 1} for operand in operands]
+    return {**node, "is_hop_single_tensor_return": False, "name": "cond"}
+
+
+_OLD, _Y = [ROWS, WIDTH], Tensor("y")
+# By what makes y large: the calls with the sizes that are recorded of their results.
+IN_PLACE: dict[str, Callable[[int], list[tuple[Json, list[int]]]]] = {
+    "resize_": lambda n: [(_aten("resize_.default", "z", self=_Y, size=[n, WIDTH]), [n, WIDTH])],
+    "resize_as_": lambda n: [
+        (_aten("resize_as_.default", "z", self=_Y, the_template=Tensor("large")), [n, WIDTH])
+    ],
+    "set_": lambda n: [(_aten("set_.source_Tensor", "z", self=_Y, source=Tensor("large")), [n, WIDTH])],
+    "as_strided_": lambda n: [
+        (_aten("as_strided.default", "w", self=Tensor("large"), size=_OLD, stride=[WIDTH, 1]), _OLD),
+        (_aten("set_.source_Tensor", "v", self=_Y, source=Tensor("w")), _OLD),
+        (_aten("as_strided_.default", "z", self=_Y, size=[n, WIDTH], stride=[WIDTH, 1]), [n, WIDTH]),
+    ],
+    "out": lambda n: [(_to("mul.out", self=Tensor("large"), other=Tensor("large")), [n, WIDTH])],
+    "out, unary": lambda n: [(_to("relu.out", self=Tensor("large")), [n, WIDTH])],
+    "out, a sum": lambda n: [(_to("cumsum.out", self=Tensor("large"), dim=0), [n, WIDTH])],
+    "the same object": lambda n: [
+        (_aten("contiguous.default", "w", self=_Y), _OLD),
+        (_aten("resize_.default", "z", self=Tensor("w"), size=[n, WIDTH]), [n, WIDTH]),
+    ],
+    "no dropout": lambda n: [
+        (_aten("dropout.default", "w", input=_Y, p=0.5, train=False), _OLD),
+        (_aten("resize_.default", "z", self=Tensor("w"), size=[n, WIDTH]), [n, WIDTH]),
+    ],
+    "twice": lambda n: [
+        (_aten("unsqueeze_.default", "w", self=_Y, dim=0), [1, *_OLD]),
+        (_aten("squeeze_.dim", "v", self=Tensor("w"), dim=0), _OLD),
+        (_aten("resize_.default", "z", self=Tensor("v"), size=[n, WIDTH]), [n, WIDTH]),
+    ],
+    "in a branch": lambda n: [(_in_branch(n), [])],
+}
 
 
 # What a file stores beside the program.
@@ -317,6 +412,7 @@ FORGERS: dict[str, Forger] = {
     "recorded value": recorded_value,
     "data": data,
     "control flow": control_flow,
+    "in-place": in_place,
     "weight": weight,
     "constant": constant,
 }

@@ -143,7 +143,7 @@ def defs_of(domain):
 @pytest.mark.parametrize(
     ("spelling", "facts"),
     [
-        ("aten.add_.Tensor", "is_pointwise is_arithmetic is_commutative broadcasts"),
+        ("aten.add_.Tensor", "writes_operands is_pointwise is_arithmetic is_commutative broadcasts"),
         ("onnx.Div.14", "is_pointwise is_arithmetic broadcasts"),
         ("onnx.Sum.13", "is_pointwise broadcasts"),
         ("onnx.PRelu.16", "is_pointwise broadcasts"),
