@@ -49,7 +49,7 @@ class Stated(NamedTuple):
     size: Dim
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class OpenSizes:
     """The open sizes of a program.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from string import digits
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,7 @@ def _shared(texts: Sequence[str]) -> int:
     same = next(
         (place for place, pair in enumerate(zip(low, high, strict=False)) if len({*pair}) > 1), len(low)
     )
-    return len(low[:same].rstrip(digits))
+    return len(low[:same].rstrip("0123456789"))
 
 
 def columns(text: str) -> int:

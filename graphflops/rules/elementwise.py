@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
-from graphflops.rules.formula import numbers_of
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import combine
 from graphflops.rules.work import WORK, gradient_of
@@ -207,6 +206,8 @@ def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estim
     names = parameters or ("a", "b", "c")[: work.operands]
 
     def priced(call: ForwardCall) -> Estimate:
+        from graphflops.rules.formula import numbers_of  # only training reads formulas
+
         letters = dict(zip("abc", names, strict=False))
         given = ((letter, call.arguments.get(name)) for letter, name in letters.items())
         numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.errors import RuleError
-from graphflops.rules.formula import is_part_of_choice, launches
 from graphflops.rules.work_functions import ARITHMETIC, COMPARISONS_AND_BITS, FUNCTIONS
 from graphflops.rules.work_row import ZERO, Formula, Gradient, Work, binary, fused, unary
 
@@ -129,6 +128,8 @@ WORK: Mapping[str, Work] = {
 @lru_cache(maxsize=1024)
 def gradient_of(formula: Formula, numbers: Numbers = ()) -> Gradient:
     """The work and the reads of a formula. numbers: the operands that are no tensors, by their letters."""
+    from graphflops.rules.formula import is_part_of_choice, launches  # only training reads formulas
+
     flops = transcendentals = 0
     found = launches(formula.text, numbers)
     for launch in found:
