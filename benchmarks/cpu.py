@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 import graphflops
-from graphflops.units import seconds
+from graphflops.base.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

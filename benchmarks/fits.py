@@ -30,9 +30,9 @@ from torch.utils import _pytree as pytree
 import graphflops
 from benchmarks import memory_models as models
 from graphflops.budget.amounts import amount
+from graphflops.derived.sweep import symbols_of
 from graphflops.devices import device
 from graphflops.dims import evaluate
-from graphflops.sweep import symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

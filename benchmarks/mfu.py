@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.decoders import report_of
 from benchmarks.published import EXACT, TERAFLOPS, UTILISATION, Rate
-from graphflops.units import number
+from graphflops.base.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.decoders import Decoder
     from benchmarks.published import Convention, Flops
-    from graphflops.per_item import PerItem
+    from graphflops.derived.per_item import PerItem
     from graphflops.report import Report
 
 

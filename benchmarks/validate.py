@@ -17,7 +17,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import graphflops
-from graphflops.units import memory
+from graphflops.base.units import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,12 +26,12 @@ __all__ = [
 if TYPE_CHECKING:
     from graphflops.budget.run import check
     from graphflops.comparison.models import compare
+    from graphflops.derived.per_item import mfu
     from graphflops.exporters import load
     from graphflops.exporters.live import capture
-    from graphflops.fitting import fits
+    from graphflops.fitting.fits import fits
     from graphflops.loading import analyze
     from graphflops.onnx_audit.audit import audit
-    from graphflops.per_item import mfu
     from graphflops.rules import rule
     from graphflops.runtime.mfu_callback import mfu_callback
     from graphflops.runtime.validate import validate
@@ -46,9 +46,9 @@ _HOME = {
     "capture": "graphflops.exporters.live",
     "check": "graphflops.budget.run",
     "compare": "graphflops.comparison.models",
-    "fits": "graphflops.fitting",
+    "fits": "graphflops.fitting.fits",
     "load": "graphflops.exporters",
-    "mfu": "graphflops.per_item",
+    "mfu": "graphflops.derived.per_item",
     "mfu_callback": "graphflops.runtime.mfu_callback",
     "rule": "graphflops.rules",
     "validate": "graphflops.runtime.validate",

@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
+from graphflops.base.signals import cleanly_terminated
 from graphflops.errors import GraphflopsError, inert_in_logs, innermost, shown
-from graphflops.signals import cleanly_terminated
 from graphflops.version import __version__
 
 _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error is raised as it is
@@ -52,7 +52,7 @@ class Commands(click.Group):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         if self.help is None and self.callback is not None:  # as `python -OO` leaves it
-            from graphflops.docstrings import docstring
+            from graphflops.base.docstrings import docstring
 
             self.help = docstring(self.callback)
 

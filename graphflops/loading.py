@@ -6,7 +6,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
-from graphflops import reading
+from graphflops.base import reading
 from graphflops.errors import FileError, GraphflopsError, OptionError, RuleError, innermost, shown
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _resized(
         )
     if not dims and not inputs:
         return report
-    from graphflops.resize import resized
+    from graphflops.derived.resize import resized
 
     return resized(report, dims, inputs)
 
@@ -176,8 +176,8 @@ def saved_report(model: object) -> Report | None:
         report = Report.from_json(data)
     except GraphflopsError as error:
         raise FileError(f"{place}: {error}") from error
-    from graphflops.contradictions import named_as_model
     from graphflops.exporters import SUFFIXES
+    from graphflops.report.contradictions import named_as_model
 
     return named_as_model(report) if os.path.splitext(model)[1] in SUFFIXES else report
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution
 from graphflops.errors import ModelError, shown
-from graphflops.size_names import AXIS, collapsed, matching, named, shortened_axis
+from graphflops.report.size_names import AXIS, collapsed, matching, named, shortened_axis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

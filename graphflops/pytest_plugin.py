@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Protocol
 
-    from graphflops.findings import Finding
     from graphflops.report import Report
+    from graphflops.report.findings import Finding
 
     class Checker(Protocol):
         """What the fixture is: `graphflops_budget(model, args, ...)`."""
@@ -117,8 +117,8 @@ def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name
     except (GraphflopsError, OSError) as error:
         pytest.fail(f"graphflops: {error}", pytrace=False)
     if any(finding.severity == "error" for finding in findings):
-        from graphflops.findings import Findings, ModelFindings
         from graphflops.render.findings import table
+        from graphflops.report.findings import Findings, ModelFindings
 
         found = Findings((ModelFindings(name, tuple(findings), report.values),))
         pytest.fail(table(found).rstrip(), pytrace=False)

@@ -11,14 +11,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops import units
 from graphflops.attention.kernel import last_refusal, remedy
+from graphflops.base import units
+from graphflops.base.docstrings import docstring
+from graphflops.base.reading import opened
 from graphflops.devices import complete, device
-from graphflops.docstrings import docstring
 from graphflops.errors import FileError, OptionError, shown
-from graphflops.findings import Finding, ModelFindings, RuleInfo
 from graphflops.ops import operator
-from graphflops.reading import opened
+from graphflops.report.findings import Finding, ModelFindings, RuleInfo
 from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import bytes_of, predict
 from graphflops.time.unfused import fused_seconds, seconds_of
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from graphflops.devices import Device
-    from graphflops.findings import Severity
     from graphflops.report import Execution, Report, Row
+    from graphflops.report.findings import Severity
 
     Progress = Callable[[int, int], None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from graphflops.base.patterns import matches_module
 from graphflops.errors import OptionError, shown
-from graphflops.patterns import matches_module
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

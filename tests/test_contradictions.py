@@ -157,7 +157,7 @@ def test_honest_files_do_not_contradict_themselves(tmp_path, sample):
     report = analyze(sample)
     saved = tmp_path / "r.json"
     saved.write_bytes(report.to_json())
-    from graphflops.contradictions import contradicted
+    from graphflops.report.contradictions import contradicted
 
     assert contradicted(report) == contradicted(analyze(saved)) == ""
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops import analyze
+from graphflops.derived.sweep import sweep
 from graphflops.dims import Expr, symbol
-from graphflops.sweep import sweep
 
 torch = pytest.importorskip("torch")
 
@@ -153,7 +153,7 @@ def test_one_program_tells_prefill_and_decode() -> None:
 
 @pytest.mark.parametrize("into", ["joined", "index_copy_", "index_put"])
 def test_requests_that_fit_beside_their_caches(into: str) -> None:
-    from graphflops.fitting import fits
+    from graphflops.fitting.fits import fits
 
     batch, length = torch.export.Dim("b", min=1, max=100_000), torch.export.Dim("s", min=2, max=8192)
     cache = torch.zeros(BATCH, SHARED, 24, EACH)

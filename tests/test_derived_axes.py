@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from graphflops import analyze, compare, fits
 from graphflops.cli import main
+from graphflops.derived.sweep import sweep
 from graphflops.dims import evaluate, floor_div, symbol
 from graphflops.dims.solving import common, sizes_taken, solution
 from graphflops.errors import ModelError
 from graphflops.report import Named, Report
-from graphflops.sweep import sweep
 from graphflops.tensor import FLOAT32, TensorType
 from tests.compare.test_sizes import product
 

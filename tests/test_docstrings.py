@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.docstrings import docstring
+from graphflops.base.docstrings import docstring
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from graphflops import analyze
 from graphflops.cli import main
-from graphflops.fitting import fits
-from graphflops.remedies import repeated_modules
+from graphflops.fitting.fits import fits
+from graphflops.fitting.remedies import repeated_modules
 from graphflops.render import formats
 from graphflops.render.fits import table
 from tests.render.reports import with_unknown
@@ -139,7 +139,7 @@ def test_what_an_unknown_call_needs_is_not_taken_for_nothing() -> None:
 def test_strict_takes_no_yes_that_is_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
     found = fits(DECODER, device="h200")
     for given, code in ((found, 0), (replace(found, report=with_unknown(found.report)), 3)):
-        monkeypatch.setattr("graphflops.fitting.fits", lambda *_, given=given, **__: given)
+        monkeypatch.setattr("graphflops.fitting.fits.fits", lambda *_, given=given, **__: given)
         done = CliRunner().invoke(main, ["fits", str(DECODER), "--device", "h200", "--strict"])
         assert done.exit_code == code
         assert CliRunner().invoke(main, ["fits", str(DECODER), "--device", "h200"]).exit_code == 0

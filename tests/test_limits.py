@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from graphflops.analysis import analyze
+from graphflops.base.limits import MOST, Limits, left, limited, next_analysis, spend
 from graphflops.cli import main
 from graphflops.errors import LimitError
-from graphflops.limits import MOST, Limits, left, limited, next_analysis, spend
 from tests.exporters.build import call, meta, program, save, tensor
 
 ROOT = Path(__file__).parents[1]

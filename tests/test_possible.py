@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from graphflops import analyze, cli
+from graphflops.derived.sweep import sweep
 from graphflops.dims import symbol
 from graphflops.errors import ModelError
 from graphflops.passes.report import without_impossible
 from graphflops.report import Named, SymbolInfo
-from graphflops.sweep import sweep
 from graphflops.tensor import FLOAT32, TensorType
 from tests.exporters.build import call, meta, program, save, size, tensor
 from tests.exporters.onnx_files import model, node, value

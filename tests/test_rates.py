@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphflops import Training, analyze
-from graphflops.rates import outside_of_calls, throughput
+from graphflops.derived.rates import outside_of_calls, throughput
 from graphflops.report import Execution
 from graphflops.training import Loss
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from graphflops import analyze, audit, check, compare, fits, load
+from graphflops.derived.sweep import Sweep
 from graphflops.errors import OptionError
 from graphflops.render import render
-from graphflops.sweep import Sweep
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 CONVNET = SAMPLES / "convnet.pt2"
@@ -133,13 +133,13 @@ def test_a_module_needs_inputs_and_nothing_else_takes_them() -> None:
 
 
 def test_every_result_has_a_notebook_page_and_a_repr() -> None:
-    import graphflops.fitting
-    import graphflops.history
-    import graphflops.overview
+    import graphflops.derived.overview
+    import graphflops.fitting.fits
     import graphflops.runtime.validation
+    import graphflops.versions.history
+    from graphflops.base.rendered import Rendered
     from graphflops.render import brief
     from graphflops.render.html import notebook
-    from graphflops.rendered import Rendered
 
     named = {kind.__name__ for kind in Rendered.__subclasses__()}
     assert named == brief._ABOUT.keys()

@@ -13,7 +13,8 @@ import pytest
 
 SCRIPT = """
 import sys, time
-from graphflops import cli, revisions
+from graphflops import cli
+from graphflops.versions import revisions
 def slow(*_, **__):
     open("ready", "w").close()
     time.sleep(60)

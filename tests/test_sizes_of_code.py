@@ -46,3 +46,8 @@ def test_functions_are_short(file):
 def test_only_the_kernels_of_attention_are_excepted():
     files = {file for file in FILES for node in functions(file) if is_kernel(node)}
     assert files <= {file for file in FILES if file.startswith("runtime/flex/")}
+
+
+def test_few_modules_stand_outside_of_rooms():
+    loose = [name for name in FILES if "/" not in name]
+    assert len(loose) <= 20, f"move one into a package: {loose}"

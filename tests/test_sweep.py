@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from graphflops.analysis import analyze
 from graphflops.cli import main
+from graphflops.derived.sweep import beyond, sweep
 from graphflops.errors import ModelError
-from graphflops.sweep import beyond, sweep
 
 MODEL = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from graphflops.base.units import exact, measured
 from graphflops.budget.starter import with_headroom
 from graphflops.comparison.result import Figure
 from graphflops.render.diff.figures import before_after
-from graphflops.units import exact, measured
 
 
 def test_a_number_that_python_refuses_to_print_has_its_power_of_ten() -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphflops.base.writing import whole
 from graphflops.cli import COMMANDS, main
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.rules import known
-from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.base.limits import spend
 from graphflops.errors import ModelError
-from graphflops.limits import spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 import msgspec
 
+from graphflops.base.patterns import matches_module
+from graphflops.base.reading import opened
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP
 from graphflops.cost import QUANTITIES
 from graphflops.errors import FileError, shown
-from graphflops.patterns import matches_module
-from graphflops.reading import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from graphflops.base.patterns import matches_module, matches_op
+from graphflops.base.units import measured, percent
 from graphflops.budget.amounts import AllowedGrowth
 from graphflops.budget.culprits import culprits
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP, Measures, unnumbered, within
-from graphflops.contradictions import contradicted, contradictions
 from graphflops.dims import Expr
-from graphflops.findings import Finding, LimitResult, RuleInfo
 from graphflops.open_sizes import of_report
-from graphflops.patterns import matches_module, matches_op
 from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
-from graphflops.size_names import alike, collapsed, pattern_of
-from graphflops.units import measured, percent
+from graphflops.report.contradictions import contradicted, contradictions
+from graphflops.report.findings import Finding, LimitResult, RuleInfo
+from graphflops.report.size_names import alike, collapsed, pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

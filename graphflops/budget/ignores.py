@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Union
 
 import msgspec
 
+from graphflops.base.patterns import matches_file, matches_module
 from graphflops.budget.limits import table_of
 from graphflops.errors import FileError, shown
-from graphflops.patterns import matches_file, matches_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from graphflops.findings import Finding
+    from graphflops.report.findings import Finding
 
 _Names = Union[str, list[str]]
 

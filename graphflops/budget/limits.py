@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
 import msgspec
 
+from graphflops.base.patterns import matches_file
+from graphflops.base.reading import opened
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
 from graphflops.cost import REPORTED
 from graphflops.errors import FileError, OptionError, shown
-from graphflops.patterns import matches_file
-from graphflops.reading import opened
 from graphflops.training import Training, changed
 
 if sys.version_info >= (3, 11):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Union
 from graphflops.budget.limits import OF_DEVICES
 from graphflops.open_sizes import of_report
 from graphflops.render.ledger import Ledger
-from graphflops.size_names import named
+from graphflops.report.size_names import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

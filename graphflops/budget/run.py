@@ -7,27 +7,27 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
+from graphflops.base.limits import left, limit_process, next_analysis
+from graphflops.base.rendered import Rendered
 from graphflops.budget import baseline, limits
 from graphflops.budget.check import RULES, assumptions, compared, finding
 from graphflops.budget.limits import Sizes
 from graphflops.budget.measure import Measures
-from graphflops.checkout import tracked
 from graphflops.errors import FileError, GraphflopsError, OptionError, shown
-from graphflops.findings import Findings, ModelFindings
-from graphflops.limits import left, limit_process, next_analysis
 from graphflops.loading import analyze, import_rules, saved_report
-from graphflops.rendered import Rendered
-from graphflops.revisions import changed, file_at, resolved
+from graphflops.report.findings import Findings, ModelFindings
+from graphflops.versions.checkout import tracked
+from graphflops.versions.revisions import changed, file_at, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from graphflops.base.limits import Limits
     from graphflops.budget.baseline import Baseline, Before
     from graphflops.budget.limits import Budget, BudgetFile
-    from graphflops.findings import Finding, LimitResult
-    from graphflops.limits import Limits
     from graphflops.loading import Model
     from graphflops.report import Report
+    from graphflops.report.findings import Finding, LimitResult
 
 EXPORTED = Sizes()  # the sizes that the file gives
 _WORTH_PROCESSES = 2**20  # bytes of models; fewer are read in the time that it takes to start processes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import GraphflopsError, shown
-from graphflops.git import git, succeeds
+from graphflops.versions.git import git, succeeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,17 +7,17 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.base.limits import next_analysis
+from graphflops.base.writing import whole
 from graphflops.budget.run import EXPORTED, report_before
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import HELD, WORK
-from graphflops.contradictions import contradictions
 from graphflops.errors import GraphflopsError, shown
-from graphflops.limits import next_analysis
 from graphflops.loading import analyze
 from graphflops.report import Report
-from graphflops.revisions import changed, file_here
+from graphflops.report.contradictions import contradictions
 from graphflops.version import tool
-from graphflops.writing import whole
+from graphflops.versions.revisions import changed, file_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

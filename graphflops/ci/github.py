@@ -11,22 +11,22 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from graphflops.base.limits import Limits, limited
+from graphflops.base.patterns import matches_file
+from graphflops.base.signals import cleanly_terminated
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.loosened import loosened
 from graphflops.budget.run import checked
-from graphflops.checkout import located, tracked
 from graphflops.ci.base import base_of, event
 from graphflops.ci.changes import changes
 from graphflops.ci.comments import MARK, CommentError, PullRequest
 from graphflops.ci.page import comment, summary
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
-from graphflops.limits import Limits, limited
-from graphflops.patterns import matches_file
 from graphflops.render.sarif import sarif, source_files
-from graphflops.revisions import changed_file, file_at
-from graphflops.signals import cleanly_terminated
+from graphflops.versions.checkout import located, tracked
+from graphflops.versions.revisions import changed_file, file_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from graphflops.budget.run import Checked
     from graphflops.ci.base import Event
     from graphflops.ci.changes import ModelChange
-    from graphflops.findings import ModelFindings
+    from graphflops.report.findings import ModelFindings
 
 _ANNOTATIONS = 10  # errors of one step that GitHub shows
 

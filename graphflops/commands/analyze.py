@@ -117,7 +117,7 @@ def _one(
         raise click.UsageError("--price-per-hour takes a predicted time: name a device with --device")
     content: object = report
     if sweeps:
-        from graphflops.sweep import Sweep
+        from graphflops.derived.sweep import Sweep
 
         report_of = _at_sizes(model, given) if report.device else None
         with files.Progress("predicting times") as progress:
@@ -183,10 +183,10 @@ def _overview(
     """A line for each model."""
     form = formats.chosen("Overview", form, output)
     _refuse_others(ctx, "Overview", form)
-    from graphflops.contradictions import contradicted
-    from graphflops.limits import next_analysis
+    from graphflops.base.limits import next_analysis
+    from graphflops.derived.overview import overview
     from graphflops.loading import import_rules
-    from graphflops.overview import overview
+    from graphflops.report.contradictions import contradicted
 
     import_rules(given.pop("rule_files"))
     doubtful: list[str] = []
@@ -213,7 +213,7 @@ def _overview(
 
 def _refuse_impossible(ctx: click.Context, report: Report) -> None:
     """Names what provably cannot be loaded or run, and exits with 1 if there is anything."""
-    from graphflops.contradictions import impossible
+    from graphflops.report.contradictions import impossible
 
     problems = impossible(report)
     for problem in problems:
@@ -224,8 +224,8 @@ def _refuse_impossible(ctx: click.Context, report: Report) -> None:
 
 def _refuse_doubtful(ctx: click.Context, report: Report) -> None:
     """Says where the file contradicts itself and which operators have an unknown cost, and exits with 3 if there are any."""
-    from graphflops.contradictions import contradicted
     from graphflops.render.summary import unknown
+    from graphflops.report.contradictions import contradicted
 
     problems = [contradicted(report), unknown(report) if report.coverage.unknown else ""]
     for problem in filter(None, problems):

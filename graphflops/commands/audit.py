@@ -14,8 +14,8 @@ from graphflops.render import formats
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.findings import Findings, Severity
     from graphflops.report import Execution
+    from graphflops.report.findings import Findings, Severity
 
 
 def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
@@ -109,8 +109,8 @@ def _written(
     shown: dict[str, Any],
 ) -> tuple[Findings, Sequence[str]]:
     """Writes the findings; returns them with the errors of models that cannot be audited."""
-    from graphflops.checkout import located
     from graphflops.time_audit import chosen
+    from graphflops.versions.checkout import located
 
     found, errors = _audited(models, chosen(select, ignore), **sizes)
     if found.models:
@@ -135,7 +135,7 @@ def _exit(
 
 def _has(found: Findings, least: Severity) -> bool:
     """True if a finding is at least as severe as `least`."""
-    from graphflops.findings import SEVERITIES
+    from graphflops.report.findings import SEVERITIES
 
     severe = SEVERITIES[: SEVERITIES.index(least) + 1]
     return any(finding.severity in severe for entry in found.models for finding in entry.findings)
@@ -143,9 +143,9 @@ def _has(found: Findings, least: Severity) -> bool:
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple[Findings, list[str]]:
     """The findings of the files that can be read, without those that graphflops.toml ignores; an error for each other."""
+    from graphflops.base.configuration import nearest
+    from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
-    from graphflops.configuration import nearest
-    from graphflops.limits import next_analysis
     from graphflops.onnx_audit.audit import audit_findings
     from graphflops.time_audit import audited, rules
 
@@ -165,8 +165,8 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
 
 
 def _explain(code: str, output: str | None) -> None:
-    from graphflops.diagnostics import DIAGNOSTICS
     from graphflops.onnx_audit.catalogue import checks
+    from graphflops.report.diagnostics import DIAGNOSTICS
     from graphflops.time_audit import SLOW_CHECKS
 
     known: dict[str, Any] = {**checks(), **{check.code: check for check in SLOW_CHECKS}}

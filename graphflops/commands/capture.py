@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphflops.base.writing import whole
 from graphflops.commands import files, options, training_options
 from graphflops.errors import ModelError, innermost, shown
-from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphflops.base.configuration import NAME, nearest
+from graphflops.base.writing import locked
 from graphflops.commands import files, options
-from graphflops.configuration import NAME, nearest
 from graphflops.errors import FileError, shown
 from graphflops.render import formats
-from graphflops.writing import locked
 
 if TYPE_CHECKING:
     from graphflops.budget.limits import BudgetFile
     from graphflops.budget.run import Checked
-    from graphflops.findings import Findings
+    from graphflops.report.findings import Findings
 
 
 @click.command(cls=options.LimitedCommand)
@@ -130,7 +130,7 @@ def _check_table(
 
 
 def _write(findings: Findings, form: str | None, output: str | None) -> None:
-    from graphflops.checkout import located
+    from graphflops.versions.checkout import located
 
     form = formats.chosen("Findings", form, output)
     files.write(formats.render(findings, form, locate=located, **files.screen(output)), output)

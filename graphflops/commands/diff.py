@@ -12,7 +12,7 @@ from graphflops.commands.paths import PATHS, PathsCommand
 from graphflops.commands.training_options import training
 from graphflops.errors import FileError, shown
 from graphflops.render import formats
-from graphflops.revisions import ModelFile
+from graphflops.versions.revisions import ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +146,7 @@ def _named_pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair
 
 def _between(sides: Sequence[str], paths: Sequence[str]) -> list[Pair]:
     """The models at two revisions, or at one and in the checkout: those named, and those in folders that differ."""
-    from graphflops import revisions
+    from graphflops.versions import revisions
 
     span = revisions.range_of(sides[0]) if len(sides) == 1 else None
     names = [span.old, span.new] if span else [*sides] or ["HEAD"]
@@ -173,7 +173,7 @@ def _between(sides: Sequence[str], paths: Sequence[str]) -> list[Pair]:
 
 def _where(path: str, old: str, new: str | None, names: Sequence[str]) -> list[tuple[str | None, str | None]]:
     """The path on either side, None where it is not there, or under its other name; an error where it is on neither."""
-    from graphflops import revisions
+    from graphflops.versions import revisions
 
     here = revisions.there(path, old), revisions.there(path, new)
     if not any(here):

@@ -10,8 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from graphflops.base.writing import whole
 from graphflops.errors import inert_in_logs
-from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from tqdm import tqdm

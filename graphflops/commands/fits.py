@@ -51,7 +51,7 @@ def fits(
     graphflops fits lm.pt2 --memory 24GB --vary ids[0]
     graphflops fits lm.pt2 --all-devices
     """
-    from graphflops.fitting import fits as computed
+    from graphflops.fitting.fits import fits as computed
     from graphflops.loading import import_rules
 
     form = formats.chosen("Fits", form, output)

@@ -46,9 +46,9 @@ def history(
     graphflops history main~20..HEAD -- model.onnx
     graphflops history model.pt2 --output history.html
     """
-    from graphflops.history import history as found
     from graphflops.loading import analyze, import_rules
-    from graphflops.revisions import range_of
+    from graphflops.versions.history import history as found
+    from graphflops.versions.revisions import range_of
 
     form = formats.chosen("History", form, output)
     paths = ctx.meta.get(PATHS) or sides[-1:]

@@ -24,7 +24,7 @@ class Command(click.Command):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         if self.help is None and self.callback is not None:  # as `python -OO` leaves it
-            from graphflops.docstrings import docstring
+            from graphflops.base.docstrings import docstring
 
             self.help = docstring(self.callback)
 
@@ -45,7 +45,7 @@ class LimitedCommand(Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command within its limits."""
-        from graphflops.limits import Limits, limited
+        from graphflops.base.limits import Limits, limited
 
         with limited(Limits(ctx.meta[_SECONDS], ctx.meta[_MEMORY])):
             return super().invoke(ctx)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from graphflops.base.limits import LimitPassed
 from graphflops.commands import files, options
 from graphflops.errors import GraphflopsError, shown
-from graphflops.limits import LimitPassed
 
 
 @click.command(cls=options.LimitedCommand)
@@ -26,7 +26,7 @@ def textconv(model: str) -> None:
 
 def _text(model: str) -> str:
     from graphflops.render.textconv import textconv as text
-    from graphflops.revisions import file_here
+    from graphflops.versions.revisions import file_here
 
     try:
         with file_here(model) as file:

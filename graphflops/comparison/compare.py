@@ -26,9 +26,9 @@ from graphflops.comparison.result import (
 )
 from graphflops.comparison.sizes import different_inputs, join
 from graphflops.comparison.tree import grown
-from graphflops.contradictions import contradicted
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
+from graphflops.report.contradictions import contradicted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence

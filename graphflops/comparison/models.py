@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.comparison.compare import compared
 from graphflops.loading import analyze, is_report
-from graphflops.revisions import ModelFile
+from graphflops.versions.revisions import ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

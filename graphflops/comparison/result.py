@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from graphflops.base.rendered import Rendered
 from graphflops.comparison.joint_size import JointSize  # noqa: TC001
 from graphflops.comparison.time_change import TimeChange
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim  # noqa: TC001
-from graphflops.rendered import Rendered
 from graphflops.report import Report, Row  # noqa: TC001 - the JSON form is derived from the annotations
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed
 from graphflops.passes.bind import open_sizes
-from graphflops.size_names import matching
+from graphflops.report.size_names import matching
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

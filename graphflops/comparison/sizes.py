@@ -13,7 +13,7 @@ from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import affine, common
 from graphflops.open_sizes import is_computed
-from graphflops.size_names import AXIS, called
+from graphflops.report.size_names import AXIS, called
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from graphflops.base.reading import opened
 from graphflops.devices.device import Device
 from graphflops.errors import FileError, OptionError, shown
-from graphflops.reading import opened
 
 _FOLDER = Path(__file__).parent
 _REFERENCE = "h200"

@@ -13,12 +13,12 @@ from functools import lru_cache
 from keyword import iskeyword
 from typing import TYPE_CHECKING, TypeAlias
 
+from graphflops.base.lazy import imported
 from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom
 from graphflops.dims.evaluation import Range, evaluate, interval, interval_in
 from graphflops.dims.functions import RESERVED_WORDS
 from graphflops.dims.terms import MAX_EXPONENT, check_size, is_reduced, multiply, reduce_even
 from graphflops.errors import DimError, NoValueError, shown
-from graphflops.lazy import imported
 
 if TYPE_CHECKING:
     import sympy

@@ -11,10 +11,10 @@ import zlib
 from io import BytesIO
 from typing import TYPE_CHECKING, overload
 
+from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
 from graphflops.exporters import reason, regular_file
 from graphflops.exporters.zip_members import DEFLATED, members, read_at
-from graphflops.limits import spend
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,6 +9,7 @@ import importlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto, reason, regular_file
 from graphflops.exporters.archive import Pages, refusal
@@ -16,7 +17,6 @@ from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_values import checked
 from graphflops.graph import Graph, Origin
-from graphflops.limits import spend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

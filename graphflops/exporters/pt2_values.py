@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.limits import left
 from graphflops.dims import Dim, parse_dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters import pt2_schema as schema
@@ -23,7 +24,6 @@ from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
 from graphflops.graph import Stored
-from graphflops.limits import left
 from graphflops.tensor import DTYPES, DType
 
 if TYPE_CHECKING:

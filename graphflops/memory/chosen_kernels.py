@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import last_refusal, remedy
+from graphflops.base.units import memory
 from graphflops.dims import evaluate
 from graphflops.memory.on_gpu import OnGpu
-from graphflops.units import memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import memory as bytes_text
 from graphflops.dims import evaluate
 from graphflops.memory.consistent import consistent
 from graphflops.memory.export_only import as_run
@@ -14,7 +15,6 @@ from graphflops.memory.frames import lifetimes
 from graphflops.memory.layouts import Layouts
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
-from graphflops.units import memory as bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
-from graphflops.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
-from graphflops.rendered import Rendered
-from graphflops.size_names import in_prose
+from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
+from graphflops.report.size_names import in_prose
 from graphflops.view import Call
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from graphflops.dims import Dim, Expr
-    from graphflops.findings import Severity
     from graphflops.graph import Graph
     from graphflops.report import Report
+    from graphflops.report.findings import Severity
 
 NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: a smaller cost is a note, not a warning
 NEGLIGIBLE_SHARE = 0.0001  # a smaller cost is not reported

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from graphflops.docstrings import docstring
+from graphflops.base.docstrings import docstring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from graphflops.dims import Dim
-    from graphflops.findings import Severity
     from graphflops.onnx_audit.model import Model
+    from graphflops.report.findings import Severity
 
 Kind = Literal["correctness", "safety", "cost"]
 

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.diagnostics import diagnostic
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
 from graphflops.passes.assume import assumed_sizes
 from graphflops.report import SymbolInfo
-from graphflops.size_names import collapsed, matching, named, span
+from graphflops.report.diagnostics import diagnostic
+from graphflops.report.size_names import collapsed, matching, named, span
 from graphflops.tensor import TensorType, UnknownType, with_sizes
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Output, Ref
-from graphflops.patterns import modules_around
 from graphflops.training import matched
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.diagnostics import diagnostic
 from graphflops.errors import shown
+from graphflops.report.diagnostics import diagnostic
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
 
 if TYPE_CHECKING:

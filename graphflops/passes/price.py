@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from graphflops.base.limits import spend
 from graphflops.errors import NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Ref
-from graphflops.limits import spend
 from graphflops.ops import operator
 from graphflops.passes.gradients import pass_on, reached
 from graphflops.passes.price_call import (

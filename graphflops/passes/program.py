@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.diagnostics import diagnostic
 from graphflops.dims import symbol, total
 from graphflops.errors import DimError
 from graphflops.graph import Ref
+from graphflops.report.diagnostics import diagnostic
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

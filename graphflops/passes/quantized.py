@@ -17,15 +17,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import memory
 from graphflops.cost import Cost
-from graphflops.diagnostics import diagnostic
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price_call import is_free, matrix_dtype
 from graphflops.passes.quantized_islands import Islands
 from graphflops.report import Named
-from graphflops.size_names import in_prose
+from graphflops.report.diagnostics import diagnostic
+from graphflops.report.size_names import in_prose
 from graphflops.tensor import TensorType
-from graphflops.units import memory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES
-from graphflops.diagnostics import diagnostic
 from graphflops.dims import Expr, at_least, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.report import Coverage, Named, Report, Totals
-from graphflops.size_names import in_prose
+from graphflops.report.diagnostics import diagnostic
+from graphflops.report.size_names import in_prose
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

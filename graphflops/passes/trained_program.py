@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Node, Note, Output, Ref
 from graphflops.passes.checkpoints import with_checkpoints
-from graphflops.patterns import modules_around
 from graphflops.rules.added_calls import added, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import FLOAT32, INT64, TensorType
 from graphflops.training import matched

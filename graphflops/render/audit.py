@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import memory, number, percent
 from graphflops.dims import evaluate, total
-from graphflops.findings import SEVERITIES
 from graphflops.render.conclusion import conclusion, counted
 from graphflops.render.markdown import escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import assumptions, count_of, numbered, safe, unnumbered
-from graphflops.units import memory, number, percent
+from graphflops.report.findings import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.findings import Finding, Findings, ModelFindings
     from graphflops.render.table import Page
+    from graphflops.report.findings import Finding, Findings, ModelFindings
 
 _SENTENCE = 1_000  # characters of a message shown
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphflops.base.units import parameters
 from graphflops.errors import elided
 from graphflops.render.text import Numbers, count_of, safe
-from graphflops.units import parameters
 
 if TYPE_CHECKING:
     from graphflops.report import Report

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.units import interval
+from graphflops.derived.rates import outside_of_calls
 from graphflops.errors import OptionError
-from graphflops.rates import outside_of_calls
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.text import operator_name, safe
-from graphflops.units import interval
 from graphflops.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.call_time import CallTime
     from graphflops.report import Report, Row
+    from graphflops.report.call_time import CallTime
 
 _MICROSECONDS = 1e6
 _PHASES, _MODULES, _CALLS = 1, 2, 3  # tracks

@@ -15,12 +15,12 @@ from graphflops.render.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from graphflops.call_time import CallTime
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.render.ledger import Group
     from graphflops.render.listing import Listing
     from graphflops.report import Cut, Report
+    from graphflops.report.call_time import CallTime
 
 _STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _LONGEST_NAME = 10_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import number
 from graphflops.devices import complete, device, disturbance
-from graphflops.units import number
 
 if TYPE_CHECKING:
     from graphflops.devices import Device

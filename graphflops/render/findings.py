@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.units import measured, percent
 from graphflops.dims import evaluate
-from graphflops.findings import SEVERITIES
 from graphflops.render.conclusion import conclusion, state
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, safe
-from graphflops.units import measured, percent
+from graphflops.report.findings import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.findings import Finding, Findings, LimitResult, ModelFindings, Severity
     from graphflops.render.table import Page
+    from graphflops.report.findings import Finding, Findings, LimitResult, ModelFindings, Severity
 
 _SECOND = 10**9  # nanoseconds, in which times are limited
 _FORMULA = 60  # characters of a formula in the middle of a line

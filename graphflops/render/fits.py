@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.units import memory, percent
 from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.json import inert
@@ -13,13 +14,12 @@ from graphflops.render.markdown import drawn, escaped
 from graphflops.render.memory import amount, described, label
 from graphflops.render.tables import Entry, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
-from graphflops.size_names import together
-from graphflops.units import memory, percent
+from graphflops.report.size_names import together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.fitting import Fits, Verdict
+    from graphflops.fitting.fits import Fits, Verdict
 
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
 

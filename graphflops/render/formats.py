@@ -9,9 +9,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
+from graphflops.base.lazy import imported
+from graphflops.base.writing import whole
 from graphflops.errors import OptionError, require_choice, shown
-from graphflops.lazy import imported
-from graphflops.writing import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.units import measured
 from graphflops.cost import REPORTED
-from graphflops.history import QUANTITIES
 from graphflops.render import csv as csv_
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.fragment import table as drawn
@@ -15,14 +15,14 @@ from graphflops.render.json import inert
 from graphflops.render.markdown import drawn as drawn_markdown
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import safe
-from graphflops.report_json import Tool
-from graphflops.units import measured
+from graphflops.report.as_json import Tool
 from graphflops.version import __version__
+from graphflops.versions.history import QUANTITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from graphflops.history import History, HistoryPoint
+    from graphflops.versions.history import History, HistoryPoint
 
 SCHEMA = 1
 _HEADS = ("commit", "date", "subject", "FLOPs", "%", "params", "bytes", "peak memory")

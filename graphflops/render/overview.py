@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.units import interval, memory, parameters, percent, seconds
 from graphflops.dims import evaluate
 from graphflops.render import csv as csv_
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, safe
-from graphflops.units import interval, memory, parameters, percent, seconds
 
 if TYPE_CHECKING:
+    from graphflops.derived.overview import ModelCost, Overview, OverviewLine
     from graphflops.dims import Dim
-    from graphflops.overview import ModelCost, Overview, OverviewLine
 
 _HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
 _DEVICE_HEADS = ("time", "90 % interval", "device memory")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import number
+from graphflops.base.units import parameters as as_parameters
 from graphflops.render.listing import Listing
-from graphflops.units import number
-from graphflops.units import parameters as as_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops.per_item import PerItem
+    from graphflops.derived.per_item import PerItem
 
 
 _COUNTED = {

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphflops.docstrings import docstring
+from graphflops.base.docstrings import docstring
 from graphflops.render.listing import Listing
 from graphflops.rules import find, known
 

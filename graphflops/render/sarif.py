@@ -10,9 +10,9 @@ from urllib.parse import quote
 import msgspec
 
 from graphflops.dims import evaluate
-from graphflops.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.render.json import inert
 from graphflops.render.text import safe
+from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.version import __version__
 
 if TYPE_CHECKING:

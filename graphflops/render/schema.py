@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops import report_json
 from graphflops.render.diff import json as comparison
+from graphflops.report import as_json as report_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import evaluate
-from graphflops.size_names import named
+from graphflops.report.size_names import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

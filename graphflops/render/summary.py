@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.base.lazy import imported
+from graphflops.base.units import memory, number, parameters
 from graphflops.cost import REPORTED
 from graphflops.dims import Expr
 from graphflops.dims.solving import affine, sizes_taken
-from graphflops.lazy import imported
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
-from graphflops.size_names import alike, collapsed, in_prose, named, pattern_of, span
-from graphflops.units import memory, number, parameters
+from graphflops.report.size_names import alike, collapsed, in_prose, named, pattern_of, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

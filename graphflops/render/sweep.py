@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import interval, memory, number, seconds
 from graphflops.cost import REPORTED
 from graphflops.render import csv as csv_
 from graphflops.render import json as json_
 from graphflops.render import markdown as markdown_
 from graphflops.render import table as tables
 from graphflops.render.listing import Listing
-from graphflops.units import interval, memory, number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.call_time import PhaseTime
     from graphflops.cost import Quantity
-    from graphflops.sweep import Point, Sweep
+    from graphflops.derived.sweep import Point, Sweep
+    from graphflops.report.call_time import PhaseTime
 
 _NAMED = frozenset(  # quantities that have columns of their own, or a part in one
     ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")

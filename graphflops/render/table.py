@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.base.lazy import imported
 from graphflops.cost import CONVENTIONS
 from graphflops.errors import elided
-from graphflops.lazy import imported
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import listing as cells

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.base.units import parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
 from graphflops.render.text import numbered, operator_name, safe, short_type
 from graphflops.render.tree import DEEPEST, Tree
-from graphflops.units import parameters, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,10 +7,10 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import memory, number, percent
 from graphflops.dims import Dim, Expr
 from graphflops.errors import elided, shown
-from graphflops.size_names import alike, named, pattern_of
-from graphflops.units import memory, number, percent
+from graphflops.report.size_names import alike, named, pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

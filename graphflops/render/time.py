@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from graphflops.rates import cost_per_million, outside_of_calls, throughput
+from graphflops.base.units import interval, percent, rate, seconds
+from graphflops.derived.rates import cost_per_million, outside_of_calls, throughput
 from graphflops.render.text import operator_name, safe
-from graphflops.units import interval, percent, rate, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from graphflops.call_time import CallTime, PhaseTime
     from graphflops.report import Cut, Report, Row
+    from graphflops.report.call_time import CallTime, PhaseTime
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.units import memory, number
 from graphflops.render.json import inert
 from graphflops.render.markdown import escaped
 from graphflops.render.text import count_of, listed, operator_name, safe
-from graphflops.size_names import together
-from graphflops.units import memory, number
+from graphflops.report.size_names import together
 from graphflops.version import __version__
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def _failed(name: str, message: str) -> bytes:
 
 
 def _validated(request: dict[str, Any]) -> bytes:
-    from graphflops.limits import Limits, limited
+    from graphflops.base.limits import Limits, limited
     from graphflops.loading import import_rules
     from graphflops.runtime.validate import validate_here
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops import reading
+from graphflops.base import reading
 from graphflops.dims import Expr
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Ref
 from graphflops.open_sizes import of_report
-from graphflops.size_names import collapsed
+from graphflops.report.size_names import collapsed
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from graphflops import errors
+from graphflops.base.json_form import JsonForms, Session
 from graphflops.errors import FileError, GraphflopsError, RunError, shown
-from graphflops.json_form import JsonForms, Session
 from graphflops.runtime.validation import Validation
 
 if TYPE_CHECKING:

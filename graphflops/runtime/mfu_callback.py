@@ -6,8 +6,8 @@ from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from graphflops.derived.per_item import mfu
 from graphflops.errors import OptionError
-from graphflops.per_item import mfu
 
 if TYPE_CHECKING:
     from graphflops.report import Report

@@ -9,8 +9,8 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.analysis import analyze, as_graph
+from graphflops.base.limits import SECONDS
 from graphflops.errors import ModelError
-from graphflops.limits import SECONDS
 from graphflops.view import View
 
 if TYPE_CHECKING:

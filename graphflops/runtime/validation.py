@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from graphflops.call_time import CallTime, PhaseTime  # noqa: TC001 - the JSON form is derived from the annotations
-from graphflops.rendered import Rendered
+from graphflops.base.rendered import Rendered
+from graphflops.report.call_time import CallTime, PhaseTime  # noqa: TC001 - the JSON form is derived from the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

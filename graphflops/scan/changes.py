@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphflops.base.units import number, parameters
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
-from graphflops.units import number, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

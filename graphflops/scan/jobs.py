@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops import reading
+from graphflops.base import reading
+from graphflops.base.patterns import matches_file
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.exporters import MODEL_SUFFIXES
-from graphflops.patterns import matches_file
 
 if sys.version_info >= (3, 11):
     import tomllib

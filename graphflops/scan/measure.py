@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from graphflops.contradictions import contradicted, impossible
+from graphflops.base.limits import Limits, limited
+from graphflops.base.reading import opened
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown
-from graphflops.limits import Limits, limited
 from graphflops.loading import analyze
-from graphflops.reading import opened
+from graphflops.report.contradictions import contradicted, impossible
 from graphflops.scan.columns import COSTS, HELD, PHASES, SEVERITIES, TIMES
 from graphflops.scan.jobs import Binding, Options, Result, fetch, size_of
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from graphflops.dims import Dim
-    from graphflops.findings import Finding
     from graphflops.report import Report, Totals
+    from graphflops.report.findings import Finding
 
 _LARGEST = 2**63  # beyond what a column of integers holds; such a number stands in the column of formulas
 _MESSAGE = 500

@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from graphflops.base.units import memory, number, parameters, percent
 from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
-from graphflops.units import memory, number, parameters, percent
 from graphflops.version import __version__
 
 # Head, column, and how its numbers are written: n count, p parameters, b bytes, s seconds, "" text.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphflops.base.units import measured, percent
 from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import UNITS
 from graphflops.errors import FileError, shown
-from graphflops.findings import Findings, ModelFindings
 from graphflops.render.text import count_of
+from graphflops.report.findings import Findings, ModelFindings
 from graphflops.scan import store
 from graphflops.scan.columns import COSTS, HELD
-from graphflops.units import measured, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from graphflops.budget.limits import Budget, BudgetFile, Limit
-    from graphflops.findings import Finding
+    from graphflops.report.findings import Finding
 
 _COLUMNS = (
     "path",
@@ -100,7 +100,7 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
 
 
 def _unexcused(row: Mapping[str, Any], budget: Budget) -> list[str]:
-    from graphflops.patterns import matches_op
+    from graphflops.base.patterns import matches_op
 
     ops = row["unknown_ops"] or []
     return [op for op in ops if not any(matches_op(pattern, op) for pattern in budget.unknown)]

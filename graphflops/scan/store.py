@@ -7,7 +7,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from graphflops import reading
+from graphflops.base import reading
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.scan.columns import TABLES
 

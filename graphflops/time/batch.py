@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphflops.call_time import CallTime
+from graphflops.report.call_time import CallTime
 from graphflops.time.kernel import Recurrence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from graphflops.call_time import TimeBound
     from graphflops.devices import Host
+    from graphflops.report.call_time import TimeBound
     from graphflops.time.kernel import Kernel
     from graphflops.time.predict import Time
 

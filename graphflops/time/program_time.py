@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from graphflops.call_time import CallTime, PhaseTime
 from graphflops.report import Row
+from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.batch import Batch
 from graphflops.time.interval import Interval, combined
 from graphflops.time.launches import Launcher

@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphflops.dims import symbol
-from graphflops.findings import Finding
 from graphflops.onnx_audit.audit import audit
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.onnx_audit.model import Model
+from graphflops.report.findings import Finding
 from graphflops.time_audit import SLOW_CHECKS
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'

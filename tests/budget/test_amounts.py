@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
+from graphflops.base.patterns import matches_file, matches_module, matches_op
 from graphflops.budget.amounts import AllowedGrowth, amount, growth, percent
-from graphflops.patterns import matches_file, matches_module, matches_op
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from graphflops.budget.check import RULES, violations
 from graphflops.budget.measure import Measures
 from graphflops.cost import Cost
 from graphflops.dims import dim_max, symbol
-from graphflops.findings import Finding
 from graphflops.report import Report, SymbolInfo, Totals
+from graphflops.report.findings import Finding
 from tests.render.reports import HINTS, linear, made, plain
 
 TOKENS = 3 * 7  # the sizes of `HINTS`

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from graphflops import cli
 from graphflops.budget import baseline
-from graphflops.checkout import located
+from graphflops.versions.checkout import located
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"

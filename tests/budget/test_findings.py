@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from graphflops.dims import symbol
-from graphflops.findings import Finding, Findings, ModelFindings, RuleInfo
 from graphflops.render import findings as render
 from graphflops.render import render as rendered
 from graphflops.render.sarif import sarif, source_files
+from graphflops.report.findings import Finding, Findings, ModelFindings, RuleInfo
 
 RULES = {
     "GF203": RuleInfo("unused-initializer", "Nothing reads an initializer.", "Drop it.", "warning"),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from graphflops.base.writing import locked, whole
 from graphflops.budget import limits
 from graphflops.budget.loosened import loosened
 from graphflops.errors import FileError
-from graphflops.writing import locked, whole
 
 HEAD = '[[budget]]\nmatrix_flops = "1 GFLOP"\n'
 

@@ -8,8 +8,8 @@ from graphflops.ci.changes import ModelChange
 from graphflops.ci.page import COMMENT, SUMMARY, comment, summary
 from graphflops.comparison.compare import compared
 from graphflops.errors import inert_in_logs
-from graphflops.findings import Finding, ModelFindings
 from graphflops.render.markdown import escaped
+from graphflops.report.findings import Finding, ModelFindings
 from tests.render.reports import decoder
 
 OVER = Finding("GF301", "over-limit", "error", "é" * 900, "make it cheaper")

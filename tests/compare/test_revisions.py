@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from graphflops import cli, revisions
+from graphflops import cli
 from graphflops.errors import FileError
+from graphflops.versions import revisions
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 OLD, NEW, OTHER = (SAMPLES / name for name in ("cond.pt2", "lstm.pt2", "convnet.pt2"))

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from graphflops import analyze
-from graphflops.contradictions import contradictions
 from graphflops.exporters.checkpoint import UnreadableError, tensors
+from graphflops.report.contradictions import contradictions
 from tests.fuzz.edit_pt2 import graph_of, meta
 from tests.fuzz.honest_pt2 import (
     CONSTANTS_CONFIG,

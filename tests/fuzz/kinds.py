@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import onnx
 
 import graphflops
+from graphflops.base.patterns import matches_file, matches_module
 from graphflops.budget.amounts import amount
 from graphflops.dims import evaluate, parse_dim
 from graphflops.errors import shown
-from graphflops.patterns import matches_file, matches_module
 from tests.fuzz import mutate
 from tests.fuzz.documents import Document
 from tests.fuzz.judge import Verdict, call, run_command

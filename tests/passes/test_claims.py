@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphflops import analyze
-from graphflops.contradictions import contradictions
+from graphflops.report.contradictions import contradictions
 from tests.exporters.build import call, graph, meta, program, save, size, tensor
 
 X = {"user_input": {"arg": tensor("x")}}

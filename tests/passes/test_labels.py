@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from graphflops import cli, compare
 from graphflops.analysis import analyze
+from graphflops.derived.sweep import sweep
 from graphflops.dims import floor_div, symbol
 from graphflops.errors import ModelError
 from graphflops.exporters import load
@@ -17,8 +18,7 @@ from graphflops.passes.labels import labels_of
 from graphflops.render import render
 from graphflops.render.text import formula
 from graphflops.report import Named, Report, SymbolInfo
-from graphflops.size_names import called
-from graphflops.sweep import sweep
+from graphflops.report.size_names import called
 from graphflops.tensor import FLOAT32, TensorType
 from tests.passes.test_assume import program
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from graphflops import Training, analyze
+from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError
-from graphflops.patterns import modules_around
 
 B, D, H, C = 8, 16, 64, 10
 

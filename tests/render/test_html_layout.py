@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from graphflops import analyze
+from graphflops.base.units import number
 from graphflops.comparison.compare import compared
 from graphflops.render import render
 from graphflops.report import Report, SymbolInfo
-from graphflops.units import number
 from tests.render.reports import decoder, with_unknown
 from tests.render.test_html_page import (
     TRANSFORMER,

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from graphflops import analyze
+from graphflops.base.units import memory, number
+from graphflops.derived.sweep import Point, Sweep, sweep
 from graphflops.render.html.plot import Axis, Curve, plot
 from graphflops.render.html.report import html as plain
 from graphflops.render.html.sweep import html, section
-from graphflops.sweep import Point, Sweep, sweep
-from graphflops.units import memory, number
 from tests.render.reports import HOSTILE, decoder, hostile
 from tests.render.test_html import Elements
 from tests.render.test_html_page import TRANSFORMER, opened

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from graphflops import compare
+from graphflops.base.lazy import imported
 from graphflops.cli import main
 from graphflops.errors import OptionError
-from graphflops.lazy import imported
 from graphflops.render import formats, render
 from graphflops.render.formats import FORMATS, RENDERED, Format, Renderer
 from tests.render.reports import decoder
@@ -19,12 +19,12 @@ from tests.render.reports import decoder
 ROWS = [(form, kind) for form in FORMATS for kind in form.renderers]
 HOMES = {
     "Report": "graphflops.report",
-    "Sweep": "graphflops.sweep",
-    "Overview": "graphflops.overview",
-    "History": "graphflops.history",
+    "Sweep": "graphflops.derived.sweep",
+    "Overview": "graphflops.derived.overview",
+    "History": "graphflops.versions.history",
     "Comparison": "graphflops.comparison.result",
-    "Findings": "graphflops.findings",
-    "Fits": "graphflops.fitting",
+    "Findings": "graphflops.report.findings",
+    "Fits": "graphflops.fitting.fits",
     "Validation": "graphflops.runtime.validation",
     "Listing": "graphflops.render.listing",
 }

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphflops.base.units import memory, number, rate
 from graphflops.dims import floor_div, symbol
 from graphflops.errors import elided
 from graphflops.render.text import (
@@ -18,7 +19,6 @@ from graphflops.render.text import (
     spans,
     told_apart,
 )
-from graphflops.units import memory, number, rate
 
 S, T = symbol("s"), symbol("t")
 PREFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "Z": 21, "Y": 24, "R": 27, "Q": 30}
@@ -172,7 +172,7 @@ def test_a_formula_for_people_has_one_notation() -> None:
 
 
 def test_shares_and_parameters() -> None:
-    from graphflops.units import parameters, percent
+    from graphflops.base.units import parameters, percent
 
     assert percent(1, 3) == "33.3"
     assert percent(1, 100_000) == "<0.1"

@@ -17,10 +17,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import graphflops
 from graphflops.analysis import as_graph
-from graphflops.call_time import CallTime
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
 from graphflops.render import render
+from graphflops.report.call_time import CallTime
 from graphflops.runtime import isolated, timing
 from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution

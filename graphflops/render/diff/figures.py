@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import LEAST_SHARE, measured
 from graphflops.cost import REPORTED
 from graphflops.render.text import formula, shortened
-from graphflops.units import LEAST_SHARE, measured
 
 if TYPE_CHECKING:
     from graphflops.comparison.result import Figure

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 import msgspec
 
+from graphflops.base.json_form import (
+    Form,
+    Formula,
+    JsonForms,
+    Key,
+    Kind,
+    Session,
+    declared,
+    remembered,
+    written,
+)
 from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange
 from graphflops.comparison.time_change import TimeChange
 from graphflops.graph import Origin
-from graphflops.json_form import Form, Formula, JsonForms, Key, Kind, Session, declared, remembered, written
 from graphflops.render.json import inert
 from graphflops.report import Row
-from graphflops.report_json import Tool, left_out, printable
+from graphflops.report.as_json import Tool, left_out, printable
 from graphflops.version import __version__
 
 if TYPE_CHECKING:

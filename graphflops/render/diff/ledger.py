@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import memory, number
 from graphflops.render.text import count_of, listed, safe
-from graphflops.units import memory, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import LEAST_SHARE, interval, seconds
 from graphflops.cost import REPORTED
 from graphflops.ops import operator
 from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
 from graphflops.render.diff.titles import titles
 from graphflops.render.text import listed, safe, short_type
-from graphflops.size_names import alike, collapsed, pattern_of
-from graphflops.units import LEAST_SHARE, interval, seconds
+from graphflops.report.size_names import alike, collapsed, pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

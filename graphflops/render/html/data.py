@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graphflops.base.units import HUGE_BITS
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
@@ -23,8 +24,7 @@ from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
 from graphflops.render.tree import Tree
-from graphflops.size_names import pattern_of
-from graphflops.units import HUGE_BITS
+from graphflops.report.size_names import pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

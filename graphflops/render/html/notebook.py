@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.lazy import imported
+from graphflops.base.lazy import imported
 from graphflops.render.html.fragment import escaped, table
 from graphflops.render.tables import Entry, TextTable
 
 if TYPE_CHECKING:
-    from graphflops.findings import Findings, ModelFindings
-    from graphflops.fitting import Fits
-    from graphflops.history import History
-    from graphflops.overview import Overview
-    from graphflops.sweep import Sweep
+    from graphflops.derived.overview import Overview
+    from graphflops.derived.sweep import Sweep
+    from graphflops.fitting.fits import Fits
+    from graphflops.report.findings import Findings, ModelFindings
+    from graphflops.versions.history import History
 
 _FINDINGS = 50  # shown of one model
 _OF = {

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.base.units import memory, number, seconds
 from graphflops.render.html import report as page
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.sweep import cells
 from graphflops.render.text import count_of, safe
-from graphflops.units import memory, number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from graphflops.sweep import Point, Sweep
+    from graphflops.derived.sweep import Point, Sweep
 
 _MOST_CURVES = 7  # that colours can distinguish
 _MOST_LINES = 200  # of the table

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.rates import outside_of_calls
+from graphflops.base.units import seconds
+from graphflops.derived.rates import outside_of_calls
 from graphflops.render.text import safe
 from graphflops.render.time import LEAST_SHARE, limits
-from graphflops.units import seconds
 
 if TYPE_CHECKING:
-    from graphflops.call_time import PhaseTime
     from graphflops.report import Report, Row
+    from graphflops.report.call_time import PhaseTime
 
 _SECOND = 10**12
 

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphflops import exporters, lfs
+from graphflops import exporters
 from graphflops.errors import FileError, shown
-from graphflops.git import git
+from graphflops.versions import lfs
+from graphflops.versions.git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from graphflops.errors import FileError
-from graphflops.git import git
+from graphflops.versions.git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from graphflops.errors import FileError, shown
-from graphflops.git import git, succeeds
+from graphflops.versions.git import git, succeeds
 
 LIMIT = "GRAPHFLOPS_LFS_LIMIT"  # environment variable: bytes that one object may have for git-lfs to fetch it
 _HEAD = b"version https://git-lfs.github.com/spec/v1\n"

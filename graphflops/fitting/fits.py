@@ -6,24 +6,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.analysis import analyze
+from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.devices import complete, published
 from graphflops.devices import device as device_named
 from graphflops.errors import OptionError
-from graphflops.kv_cache import KvCache, kv_cache, requests_within
+from graphflops.fitting.kv_cache import KvCache, kv_cache, requests_within
+from graphflops.fitting.varied_size import SPARE, VariedSize, room
 from graphflops.loading import opened
 from graphflops.memory.ledger import on_device
-from graphflops.rendered import Rendered
 from graphflops.report import Report
 from graphflops.training import Training, training_of
-from graphflops.varied_size import SPARE, VariedSize, room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.devices import Device
+    from graphflops.fitting.remedies import Remedy
     from graphflops.loading import Model
-    from graphflops.remedies import Remedy
     from graphflops.report import PhaseMemory
 
 _READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how a model is read
@@ -130,7 +130,7 @@ def fits(
         return replace(found, at_size=largest, step=size.sizes.step, at_largest=(at, more))
     if found.fits or saved or len(devices) > 1:
         return found
-    from graphflops.remedies import remedies
+    from graphflops.fitting.remedies import remedies
 
     return replace(found, remedies=tuple(remedies(report, report_of, step, first)))
 

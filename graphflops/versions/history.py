@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops.base.limits import next_analysis
+from graphflops.base.rendered import Rendered
+from graphflops.derived.overview import OverviewLine, overview
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, GraphflopsError, shown
-from graphflops.limits import next_analysis
-from graphflops.overview import OverviewLine, overview
-from graphflops.rendered import Rendered
-from graphflops.revisions import file_at, versions
+from graphflops.versions.revisions import file_at, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphflops.report import Report
-    from graphflops.revisions import RevisionRange, Version
+    from graphflops.versions.revisions import RevisionRange, Version
 
 QUANTITIES = ("matrix_flops", "parameters", "moved_bytes", "peak_bytes")
 

@@ -7,16 +7,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphflops.contradictions import impossible
+from graphflops.base.rendered import Rendered
 from graphflops.errors import GraphflopsError, shown
-from graphflops.rendered import Rendered
+from graphflops.report.contradictions import impossible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from graphflops.call_time import PhaseTime
     from graphflops.dims import Dim
     from graphflops.report import Report
+    from graphflops.report.call_time import PhaseTime
 
 _ERROR = 500  # characters of an error
 

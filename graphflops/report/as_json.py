@@ -11,13 +11,13 @@ from typing import Any, Literal, Union
 
 import msgspec
 
-from graphflops.call_time import PhaseTime
-from graphflops.contradictions import saved
+from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
 from graphflops.cost import CONVENTIONS, Cost
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
-from graphflops.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
 from graphflops.report import Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
+from graphflops.report.call_time import PhaseTime
+from graphflops.report.contradictions import saved
 from graphflops.tensor import TensorType, dtype_named
 from graphflops.training import Training
 from graphflops.version import __version__

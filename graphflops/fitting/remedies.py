@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import GraphflopsError
+from graphflops.fitting.varied_size import VariedSize
 from graphflops.memory.allocator import ExpandableAllocator
 from graphflops.memory.ledger import at_sizes, on_device
 from graphflops.open_sizes import of_report
-from graphflops.varied_size import VariedSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

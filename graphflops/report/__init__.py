@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from graphflops.attention.attention_use import AttentionUse  # noqa: TC001
-from graphflops.call_time import CallTime, PhaseTime  # noqa: TC001
+from graphflops.base.lazy import imported
+from graphflops.base.rendered import Rendered
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
 from graphflops.graph import Origin, Phase  # noqa: TC001
-from graphflops.lazy import imported
-from graphflops.rendered import Rendered
+from graphflops.report.call_time import CallTime, PhaseTime  # noqa: TC001
 from graphflops.tensor import TensorType  # noqa: TC001
 from graphflops.training import Training  # noqa: TC001
 
@@ -325,7 +325,7 @@ class Report(Rendered):
 
         Raises ModelError where no input has that axis.
         """
-        return imported("graphflops.per_item:per_item")(self, axis)
+        return imported("graphflops.derived.per_item:per_item")(self, axis)
 
     def to_dataframe(self, by: Cut | None = None, depth: int | None = None) -> Any:
         """A `pandas.DataFrame` with a line for each call, or for each module, operator, source line or attention.
@@ -336,13 +336,13 @@ class Report(Rendered):
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""
-        data: bytes = imported("graphflops.report_json:encoded")(self)
+        data: bytes = imported("graphflops.report.as_json:encoded")(self)
         return data
 
     @staticmethod
     def from_json(data: bytes) -> Report:
         """Reads what `to_json` wrote; FileError names the place in the JSON where it is not a report of this schema."""
-        report: Report = imported("graphflops.report_json:decoded")(data)
+        report: Report = imported("graphflops.report.as_json:decoded")(data)
         return report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.lazy import imported
+from graphflops.base.lazy import imported
 
 if TYPE_CHECKING:
     import os

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from graphflops.rendered import Rendered
+from graphflops.base.rendered import Rendered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

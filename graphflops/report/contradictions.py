@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.diagnostics import diagnostic
 from graphflops.dims import differ, evaluate
 from graphflops.errors import DimError, FileError, shown
+from graphflops.report.diagnostics import diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,21 +6,21 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+from graphflops.base.rendered import Rendered
 from graphflops.cost import QUANTITIES, Cost
+from graphflops.derived.resize import values_at
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.passes.report import refuse_impossible
-from graphflops.rendered import Rendered
-from graphflops.resize import values_at
-from graphflops.size_names import span
+from graphflops.report.size_names import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from graphflops.call_time import PhaseTime
     from graphflops.dims import Dim
     from graphflops.report import Report
+    from graphflops.report.call_time import PhaseTime
 
 MOST = 10_000  # points
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from graphflops.derived.resize import values_at
 from graphflops.dims import evaluate
 from graphflops.dims.solving import common
 from graphflops.errors import ModelError
@@ -21,8 +22,7 @@ from graphflops.memory.ledger import (
     repeated_peak,
 )
 from graphflops.open_sizes import of_report
-from graphflops.resize import values_at
-from graphflops.size_names import AXIS
+from graphflops.report.size_names import AXIS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,1 @@
+"""Whether a program fits on a device, and what would make it fit."""

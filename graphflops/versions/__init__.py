@@ -1,0 +1,1 @@
+"""Models at revisions of a repository, and their history."""
