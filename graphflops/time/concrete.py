@@ -66,6 +66,11 @@ class Tensor:
         return True
 
     @property
+    def is_repeated(self) -> bool:
+        """Whether it is a broadcast view, which has the same memory for several elements."""
+        return any(size > 1 and not step for size, step in zip(self.shape, self.strides, strict=True))
+
+    @property
     def is_transposed(self) -> bool:
         """Whether the last axis is not the one whose elements lie side by side, but the one before is."""
         return self.rank > 1 and self.strides[-1] != 1 and self.strides[-2] == 1

@@ -12,7 +12,7 @@ from math import dist, exp, log, log2, prod, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.time.kernel import Attention, Convolution, Product, Rows
-from graphflops.time.predict_products import convolution_kind
+from graphflops.time.predict_products import convolution_kind, product_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,10 +167,8 @@ def _named(family: str) -> tuple[str, ...]:
 def variant_of(kernel: Kernel) -> str:
     """What tells kernels of a family apart beside their sizes."""
     match kernel.sizes:
-        case Product(layout=layout, batch=batch):
-            if kernel.is_alone:
-                return f"{layout}.alone"
-            return layout if batch == 1 else "batched"
+        case Product() as sizes:
+            return f"{sizes.layout}.alone" if kernel.is_alone else product_kind(sizes, kernel.dtype)
         case Convolution() as sizes:
             return f"{convolution_kind(sizes)}.{sizes.phase}"
         case Attention() as sizes:

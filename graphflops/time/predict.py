@@ -194,10 +194,9 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             return ((sizes.kernel, kernel.variant, phase), (sizes.kernel, phase), (sizes.kernel,), ())
         case Product() if kernel.is_alone:
             return (("alone",), ())
-        case Product(batch=batch) if batch > 1:
-            return (("batched",), ())
-        case Product(layout=layout):
-            return ((layout,), ())
+        case Product() as sizes:
+            kind = predict_products.product_kind(sizes, kernel.dtype)
+            return ((kind,), ("batched",) if sizes.batch > 1 else (sizes.layout,), ())
         case _:
             return ((kernel.variant,), ())
 

@@ -56,8 +56,12 @@ def _prefill(sizes: Attention, each: float, width: int, rates: Mapping[str, floa
 
 
 def _decoding(sizes: Attention, width: int, rates: Mapping[str, float], cores: int) -> float:
-    """Heads that share keys run together; few of them split the keys, and a second kernel joins the parts."""
+    """Heads that share keys run together; few of them split the keys, and a second kernel joins the parts.
+
+    A kernel that does not split keys has a join that never pays. Two blocks of a multiprocessor may run beside one another.
+    """
     group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
+    width = max(width, int(rates.get("narrowest", 0)))  # narrower heads take as long
     blocks = sizes.batch * sizes.kv_heads * ceil(group * sizes.queries / _BLOCK)
     tiles = ceil(sizes.keys * sizes.computed / _BLOCK)
     found = float("inf")
@@ -66,5 +70,6 @@ def _decoding(sizes: Attention, width: int, rates: Mapping[str, float], cores: i
         each = rates["decoding_block"] * 1e-6 * width / _BLOCK
         serial = ceil(tiles / parts) * rates["decoding_tile"] * 1e-9 * width / _BLOCK
         joined = rates["join"] * 1e-6 if parts > 1 else 0.0
-        found = min(found, ceil(blocks * parts / cores) * (each + serial) + joined)
+        pairs, alone = divmod(ceil(blocks * parts / cores), 2)
+        found = min(found, (pairs * (1 + rates.get("beside", 1.0)) + alone) * (each + serial) + joined)
     return found

@@ -25,6 +25,11 @@ _TILES = (
 )
 _WAYS = tuple(dict.fromkeys(way for a, b in _TILES for way in ((a, b), (b, a))))
 _SPLITS = (1, 2, 4, 8, 16, 32)
+_FEW_ROWS, _FEW_OF_BATCH = (
+    128,
+    16,
+)  # rows up to which a product, and one of a batch, waits for the other matrix
+_NARROW = frozenset({"bfloat16", "float16"})
 _STEP = 64  # elements of k that a tile multiplies at a time
 _WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
 _LONG = 64  # positions
@@ -103,6 +108,19 @@ def _slowdown(alignment: int, rates: Mapping[str, float]) -> float:
         if alignment >= aligned:
             return 1.0 if aligned == _ALIGNED else rates[f"unaligned_{aligned}"]
     return rates["unaligned_2"]
+
+
+def product_kind(sizes: Product, dtype: str) -> str:
+    """What tells products apart: few rows, which take as long as the other matrix takes to read, have kernels of their own.
+
+    Those of 16 bits run on matrix units even for one row; one row of wider numbers is a matrix-vector product (gemv).
+    """
+    if sizes.layout in ("tn", "nn"):
+        if sizes.m == 1 and sizes.batch == 1 and dtype not in _NARROW:
+            return "gemv"
+        if sizes.m <= (_FEW_ROWS if sizes.batch == 1 else _FEW_OF_BATCH):
+            return "skinny" if sizes.batch == 1 else "batched.skinny"
+    return "batched" if sizes.batch > 1 else sizes.layout
 
 
 def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem:

@@ -17,8 +17,24 @@ _PER_THREAD = 4  # neighbouring results
 _RESIDENT = 16  # blocks of a multiprocessor
 _START = 1e-6  # seconds of a further wave of blocks
 _LONG = 256  # elements of one thread from which on blocks share a result
+_ROW_THREADS, _WARP = 512, 32  # of a block that adds up along rows
+_LONGEST = 4096  # elements of a row that one block adds up
 _LEAST = 16  # elements of one thread
 _CONSTANTS = frozenset({"step", "join", "fence", "uneven"})
+
+
+def in_turn(sizes: Rows) -> float:
+    """Elements of a row that each thread of a warp adds up, for the whole warp; few rows get more warps (Reduce.cuh)."""
+    height = 1  # rows of a block
+    while height < _ROW_THREADS // _WARP and 2 * height <= sizes.rows:
+        height *= 2
+    width = _WARP  # threads of a row
+    while width < _ROW_THREADS // height and 2 * width <= sizes.columns:
+        width *= 2
+    each = sizes.columns / width
+    if each >= min(height * _LEAST, _LONG):  # the warps of a block share a row, and blocks a longer one
+        each = min(each / height, _LONGEST / _WARP)
+    return each * _WARP
 
 
 def applies(sizes: Rows, rates: Mapping[str, float]) -> bool:

@@ -45,7 +45,7 @@ def seconds(
     cycles = (device.multiprocessors or 1) * (device.clock_hz or 1e9)
     # What limits a kernel below the bandwidth are its multiprocessors: shares move to other devices with these.
     through = _BYTES_PER_CYCLE * cycles if device.clock_hz else device.bandwidth
-    from_memory = min(device.bandwidth * _REACHED, through * rates["memory"])
+    from_memory = min(device.bandwidth * rates.get("reached", _REACHED), through * rates["memory"])
     traffic = cached / (through * rates["cache"]) + (moved - cached) / from_memory
     if isinstance(kernel.sizes, Chunks):
         longest = kernel.sizes.longest * rates["column"] * 1e-9
@@ -80,9 +80,11 @@ def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -
     if not isinstance(kernel.sizes, Rows):
         return 0.0, 0.0
     warps = kernel.sizes.rows * _warps(kernel)
-    columns = kernel.sizes.columns
-    if kernel.family == "reduction" and not kernel.variant:  # several blocks share a longer row
-        columns = min(columns, _LONGEST)
+    columns = float(kernel.sizes.columns)
+    if kernel.family == "reduction" and not kernel.variant:
+        columns = (
+            predict_reductions.in_turn(kernel.sizes) if kernel.sizes.is_inner else min(columns, _LONGEST)
+        )
     started = warps * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     return started, columns * rates.get("column", 0.0) * 1e-9
 

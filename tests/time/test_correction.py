@@ -42,10 +42,10 @@ def test_a_wild_point_is_limited():
 
 
 def test_points_correct_kernels_of_their_own_kind_only():
-    sizes = Product(128, 128, 64)
-    kernel = Kernel("matmul", "bfloat16", 2 * 128 * 128 * 64, 0, 2 * 64 * 256, 2 * 128 * 128, sizes)
+    sizes = Product(256, 128, 64)
+    kernel = Kernel("matmul", "bfloat16", 2 * 256 * 128 * 64, 0, 2 * 64 * 384, 2 * 256 * 128, sizes)
     slow = Calibration(
-        "matmul", "tn", "bfloat16", ("m", "n", "k", "batch", "ratio"), ((128, 128, 64, 1, 1.5),), "", "", ""
+        "matmul", "tn", "bfloat16", ("m", "n", "k", "batch", "ratio"), ((256, 128, 64, 1, 1.5),), "", "", ""
     )
     plain = replace(device("h200"), calibration=())
     known = replace(plain, calibration=(slow,))

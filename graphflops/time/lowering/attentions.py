@@ -70,7 +70,8 @@ def _fused(
         phase=phase,
     )
     flops = int(cost.matrix_flops * computed)
-    moved = (cost.read_bytes, cost.written_bytes)
+    copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # heads repeated by a copy
+    moved = (cost.read_bytes + copied, cost.written_bytes)
     variant = "masked" if call.operand("mask") is not None else ""
     if variant and is_forward and kernel == "cudnn" and sizes.keys % _MASK_ALIGNMENT:
         variant = "uneven"

@@ -30,7 +30,7 @@ from graphflops.time.lowering.recurrences import recurrent
 from graphflops.time.lowering.scatters import scatter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from graphflops.time.concrete import ConcreteCall, Tensor
     from graphflops.time.lowering.moved import Lowering
@@ -163,11 +163,19 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None:
         return []
-    variant, largest = "" if len(call.operands) < 2 else "cat", 0
+    variant, largest = "" if len(call.operands) < 2 else _joining(call.operands, out), 0
     if not all(x.is_contiguous for x in call.operands):  # as many blocks for each operand (Shape.cu of ATen)
         variant, largest = "joined", max(x.numel for x in call.operands)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
     return [Kernel("copy", out.dtype, 0, largest, *moved, variant=variant)]
+
+
+def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
+    """The kernel that joins tensors: with loads of 16 bytes where each part begins and ends at a multiple of these."""
+    sizes = zip(out.shape, parts[0].shape, strict=False)
+    axis = next((axis for axis, (whole, part) in enumerate(sizes) if whole != part), 0)
+    rows = [prod(x.shape[axis:]) * x.bits // 8 for x in parts]
+    return "cat" if any(row % _ALIGNED for row in rows) else "cat_aligned"
 
 
 def _gathered(call: ConcreteCall) -> list[Kernel]:

@@ -1,0 +1,78 @@
+"""One token at a time: products of few rows, attention of one query, and sums along few rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphflops import analyze
+from graphflops.devices import complete, device
+from graphflops.time.kernel import Kernel, Product, Rows
+from graphflops.time.predict import predict
+from graphflops.time.predict_reductions import in_turn
+
+H200 = complete(device("h200"))
+
+
+@pytest.mark.parametrize("dtype, width", [("bfloat16", 2), ("float16", 2)])
+@pytest.mark.parametrize("n, k", [(14336, 4096), (4096, 14336), (128256, 4096)])
+def test_a_few_rows_take_as_long_as_one(n: int, k: int, dtype: str, width: int) -> None:
+    """As long as the weight takes to read, at 0.7 to 0.95 of the bandwidth."""
+    times = []
+    for m in (1, 2, 4, 8, 16, 32):
+        moved = width * k * (m + n), width * m * n
+        kernel = Kernel("matmul", dtype, 2 * m * n * k, 0, *moved, Product(m, n, k))
+        times.append(predict(kernel, H200).seconds)
+    least = width * n * k / H200.bandwidth
+    assert least / 0.95 < min(times) < max(times) < least / 0.65
+    assert max(times) < 1.1 * times[0]
+
+
+# Rows and columns -> elements that one thread adds up: columns over the threads of a row, which are 512 over the rows of a
+# block (a power of two, at most 16). From 16 for each of the block's warps on, these share the row too.
+@pytest.mark.parametrize(
+    "rows, columns, each",
+    [
+        (1, 4096, 4096 // 512),
+        (2, 4096, 4096 // 256),
+        (4, 4096, 4096 // 128),
+        (8, 4096, 4096 // 64),
+        (16, 4096, 4096 // 32),
+        (128, 4096, 4096 // 32),
+        (16, 8192, 8192 // 32 // 16),
+        (128, 16384, 16384 // 32 // 16),
+    ],
+)
+def test_what_a_thread_adds_up(rows: int, columns: int, each: int) -> None:
+    assert in_turn(Rows(rows, columns)) == 32 * each
+
+
+class Step(nn.Module):
+    """Attention of one query over a cache, whose heads are copied for the queries or shared."""
+
+    def __init__(self, copies: bool) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.copies:
+            k, v = (each[:, :, None].expand(8, 4, 4, 4096, 128).reshape(8, 16, 4096, 128) for each in (k, v))
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=not self.copies)
+
+
+def test_copied_heads_are_read_whole(tmp_path: Path) -> None:
+    half = {"dtype": torch.bfloat16}
+    args = torch.zeros(8, 16, 1, 128, **half), *(torch.zeros(8, 4, 4096, 128, **half) for _ in range(2))
+    seconds = {}
+    for copies in (True, False):
+        path = tmp_path / "step.pt2"
+        torch.export.save(torch.export.export(Step(copies), args), path)
+        rows = analyze(path, device="h200", execution="graph").rows
+        (seconds[copies],) = (row.time.seconds for row in rows if row.time and row.time.kernel == "attention")
+    shared = 2 * (8 * 4 * 4096 * 128) * 2  # bytes of keys and values
+    assert shared / 4.8e12 < seconds[False] < 2 * shared / 4.8e12
+    assert 4 * shared / 4.8e12 < seconds[True] < 2 * 4 * shared / 4.8e12
