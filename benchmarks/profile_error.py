@@ -16,8 +16,8 @@ from math import ceil
 from pathlib import Path
 
 from graphflops.devices import Device, device
-from graphflops.time.kernel import Attention, Kernel, Product
-from graphflops.time.predict import bytes_of, predict
+from graphflops.time.kernel import Attention, Kernel, Product, bytes_of
+from graphflops.time.predict import predict
 
 MEASURED = Path(__file__).parent / "measured"
 GAP = 0.43e-6  # seconds between two kernels of a CUDA graph, which the tables of products hold

@@ -30,8 +30,9 @@ from graphflops.passes.attention import find_attentions, user_masks
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher
+from graphflops.time.kernel import bytes_of
 from graphflops.time.launches import Launcher
-from graphflops.time.predict import bytes_of, names_of_constants, predict
+from graphflops.time.predict import names_of_constants, predict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,8 +19,8 @@ from graphflops.devices import complete, device
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.ops import operator
 from graphflops.report.findings import Finding, ModelFindings, RuleInfo
-from graphflops.time.kernel import Kernel, Product
-from graphflops.time.predict import bytes_of, predict
+from graphflops.time.kernel import Kernel, Product, bytes_of
+from graphflops.time.predict import predict
 from graphflops.time.unfused import fused_seconds, seconds_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from heapq import nsmallest
 from math import dist, exp, log, log2, prod, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.time.kernel import Attention, Convolution, Product, Rows
+from graphflops.time.kernel import Attention, Convolution, Product, Rows, bytes_of
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def variant_of(kernel: Kernel) -> str:
     """What tells kernels of a family apart beside their sizes."""
     match kernel.sizes:
         case Product() as sizes:
-            return f"{sizes.layout}.alone" if kernel.is_alone else product_kind(sizes, kernel.dtype)
+            return f"{sizes.layout}.alone" if kernel.is_alone else product_kind(sizes, bytes_of(kernel.dtype))
         case Convolution() as sizes:
             return f"{convolution_kind(sizes)}.{sizes.phase}"
         case Attention() as sizes:

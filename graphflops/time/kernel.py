@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Union
 
+from graphflops.tensor import DTYPES
+
 # copy: layout conversions, casts and concatenations. other: anything without a model of its own, timed by its traffic.
 Family = Literal[
     "matmul",
@@ -172,3 +174,8 @@ class Kernel:
     def is_launched(self) -> bool:
         """False for a matrix product, convolution or attention whose result has no elements."""
         return self.written_bytes > 0 or not isinstance(self.sizes, (Product, Convolution, Attention))
+
+
+def bytes_of(dtype: str) -> float:
+    """Bytes of an element; 4 where no element type has the name, as of TF32."""
+    return DTYPES[dtype].bits / 8 if dtype in DTYPES else 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from graphflops.tensor import DTYPES
 from graphflops.time import (
     predict_attention,
     predict_groups,
@@ -22,6 +21,7 @@ from graphflops.time.kernel import (
     Kernel,
     Product,
     Recurrence,
+    bytes_of,
 )
 from graphflops.time.predict_products import is_long
 
@@ -195,8 +195,9 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Product() if kernel.is_alone:
             return (("alone",), ())
         case Product() as sizes:
-            kind = predict_products.product_kind(sizes, kernel.dtype)
-            return ((kind,), ("batched",) if sizes.batch > 1 else (sizes.layout,), ())
+            kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
+            few = (("skinny",),) if kind == "gemv" else ()
+            return ((kind,), *few, ("batched",) if sizes.batch > 1 else (sizes.layout,), ())
         case _:
             return ((kernel.variant,), ())
 
@@ -234,11 +235,6 @@ def matrix_peak(dtype: str, device: Device) -> float | None:
     )
     known = device.matrix
     return known.get(name, known.get(_AS.get(name, "")))
-
-
-def bytes_of(dtype: str) -> float:
-    """Bytes of an element; 4 where no element type has the name, as of TF32."""
-    return DTYPES[dtype].bits / 8 if dtype in DTYPES else 4
 
 
 def _seconds(flops: int, peak: float | None, share: float) -> float:

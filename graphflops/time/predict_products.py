@@ -29,7 +29,7 @@ _FEW_ROWS, _FEW_OF_BATCH = (
     128,
     16,
 )  # rows up to which a product, and one of a batch, waits for the other matrix
-_NARROW = frozenset({"bfloat16", "float16"})
+_NARROW = 2  # bytes of the elements that matrix units multiply even where a product has one row
 _STEP = 64  # elements of k that a tile multiplies at a time
 _WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
 _LONG = 64  # positions
@@ -65,6 +65,8 @@ def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tup
     for rows, columns in _WAYS if device.multiprocessors else ((max(problem.m, 1), max(problem.n, 1)),):
         # A product of no rows, as over an empty batch, still has the launch of a tile.
         grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
+        # Threads of a matrix-vector product have an element of the vector each; a tile computes rows that are not there.
+        rows = 1 if _is_vector(problem.m, problem.batch, problem.width) else rows
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
         for split in _SPLITS:
             depth = -(-problem.k // (split * _STEP)) * _STEP
@@ -110,17 +112,21 @@ def _slowdown(alignment: int, rates: Mapping[str, float]) -> float:
     return rates["unaligned_2"]
 
 
-def product_kind(sizes: Product, dtype: str) -> str:
+def product_kind(sizes: Product, width: float) -> str:
     """What tells products apart: few rows, which take as long as the other matrix takes to read, have kernels of their own.
 
     Those of 16 bits run on matrix units even for one row; one row of wider numbers is a matrix-vector product (gemv).
     """
     if sizes.layout in ("tn", "nn"):
-        if sizes.m == 1 and sizes.batch == 1 and dtype not in _NARROW:
+        if _is_vector(sizes.m, sizes.batch, width):
             return "gemv"
         if sizes.m <= (_FEW_ROWS if sizes.batch == 1 else _FEW_OF_BATCH):
             return "skinny" if sizes.batch == 1 else "batched.skinny"
     return "batched" if sizes.batch > 1 else sizes.layout
+
+
+def _is_vector(rows: int, batch: int, width: float) -> bool:
+    return rows == batch == 1 and width != _NARROW
 
 
 def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import last_refusal
-from graphflops.time.kernel import Attention, Kernel
-from graphflops.time.predict import bytes_of, predict
+from graphflops.time.kernel import Attention, Kernel, bytes_of
+from graphflops.time.predict import predict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

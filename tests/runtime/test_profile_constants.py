@@ -44,10 +44,11 @@ def attention(heads: int, length: int) -> Kernel:
 def test_products_have_the_rate_and_the_floor_that_they_were_made_with() -> None:
     kernels = [product(m, 16 * n, 64 * k) for m, n, k in spread(60, (1, 3000), (1, 200), (1, 40))]
     found = [(kernel, 3e-6 + kernel.flops / 1e11) for kernel in kernels]
-    table = fitted(found, CPU)["matmul.tn.32"]
+    tables = fitted(found, CPU)
+    table = tables["matmul.tn.32"]
     assert table["floor"] == pytest.approx(3, rel=0.3)
     assert table["matrix"] == pytest.approx(0.5, rel=0.1)  # of 2e11
-    known = replace(CPU, rates={"matmul": table})
+    known = replace(CPU, rates=tables)
     for kernel in (product(1, 1024, 1024), product(300, 700, 640)):
         assert modelled(kernel, known) == pytest.approx(3e-6 + kernel.flops / 1e11, rel=0.3)
 

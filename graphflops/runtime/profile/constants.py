@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import exp, log
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Convolution, Strided, Windows
-from graphflops.time.predict import bytes_of, modelled, names_of_constants
+from graphflops.time.kernel import Convolution, Strided, Windows, bytes_of
+from graphflops.time.predict import modelled, names_of_constants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
