@@ -91,6 +91,22 @@ def test_a_table_of_it_and_its_json() -> None:
     }
 
 
+def test_time_of_a_token_on_a_device() -> None:
+    step = analyze(DECODER, device="h200", training=Training(accumulate=2))
+    assert step.totals.time is not None
+    assert step.step_time is not None
+    found = step.per("ids[1]")
+    assert found.seconds == pytest.approx(step.totals.time.seconds / (BATCH * LENGTH))
+    assert found.step_seconds == pytest.approx(step.step_time.seconds / (2 * BATCH * LENGTH))
+    assert analyze(DECODER).per("ids[1]").seconds is None
+    arguments = ["analyze", str(DECODER), "--per", "ids[1]", "--device", "h200"]
+    table = CliRunner().invoke(main, arguments).stdout
+    assert any(line.split()[:1] == ["time"] and "µs" in line for line in table.splitlines())
+    rows = json.loads(CliRunner().invoke(main, [*arguments, "--training", "--format", "json"]).stdout)
+    (seconds,) = (row for row in rows if row["per entry of ids[1]"] == "seconds")
+    assert 0 < seconds["forward"] < seconds["training"]
+
+
 def test_a_price_takes_a_device() -> None:
     result = CliRunner().invoke(main, ["analyze", str(DECODER), "--price-per-hour", "3"])
     assert result.exit_code == 2

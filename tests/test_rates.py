@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from graphflops import Training, analyze
 from graphflops.derived.rates import outside_of_calls, throughput
-from graphflops.report import Execution
+from graphflops.report import Execution, Report
 from graphflops.training import Loss
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
+BATCH = 2  # of the sample, as it was exported
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,18 @@ def test_samples_and_tokens_of_a_step() -> None:
     assert found["tokens"] == pytest.approx(128 * found["samples"])
     assert report.totals.time is not None
     assert found["samples"] * report.totals.time.seconds == pytest.approx(4)
+
+
+def test_a_step_takes_in_what_all_of_its_micro_steps_do() -> None:
+    report = analyze(SAMPLE, device="h200", training=Training(accumulate=3))
+    assert report.step_time is not None
+    assert throughput(report)["samples"] * report.step_time.seconds == pytest.approx(3 * BATCH)
+
+
+def test_json_has_the_rates_and_a_saved_report_the_same() -> None:
+    report = replace(analyze(SAMPLE, device="h200"), price_per_hour=3.6)
+    found = json.loads(report.to_json())
+    assert found["throughput"] == throughput(report) == throughput(Report.from_json(report.to_json()))
+    cost = 3.6 / 3600 * 1e6 / found["throughput"]["tokens"]
+    assert found["price_of_a_million"]["tokens"] == pytest.approx(cost)
+    assert "throughput" not in json.loads(analyze(SAMPLE).to_json())

@@ -81,6 +81,33 @@ def test_sizes_that_the_program_was_not_exported_for(tmp_path: Path) -> None:
     assert "ids[1] = 1, 5,000: the program was exported for 2..4096" in path.read_text("utf-8")
 
 
+def test_a_device_adds_time_throughput_and_price_in_every_format(tmp_path: Path) -> None:
+    options = ("--device", "h200", "--price-per-hour", "3.6", "--sweep", "ids[1]=8,64")
+    for row in json.loads(run(*options, "--format", "json")):
+        tokens = 2 * row["ids[1]"] / row["seconds"]  # two sequences
+        assert row["samples_per_second"] == pytest.approx(2 / row["seconds"])
+        assert row["tokens_per_second"] == pytest.approx(tokens)
+        assert row["price_of_a_million_tokens"] == pytest.approx(1e6 / tokens / 1000)
+    heads = run(*options, "--format", "csv").splitlines()[0].split(",")
+    assert heads[-4:] == [
+        *("samples_per_second", "tokens_per_second"),
+        *("price_of_a_million_samples", "price_of_a_million_tokens"),
+    ]
+    page = tmp_path / "page.html"
+    run(*options, "--output", str(page))
+    for text in (run(*options), run(*options, "--format", "markdown"), page.read_text("utf-8")):
+        for head in ("time", "90 % interval", "samples/s", "tokens/s", "price of 1 M tokens"):
+            assert head in text
+
+
+def test_a_saved_report_has_no_times_at_other_sizes_and_says_so(tmp_path: Path) -> None:
+    run("--device", "h200", "--output", str(tmp_path / "report.json"))
+    arguments = ["analyze", str(tmp_path / "report.json"), "--sweep", "ids[1]=8,64"]
+    result = CliRunner().invoke(main, arguments, prog_name="graphflops")
+    assert (result.exit_code, "seconds" in result.stdout) == (0, False)
+    assert "a saved report has none at other sizes" in result.stderr
+
+
 def test_wrong_sweeps() -> None:
     with pytest.raises(ModelError, match=r"length: no such size; the program has ids\[0\], ids\[1\]"):
         sweep(analyze(MODEL), {"length": (1, 2)})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.ops import operator
+from graphflops.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,8 @@ class PerItem:
     axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis in all
         samples, which the first axis counts. forward: of a run; training: of a run with its gradients, None where the report
         has none: then three times the forward's, as the 6N convention has it.
+    seconds, step_seconds: predicted time of an item, of a run and of a training step; None where no time is predicted, and
+        is_lower_bound where calls of unknown cost are not in it.
     active_parameters: parameters that one item is multiplied by; parameters: that any item is, embeddings that are only
         looked up not counted. unknown: calls of unknown cost, which may add to all of these.
     """
@@ -53,6 +56,9 @@ class PerItem:
     active_parameters: int
     parameters: int
     unknown: int = 0
+    seconds: float | None = None
+    step_seconds: float | None = None
+    is_lower_bound: bool = False
 
 
 def per_item(report: Report, axis: str) -> PerItem:
@@ -75,8 +81,14 @@ def per_item(report: Report, axis: str) -> PerItem:
     forward = Convention(
         matrix / items, (matrix - masked) / items, 2 * weights + attention, 2 * reached + attention
     )
-    training = _training(report, items, forward)
-    return PerItem(axis, items, forward, training, active, stored, report.coverage.unknown)
+    training, unknown = _training(report, items, forward), report.coverage.unknown
+    time, step = report.totals.time, report.step_time
+    return PerItem(
+        axis, items, forward, training, active, stored, unknown,
+        None if time is None else time.seconds / items,
+        None if step is None else step.seconds / items / (report.training or Training()).accumulate,
+        any(each is not None and each.is_lower_bound for each in (time, step)),
+    )  # fmt: skip
 
 
 def _training(report: Report, items: int, forward: Convention) -> Convention:

@@ -1,8 +1,10 @@
-"""What a predicted time means for a user: samples and tokens a second, what a million cost, what belongs to no call."""
+"""What a predicted time means for a user: tokens or images a second, what a million cost, what belongs to no call."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from graphflops.derived.items import items
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,38 +13,23 @@ if TYPE_CHECKING:
 
 _HOUR = 3600
 _MILLION = 1e6
-_TEXT_RANK = 2
 _ROUNDING = 1e-9  # seconds
 
 
-def items(report: Report) -> Mapping[str, int]:
-    """How many samples, tokens and other things one run of the program takes in.
-
-    Samples: the first axis of the first input. Tokens: the elements of the first input of integers in rows and columns.
-    """
-    found: dict[str, int] = {}
-    for named in report.inputs:
-        shape = [report.value(size) for size in named.type.shape]
-        if not shape or None in shape:
-            continue
-        sizes = [size or 0 for size in shape]
-        found.setdefault("samples", sizes[0])
-        if named.type.dtype.kind in ("int", "uint") and len(sizes) == _TEXT_RANK:
-            found.setdefault("tokens", sizes[0] * sizes[1])
-    return {name: count for name, count in found.items() if count}
-
-
 def throughput(report: Report) -> dict[str, float]:
-    """Samples and tokens a second, of the training step where there is one; {} where no time is predicted."""
+    """Samples, tokens and the like a second, of the training step where there is one; {} where no time is predicted."""
     time = report.step_time or report.totals.time
     if time is None or not time.seconds:
         return {}
-    return {name: count / time.seconds for name, count in items(report).items()}
+    runs = 1 if report.step_time is None or report.training is None else report.training.accumulate
+    return {name: runs * count / time.seconds for name, count in items(report).items()}
 
 
-def cost_per_million(report: Report, price_per_hour: float) -> dict[str, float]:
-    """What a million samples or tokens cost, in the currency of the price of one device for an hour."""
-    return {name: price_per_hour / _HOUR / rate * _MILLION for name, rate in throughput(report).items()}
+def cost_per_million(rates: Mapping[str, float], price_per_hour: float | None) -> dict[str, float]:
+    """What a million of each cost, in the currency of the price of one device for an hour; {} without a price."""
+    if price_per_hour is None:
+        return {}
+    return {name: price_per_hour / _HOUR / rate * _MILLION for name, rate in rates.items()}
 
 
 def outside_of_calls(report: Report) -> dict[str, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
 from graphflops.base.rendered import Rendered
 from graphflops.cost import QUANTITIES, Cost
+from graphflops.derived.rates import throughput
 from graphflops.derived.resize import values_at
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
@@ -30,13 +31,14 @@ class Point:
     """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value.
 
     cost: FLOPs and bytes as in a report; in a training analysis those of the whole step. time: of the same, predicted for
-    these sizes; None without a device.
+    these sizes; None without a device. rates: how many tokens, images and the like a second.
     """
 
     sizes: Mapping[str, int]
     cost: Mapping[str, int | None]
     peak_bytes: int | None
     time: PhaseTime | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def traffic(self) -> int | None:
@@ -53,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sweep(Rendered):
-    """A report at many sizes. notes: sizes that the program was not exported for."""
+    """A report at many sizes. notes: sizes that the program was not exported for, and where times are left out."""
 
     report: Report
     points: tuple[Point, ...]
@@ -71,10 +73,12 @@ class Sweep(Rendered):
         report_of: the analysis at given sizes, by symbol. Times are no formulas, so a report for a device takes one for each
         point; without it points have no times. progress: called with (points done, points in all).
         """
-        points = sweep(report, sizes)
+        points, notes = sweep(report, sizes), beyond(report, sizes)
         if report.device and report_of is not None:
             points = list(_timed(points, report, report_of, progress))
-        return Sweep(report, tuple(points), tuple(beyond(report, sizes)))
+        elif report.device:
+            notes.append("times are no formulas: a saved report has none at other sizes; give the model")
+        return Sweep(report, tuple(points), tuple(notes))
 
 
 def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
@@ -116,7 +120,7 @@ def _timed(
     """The points with their predicted times."""
     for done, point in enumerate(points, 1):
         found = report_of(values_at(report, point.sizes))
-        yield replace(point, time=found.step_time or found.totals.time)
+        yield replace(point, time=found.step_time or found.totals.time, rates=throughput(found))
         if progress is not None:
             progress(done, len(points))
 

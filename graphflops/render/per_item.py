@@ -1,10 +1,10 @@
-"""FLOPs of a token or sample as a table: a line each for the forward and the training step."""
+"""FLOPs and time of a token or sample as a table: of the forward and of the training step."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.base.units import number
+from graphflops.base.units import number, seconds
 from graphflops.base.units import parameters as as_parameters
 from graphflops.render.listing import Listing
 
@@ -27,10 +27,19 @@ def listing(found: PerItem, *, exact: bool) -> Listing:
     least = ">= " if found.unknown else ""
     shown: Callable[[int], str | int] = (lambda n: n) if exact else lambda n: f"{least}{number(n)}"
     heads = (f"per entry of {found.axis}", "forward", "training", "what is counted")
-    rows: list[tuple[str | int, ...]] = [
+    rows: list[tuple[str | float, ...]] = [
         (name, *(shown(round(getattr(phase, name))) for phase in (found.forward, found.training)), what)
         for name, what in _COUNTED.items()
     ]
+    times = (found.seconds, found.step_seconds)
+    if any(time is not None for time in times):
+        rows.append(
+            (
+                "seconds" if exact else "time",
+                *(_time(time, found, exact) for time in times),
+                "predicted for the device",
+            )
+        )
     parameters = {
         "active parameters": (found.active_parameters, "N of the line active"),
         "parameters": (found.parameters, "N of the line total, without embeddings"),
@@ -44,3 +53,9 @@ def listing(found: PerItem, *, exact: bool) -> Listing:
         (name, count if exact else number(count), "", what) for name, (count, what) in counts.items() if count
     ]
     return Listing(heads, rows)
+
+
+def _time(time: float | None, found: PerItem, exact: bool) -> str | float:
+    if time is None or exact:
+        return "" if time is None else time
+    return (">= " if found.is_lower_bound else "") + seconds(time)

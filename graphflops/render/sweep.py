@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.base.units import interval, memory, number, seconds
+from graphflops.base.units import interval, memory, number, rate, seconds
 from graphflops.cost import REPORTED
+from graphflops.derived.rates import cost_per_million
 from graphflops.render import csv as csv_
 from graphflops.render import json as json_
 from graphflops.render import markdown as markdown_
@@ -13,7 +14,7 @@ from graphflops.render import table as tables
 from graphflops.render.listing import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from graphflops.cost import Quantity
     from graphflops.derived.sweep import Point, Sweep
@@ -31,25 +32,27 @@ _OTHERS = [quantity for quantity in REPORTED if quantity.name not in _NAMED]
 
 def table(sweep: Sweep, *, width: int = 120, color: bool = False) -> str:
     """For a terminal; `?` for a figure that depends on a size without a value."""
-    return tables.listing(cells(sweep.points, exact=False), width=width, color=color)
+    return tables.listing(
+        cells(sweep.points, sweep.report.price_per_hour, exact=False), width=width, color=color
+    )
 
 
 def markdown(sweep: Sweep) -> str:
     """For a review."""
-    return markdown_.listing(cells(sweep.points, exact=False))
+    return markdown_.listing(cells(sweep.points, sweep.report.price_per_hour, exact=False))
 
 
 def json(sweep: Sweep) -> str:
     """For programs: whole numbers, a list of objects."""
-    return json_.listing(cells(sweep.points, exact=True))
+    return json_.listing(cells(sweep.points, sweep.report.price_per_hour, exact=True))
 
 
 def csv(sweep: Sweep) -> str:
     """For spreadsheets: whole numbers."""
-    return csv_.listing(cells(sweep.points, exact=True))
+    return csv_.listing(cells(sweep.points, sweep.report.price_per_hour, exact=True))
 
 
-def cells(points: Sequence[Point], *, exact: bool) -> Listing:
+def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact: bool) -> Listing:
     """One row for each point. exact: whole numbers, for programs."""
     count: Callable[[int], str | int] = (lambda n: n) if exact else number
     held: Callable[[int], str | int] = (lambda n: n) if exact else memory
@@ -57,7 +60,9 @@ def cells(points: Sequence[Point], *, exact: bool) -> Listing:
     others = [q for q in _OTHERS if not q.is_rare or any(point.cost[q.name] != 0 for point in points)]
     is_timed = any(point.time is not None for point in points)
     names = [*points[0].sizes] if points else []
+    counted = list(dict.fromkeys(name for point in points for name in point.rates))
     heads = [*names, *_heads(exact, has_masks, others), *(_TIMES[exact] if is_timed else ())]
+    heads += _rate_heads(counted, exact=exact, has_price=price_per_hour is not None)
     rows = []
     for point in points:
         flops, masked = point.cost["matrix_flops"], point.cost["masked_flops"]
@@ -69,6 +74,7 @@ def cells(points: Sequence[Point], *, exact: bool) -> Listing:
         row += [_cell(point.cost[q.name], held if q.unit == "B" else count) for q in others]
         row += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
         row += _time(point.time, exact=exact) if is_timed else []
+        row += _rates(point, counted, price_per_hour, exact=exact)
         rows.append(row)
     return Listing(heads, rows, figures=True)
 
@@ -89,6 +95,25 @@ def _time(time: PhaseTime | None, *, exact: bool) -> list[str | float]:
         return [time.seconds, time.low, time.high]
     least = ">= " if time.is_lower_bound else ""
     return [least + seconds(time.seconds), interval(time.low, time.high)]
+
+
+def _rate_heads(counted: Sequence[str], *, exact: bool, has_price: bool) -> list[str]:
+    rates, price = ("{}_per_second", "price_of_a_million_{}") if exact else ("{}/s", "price of 1 M {}")
+    return [form.format(name) for form in (rates, *[price] * has_price) for name in counted]
+
+
+def _rates(
+    point: Point, counted: Sequence[str], price_per_hour: float | None, *, exact: bool
+) -> Iterator[str | float]:
+    """What a second takes in, and what a million of each cost; a time that is a lower bound makes them bounds."""
+    most, least = ("at most ", ">= ") if point.time is not None and point.time.is_lower_bound else ("", "")
+    prices = cost_per_million(point.rates, price_per_hour)
+    for name in counted:
+        found = point.rates.get(name)
+        yield "?" if found is None else found if exact else most + rate(found)
+    for name in counted if price_per_hour is not None else ():
+        found = prices.get(name)
+        yield "?" if found is None else found if exact else f"{least}{found:,.4g}"
 
 
 def _cell(value: int | None, shown: Callable[[int], str | int]) -> str | int:

@@ -42,20 +42,22 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "launches", "depend on the CPU; measure yours: graphflops profile --host-only"
     if reached := _reached(whole):
         yield "reaches", reached
-    most, least = ("at most ", ">= ") if whole.is_lower_bound else ("", "")
-    if rates := throughput(report):
-        each = (f"{most}{rate(per_second)} {safe(name, 40)}/s" for name, per_second in rates.items())
-        yield "throughput", ", ".join(each)
-    if report.price_per_hour is not None:
-        prices = cost_per_million(report, report.price_per_hour)
-        yield (
-            "price",
-            ", ".join(f"{least}{price:,.4g} for a million {name}" for name, price in prices.items()),
-        )
+    yield from rates(report, whole)
     if (
         whole.energy_joules is not None and not whole.is_lower_bound
     ):  # no bound where calls are not in the time
         yield "energy", f"at most {whole.energy_joules:.3g} J, at the power limit of the device"
+
+
+def rates(report: Report, whole: PhaseTime) -> Iterator[tuple[str, str]]:
+    """What a second takes in, and what a million of each cost."""
+    most, least = ("at most ", ">= ") if whole.is_lower_bound else ("", "")
+    found = throughput(report)
+    if found:
+        yield "throughput", ", ".join(f"{most}{rate(count)} {name}/s" for name, count in found.items())
+    if prices := cost_per_million(found, report.price_per_hour):
+        each = (f"{least}{price:,.4g} for a million {name}" for name, price in prices.items())
+        yield "price", ", ".join(each)
 
 
 def profile(report: Report) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
 from graphflops.cost import CONVENTIONS, Cost
+from graphflops.derived.rates import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
 from graphflops.report import Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
@@ -46,7 +47,7 @@ _FORMS = {
 
 def encoded(report: Report) -> bytes:
     """The report as JSON, UTF-8, one object; raises nothing."""
-    document, session = _document(), Session(report.values)
+    document, session, rates = _document(), Session(report.values), throughput(report)
     phases = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
     totals = {
         name: document.phase(**document.written_totals(session, part, report))
@@ -59,6 +60,8 @@ def encoded(report: Report) -> bytes:
             tool=Tool("graphflops", __version__),
             conventions=CONVENTIONS,
             totals=document.totals(**document.written_totals(session, report.totals, report), **totals),
+            throughput=rates or msgspec.UNSET,
+            price_of_a_million=cost_per_million(rates, report.price_per_hour) or msgspec.UNSET,
             **{**written(session, report, document.keys), "origin": printable(report.origin)},
         )
     )
@@ -170,6 +173,8 @@ def _document() -> _Document:
     head = [Key("schema", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
     origin, symbols, *rest = keys
     middle = [Key("conventions", "", Kind(dict[str, str])), Key("totals", "", Kind(totals))]
+    rates = Kind(Union[dict[str, float], msgspec.UnsetType])
+    rest += [Key(name, "", rates, msgspec.UNSET) for name in ("throughput", "price_of_a_million")]
     whole = declared(Report, [*head, origin, symbols, *middle, *rest], kw_only=True)
     return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost, time)
 

@@ -113,10 +113,3 @@ def test_a_sweep_predicts_each_of_its_points(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     CliRunner().invoke(main, [*args[:-2], "--output", str(page)], catch_exceptions=False)
     assert "<figcaption>time</figcaption>" in page.read_text("utf-8")
-
-
-def test_a_saved_report_is_swept_without_times(tmp_path: Path, timed: Report) -> None:
-    saved = tmp_path / "report.json"
-    saved.write_bytes(timed.to_json())
-    result = CliRunner().invoke(main, ["analyze", str(saved), "--sweep", "ids[1]=16,32", "--format", "json"])
-    assert [point.get("seconds") for point in json.loads(result.output)] == [None, None]

@@ -69,9 +69,8 @@ def sweep(found: Sweep) -> str:
     from graphflops.render.tables import listing
 
     notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
-    return (
-        f"<div>{table(listing(cells(found.points, exact=False)))}{f'<ul>{notes}</ul>' if notes else ''}</div>"
-    )
+    points = listing(cells(found.points, found.report.price_per_hour, exact=False))
+    return f"<div>{table(points)}{f'<ul>{notes}</ul>' if notes else ''}</div>"
 
 
 def history(found: History) -> str:

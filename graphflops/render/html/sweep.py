@@ -37,11 +37,13 @@ _TIME = ("time", _picoseconds, lambda time: seconds(time / _SECOND))
 
 def html(sweep: Sweep) -> str:
     """The page of the report, with the sweep as a section of it."""
-    return page.html(sweep.report, section(sweep.points, sweep.notes) if sweep.points else "")
+    return page.html(
+        sweep.report, section(sweep.points, sweep.notes, sweep.report.price_per_hour) if sweep.points else ""
+    )
 
 
-def section(points: Sequence[Point], said: Sequence[str] = ()) -> str:
-    """The section of the page. said: lines to stand below it."""
+def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: float | None = None) -> str:
+    """The section of the page. said: lines to stand below it. price_per_hour: of the device."""
     across = _across(points)
     groups = _groups(points, across)
     drawn = dict(list(groups.items())[:_MOST_CURVES])
@@ -55,7 +57,7 @@ def section(points: Sequence[Point], said: Sequence[str] = ()) -> str:
     lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in notes)
     return (
         '<section id="sweep" aria-labelledby="sweep-title"><h2 id="sweep-title">Sweep over sizes</h2>'
-        f'{_legend(drawn)}<div class="plots">{pictures}</div>{_table(points[:_MOST_LINES])}{lines}</section>'
+        f'{_legend(drawn)}<div class="plots">{pictures}</div>{_table(points[:_MOST_LINES], price_per_hour)}{lines}</section>'
     )
 
 
@@ -111,8 +113,8 @@ def _legend(groups: dict[str, list[Point]]) -> str:
     return f'<div class="legend">{"".join(keys)}</div>'
 
 
-def _table(points: Sequence[Point]) -> str:
-    listing = cells(points, exact=False)
+def _table(points: Sequence[Point], price_per_hour: float | None) -> str:
+    listing = cells(points, price_per_hour, exact=False)
     head = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in listing.heads)
     lines = ("".join(f'<td class="figure">{escaped(str(cell))}</td>' for cell in row) for row in listing.rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)

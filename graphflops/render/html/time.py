@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.base.units import seconds
 from graphflops.derived.rates import outside_of_calls
 from graphflops.render.text import safe
-from graphflops.render.time import LEAST_SHARE, limits
+from graphflops.render.time import LEAST_SHARE, limits, rates
 
 if TYPE_CHECKING:
     from graphflops.report import Report, Row
@@ -27,12 +27,14 @@ def device_of(report: Report) -> dict[str, Any] | None:
         "optimizer": None if report.optimizer is None else report.optimizer.time,
         "step": report.step_time,
     }
+    whole = report.step_time or report.totals.time
     return {
         "name": safe(report.device, 60),
         "execution": report.execution,
         "times": {
             name: _phase(time, _outside(report, name)) for name, time in phases.items() if time is not None
         },
+        "rates": [text for _, text in rates(report, whole)] if whole else [],
         "bytes": None if taken is None else report.value(taken),
     }
 

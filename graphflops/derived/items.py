@@ -1,0 +1,81 @@
+"""What one run of a program takes in, by what its calls do with its inputs: tokens, images, frames, edges or samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from graphflops.ops import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphflops.dims import Dim
+    from graphflops.report import Named, Report, Row
+
+Use = Literal["looks up", "picks", "collects", "image", "signal"]
+
+_INTEGERS = ("int", "uint")
+_BY_RANK: dict[int, Use] = {4: "image", 3: "signal"}  # of what a convolution reads
+_TEXT_RANK = 2  # an index for each sample is a class or a time step
+_KEEPING = ("view", "identity", "cast", "movement", "elementwise", "resampling", "quantisation", "sequence")
+
+
+def items(report: Report) -> Mapping[str, int]:
+    """How many samples, and what else, one run takes in.
+
+    Tokens: the elements of the first input of integers in rows and columns whose values index a table of weights. Images:
+    the entries of an input that a convolution over a plane reads; frames: the positions, in all samples, that a convolution
+    along one axis reads. Edges: the integers that pick rows which the program computes and say where their sums belong; then
+    the first axis counts nodes, no samples. Samples: the first axis of the first input, unless it counts images.
+    """
+    inputs = {named.name: named for named in report.inputs if named.type.rank}
+    uses: dict[Use, dict[str, Named]] = {}
+    for use, name, operand in _uses(report, inputs):
+        uses.setdefault(use, {}).setdefault(name, operand)
+    found: dict[str, Dim] = {}
+    edges = [inputs[name].type.shape[-1] for name in uses.get("collects", ())]
+    if edges and edges[0] in [inputs[name].type.shape[-1] for name in uses.get("picks", ())]:
+        found["edges"] = edges[0]
+    elif inputs:
+        first, named = next(iter(inputs.items()))
+        found["images" if first in uses.get("image", ()) else "samples"] = named.type.shape[0]
+    for name, named in inputs.items():
+        if name in uses.get("looks up", ()) and named.type.rank >= _TEXT_RANK and "edges" not in found:
+            found.setdefault("tokens", named.type.numel)
+        if name in uses.get("image", ()):
+            found.setdefault("images", named.type.shape[0])
+        if signal := uses.get("signal", {}).get(name):
+            found.setdefault("frames", signal.type.shape[0] * signal.type.shape[-1])
+    return {name: count for name, size in found.items() if (count := report.value(size))}
+
+
+def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, str, Named]]:
+    """How calls use values of inputs, changed element by element at most: use, input, and the operand that holds them."""
+    computed = {*inputs}  # values that depend on an input
+    holds = {name: name for name in inputs}  # by value: the input whose values it holds
+    for row in report.rows:
+        kind = operator(row.op).kind
+        changing = [named.name for named in row.inputs if named.name in computed]
+        for use, operand in _read(row, kind, computed):
+            if operand.name in holds:
+                yield use, holds[operand.name], operand
+        computed.update(named.name for named in row.outputs if changing)
+        is_kept = kind in _KEEPING or (
+            kind == "gather" and changing == [row.inputs[0].name]
+        )  # rows of the operand
+        if is_kept and len(changing) == 1 and changing[0] in holds:
+            holds.update((named.name, holds[changing[0]]) for named in row.outputs)
+
+
+def _read(row: Row, kind: str, computed: set[str]) -> Iterator[tuple[Use, Named]]:
+    """How a call reads its operands."""
+    if not row.inputs:
+        return
+    first, *others = row.inputs
+    for index in others:
+        if index.type.dtype.kind in _INTEGERS and kind == "gather":
+            yield ("picks" if first.name in computed else "looks up"), index
+        elif index.type.dtype.kind in _INTEGERS and kind == "scatter":
+            yield "collects", index
+    if kind == "convolution" and (use := _BY_RANK.get(first.type.rank)):
+        yield use, first
