@@ -60,7 +60,7 @@ def changes(old: str, new: str) -> FleetChange:
 
 
 def _rows(folder: str) -> Mapping[tuple[str, str], Row]:
-    table = store.read(folder, columns=("path", "binding", *_COMPARED))
+    table = store.read(folder, columns=("path", "binding", "inputs", *_COMPARED))
     return {(row["path"], row["binding"]): row for row in store.rows_of(table)}
 
 
@@ -99,13 +99,18 @@ def _cells(change: RowChange) -> list[str]:
     peaks = ours.get("peak_bytes"), theirs.get("peak_bytes")
     return [
         safe(change.name, _NAME),
-        _state(change),
+        _state(change) + _other_sizes(ours.get("inputs"), theirs.get("inputs")),
         *("" if value is None else number(value) for value in flops),
         share,
         _percent(*peaks).strip(" ()%") if None not in peaks else "",
         f"+{parameters(held)}" if held > 0 else parameters(held) if held else "",
         " → ".join(status),
     ]
+
+
+def _other_sizes(before: list[str] | None, after: list[str] | None) -> str:
+    """Says that both sides were analyzed with inputs of other sizes, so that their figures are unlike."""
+    return ", other sizes" if before and after and before != after else ""
 
 
 def _percent(before: int | None, after: int | None) -> str:

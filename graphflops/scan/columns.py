@@ -51,6 +51,7 @@ RESULTS: dict[str, Kind] = {
     **{f"time_{name}": "real" for name in TIMES},
     "allocated_peak": "number",
     "reserved_peak": "number",
+    "inputs": "texts",
     "assumed": "texts",
     "options": "text",
     "limits": "text",

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from graphflops.dims import Dim
-    from graphflops.report import Report, Totals
+    from graphflops.report import Named, Report, Totals
     from graphflops.report.findings import Finding
 
 _LARGEST = 2**63  # beyond what a column of integers holds; such a number stands in the column of formulas
 _MESSAGE = 500
 _TEXT = 10_000
+_INPUTS = 1_000
 _AT_ONCE = 2**26  # bytes of a file that is read as soon as it is looked at
 _PART = 2**20
 Row = dict[str, Any]
@@ -136,6 +137,7 @@ def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
         "attention_flops": _number(report, sum((use.flops for use in report.attentions), 0)),
         "attention_kv_bytes": _number(report, sum((use.kv_bytes for use in report.attentions), 0)),
         "contradiction": shown(doubt, _TEXT),
+        "inputs": [_input(report, named) for named in report.inputs[:_INPUTS]],
         "assumed": [f"{shown(name, 200)}={value}" for name, value in report.assumed.items()],
         **_totals(report, report.totals, ""),
     }
@@ -151,6 +153,17 @@ def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
             counts[f"audit_{finding.severity}s"] += 1
         row |= counts
     return {**row, **_on_device(report)}
+
+
+def _input(report: Report, named: Named) -> str:
+    """An input at its sizes, `ids[2, ~16]`: one that follows from an assumption has a ~, one that is not known is a ?."""
+    assumed = {name for name, info in report.symbols.items() if info.given_by == "assumption"}
+    sizes = [
+        ("" if isinstance(size, int) or assumed.isdisjoint(size.symbols) else "~")
+        + ("?" if (value := report.value(size)) is None else f"{value}")
+        for size in named.type.shape
+    ]
+    return f"{shown(named.name, 200)}[{', '.join(sizes)}]"
 
 
 def _totals(report: Report, totals: Totals, prefix: str) -> Row:

@@ -71,10 +71,12 @@
     const status = DATA.heads.findIndex((head) => head[0] === "status");
     const lines = rows.slice(0, state.shown).map((row) => {
       const line = document.createElement("tr");
-      row.forEach((value, index) => {
-        const kind = DATA.heads[index][1];
+      const assumed = row[DATA.heads.length]; // columns whose figures follow from assumed sizes
+      DATA.heads.forEach(([, kind], index) => {
+        const value = row[index];
         const bad = index === status && value !== "ok" ? "bad" : "";
-        line.append(element("td", spelled(value, kind), kind ? "figure" : bad || (String(value).length > 60 ? "long" : "")));
+        const mark = assumed.includes(index) ? "~" : "";
+        line.append(element("td", mark + spelled(value, kind), kind ? "figure" : bad || (String(value).length > 60 ? "long" : "")));
       });
       return line;
     });

@@ -13,12 +13,15 @@ from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
+from graphflops.scan.columns import RESULTS
 from graphflops.version import __version__
 
 # Head, column, and how its numbers are written: n count, p parameters, b bytes, s seconds, "" text.
 _SHOWN = (
     ("model", "path", ""),
     ("binding", "binding", ""),
+    ("inputs", "inputs", ""),
+    ("assumed", "assumed", ""),
     ("status", "status", ""),
     ("FLOPs", "matrix_flops", "n"),
     ("params", "parameters", "p"),
@@ -35,6 +38,7 @@ _SHOWN = (
     ("contradiction", "contradiction", ""),
 )
 _TEXT = 300
+_LISTED = 6  # inputs or sizes of a row
 _HERE = Path(__file__).parent
 _STYLE = """
 :root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;margin:1.5em;color:light-dark(#222,#ddd);
@@ -50,12 +54,17 @@ th button:focus-visible{outline:2px solid}tr:nth-child(even) td{background:light
 def page(folder: str, name: str = "") -> str:
     """The table in a folder as a page of that name, or its own; FileError where there is none."""
     columns = [column for _, column, _ in _SHOWN]
-    rows = list(store.rows_of(store.read(folder, columns=columns)))
+    formulas = [f"{column}_formula" for column in columns if f"{column}_formula" in RESULTS]
+    rows = list(store.rows_of(store.read(folder, columns=[*columns, *formulas])))
     rows.sort(key=lambda row: (-(row["matrix_flops"] or -1), row["path"], row["binding"]))
-    kept = [index for index, name in enumerate(columns) if any(row[name] not in (None, "") for row in rows)]
+    kept = [
+        index for index, name in enumerate(columns) if any(row[name] not in (None, "", []) for row in rows)
+    ]
     data = {
         "heads": [[_SHOWN[index][0], _SHOWN[index][2]] for index in kept],
-        "rows": [[_cell(row[columns[index]]) for index in kept] for row in rows],
+        "rows": [
+            [*(_cell(row[columns[index]]) for index in kept), _assumed(row, columns, kept)] for row in rows
+        ],
     }
     script, style = (_HERE / "page.js").read_text("utf-8"), _STYLE
     policy = f"default-src 'none'; script-src {_hashed(script)}; style-src {_hashed(style)}"
@@ -84,7 +93,22 @@ def page(folder: str, name: str = "") -> str:
 """
 
 
+def _assumed(row: dict[str, Any], columns: list[str], kept: list[int]) -> list[int]:
+    """Places of the figures that an assumed size may have a part in."""
+    if not row["assumed"]:
+        return []
+    open_ = {"time_seconds", *(name for name in columns if not (row.get(f"{name}_formula") or "0").isdigit())}
+    return [
+        place
+        for place, index in enumerate(kept)
+        if columns[index] in open_ and row[columns[index]] is not None
+    ]
+
+
 def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        more = [f"… {len(value) - _LISTED:,} more"] if len(value) > _LISTED else []
+        value = "; ".join([*value[:_LISTED], *more])
     return safe(value, _TEXT) if isinstance(value, str) else value
 
 
@@ -97,11 +121,25 @@ def _summary(rows: list[dict[str, Any]]) -> str:
         f"{count:,} {safe(name, 40)} ({percent(count, len(rows))} %)"
         for name, count in sorted(counts.items())
     )
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["binding"] or "", []).append(row)
+    sums = (f"{safe(name, 80)}: " * (len(groups) > 1) + _together(group) for name, group in groups.items())
+    assumed = sum(bool(row["assumed"]) for row in rows)
+    said = (
+        f" Sizes were assumed for {count_of(assumed, 'row')}: a ~ marks them and what follows from them."
+        if assumed
+        else ""
+    )
+    return f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}.{said}"
+
+
+def _together(rows: list[dict[str, Any]]) -> str:
+    """What rows of one binding cost in all."""
     flops = sum(row["matrix_flops"] or 0 for row in rows)
     held = sum(row["parameters"] or 0 for row in rows)
     moved = sum((row["read_bytes"] or 0) + (row["written_bytes"] or 0) for row in rows)
-    together = f"{number(flops)} FLOPs, {parameters(held)} parameters, {memory(moved)} moved in all"
-    return f"{count_of(len(rows), 'row')}: {states}. {together}."
+    return f"{number(flops)} FLOPs, {parameters(held)} parameters, {memory(moved)} moved in all"
 
 
 def _hashed(text: str) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("pyarrow")
 
+from graphflops.cli import main
 from graphflops.scan import store
+from graphflops.scan.changes import changes, text
 from graphflops.scan.page import page
 from tests.render.browser import Browser
 
@@ -45,6 +49,44 @@ def test_sorts_and_filters(tmp_path: Path, browser: Browser) -> None:
     browser.type("#filter", "error")
     assert browser.text("#count") == "1 of 15 rows"
     assert browser.complaints() == []
+
+
+def test_rows_say_their_sizes_and_mark_what_follows_from_assumed_ones(tmp_path: Path) -> None:
+    samples = Path(__file__).parents[2] / "samples"
+    models = [str(samples / name) for name in ("gqa_transformer.onnx", "gqa_transformer.pt2")]
+    written = tmp_path / "fleet.html"
+    result = CliRunner().invoke(main, ["scan", *models, "--output", str(written)])
+    assert result.exit_code == 0, result.output
+    shown = written.read_text("utf-8")
+    data = json.loads(shown.partition('id="data">')[2].partition("</script>")[0])
+    heads = [head for head, _ in data["heads"]]
+    rows = {row[0].rpartition("/")[2]: row for row in data["rows"]}
+    marked = {name: [heads[place] for place in row[len(heads)]] for name, row in rows.items()}
+    # An ONNX file has no example, so that both sizes are assumed; a .pt2 has those of its export.
+    assert [row[heads.index("inputs")] for row in rows.values()] == ["ids[~1, ~64]", "ids[2, 16]"]
+    assert marked == {
+        "gqa_transformer.onnx": ["FLOPs", "read", "written", "peak memory"],
+        "gqa_transformer.pt2": [],
+    }
+    assert "Sizes were assumed for 1 row" in shown
+
+
+def test_what_bindings_cost_is_not_added_up(tmp_path: Path) -> None:
+    folder = tmp_path / "r.parquet"
+    store.prepare(str(folder))
+    row = {"path": "m.pt2", "status": "ok", "parameters": 1}
+    one, eight = ({**row, "binding": name, "matrix_flops": n} for name, n in (("one", 10), ("eight", 80)))
+    store.write(str(folder), [one, eight])
+    assert "eight: 80 FLOPs, 1 parameters, 0 B moved in all; one: 10 FLOPs" in page(str(folder))
+
+
+def test_changes_between_unlike_sizes_say_so(tmp_path: Path) -> None:
+    row = {"path": "m.pt2", "binding": "", "status": "ok"}
+    for folder, size in (("old", 1), ("new", 8)):
+        store.prepare(str(tmp_path / folder))
+        store.write(str(tmp_path / folder), [{**row, "matrix_flops": 10 * size, "inputs": [f"x[{size}, 3]"]}])
+    said = text(changes(str(tmp_path / "old"), str(tmp_path / "new")))
+    assert "changed, other sizes" in said
 
 
 def test_a_part_that_is_none_is_named(tmp_path: Path) -> None:
