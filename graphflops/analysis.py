@@ -1,8 +1,7 @@
-"""The passes of an analysis in their order: bind -> price -> attention -> memory -> report."""
+"""The passes of an analysis in their order: bind -> price -> attention -> sizes -> memory -> time -> report."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,16 +10,17 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.passes import attention
 from graphflops.passes.bind import bind, merge_equal
-from graphflops.passes.labels import labelled, labels_of, without_labels
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
-from graphflops.passes.program import CallByCall
+from graphflops.passes.program import NO_TIME, CallByCall
 from graphflops.passes.report import report
+from graphflops.passes.sizes import labels_of, with_sizes, without_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.devices import Device, Platform
+    from graphflops.dims import Dim
     from graphflops.memory.on_gpu import OnGpu
     from graphflops.memory.runs import Runs
     from graphflops.passes.price import FindFact
@@ -67,45 +67,45 @@ def analyze(
     dims = without_labels(dims or {}, labels)
     priced = partial(_priced, graph, dims, inputs or {}, assume, step, progress)
     program = attention.find_attentions(priced(fused=fused and execution != "eager"), stated)
-    found = _with_memory(program, execution, device, times=times)
-    return labelled(_with_unfused(found, priced) if program.fused else found, labels)
+    return _report(with_sizes(program, labels), priced, execution, device, times)
 
 
-def _with_unfused(found: Report, priced: Callable[..., PricedProgram]) -> Report:
-    """The report with what the program costs where nothing is fused."""
-    from graphflops.passes.quantized import with_unfused
-
-    return with_unfused(found, priced(fused=False))
-
-
-def _with_memory(
-    program: PricedProgram, execution: Execution | None, device: str | None, *, times: bool
+def _report(
+    program: PricedProgram,
+    priced: Callable[..., PricedProgram],
+    execution: Execution | None,
+    device: str | None,
+    times: bool,
 ) -> Report:
-    """The report of a priced program, with what it needs on a device where one or an execution is named."""
+    """The report of a program, with memory and time where a device or an execution is named. priced: as `fused` or not."""
+    if program.fused:
+        from graphflops.passes import quantized
+
+        quantized.say_unfused(program, priced(fused=False))
     profile, chosen = _device(device, program, execution)
     if not (device or execution):
         return report(program, memory_use(program), chosen)
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
 
-    is_torch_on_device = device is not None and program.graph.origin.format != "onnx"
-    rules = _memory_rules(chosen, is_torch_on_device)
+    is_torch = program.graph.origin.format != "onnx"
+    rules = _memory_rules(chosen, is_torch_on_device=is_torch and profile is not None)
     runs, memory = _runs_and_memory(program, chosen, rules, platform_of(profile))
     runs.say_assumed(program, memory)
+    unfused: Mapping[str, Sequence[Dim]] = {}
     if program.attentions and rules is not None:
-        from graphflops.memory.chosen_kernels import with_kernels
+        from graphflops.memory.chosen_kernels import say_unfused, with_kernels
 
-        program = with_kernels(program, runs)
-    found = report(program, memory, chosen)
-    torch = "" if program.graph.origin.format == "onnx" else runs.platform.torch
-    found = replace(found, memory_use=ledger(found, program, memory, profile), kernels_of=torch)
-    later = (one for one in program.notes.found.values() if one not in found.diagnostics)
-    found = replace(found, diagnostics=(*found.diagnostics, *later))
-    if profile is None or not times:
-        return found
-    from graphflops.time.program_time import with_times
+        program, unfused = with_kernels(program, runs)
+    time = NO_TIME
+    if profile is not None and times:
+        from graphflops.time.program_time import program_time
 
-    return with_times(found, program, profile, runs)
+        time = program_time(program, profile, chosen, runs)
+    for reason, scores in unfused.items():
+        say_unfused(program, reason, scores, time.slowdowns)
+    entries = ledger(program, memory, chosen, profile)
+    return report(program, memory, chosen, entries, runs.platform.torch if is_torch else "", time)
 
 
 def _device(

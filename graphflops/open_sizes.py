@@ -17,9 +17,9 @@ from graphflops.errors import ModelError, shown
 from graphflops.report.size_names import AXIS, collapsed, matching, named, shortened_axis
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from graphflops.report import Report, SymbolInfo
+    from graphflops.report import Named, Report, SymbolInfo
 
 _MADE_UP = re.compile(r"[su]\d+")  # as torch names sizes
 _MOST_NAMES = 12  # in a message
@@ -250,12 +250,17 @@ class _Same:
 
 
 def of_report(report: Report) -> OpenSizes:
-    """The open sizes of a report; made once for the same symbols and inputs."""
-    return _of_report(_Same(report.symbols), _Same(report.inputs))
+    """The open sizes of a report."""
+    return of_described(report.symbols, report.inputs)
+
+
+def of_described(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> OpenSizes:
+    """The open sizes of symbols and of the inputs where they stand; made once for the same of both."""
+    return _of_described(_Same(symbols), _Same(inputs))
 
 
 @lru_cache(maxsize=8)
-def _of_report(symbols: _Same, inputs: _Same) -> OpenSizes:
+def _of_described(symbols: _Same, inputs: _Same) -> OpenSizes:
     infos: Mapping[str, SymbolInfo] = symbols.it
     axes = axes_of({named.name: named.type for named in reversed(inputs.it)})
     labels = {info.label_axis or name: info.label for name, info in infos.items() if info.label}

@@ -201,7 +201,8 @@ def _unfused(program: _Program) -> Iterator[Waste]:
         kernels = [rows[name].time for name in use.calls if name in rows]
         is_unfused = not use.op or any(time is not None and "softmax" in time.kernel for time in kernels)
         if row is not None and own and is_unfused:
-            fused = fused_seconds(use, row.matrix_dtype or "float32", program.report, program.device)
+            dtype, report = row.matrix_dtype or "float32", program.report
+            fused = fused_seconds(use, dtype, report.rows, report.values, program.device)
             why = last_refusal(use.kernel_reason)
             reason = f", because {why}" if why else ""
             text = f"attention runs unfused, its scores in memory{reason}"

@@ -11,7 +11,7 @@ from graphflops import analyze, cli
 from graphflops.derived.sweep import sweep
 from graphflops.dims import symbol
 from graphflops.errors import ModelError
-from graphflops.passes.report import without_impossible
+from graphflops.passes.sizes import without_impossible
 from graphflops.report import Named, SymbolInfo
 from graphflops.tensor import FLOAT32, TensorType
 from tests.exporters.build import call, meta, program, save, size, tensor

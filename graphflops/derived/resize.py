@@ -10,7 +10,7 @@ from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.passes.bind import axes_of_inputs, outside
-from graphflops.passes.report import refuse_impossible
+from graphflops.passes.sizes import refuse_impossible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
     }
     diagnostics = (*report.diagnostics, *outside(given, report.symbols))
     changed = replace(changed, symbols=symbols, diagnostics=diagnostics)
-    refuse_impossible(changed)
+    refuse_impossible(changed.symbols, changed.inputs, changed.rows)
     resized_report = _with_memory_use(_with_peaks(report, changed))
     return _without_times(resized_report) if given else resized_report
 

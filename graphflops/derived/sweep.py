@@ -13,7 +13,7 @@ from graphflops.derived.resize import values_at
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed, of_report
-from graphflops.passes.report import refuse_impossible
+from graphflops.passes.sizes import refuse_impossible
 from graphflops.report.size_names import span
 
 if TYPE_CHECKING:
@@ -146,6 +146,6 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
 
 def _point(report: Report, chosen: Mapping[str, int], cost: Cost, peak: Dim) -> Point:
     values = {**report.values, **values_at(report, chosen)}
-    refuse_impossible(report, values)
+    refuse_impossible(report.symbols, report.inputs, report.rows, values)
     at = {name: evaluate(getattr(cost, name), values) for name in QUANTITIES}
     return Point(chosen, at, evaluate(peak, values))

@@ -11,43 +11,45 @@ from graphflops.dims import evaluate
 from graphflops.memory.on_gpu import OnGpu
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from graphflops.memory.attention import AttentionMemory
+    from graphflops.dims import Dim
     from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedProgram
 
 
-def with_kernels(program: PricedProgram, runs: Runs) -> PricedProgram:
-    """The program whose attentions say which kernel runs them; a diagnostic says what unfused ones cost."""
+def with_kernels(program: PricedProgram, runs: Runs) -> tuple[PricedProgram, Mapping[str, list[Dim]]]:
+    """The program whose attentions say which kernel runs them; by its reason, bytes of the scores of each unfused one."""
     execution = OnGpu(program.main, program.training is not None, runs)
     first = {use.calls[0] for use in program.attentions}
     calls = [call for call in execution.calls if call.node.name in first]
     chosen = {call.node.name: found for call in calls if (found := execution.attention(call))}
-    unfused: dict[str, list[AttentionMemory]] = {}
+    unfused: dict[str, list[Dim]] = {}
     uses = []
     for use in program.attentions:
         found = chosen.get(use.calls[0])
         if found is not None:
             use = replace(use, kernel=found.choice.kernel, kernel_reason=found.choice.reason)
             if not found.is_fused:
-                unfused.setdefault(found.choice.reason, []).append(found)
+                unfused.setdefault(found.choice.reason, []).append(found.scores)
         uses.append(use)
-    for reason, found_here in unfused.items():
-        _warn(program, reason, found_here)
-    return replace(program, attentions=tuple(uses))
+    return replace(program, attentions=tuple(uses)), unfused
 
 
-def _warn(program: PricedProgram, reason: str, unfused: Sequence[AttentionMemory]) -> None:
-    """Say that attentions run unfused for one reason."""
-    sizes = [evaluate(attention.scores, program.binding.examples) for attention in unfused]
+def say_unfused(
+    program: PricedProgram, reason: str, scores: Sequence[Dim], slowdowns: Mapping[str, float]
+) -> None:
+    """Keep a note of attentions that run unfused for one reason. slowdowns: of the times of a program."""
+    sizes = [evaluate(size, program.binding.examples) for size in scores]
     known = [size for size in sizes if size is not None]
     cost = f", up to {memory(max(known))} at a time" if known else ""
     if program.training is not None and known:
         cost = f", {memory(sum(known))} of them kept for the gradients"
     why = last_refusal(reason)
+    if why in slowdowns:
+        cost += f" and about {slowdowns[why]:.2g} x the time of a fused kernel"
     advice = remedy(why)
-    runs = "1 attention runs unfused and stores its" if len(unfused) == 1 else ""
-    runs = runs or f"{len(unfused)} attentions run unfused and store their"
+    runs = "1 attention runs unfused and stores its" if len(scores) == 1 else ""
+    runs = runs or f"{len(scores)} attentions run unfused and store their"
     text = f"{runs} scores in float32{cost}: {why}{'; ' + advice if advice else ''}"
     program.notes.say("GF122", "", text, reason)

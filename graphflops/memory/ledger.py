@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.passes.optimizer import Parameter
     from graphflops.passes.program import MemoryUse, Names, PricedProgram
-    from graphflops.report import HeldKind, MemoryPhase, Report, Row
+    from graphflops.report import Execution, HeldKind, MemoryPhase, Row
 
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
@@ -68,9 +68,9 @@ class _Phase(NamedTuple):
 
 
 def ledger(
-    report: Report, program: PricedProgram, memory: MemoryUse, device: Device | None
+    program: PricedProgram, memory: MemoryUse, execution: Execution, device: Device | None
 ) -> tuple[PhaseMemory, ...]:
-    """What each phase of a program needs on a device. report: of the program, for its execution and the values of sizes."""
+    """What each phase of a program needs in an execution on a device."""
     lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
     buffers = program.typed_inputs("buffer", "constant")
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
@@ -78,9 +78,9 @@ def ledger(
     phases = [_Phase("inference", inference, memory.forward.bytes)]
     if memory.training is not None and memory.step is not None:
         workspaces = _workspaces(program, device, memory.step)
-        platform = platform_of(device) if report.execution == "eager" else None
+        platform = platform_of(device) if execution == "eager" else None
         phases.append(_training(program, memory, lasting, workspaces, platform))
-    return tuple([_measured(phase, report, device, program.names) for phase in phases])
+    return tuple([_measured(phase, program, execution, device) for phase in phases])
 
 
 def at_sizes(
@@ -322,15 +322,17 @@ def _requested(phase: _Phase, names: Names) -> Dim:
         return names.too_large("requested_peak")
 
 
-def _measured(phase: _Phase, report: Report, device: Device | None, names: Names) -> PhaseMemory:
+def _measured(
+    phase: _Phase, program: PricedProgram, execution: Execution, device: Device | None
+) -> PhaseMemory:
     """A phase with its peak, by liveness and by the allocator."""
     entry = PhaseMemory(
         phase=phase.name,
         device="" if device is None else device.name,
-        execution=report.execution,
+        execution=execution,
         **_NOTHING,
         workspaces=None if device is None else 0,
-        requested_peak=_requested(phase, names),
+        requested_peak=_requested(phase, program.names),
         allocated_peak=None,
         reserved_peak=None,
         context=None if device is None else device.context_bytes,
@@ -338,4 +340,4 @@ def _measured(phase: _Phase, report: Report, device: Device | None, names: Names
         peak_node="",
         timeline=phase.timeline,
     )
-    return at_sizes(entry, report.values, Allocator(), report.rows)
+    return at_sizes(entry, program.values, Allocator(), program.main.rows)

@@ -10,6 +10,7 @@ from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import symbol, total
 from graphflops.errors import DimError
 from graphflops.graph import Ref
+from graphflops.report import known_values
 from graphflops.report.diagnostics import diagnostic
 from graphflops.tensor import TensorType
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim, Meeting
     from graphflops.graph import Argument, Graph, Node
     from graphflops.passes.bind import Binding
-    from graphflops.report import Diagnostic, Row, Timeline
+    from graphflops.report import Diagnostic, Named, Row, SymbolInfo, Timeline
+    from graphflops.report.call_time import PhaseTime
     from graphflops.training import Training
 
 
@@ -125,6 +127,7 @@ class PricedProgram:
     type_sources: diagnostics about types that no rule gives.
     attentions: every attention, once the pass that looks for them has run.
     fused: how many calls are parts of others: conversions of quantized values.
+    symbols: sizes by name, and passed: the tensors that a caller passes in, once the pass of sizes has run.
     """
 
     graph: Graph
@@ -140,6 +143,13 @@ class PricedProgram:
     type_sources: tuple[Diagnostic, ...] = ()
     attentions: tuple[AttentionUse, ...] = ()
     fused: int = 0
+    symbols: Mapping[str, SymbolInfo] = field(default_factory=dict)
+    passed: tuple[Named, ...] = ()
+
+    @property
+    def values(self) -> Mapping[str, int]:
+        """The value of each symbol that has one."""
+        return known_values(self.symbols)
 
     def typed_inputs(self, *roles: str) -> list[tuple[str, TensorType]]:
         """Inputs of these roles that are tensors, each storage once, under their names in the model."""
@@ -257,6 +267,29 @@ class MemoryUse:
     def timeline(self) -> Timeline:
         """What is held when, in a training analysis through the gradients."""
         return self.inference if self.step is None else self.step
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTime:
+    """How long a program takes on a device. None: a phase that is not run.
+
+    rows: those of the program, with the times of their calls. forward: of an inference; in a step the CPU also records the
+        calls for the backward, which `rows` and `step` hold.
+    profile_errors: by family of kernels, the error of the device's profile on measured kernels that were held out.
+    slowdowns: how many times as long as a fused kernel unfused attention takes, by the reason why no fused one runs.
+    """
+
+    device: str = ""
+    rows: tuple[Row, ...] = ()
+    forward: PhaseTime | None = None
+    backward: PhaseTime | None = None
+    optimizer: PhaseTime | None = None
+    step: PhaseTime | None = None
+    profile_errors: Mapping[str, float] = field(default_factory=dict)
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
+
+
+NO_TIME = ProgramTime()
 
 
 class CallByCall:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.units import memory
 from graphflops.cost import Cost
+from graphflops.dims import evaluate
+from graphflops.open_sizes import of_described
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price_call import is_free, matrix_dtype
 from graphflops.passes.quantized_islands import Islands
 from graphflops.report import Named
-from graphflops.report.diagnostics import diagnostic
 from graphflops.report.size_names import in_prose
 from graphflops.tensor import TensorType
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
     from graphflops.passes.program import PricedCall, PricedProgram
     from graphflops.passes.quantized_islands import Island, PriceOf
-    from graphflops.report import Report, Row
+    from graphflops.report import Row
 
 
 def fuse(
@@ -58,21 +59,22 @@ def fuse(
     return parts
 
 
-def with_unfused(report: Report, program: PricedProgram) -> Report:
-    """The report with a diagnostic that says what the program costs where each call runs by itself. program: priced so."""
-    names, cost = report.names, program.main.cost
+def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
+    """Keep a note of what the program costs where each call runs by itself. separate: the program priced so."""
+    names, values = of_described(program.symbols, program.passed).names, program.values
 
     def told(quantity: Dim) -> str:
-        value = report.value(quantity)
+        value = evaluate(quantity, values)
         return memory(value) if value is not None else f"{in_prose(str(quantity), names)} B"
 
-    calls = sum(row.state == "counted" for row in program.main.rows) - report.coverage.counted
-    moved, peak = told(cost.read_bytes + cost.written_bytes), told(memory_use(program).forward.bytes)
+    more, calls = (sum(row.state == "counted" for row in one.main.rows) for one in (separate, program))
+    cost = separate.main.cost
+    moved, peak = told(cost.read_bytes + cost.written_bytes), told(memory_use(separate).forward.bytes)
     text = (
-        f"{calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"
+        f"{more - calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"
         f" runtimes fuse them with; where each runs by itself, {moved} are read and written and the peak is {peak}"
     )
-    return replace(report, diagnostics=(*report.diagnostics, diagnostic("GF126", "", text)))
+    program.notes.say("GF126", "", text)
 
 
 class _Fusion:

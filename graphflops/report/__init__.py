@@ -110,6 +110,11 @@ class SymbolInfo:
         return self.given_by == "assumption" and not self.where and self.value == self.maximum
 
 
+def known_values(symbols: Mapping[str, SymbolInfo]) -> dict[str, int]:
+    """The value of each symbol that has one."""
+    return {name: info.value for name, info in symbols.items() if info.value is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is.
@@ -259,7 +264,7 @@ class Report(Rendered):
     @property
     def values(self) -> Mapping[str, int]:
         """The value of each symbol that has one: given, of the export, or assumed."""
-        return {name: info.value for name, info in self.symbols.items() if info.value is not None}
+        return known_values(self.symbols)
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from graphflops.report import Row
+from graphflops.passes.program import ProgramTime
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.batch import Batch
 from graphflops.time.interval import Interval, combined
@@ -14,7 +14,7 @@ from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict
 from graphflops.time.schedule import Clock
-from graphflops.time.unfused import UNFUSED, with_slowdowns
+from graphflops.time.unfused import slowdowns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Device, Host
     from graphflops.memory.runs import Runs
     from graphflops.passes.program import PricedProgram
-    from graphflops.report import Execution, Report
+    from graphflops.report import Execution
     from graphflops.time.exchanges import Launches
     from graphflops.time.kernel import Kernel
     from graphflops.time.predict import Time
@@ -30,43 +30,31 @@ if TYPE_CHECKING:
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramTime:
-    """Times by row and of the phases. None: not known, not run, or not computed.
-
-    forward: of an inference. In a step the CPU also records the calls for the backward, which `rows` and `step` hold.
-    """
-
-    forward: PhaseTime
-    rows: Mapping[int, CallTime]
-    backward: PhaseTime | None = None
-    backward_rows: Mapping[int, CallTime] = field(default_factory=dict)
-    optimizer: PhaseTime | None = None
-    step: PhaseTime | None = None
-
-
-def program_time(
-    program: PricedProgram, device: Device, execution: Execution, values: Mapping[str, int], runs: Runs
-) -> ProgramTime:
-    """How long a program takes on a device at these sizes; in a training analysis also its gradients and optimizer."""
-    launcher = _launcher(program, execution, values, runs, _host(device).seconds)
+def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
+    """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
+    launcher = _launcher(program, execution, runs, _host(device).seconds)
     forward, rows = _Timer(device, execution).phase(launcher.forward(records=False))
-    if not program.training:
-        return ProgramTime(forward, rows)
-    timer = _Timer(device, execution)
-    _, rows = timer.phase(launcher.forward(records=True))
-    backward, backward_rows = timer.phase(launcher.backward())
-    timer.repeat(program.training.accumulate)
-    optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
-    return ProgramTime(forward, rows, backward, backward_rows, optimizer, timer.whole())
+    backward_rows: Mapping[int, CallTime] = {}
+    backward = optimizer = step = None
+    if program.training:
+        timer = _Timer(device, execution)
+        _, rows = timer.phase(launcher.forward(records=True))
+        backward, backward_rows = timer.phase(launcher.backward())
+        timer.repeat(program.training.accumulate)
+        optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
+        step = timer.whole()
+    timed = tuple(
+        [
+            row._replace(time=rows.get(index), backward_time=backward_rows.get(index))
+            for index, row in enumerate(program.main.rows)
+        ]
+    )
+    found = slowdowns(program.attentions, timed, program.values, device)
+    return ProgramTime(device.name, timed, forward, backward, optimizer, step, _held_out(device), found)
 
 
 def _launcher(
-    program: PricedProgram,
-    execution: Execution,
-    values: Mapping[str, int],
-    runs: Runs,
-    costs: Mapping[str, float],
+    program: PricedProgram, execution: Execution, runs: Runs, costs: Mapping[str, float]
 ) -> Launcher:
     """What lowers the program to kernels under an execution."""
     if execution == "compiled":
@@ -74,35 +62,14 @@ def _launcher(
         from graphflops.time.compiled import CompiledLauncher
 
         assert isinstance(runs, Plans)
-        return CompiledLauncher(program, values, runs, costs)
-    return Launcher(program, values, runs, costs)
+        return CompiledLauncher(program, program.values, runs, costs)
+    return Launcher(program, program.values, runs, costs)
 
 
 def _host(device: Device) -> Host:
     """The host section of the device's profile, which every profile has once it is complete."""
     assert device.host is not None
     return device.host
-
-
-def with_times(report: Report, program: PricedProgram, device: Device, runs: Runs) -> Report:
-    """The report with the times of its calls and phases on a device."""
-    times = program_time(program, device, report.execution, report.values, runs)
-    forward, backward = times.rows, times.backward_rows
-    rows = [
-        Row(*row[:-2], forward.get(index), backward.get(index))  # its times are the last two fields
-        for index, row in enumerate(report.rows)
-    ]
-    timed = replace(
-        report,
-        device=device.name,
-        rows=tuple(rows),
-        totals=replace(report.totals, time=times.forward),
-        backward=None if report.backward is None else replace(report.backward, time=times.backward),
-        optimizer=None if report.optimizer is None else replace(report.optimizer, time=times.optimizer),
-        step_time=times.step,
-        profile_errors=_held_out(device),
-    )
-    return with_slowdowns(timed, device) if any(use.kernel == UNFUSED for use in report.attentions) else timed
 
 
 def _held_out(device: Device) -> dict[str, float]:

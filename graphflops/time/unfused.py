@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import last_refusal
+from graphflops.dims import evaluate
 from graphflops.time.kernel import Attention, Kernel, bytes_of
 from graphflops.time.predict import predict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.attention.attention_use import AttentionUse
     from graphflops.devices import Device
-    from graphflops.report import Report, Row
+    from graphflops.report import Row
 
-UNFUSED = "math"  # the kernel
+_UNFUSED = "math"  # the kernel
 _HALF = ("bfloat16", "float16")
 # The fields of an attention that the time of a fused kernel takes.
 _SIZES = (
@@ -31,9 +31,11 @@ def seconds_of(use: AttentionUse, rows: Mapping[str, Row]) -> float:
     return sum(time.seconds for time in times if time is not None)
 
 
-def fused_seconds(use: AttentionUse, dtype: str, report: Report, device: Device) -> float:
+def fused_seconds(
+    use: AttentionUse, dtype: str, rows: Iterable[Row], values: Mapping[str, int], device: Device
+) -> float:
     """The time of a fused kernel on the same operands, and never less than the shortest call of the program takes."""
-    value = {name: report.value(getattr(use, name)) or 0 for name in _SIZES}
+    value = {name: evaluate(getattr(use, name), values) or 0 for name in _SIZES}
     width = max(value["width"], value["value_width"])
     hidden = value["masked_flops"] / value["flops"] if value["flops"] else 0.0
     sizes = Attention(
@@ -49,33 +51,27 @@ def fused_seconds(use: AttentionUse, dtype: str, report: Report, device: Device)
     moved = int(bytes_of(dtype)) * value["batch"] * value["heads"] * value["queries"] * width
     flops = value["flops"] - value["masked_flops"]
     kernel = Kernel("attention", dtype, flops, 0, moved + value["kv_bytes"], moved, sizes)
-    return max(predict(kernel, device).seconds, _shortest(report)) * value["times"]
+    return max(predict(kernel, device).seconds, _shortest(rows)) * value["times"]
 
 
-def _shortest(report: Report) -> float:
-    times = [row.time.seconds for row in report.rows if row.time is not None and row.time.seconds > 0]
+def _shortest(rows: Iterable[Row]) -> float:
+    times = [row.time.seconds for row in rows if row.time is not None and row.time.seconds > 0]
     return min(times, default=0.0)
 
 
-def with_slowdowns(report: Report, device: Device) -> Report:
-    """The report whose diagnostics of unfused attention say how many times as long it takes."""
-    rows = {row.node: row for row in report.rows}
-    # Seconds, unfused and fused, by the reason of the last kernel refused.
-    taken: dict[str, tuple[float, float]] = {}
-    for use in report.attentions:
+def slowdowns(
+    attentions: Iterable[AttentionUse], timed: Sequence[Row], values: Mapping[str, int], device: Device
+) -> dict[str, float]:
+    """How many times as long as a fused kernel unfused attention takes, by the reason of the last kernel refused."""
+    taken: dict[str, tuple[float, float]] = {}  # unfused and fused
+    rows: dict[str, Row] = {}
+    for use in attentions:
+        rows = rows or {row.node: row for row in timed}
         row = rows.get(use.calls[0])
-        if use.kernel != UNFUSED or row is None:
+        if use.kernel != _UNFUSED or row is None:
             continue
         why = last_refusal(use.kernel_reason)
         unfused, fused = taken.get(why, (0.0, 0.0))
-        fused += fused_seconds(use, row.matrix_dtype, report, device)
+        fused += fused_seconds(use, row.matrix_dtype, timed, values, device)
         taken[why] = unfused + seconds_of(use, rows), fused
-    found = list(report.diagnostics)
-    for index, one in enumerate(found):
-        times = next(
-            (times for why, times in taken.items() if one.code == "GF122" and why in one.message), None
-        )
-        if times is not None and times[0] > times[1] > 0:
-            clause = f" and about {times[0] / times[1]:.2g} x the time of a fused kernel: "
-            found[index] = replace(one, message=one.message.replace(": ", clause, 1))
-    return replace(report, diagnostics=tuple(found))
+    return {why: unfused / fused for why, (unfused, fused) in taken.items() if unfused > fused > 0}

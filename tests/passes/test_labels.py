@@ -14,7 +14,7 @@ from graphflops.dims import floor_div, symbol
 from graphflops.errors import ModelError
 from graphflops.exporters import load
 from graphflops.loading import analyze as analyze_any
-from graphflops.passes.labels import labels_of
+from graphflops.passes.sizes import labels_of
 from graphflops.render import render
 from graphflops.render.text import formula
 from graphflops.report import Named, Report, SymbolInfo

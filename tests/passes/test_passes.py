@@ -10,11 +10,14 @@ from graphflops import analysis
 from graphflops.analysis import analyze
 from graphflops.exporters import load
 from graphflops.passes import price as price_module
+from graphflops.passes import report as report_module
 from graphflops.passes.attention import facts_of, find_attentions
 from graphflops.passes.bind import bind
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
 from graphflops.passes.report import report
+from graphflops.passes.sizes import with_sizes
+from graphflops.report import Report
 
 PT2, ONNX = "samples/gqa_transformer.pt2", "samples/gqa_transformer.onnx"
 
@@ -22,6 +25,20 @@ PT2, ONNX = "samples/gqa_transformer.pt2", "samples/gqa_transformer.onnx"
 def priced(path):
     graph = load(path)
     return price(graph, bind(graph, {}, {}), facts_of)
+
+
+@pytest.mark.parametrize("names", [{}, {"batch": "ids[0]"}], ids=["own names", "a label"])
+@pytest.mark.parametrize("device", [None, "h200"])
+def test_a_report_is_built_once(device, names, monkeypatch):
+    built = []
+
+    def kept(*args, **fields):
+        built.append(Report(*args, **fields))
+        return built[-1]
+
+    monkeypatch.setattr(report_module, "Report", kept)
+    assert analyze(PT2, device=device, names=names) is built[0]
+    assert len(built) == 1
 
 
 @pytest.fixture
@@ -38,7 +55,7 @@ def runs(monkeypatch):
 
 
 def test_the_passes_one_by_one_give_the_report_of_an_analysis():
-    program = find_attentions(priced(PT2), {})
+    program = with_sizes(find_attentions(priced(PT2), {}), {})
     assert report(program, memory_use(program)).to_json() == analyze(PT2).to_json()
 
 

@@ -1,0 +1,199 @@
+"""The sizes of a program by name: the user's names for them, their least values; none may be negative."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import QUANTITIES
+from graphflops.dims import Expr, at_least, evaluate
+from graphflops.errors import ModelError, shown
+from graphflops.open_sizes import is_computed, of_described
+from graphflops.passes.bind import open_sizes
+from graphflops.report import Named, known_values
+from graphflops.report.size_names import in_prose
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.graph import Graph
+    from graphflops.passes.program import PricedProgram
+    from graphflops.report import Row, SymbolInfo
+
+_LARGEST = 2**48  # no size by name is larger
+
+
+def labels_of(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
+    """The label of each named size, by its symbol and each axis of that size, or by the axis where it is computed from one.
+
+    names: the symbol or input axis by label. An axis of a fixed size has nothing to name. Raises ModelError for an axis that
+    the program lacks, for one that is an expression of several sizes, and for a label that another size has.
+    """
+    labels: dict[str, str] = {}
+    computed = open_sizes(graph).computed
+    for label, place in names.items():
+        name = _named(graph, label, place)
+        if name is None:
+            continue
+        if label != name and label in graph.symbols:
+            raise ModelError(f"--name {shown(label)}: the program has another size of that name")
+        where = graph.symbols[name].where if name in graph.symbols else ()
+        labels.update(dict.fromkeys((name, *(axis for axis in where if axis not in computed)), label))
+    return labels
+
+
+def without_labels(dims: Mapping[str, int], labels: Mapping[str, str]) -> dict[str, int]:
+    """The sizes that the user gives, by symbol or axis instead of by label."""
+    places = {label: place for place, label in reversed([*labels.items()])}  # its symbol, which comes first
+    return {places.get(name, name): value for name, value in dims.items()}
+
+
+def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgram:
+    """The program with its sizes by name, their lower bounds and labels. Raises ModelError where a size is negative."""
+    main = program.main
+    entries = [
+        (entry.name, program.operands[entry.name]) for entry in program.graph.inputs if entry.role == "user"
+    ]
+    passed = tuple([Named(name, value.like()) for name, value in entries if isinstance(value, TensorType)])
+    described = program.binding.describe(program.graph, (main.cost, main.backward))
+    named = _tensors(main.rows, passed)
+    symbols = _labelled(without_impossible(_with_lower_bounds(described, named), named), labels)
+    refuse_impossible(symbols, passed, main.rows)
+    return replace(program, symbols=symbols, passed=passed)
+
+
+def _labelled(symbols: Mapping[str, SymbolInfo], labels: Mapping[str, str]) -> Mapping[str, SymbolInfo]:
+    """The symbols with the labels of their sizes."""
+    found = dict(symbols)
+    for name, info in symbols.items():
+        place = next((place for place in (name, *info.where) if place in labels), "")
+        if place:
+            found[name] = replace(
+                info, label=labels[place], label_axis=place if place in info.computed else ""
+            )
+    return found
+
+
+def _named(graph: Graph, label: str, place: str) -> str | None:
+    """The symbol to name, or the axis that is computed from one; None where the axis has a fixed size."""
+    sizes = open_sizes(graph)
+    try:
+        ((found, size), *others) = sizes.sizes_of(place).items()
+    except ModelError as error:
+        raise ModelError(f"--name {shown(label)}={error}") from None
+    if isinstance(size, int):
+        return None
+    (name, *more) = sorted(size.symbols)
+    if others or more:
+        told = f"{len(others) + 1} sizes" if others else f"{size}; name {' or '.join((name, *more))} instead"
+        raise ModelError(f"--name {shown(label)}={shown(place)}: this is {told}")
+    return found if is_computed(size) else name
+
+
+def _tensors(rows: Iterable[Row], inputs: Iterable[Named]) -> list[Named]:
+    """What a caller passes in, and the results of all calls."""
+    return [*inputs, *(output for row in rows for output in row.outputs)]
+
+
+def _with_lower_bounds(symbols: Mapping[str, SymbolInfo], values: Iterable[Named]) -> dict[str, SymbolInfo]:
+    """The symbols, each with the least value at which no size of a tensor is negative.
+
+    An assumed value is raised until no size of a tensor is zero either: a program without elements has no percentages.
+    """
+    raised = dict(symbols)
+    for _, size in _open(values):
+        if isinstance(size, int) or len(size.symbols) != 1:
+            continue
+        (name,) = size.symbols
+        info = raised.get(name)
+        if info is None:
+            continue
+        first = max(info.minimum or 0, 1)
+        least = _least(size, name, first)
+        if least is not None:
+            info = raised[name] = replace(info, minimum=least)
+        if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
+            some = _least(more, name, first) or first
+            raised[name] = replace(info, value=max(info.value or 0, some))
+    return raised
+
+
+def without_impossible(symbols: Mapping[str, SymbolInfo], values: Sequence[Named]) -> dict[str, SymbolInfo]:
+    """The symbols, without the assumed values at which a size of a tensor would be negative: these sizes stay open."""
+    kept = dict(symbols)
+    while (found := _negative(values, known_values(kept))) is not None:
+        _, size, _ = found
+        used = sorted(size.symbols) if isinstance(size, Expr) else []
+        assumed = [name for name in used if kept[name].given_by == "assumption"]
+        if not assumed:
+            break
+        kept.update({name: replace(kept[name], value=None, given_by=None) for name in assumed})
+    return kept
+
+
+def refuse_impossible(
+    symbols: Mapping[str, SymbolInfo],
+    inputs: Sequence[Named],
+    rows: Sequence[Row],
+    values: Mapping[str, int] | None = None,
+) -> None:
+    """Raise ModelError where a size or a cost is negative. values: of the symbols; by default their own."""
+    at = known_values(symbols) if values is None else values
+    found = _negative(_tensors(rows, inputs), at)
+    if found is not None:
+        name, size, value = found
+        names = of_described(symbols, inputs).names
+        used = sorted(at.keys() & size.symbols) if isinstance(size, Expr) else list(at)
+        given = ", ".join(f"{shown(names.get(one, one))} = {at[one]}" for one in used)
+        where = f"at {given} " if given else ""
+        formula = f"{in_prose(str(size), names)} = " if isinstance(size, Expr) else ""
+        raise ModelError(f"{where}a size of {shown(name)} would be {formula}{value}: give larger sizes")
+    for row in {id(row.cost): row for row in rows}.values():
+        for quantity in QUANTITIES:
+            cost = getattr(row.cost, quantity)
+            if isinstance(cost, Expr) and not at_least(cost, 0) and (evaluate(cost, at) or 0) < 0:
+                told = in_prose(str(cost), of_described(symbols, inputs).names)
+                raise ModelError(
+                    f"{quantity} of {shown(row.node)} would be negative, {told}: give larger sizes"
+                )
+
+
+def _negative(named: Iterable[Named], values: Mapping[str, int]) -> tuple[str, Dim, int] | None:
+    """The first size of a tensor that is negative at these values, with the tensor's name; None if there is none."""
+    for name, size in _open(named):
+        value = evaluate(size, values)
+        if value is not None and value < 0:
+            return name, size, value
+    return None
+
+
+def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
+    """Each size of a tensor that is not provably positive or zero, once, with the tensor's name."""
+    seen: set[Dim] = set()
+    for tensor in named:
+        for size in tensor.type.shape:
+            if size not in seen:
+                seen.add(size)
+                if not at_least(size, 0):
+                    yield tensor.name, size
+
+
+def _least(size: Expr, name: str, first: int) -> int | None:
+    """The least value from `first` on at which a growing size is not negative; None where that is `first`, or not known."""
+
+    def is_negative(value: int) -> bool:
+        return (evaluate(size, {name: value}) or 0) < 0
+
+    if not is_negative(first):
+        return None
+    low, high = first, 2 * first
+    while is_negative(high):
+        if high > _LARGEST:
+            return None
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_negative(middle) else (low, middle)
+    return high
