@@ -216,7 +216,7 @@ def _is_tf32(kernel: Kernel) -> bool:
 def _by_ceilings(kernel: Kernel, device: Device) -> Time:
     """The longest of arithmetic, traffic and the shortest time of any kernel."""
     limits: dict[Bound, float] = {
-        "matrix": _seconds(kernel.flops, matrix_peak(kernel.dtype, device), _MATRIX_SHARE),
+        "matrix": _seconds(kernel.flops, _peak(kernel, device), _MATRIX_SHARE),
         "vector": _seconds(kernel.vector_flops, device.vector, _MATRIX_SHARE),
         "memory": (kernel.read_bytes + kernel.written_bytes) / (device.bandwidth * _MEMORY_SHARE),
         "latency": _SHORTEST,

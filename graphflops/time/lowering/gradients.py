@@ -85,7 +85,7 @@ def _of_formula(call: ConcreteCall, place: int, out: Tensor) -> list[Kernel]:
             for each in launch.operands
         ]
         leaves = [call.named(found.named.get(leaf, "")) or out for leaf in launch.leaves]
-        made = max(leaves, key=lambda leaf: leaf.numel)
+        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits))  # a mask is no wider than what it hides
         written = made.numel if launch.is_mask else made.full_bytes
         work = work_of_launch(launch)
         count = (work.flops + work.transcendentals) * made.numel

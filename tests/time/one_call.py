@@ -1,0 +1,89 @@
+"""One call as it is lowered, without a program around it: `one_call("aten.relu.default", t(4, 64))`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops import Training
+from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.passes.attention import facts_of
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
+from graphflops.tensor import TensorType
+from graphflops.time.concrete import ConcreteCall, Sizes
+from graphflops.time.lowering.calls import forward_kernels
+from graphflops.time.lowering.gradients import backward_kernels
+from tests.support import t
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.time.kernel import Kernel, Strided
+
+Made = tuple[Any, ...]  # family, variant, vector work, bytes read and written, sizes
+
+
+def g(*shape: int, **fields: Any) -> TensorType:
+    """An operand that wants a gradient."""
+    return t(*shape, requires_grad=True, **fields)
+
+
+def made(kernels: Sequence[Kernel]) -> list[Made]:
+    """What kernels are, do and move; their work on matrix units apart."""
+    return [(k.family, k.variant, k.vector_flops, k.read_bytes, k.written_bytes, k.sizes) for k in kernels]
+
+
+def pointwise(work: int, read: int, written: int, sizes: Strided | None = None) -> Made:
+    """A pointwise kernel."""
+    return ("elementwise", "strided" if sizes else "", work, read, written, sizes)
+
+
+def copied(read: int, written: int, sizes: Strided | None = None, variant: str = "") -> Made:
+    """A copy."""
+    return ("copy", "strided" if sizes else variant, 0, read, written, sizes)
+
+
+def one_call(
+    op: str,
+    *args: Any,
+    outputs: int = 1,
+    strides: Mapping[int, tuple[int, ...]] | None = None,
+    out_strides: tuple[int, ...] | None = None,
+    kernel: Any = None,
+    is_copy: bool | None = None,
+    **kwargs: Any,
+) -> ConcreteCall:
+    """A call in a training step. Tensors are its operands; strides: by their place, where they are not in order."""
+    given: dict[str, TensorType] = {}
+
+    def referred(name: str, value: Any) -> Any:
+        if isinstance(value, TensorType):
+            given[name] = value
+            return Ref(name)
+        if isinstance(value, tuple):
+            return tuple(referred(f"{name}_{place}", item) for place, item in enumerate(value))
+        return value
+
+    refs = tuple(referred(f"x{place}", value) for place, value in enumerate(args))
+    named = tuple((name, referred(f"x_{name}", value)) for name, value in kwargs.items())
+    names = tuple(f"y{place}" for place in range(outputs))
+    node = Node("y", op, refs, named, outputs=names)
+    graph = Graph((node,), given, tuple(Input(name, "user") for name in given), (Output(Ref("y0")),))
+    wanted = tuple(name for name, value in given.items() if value.requires_grad)
+    training = Training(grad_inputs=wanted, optimizer="none") if wanted else None
+    main = price(graph, bind(graph, {}, {}), facts_of, training=training).main
+    (call,) = main.calls
+    lie: dict[str, Any] = {f"x{place}": steps for place, steps in (strides or {}).items()}
+    if out_strides is not None:
+        lie["y0"] = out_strides
+    return ConcreteCall(call, main.values, lie, Sizes({}), is_copy, kernel)
+
+
+def forward(op: str, *args: Any, **more: Any) -> list[Kernel]:
+    """The kernels of a call."""
+    return forward_kernels(one_call(op, *args, **more))
+
+
+def backward(op: str, *args: Any, **more: Any) -> list[Kernel]:
+    """The kernels of its gradients."""
+    return backward_kernels(one_call(op, *args, **more))

@@ -1,0 +1,258 @@
+"""Kernels of calls that move more than they compute: what each reads, writes and works on, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.time.kernel import Rows, Strided
+from tests.support import t
+from tests.time.one_call import Made, backward, copied, forward, g, made, pointwise
+
+N = 4 * 64  # elements
+TURNED = copied(4 * N, 4 * N, variant="strided")  # from the last element to the first
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        ("relu", (t(4, 64),), [pointwise(N, 4 * N, 4 * N)]),
+        ("exp", (t(4, 64),), [pointwise(3 * N, 4 * N, 4 * N)]),  # a transcendental takes as long as three
+        ("mul.Tensor", (t(4, 64), t(64)), [pointwise(N, 4 * (N + 64), 4 * N, Strided(N, 2, 3))]),
+        ("mul.Tensor", (t(4, 64), 2.0), [pointwise(N, 4 * N, 4 * N)]),
+        (
+            "add.Tensor",
+            (t(4, 64, dtype="bfloat16"), t(4, 64)),
+            [pointwise(N, 6 * N, 4 * N, Strided(N, 1, 3, has_casts=True))],
+        ),
+        ("eq.Scalar", (t(4, 64), 0), [pointwise(N, 4 * N, N)]),
+        ("masked_fill.Scalar", (t(4, 64), t(4, 64, dtype="bool"), 0.0), [copied(4 * N, 4 * N), pointwise(N, 5 * N, 4 * N)]),
+        ("zeros_like.default", (t(4, 64),), [pointwise(0, 0, 4 * N)]),
+        ("constant_pad_nd.default", (t(4, 64), (1, 1), 0.0), [pointwise(0, 0, 4 * 4 * 66), copied(4 * N, 4 * N)]),
+        ("roll.default", (t(4, 64), (1, 2), (0, 1)), [copied(4 * N, 4 * N, variant="roll")] * 2),
+        ("roll.default", (t(4, 64), (1,), (0,)), [copied(4 * N, 4 * N, variant="roll")]),
+        ("dropout.default", (t(4, 64), 0.5, True), [("random", "", 3 * N, 4 * N, 4 * N, None)]),
+        ("dropout.default", (t(4, 64), 0.5, False), []),
+    ],
+)  # fmt: skip
+def test_forwards_of_elements(op: str, operands: tuple[Any, ...], expected: list[Made]) -> None:
+    assert made(forward(f"aten.{op}", *operands)) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "to", "sizes"),
+    [  # only float32 is narrowed as fast as it is moved
+        ("float32", "bfloat16", None),
+        ("bfloat16", "float32", Strided(N, 1, 2, has_casts=True)),
+        ("float32", "float64", Strided(N, 1, 2, has_casts=True)),
+    ],
+)
+def test_casts(dtype: str, to: str, sizes: Strided | None) -> None:
+    widths = {"float32": 4, "bfloat16": 2, "float64": 8}
+    (there,) = made(forward("aten.to.dtype", g(4, 64, dtype=dtype), t(1, dtype=to).dtype))
+    (back,) = made(backward("aten.to.dtype", g(4, 64, dtype=dtype), t(1, dtype=to).dtype))
+    assert there == copied(widths[dtype] * N, widths[to] * N, sizes)
+    assert back[3:5] == (widths[to] * N, widths[dtype] * N)
+    assert not forward("aten.to.dtype", t(4, 64), t(1).dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "waste"),
+    [
+        # a load brings 32 bytes; rows of 512 elements are too long for neighbours in a block of 256 to share them
+        ((16, 512), (1, 16), 32 - 4),
+        ((16, 128), (1, 16), 32 / 2 - 4),  # two rows share it
+        ((16, 128), (2, 32), 32 - 4),  # neighbours are two elements apart
+        ((3, 512), (1, 3), 3 * 4 - 4),  # all of what is between two elements
+        ((16, 8), (1, 16), 0),  # 16 rows share it
+        ((2, 64), (1, 2), 2 * 4 - 4),
+    ],
+)
+def test_bytes_that_a_transposed_operand_loads_beside_its_own(
+    shape: tuple[int, int], steps: tuple[int, int], waste: float
+) -> None:
+    (kernel,) = forward("aten.add.Tensor", t(*shape), t(*shape), strides={1: steps})
+    assert kernel.sizes == Strided(shape[0] * shape[1], 2, 3, waste)
+
+
+def test_axes_in_which_all_tensors_lie_alike_are_one() -> None:
+    (kernel,) = forward("aten.add.Tensor", t(2, 3, 4, 5), t(4, 5))
+    assert kernel.sizes == Strided(2 * 3 * 4 * 5, 2, 3)  # 2 * 3 and 4 * 5
+    (kernel,) = forward("aten.add.Tensor", t(2, 3, 4, 5), t(3, 1, 5))
+    assert kernel.sizes == Strided(2 * 3 * 4 * 5, 4, 3)
+    (kernel,) = forward("aten.add.Tensor", t(2, 1, 3), t(2, 1, 3), strides={1: (3, 7, 1)})
+    assert kernel.sizes is None  # the step of an axis of one element does not matter
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        ("relu", (g(4, 64),), [pointwise(N, 8 * N, 4 * N)]),
+        # a product: of each factor the other one times the gradient, summed over where it was repeated
+        (
+            "mul.Tensor",
+            (g(4, 64), g(64)),
+            [
+                pointwise(N, 4 * (N + 64), 4 * N, Strided(N, 2, 3)),
+                pointwise(N, 8 * N, 4 * N),
+                pointwise(N, 4 * N, 4 * 64),
+            ],
+        ),
+        (
+            "mul.Tensor",
+            (t(32, 8), g(8)),  # from 32 repeats on the sum is a reduction
+            [pointwise(N, 8 * N, 4 * N), ("reduction", "outer", N, 4 * N, 4 * 8, Rows(8, 32, False))],
+        ),
+        ("mul.Tensor", (t(31, 8), g(8)), [pointwise(31 * 8, 8 * 31 * 8, 4 * 31 * 8), pointwise(31 * 8, 4 * 31 * 8, 4 * 8)]),
+        ("add.Tensor", (g(4, 64), g(4, 64)), []),
+        ("masked_fill.Scalar", (g(4, 64), t(4, 64, dtype="bool"), 0.0), [pointwise(N, 5 * N, 4 * N)]),
+        ("constant_pad_nd.default", (g(4, 64), (1, 1), 0.0), [copied(4 * N, 4 * N)]),
+        ("roll.default", (g(4, 64), (1, 2), (0, 1)), [copied(4 * N, 4 * N, variant="roll")] * 2),
+        ("slice.Tensor", (g(4, 64), 0, 0, 2), [pointwise(0, 0, 4 * N), copied(4 * N // 2, 4 * N // 2)]),
+        ("slice.Tensor", (g(4, 64), 0, 0, 4), []),
+        ("expand.default", (g(1, 64), (4, 64)), [pointwise(N, 4 * N, 4 * 64)]),
+        ("sum.dim_IntList", (g(4, 64), (1,)), []),
+        ("cumsum.default", (g(4, 64), 1), [TURNED, ("scan", "cumsum", N, 4 * N, 4 * N, Rows(4, 64)), TURNED]),
+        ("cumsum.default", (g(4, 64), 0), [TURNED, ("scan", "outer", N, 4 * N, 4 * N, Rows(64, 4, False)), TURNED]),
+        ("dropout.default", (g(4, 64), 0.5, True), [("elementwise", "dropout_backward", 2 * N, 5 * N, 4 * N, None)]),
+    ],
+)  # fmt: skip
+def test_gradients_of_elements(op: str, operands: tuple[Any, ...], expected: list[Made]) -> None:
+    assert made(backward(f"aten.{op}", *operands)) == expected
+
+
+R = 4 * 6 * 8
+
+
+@pytest.mark.parametrize(
+    ("axes", "results", "is_inner", "variant"),
+    [
+        ((1,), 4 * 8, False, "outer"),
+        ((2,), 4 * 6, True, ""),
+        ((-1,), 4 * 6, True, ""),
+        ((0, 2), 6, True, "planes"),
+        ((0, 1), 8, False, "outer"),
+        ((0, 1, 2), 1, True, ""),
+        ((1, 2), 4, True, ""),
+    ],
+)
+def test_sums_by_the_axes_that_are_left(
+    axes: tuple[int, ...], results: int, is_inner: bool, variant: str
+) -> None:
+    for dtype, width in (("float32", 4), ("bfloat16", 2)):
+        rows = Rows(results, R // results, is_inner)
+        expected = ("reduction", variant, R, width * R, width * results, rows)
+        assert made(forward("aten.sum.dim_IntList", t(4, 6, 8, dtype=dtype), axes)) == [expected]
+
+
+def test_the_gradient_of_a_mean_is_repeated() -> None:
+    (kernel,) = backward("aten.mean.dim", g(4, 6, 8), (1,))
+    assert (kernel.read_bytes, kernel.written_bytes, kernel.vector_flops) == (4 * 4 * 8, 4 * R, R)
+    assert kernel.sizes == Strided(R, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "rows"),
+    [
+        ((4, 6, 8), -1, Rows(4 * 6, 8)),
+        ((4, 8), 1, Rows(4, 8)),
+        # along an outer axis: as many blocks as runs of up to 1024 neighbours, and 1024 / 16 threads for each of a block
+        ((4, 100, 16), 1, Rows(4, 2, False)),
+        ((4, 128, 16), 1, Rows(4, 128 // 64, False)),
+        ((4, 64, 16), 1, Rows(4, 1, False)),
+        ((4, 63, 16), 1, Rows(4, 63, False)),  # too short to be shared
+        ((4, 100, 64), 1, Rows(4, 100 // 16 + 1, False)),
+        ((4, 100, 100), 1, Rows(4, 100, False)),  # 128 neighbours: too many to share
+        ((4, 100, 2048), 1, Rows(4 * 2, 100, False)),
+        ((3, 7), 0, Rows(1, 3, False)),
+    ],
+)
+def test_softmax_by_its_axis(shape: tuple[int, ...], axis: int, rows: Rows) -> None:
+    count = 1
+    for size in shape:
+        count *= size
+    (kernel,) = forward("aten.softmax.int", t(*shape), axis)
+    assert (kernel.read_bytes, kernel.written_bytes, kernel.sizes) == (4 * count, 4 * count, rows)
+    assert kernel.variant == ("softmax" if rows.is_inner else "outer")
+    product, gradient = backward("aten.softmax.int", g(*shape), axis)
+    assert made([product]) == [pointwise(count, 8 * count, 4 * count)]
+    assert (gradient.read_bytes, gradient.written_bytes, gradient.sizes) == (8 * count, 4 * count, rows)
+    (alone,) = backward("aten.log_softmax.int", g(*shape), axis)
+    assert (alone.read_bytes, alone.written_bytes, alone.sizes) == (8 * count, 4 * count, rows)
+
+
+def test_a_softmax_of_a_turned_operand_copies_it_first() -> None:
+    kernels = forward("aten.softmax.int", t(4, 8), -1, strides={0: (1, 4)})
+    assert [kernel.family for kernel in kernels] == ["copy", "softmax"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "loads"),
+    [
+        # 1024 images; each load takes 2.2, less 0.18 for each octave of positions that share it, of which a first warp waits
+        # 0.65 whatever the size; of 1024 threads of a block the rest is taken in turn
+        ((4, 256, 16, 16), 2.0, 1024 * 1.84),  # 32 * 32 positions fill a block
+        ((4, 256, 8, 8), 2.0, 1024 * (0.65 + (1.84 - 0.65) * 256 / 1024)),
+        ((4, 256, 64, 64), 2.0, 1024 * 1.84),
+        ((4, 256, 16, 16), 4.0, 1024 * 1.48),
+    ],
+)
+def test_interpolation_loads_for_all_images_of_a_position(
+    shape: tuple[int, ...], scale: float, loads: float
+) -> None:
+    (kernel,) = forward("aten.upsample_bilinear2d.vec", t(*shape), None, False, (scale, scale))
+    positions = int(shape[2] * scale) * int(shape[3] * scale)
+    assert kernel.sizes == Rows(positions, int(loads), False)
+    x, y = 4 * 256 * 4 * shape[2] * shape[3], 4 * 256 * 4 * positions
+    assert (kernel.read_bytes, kernel.written_bytes) == (x, y)
+    zeros, added = backward("aten.upsample_bilinear2d.vec", g(*shape), None, False, (scale, scale))
+    assert (zeros.written_bytes, added.read_bytes, added.written_bytes) == (x, y, 4 * y)
+    assert added.sizes == Rows(x // 4, int(scale * scale * 4), False)
+    zeros, added = backward("aten.upsample_bicubic2d.vec", g(*shape), None, False, (scale, scale))
+    assert (zeros.written_bytes, added.read_bytes, added.written_bytes) == (x, y, 16 * y)
+
+
+def test_interpolation_of_images_with_channels_last_shares_no_loads() -> None:
+    steps = (256 * 16 * 16, 1, 16 * 256, 256)
+    (kernel,) = forward(
+        "aten.upsample_bilinear2d.vec", t(4, 256, 16, 16), None, False, (2.0, 2.0), strides={0: steps}
+    )
+    assert kernel.sizes == Rows(32 * 32, 4 * 256, False)  # fmt: skip
+
+
+def test_lookups_and_their_gradients() -> None:
+    table, index = g(100, 8), t(4, 5, dtype="int64")
+    rows = 4 * 5
+    assert made(forward("aten.embedding.default", table, index)) == [
+        ("gather", "embedding", 0, (4 * 8 + 8) * rows, 4 * 8 * rows, Rows(rows, 8))
+    ]
+    zeros = pointwise(0, 0, 4 * 100 * 8)
+    moved = 4 * 8 * rows
+    assert made(backward("aten.embedding.default", table, index)) == [
+        zeros,
+        ("scatter", "embedding_backward", 0, moved, moved, Rows(8, rows, False)),
+    ]
+    rows = 3072  # up to which they are added in any order
+    (_, added) = backward("aten.embedding.default", table, t(rows, dtype="int64"))
+    assert added.sizes == Rows(8, rows, False)
+    rows, moved = 3073, 4 * 8 * 3073
+    assert made(backward("aten.embedding.default", table, t(rows, dtype="int64"))) == [
+        zeros,
+        ("sort", "embedding_indices", 0, 8 * rows, 8 * rows, Rows(1, rows)),
+        ("scatter", "sorted", 0, moved, moved, None),
+    ]
+
+
+def test_gathers_are_scattered_back() -> None:
+    table, index = g(10, 8), t(4, 8, dtype="int64")
+    zeros = pointwise(0, 0, 4 * 10 * 8)
+    elements = 4 * 8
+    assert made(backward("aten.gather.default", table, 0, index)) == [
+        zeros,
+        ("scatter", "scatter_add", 0, (4 + 8) * elements, 4 * elements, Rows(elements, 1)),
+    ]
+    assert made(backward("aten.index_select.default", table, 0, t(4, dtype="int64"))) == [
+        zeros,
+        ("scatter", "index_add", 0, 8 * elements, 4 * elements, Strided(elements, 1, 2)),
+    ]

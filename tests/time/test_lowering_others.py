@@ -1,0 +1,185 @@
+"""Kernels of pooling, scatters, losses, joins and collectives, and of their gradients, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.time.kernel import Exchange, Rows, Strided, Windows
+from tests.support import t
+from tests.time.one_call import Made, backward, copied, forward, g, made, pointwise
+
+X, Y = 2 * 3 * 8 * 8, 2 * 3 * 4 * 4  # elements before and after windows of 2 x 2
+
+
+def pool(variant: str, read: int, written: int, results: int, positions: float) -> Made:
+    return ("pool", variant, 0, read, written, Windows(results, positions))
+
+
+def test_maxima_have_positions_of_8_bytes() -> None:
+    for outputs, name in ((1, "max_pool2d"), (2, "max_pool2d_with_indices")):
+        given: Any = (f"aten.{name}.default", g(2, 3, 8, 8), (2, 2), (2, 2))
+        there, back = (function(*given, outputs=outputs) for function in (forward, backward))
+        assert made(there) == [pool("max_pool", 4 * X, 12 * Y, Y, 2 * 2)]
+        # an element is in one window
+        assert made(back) == [pointwise(0, 0, 4 * X), pool("max_pool_backward", 12 * Y, 4 * X, X, 1)]
+
+
+def test_overlapping_windows() -> None:
+    """Windows of 3 x 3 two apart, 4 x 4 of them: each of 8 x 8 elements is in 9 / 4 on average."""
+    given: Any = ("aten.max_pool2d.default", g(2, 3, 8, 8), (3, 3), (2, 2), (1, 1))
+    assert made(forward(*given)) == [pool("max_pool", 4 * X, 12 * Y, Y, 9)]
+    assert made(backward(*given))[1] == pool("max_pool_backward", 12 * Y, 4 * X, X, 9 / 4)
+
+
+def test_averages_add_up_and_divide() -> None:
+    given: Any = ("aten.avg_pool2d.default", g(2, 3, 8, 8), (2, 2), (2, 2))
+    assert made(forward(*given)) == [pool("avg_pool", 4 * X, 4 * Y, Y, 2 * 2 + 1)]
+    assert made(backward(*given)) == [pool("avg_pool_backward", 4 * Y, 4 * X, X, 5 / 4)]
+    volume: Any = ("aten.avg_pool3d.default", g(2, 3, 8, 8, 8), (2, 2, 2), (2, 2, 2))
+    assert [kernel.variant for kernel in (*forward(*volume), *backward(*volume))] == [
+        "avg_pool_volume",
+        "avg_pool_volume_backward",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "variants"),
+    [
+        ((192, 1, 24, 3), ["avg_pool_last"]),
+        ((192, 64, 1, 8), ["strided", "avg_pool"]),  # turned images are copied first
+    ],
+)
+def test_layouts_of_pooled_images(steps: tuple[int, ...], variants: list[str]) -> None:
+    kernels = forward("aten.avg_pool2d.default", t(2, 3, 8, 8), (2, 2), (2, 2), strides={0: steps})
+    assert [kernel.variant for kernel in kernels] == variants
+
+
+def test_adaptive_averages() -> None:
+    given: Any = ("aten.adaptive_avg_pool2d.default", g(2, 3, 8, 8), (2, 2))
+    results = 2 * 3 * 2 * 2
+    assert made(forward(*given)) == [pool("adaptive_avg_pool", 4 * X, 4 * results, results, 4 * 4)]
+    gradient = pool("adaptive_avg_pool_backward", 4 * results, 4 * X, X, 1)
+    assert made(backward(*given)) == [pointwise(0, 0, 4 * X), gradient]
+
+
+@pytest.mark.parametrize(
+    ("steps", "variant", "is_inner"), [((192, 64, 8, 1), "", True), ((192, 1, 24, 3), "outer", False)]
+)
+def test_an_average_of_all_positions_is_a_mean(steps: Any, variant: str, is_inner: bool) -> None:
+    given: Any = ("aten.adaptive_avg_pool2d.default", g(2, 3, 8, 8), (1, 1))
+    expected = ("reduction", variant, X, 4 * X, 4 * 6, Rows(6, 64, is_inner))
+    assert made(forward(*given, strides={0: steps})) == [expected]
+    assert made(backward(*given)) == [pointwise(X, 4 * 6, 4 * X, Strided(X, 2, 2))]
+
+
+def scattered(variant: str, elements: int, in_turn: int) -> Made:
+    return ("scatter", variant, 0, (4 + 8) * elements, 4 * elements, Rows(elements, in_turn))
+
+
+@pytest.mark.parametrize(
+    ("columns", "in_turn"),
+    [(12, 1), (13, 2), (80, 7), (90, 8), (800, 8)],  # of 128 threads, up to eight elements each
+)
+@pytest.mark.parametrize(("name", "variant"), [("scatter.src", "scatter"), ("scatter_add", "scatter_add")])
+def test_elements_are_scattered_along_rows(name: str, variant: str, columns: int, in_turn: int) -> None:
+    x, index, size = t(10, columns), t(10, columns, dtype="int64"), 4 * 10 * columns
+    assert made(forward(f"aten.{name}", x, 1, index, x)) == [
+        copied(size, size),
+        scattered(variant, 10 * columns, in_turn),
+    ]
+
+
+def test_rows_are_added_by_atomic_additions() -> None:
+    x, source, index = t(10, 8), t(4, 8), t(4, dtype="int64")
+    added = ("scatter", "index_add", 0, 2 * 4 * 32, 4 * 32, Strided(32, 1, 2))
+    copy = copied(4 * 80, 4 * 80)
+    assert made(forward("aten.index_add.default", x, 0, index, source)) == [copy, added]
+    assert made(forward("aten.index_add_.default", x, 0, index, source)) == [added]
+    assert made(forward("aten.scatter.src", x, 0, t(4, 8, dtype="int64"), source)) == [copy, added]
+
+
+def test_losses_of_classes() -> None:
+    x, classes = g(10, 8), t(10, dtype="int64")
+    rows, n = Rows(10, 8), 10 * 8
+    picked = Rows(1, 10)  # one block goes through all rows
+    softmax = ("softmax", "log_softmax", 5 * n, 4 * n, 4 * n, rows)
+    back = ("softmax", "log_softmax_backward", 5 * n, 8 * n, 4 * n, rows)
+    gather, scatter = (("gather", "nll_loss", 0, 0, 0, picked), ("scatter", "nll_loss", 0, 0, 0, picked))
+    zeros = pointwise(0, 0, 4 * n)
+    assert made(forward("aten.cross_entropy_loss.default", x, classes)) == [softmax, gather]
+    assert made(backward("aten.cross_entropy_loss.default", x, classes)) == [zeros, scatter, back]
+    assert made(forward("aten.nll_loss.default", x, classes)) == [gather]
+    assert made(backward("aten.nll_loss.default", x, classes)) == [zeros, scatter]
+    images = (g(2, 8, 3, 3), t(2, 3, 3, dtype="int64"))
+    softmax_kernel, gather_kernel = forward("aten.cross_entropy_loss.default", *images)
+    assert (softmax_kernel.sizes, gather_kernel.sizes) == (Rows(2 * 3 * 3, 8), Rows(1, 2 * 3 * 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "of_gradient"),
+    [("mse_loss", 1, 2), ("l1_loss", 1, 2), ("binary_cross_entropy_with_logits", 5, 5)],
+)
+def test_losses_of_elements(name: str, kernels: int, of_gradient: int) -> None:
+    n = 10 * 8
+    each = pointwise(2 * n, 8 * n, 4 * n)
+    mean = ("reduction", "", n, 4 * n, 4, Rows(1, n))
+    assert made(forward(f"aten.{name}.default", g(10, 8), t(10, 8))) == [each] * kernels + [mean]
+    assert made(backward(f"aten.{name}.default", g(10, 8), t(10, 8))) == [each] * of_gradient
+
+
+def test_a_loss_that_is_not_reduced() -> None:
+    assert len(forward("aten.mse_loss.default", g(10, 8), g(10, 8), 0)) == 1
+    assert len(backward("aten.mse_loss.default", g(10, 8), g(10, 8), 0)) == 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "axis", "variant"),
+    [
+        (((4, 8), (6, 8)), 0, "cat_aligned"),
+        (((4, 8), (4, 4)), 1, "cat_aligned"),
+        (((4, 8), (4, 3)), 1, "cat"),  # 12 bytes are no multiple of 16
+        (((2, 3, 8), (2, 5, 8)), 1, "cat_aligned"),
+        (((2, 3, 1), (2, 5, 1)), 1, "cat"),
+    ],
+)
+def test_joined_tensors(shapes: tuple[Any, Any], axis: int, variant: str) -> None:
+    parts = tuple(t(*shape) for shape in shapes)
+    size = sum(part.nbytes for part in parts)
+    assert made(forward("aten.cat.default", parts, axis)) == [("copy", variant, 0, size, size, None)]
+    wanted = tuple(g(*shape) for shape in shapes)
+    assert not backward("aten.cat.default", wanted, axis)
+
+
+def test_parts_that_are_all_used_are_joined_in_the_gradient() -> None:
+    size = 4 * 4 * 8
+    assert made(backward("aten.unbind.int", g(4, 8), 0, outputs=4)) == [copied(size, size, variant="joined")]
+    assert made(backward("aten.split.Tensor", g(4, 8), 2, outputs=2)) == [copied(size, size)]
+
+
+C10D, SIZE = "_c10d_functional", 4 * 4 * 8
+
+
+def exchange(name: str, read: int, written: int, sent: int) -> Made:
+    return ("collective", name, 0, read, written, Exchange(sent))
+
+
+def test_collectives_that_work_in_place_copy_their_operand_first() -> None:
+    given: Any = (f"{C10D}.all_reduce.default", g(4, 8), "sum", "0")
+    for kernels in (forward(*given), backward(*given)):
+        assert [kernel.family for kernel in kernels] == ["copy", "collective"]
+        assert made(kernels[:1]) == [copied(SIZE, SIZE)]
+    in_place = forward(f"{C10D}.all_reduce_.default", g(4, 8), "sum", "0")
+    assert [kernel.family for kernel in in_place] == ["collective"]
+
+
+def test_parts_are_gathered_where_they_were_scattered() -> None:
+    """Between two devices each sends one part of what both have together."""
+    gather: Any = (f"{C10D}.all_gather_into_tensor.default", g(4, 8), 2, "0")
+    scatter: Any = (f"{C10D}.reduce_scatter_tensor.default", g(4, 8), "sum", 2, "0")
+    assert made(forward(*gather)) == [exchange("all_gather", SIZE, 2 * SIZE, SIZE)]
+    assert made(backward(*gather)) == [exchange("reduce_scatter", 2 * SIZE, SIZE, SIZE)]
+    assert made(forward(*scatter)) == [exchange("reduce_scatter", SIZE, SIZE // 2, SIZE // 2)]
+    assert made(backward(*scatter)) == [exchange("all_gather", SIZE // 2, SIZE, SIZE // 2)]
+    assert not forward(f"{C10D}.wait_tensor.default", t(4, 8))

@@ -1,0 +1,254 @@
+"""Kernels of matrix products, recurrent cells and attention, and of their gradients, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.time.kernel import Attention, Kernel, Product, Rows, Strided
+from tests.support import t
+from tests.time.one_call import Made, backward, copied, forward, g, made, pointwise
+
+
+def matmul(
+    m: int, n: int, k: int, batch: int = 1, layout: Any = "tn", bias: bool = False, width: int = 4
+) -> Kernel:
+    """A product of matrices that are each read once, the bias with them."""
+    read, written = width * (batch * k * (m + n) + bias * n), width * batch * m * n
+    dtype = {4: "float32", 2: "bfloat16"}[width]
+    return Kernel("matmul", dtype, 2 * batch * m * n * k, 0, read, written, Product(m, n, k, batch, layout))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        ("linear", (t(8, 4, 64), t(32, 64), t(32)), [matmul(8 * 4, 32, 64, bias=True)]),
+        ("linear", (t(4, 64), t(32, 64)), [matmul(4, 32, 64)]),
+        ("matmul", (t(8, 4, 64), t(8, 64, 6)), [matmul(4, 6, 64, 8, "nn")]),
+        ("matmul", (t(8, 4, 64), t(64, 6)), [matmul(8 * 4, 6, 64, 1, "nn")]),
+        ("matmul", (t(2, 3, 4, 64), t(2, 3, 64, 6)), [matmul(4, 6, 64, 2 * 3, "nn")]),
+        ("mm", (t(4, 8, dtype="bfloat16"), t(8, 6, dtype="bfloat16")), [matmul(4, 6, 8, 1, "nn", width=2)]),
+        ("addmm", (t(6), t(4, 8), t(8, 6)), [matmul(4, 6, 8, 1, "nn", bias=True)]),
+        ("einsum", ("bij,bjk->bik", (t(2, 3, 4), t(2, 4, 5))), [matmul(3, 5, 4, 2, "nn")]),
+        ("einsum", ("ij,kj->ik", (t(3, 4), t(5, 4))), [matmul(3, 5, 4, 1, "tn")]),
+    ],
+)  # fmt: skip
+def test_products(op: str, operands: tuple[Any, ...], expected: list[Kernel]) -> None:
+    assert forward(f"aten.{op}.default", *operands) == expected
+
+
+def test_a_matrix_that_is_added_is_copied_into_the_result_first() -> None:
+    before, product = forward("aten.addmm.default", t(4, 6), t(4, 8), t(8, 6))
+    assert made([before]) == [pointwise(0, 4 * 4 * 6, 4 * 4 * 6)]
+    assert product == matmul(4, 6, 8, 1, "nn")
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "steps", "layout"),
+    [
+        ("mm", ((4, 8), (8, 6)), {0: (1, 4)}, "nt"),
+        ("mm", ((4, 8), (8, 6)), {1: (1, 8)}, "tn"),
+        ("mm", ((4, 8), (8, 6)), {0: (1, 4), 1: (1, 8)}, "tt"),
+        ("linear", ((4, 8), (6, 8)), {0: (1, 4)}, "tt"),
+    ],
+)
+def test_which_axis_of_the_operands_is_contiguous(
+    op: str, shapes: Any, steps: dict[int, tuple[int, ...]], layout: str
+) -> None:
+    a, b = shapes
+    (kernel,) = forward(f"aten.{op}.default", t(*a), t(*b), strides=steps)
+    assert kernel == matmul(4, 6, 8, 1, layout)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        (
+            "linear",
+            (g(8, 4, 64), g(32, 64)),
+            [matmul(8 * 4, 64, 32, 1, "nn"), matmul(32, 64, 8 * 4, 1, "nt")],
+        ),
+        ("linear", (t(8, 4, 64), g(32, 64)), [matmul(32, 64, 8 * 4, 1, "nt")]),
+        ("linear", (g(8, 4, 64), t(32, 64)), [matmul(8 * 4, 64, 32, 1, "nn")]),
+        ("matmul", (g(8, 4, 64), g(8, 64, 6)), [matmul(4, 64, 6, 8, "tn"), matmul(6, 64, 4, 8, "nt")]),
+        ("einsum", ("bij,bjk->bik", (g(2, 3, 4), g(2, 4, 5))), [matmul(3, 4, 5, 2, "tn"), matmul(5, 4, 3, 2, "nt")]),
+        ("einsum", ("bij,bjk->bik", (g(2, 3, 4), t(2, 4, 5))), [matmul(3, 4, 5, 2, "tn")]),
+    ],
+)  # fmt: skip
+def test_gradients_of_products(op: str, operands: tuple[Any, ...], expected: list[Kernel]) -> None:
+    assert backward(f"aten.{op}.default", *operands) == expected
+
+
+def test_the_gradient_of_a_bias_is_a_sum_over_rows() -> None:
+    (kernel,) = backward("aten.linear.default", t(8, 4, 64), t(32, 64), g(32))
+    rows = 8 * 4
+    assert made([kernel]) == [("reduction", "outer", rows * 32, 4 * rows * 32, 4 * 32, Rows(32, rows, False))]
+
+
+def test_rows_that_do_not_follow_one_another_are_copied_and_the_bias_is_added_apart() -> None:
+    size = 4 * 8 * 4 * 64
+    copy, product, bias = forward(
+        "aten.linear.default", t(8, 4, 64), t(32, 64), t(32), strides={0: (64, 8 * 64, 1)}
+    )
+    assert made([copy]) == [copied(size, size, Strided(8 * 4 * 64, 3, 2))]
+    assert product == matmul(8 * 4, 32, 64)
+    results = 8 * 4 * 32
+    assert made([bias]) == [pointwise(results, 4 * (results + 32), 4 * results, Strided(results, 2, 3))]
+    even = forward("aten.linear.default", t(8, 4, 64), t(32, 64), t(32), strides={0: (4 * 80, 80, 1)})
+    assert [kernel.family for kernel in even] == ["matmul", "elementwise"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_copied"),
+    [
+        ((8 * 4 * 64, 4 * 64, 64, 1), False),
+        ((4 * 64, 2 * 4 * 64, 64, 1), True),  # heads of both images are not evenly apart
+        ((8 * 4 * 64, 64, 8 * 64, 1), True),  # rows of a head are 8 * 64 apart, as after a transposition
+        ((8 * 4 * 64, 4 * 64, 1, 4), False),  # transposed matrices are read as they lie
+        ((8 * 4 * 64 * 2, 4 * 64 * 2, 64 * 2, 2), True),  # no axis is contiguous
+    ],
+)
+def test_operands_that_no_product_can_read_are_copied(steps: tuple[int, ...], is_copied: bool) -> None:
+    kernels = forward("aten.matmul.default", t(2, 8, 4, 64), t(2, 8, 64, 6), strides={0: steps})
+    assert [kernel.family for kernel in kernels] == ["copy"] * is_copied + ["matmul"]
+    if is_copied:
+        assert kernels[0].written_bytes == 4 * 2 * 8 * 4 * 64
+
+
+@pytest.mark.parametrize(("name", "gates"), [("gru", 3), ("lstm", 4), ("rnn_tanh", 1)])
+def test_cells_are_two_products_and_one_kernel_for_the_gates(name: str, gates: int) -> None:
+    rows, inputs, hidden = 4, 10, 8
+    columns = gates * hidden
+    state: Any = (g(rows, hidden), g(rows, hidden)) if name == "lstm" else g(rows, hidden)
+    weights = (g(columns, inputs), g(columns, hidden), g(columns), g(columns))
+    outputs = 2 if name == "lstm" else 1
+    first, second, last = forward(
+        f"aten.{name}_cell.default", g(rows, inputs), state, *weights, outputs=outputs
+    )
+    assert first == matmul(rows, columns, inputs)
+    assert second == matmul(rows, columns, hidden)
+    size = 4 * rows * columns
+    assert made([last]) == [pointwise(3 * rows * columns, 2 * size, size // gates)]
+    kernels = backward(f"aten.{name}_cell.default", g(rows, inputs), state, *weights, outputs=outputs)
+    summed = ("reduction", "outer", rows * columns, size, 4 * columns, Rows(columns, rows, False))
+    assert made(kernels[:3]) == [pointwise(3 * rows * columns, 2 * size, size), summed, summed]
+    assert kernels[3:] == [
+        product
+        for width in (inputs, hidden)
+        for product in (matmul(rows, width, columns, 1, "nn"), matmul(columns, width, rows, 1, "nt"))
+    ]
+
+
+BATCH, HEADS, QUERIES, WIDTH = 2, 4, 256, 64
+PAIRS = BATCH * HEADS * QUERIES * QUERIES
+
+
+def attention(
+    kernel: str, *, kv_heads: int = HEADS, keys: int = QUERIES, dtype: str = "bfloat16", **more: Any
+) -> Any:
+    given = [
+        g(BATCH, heads, rows, WIDTH, dtype=dtype) for heads, rows in ((HEADS, QUERIES), (kv_heads, keys))
+    ]
+    return ("aten.scaled_dot_product_attention.default", *given, given[1]), {"kernel": kernel, **more}
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_fused_attention_multiplies_the_tiles_that_a_causal_mask_leaves(kernel: Any) -> None:
+    operands, more = attention(kernel, kv_heads=2, is_causal=True, enable_gqa=True)
+    sizes = (BATCH, HEADS, 2, QUERIES, QUERIES, WIDTH)
+    left = 3 / 4  # of 2 x 2 tiles of 128 queries and keys
+    (kernel_forward,) = forward(*operands, **more)
+    assert kernel_forward.sizes == Attention(*sizes, computed=left, kernel=kernel)
+    assert kernel_forward.flops == 2 * 2 * PAIRS * WIDTH * left
+    query, key = 2 * BATCH * HEADS * QUERIES * WIDTH, 2 * BATCH * 2 * QUERIES * WIDTH
+    assert (kernel_forward.read_bytes, kernel_forward.written_bytes) == (query + 2 * key, query)
+    (kernel_backward,) = backward(*operands, **more)
+    assert kernel_backward.sizes == Attention(*sizes, computed=left, kernel=kernel, phase="backward")
+    assert kernel_backward.flops == 5 * 2 * PAIRS * WIDTH * left
+    assert kernel_backward.written_bytes == query + 2 * key
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "tiles"),
+    [(384, 384, (1 + 2 + 3) / 9), (129, 129, 3 / 4), (128, 128, 1.0), (256, 128, 1.0), (128, 256, 0.5)],
+)
+def test_tiles_of_a_causal_mask(queries: int, keys: int, tiles: float) -> None:
+    x, y = t(1, 1, queries, 64), t(1, 1, keys, 64)
+    (kernel,) = forward("aten.scaled_dot_product_attention.default", x, y, y, None, 0.0, True, kernel="flash")
+    assert isinstance(kernel.sizes, Attention)
+    assert kernel.sizes.computed == pytest.approx(tiles)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "keys", "variant"),
+    [("cudnn", 250, "uneven"), ("cudnn", 252, "masked"), ("efficient", 250, "masked")],
+)
+def test_a_mask_of_truth_values_is_turned_into_numbers(kernel: str, keys: int, variant: str) -> None:
+    mask = t(QUERIES, keys, dtype="bool")
+    operands, more = attention(kernel, keys=keys)
+    numbers, fused = forward(*operands, mask, **more)
+    size = QUERIES * keys
+    assert made([numbers]) == [copied(size, 2 * size, Strided(size, 1, 2, has_casts=True))]
+    assert (fused.variant, fused.flops) == (variant, 2 * 2 * BATCH * HEADS * QUERIES * keys * WIDTH)
+    (gradient,) = backward(*operands, mask, **more)
+    assert gradient.variant == "masked"
+
+
+def test_unfused_attention_keeps_its_scores_in_memory() -> None:
+    operands, more = attention("math", dtype="float32")
+    wide, scores = 4 * BATCH * HEADS * QUERIES * WIDTH, 4 * PAIRS
+    scaled = pointwise(wide // 4, wide, wide)
+    rows = Rows(BATCH * HEADS * QUERIES, QUERIES)
+    softmax = [
+        ("softmax", "softmax", 5 * PAIRS, scores, scores, rows),
+        pointwise(0, scores, PAIRS),
+        ("reduction", "", 0, PAIRS, BATCH * HEADS * QUERIES, rows),
+        pointwise(PAIRS, scores, scores, Strided(PAIRS, 2, 3)),
+    ]
+    kernels = forward(*operands, **more)
+    products = [kernel for kernel in kernels if kernel.family == "matmul"]
+    first = matmul(QUERIES, QUERIES, WIDTH, BATCH * HEADS, "tn")
+    second = matmul(QUERIES, WIDTH, QUERIES, BATCH * HEADS, "nn")
+    assert products == [first, second]
+    assert made(kernels) == [scaled, scaled, *made([first]), *softmax, *made([second])]
+    gradients = backward(*operands, **more)
+    of_weights = ("softmax", "softmax_backward", 4 * PAIRS, 2 * scores, scores, rows)
+    assert made(gradients[2:4]) == [pointwise(PAIRS, 2 * scores, scores), of_weights]
+    assert [*gradients[:2], *gradients[4:6]] == [
+        matmul(QUERIES, QUERIES, WIDTH, BATCH * HEADS, "tn"),
+        matmul(WIDTH, QUERIES, QUERIES, BATCH * HEADS, "nt"),
+        matmul(QUERIES, WIDTH, QUERIES, BATCH * HEADS, "nn"),
+        matmul(QUERIES, WIDTH, QUERIES, BATCH * HEADS, "nt"),
+    ]
+    assert made(gradients[6:]) == [scaled, scaled]
+
+
+def test_unfused_attention_of_half_precision_casts_what_it_reads_and_writes() -> None:
+    operands, more = attention("math", kv_heads=2, enable_gqa=True)
+    kernels = forward(*operands, **more)
+    query, scores = BATCH * HEADS * QUERIES * WIDTH, PAIRS
+    sizes = (query, query // 2, query // 2)
+    cast = [copied(2 * size, 4 * size, Strided(size, 1, 2, has_casts=True)) for size in sizes]
+    repeated: list[Made] = [copied(4 * query, 4 * query)] * 2  # keys and values, for two heads each
+    back = [copied(4 * query, 2 * query), copied(4 * scores, 2 * scores)]
+    assert [one for one in made(kernels) if one[0] == "copy"] == [*cast, *repeated, *back]
+    casts = [copied(4 * query, 2 * query)]
+    assert [one for one in made(backward(*operands, **more)) if one[0] == "copy"] == casts * 4
+
+
+def test_a_mask_of_unfused_attention_is_added_to_the_scores() -> None:
+    operands, more = attention("math", dtype="float32")
+    mask = t(QUERIES, QUERIES)
+    added = pointwise(PAIRS, 4 * (PAIRS + QUERIES * QUERIES), 4 * PAIRS, Strided(PAIRS, 2, 3))
+    assert made(forward(*operands, mask, **more))[3] == added
+    causal = pointwise(PAIRS, 4 * PAIRS, 4 * PAIRS, Strided(PAIRS, 2, 3))
+    assert made(forward(*operands, is_causal=True, **more))[3] == causal
+
+
+def test_operands_of_unfused_attention_are_put_in_order() -> None:
+    operands, more = attention("math", dtype="float32")
+    turned = (HEADS * QUERIES * WIDTH, WIDTH, HEADS * WIDTH, 1)
+    kernels = made(forward(*operands, **more, strides={0: turned}))
+    elements = BATCH * HEADS * QUERIES * WIDTH
+    assert kernels[2] == copied(2 * 4 * elements, 4 * elements, Strided(elements, 4, 2))

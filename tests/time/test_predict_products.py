@@ -1,0 +1,146 @@
+"""Times of matrix products on a device of round numbers: each expected time is a sum that a reader can work out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from graphflops.time.kernel import Kernel, Product
+from tests.time.toy_device import FAST, MATMUL, device, seconds, with_rates
+
+if TYPE_CHECKING:
+    from graphflops.devices.device import Device
+
+
+def product(m: int, n: int, k: int, batch: int = 1, layout: Any = "tn", dtype: str = "bfloat16") -> Kernel:
+    width = 2 if dtype == "bfloat16" else 4
+    moved = width * batch * k * (m + n), width * batch * m * n
+    return Kernel("matmul", dtype, 2 * batch * m * n * k, 0, *moved, Product(m, n, k, batch, layout))
+
+
+def matmul(**changed: float) -> Device:
+    return with_rates("matmul", {**MATMUL, **changed})
+
+
+def test_arithmetic_of_whole_tiles_runs_at_the_peak() -> None:
+    """1024 x 512 are 4 waves of 4 tiles, or of more smaller ones."""
+    kernel = product(1024, 512, 64)
+    assert seconds(kernel, matmul()) == pytest.approx(kernel.flops / 4e9)
+    assert seconds(kernel, matmul(matrix=0.5)) == pytest.approx(2 * kernel.flops / 4e9)
+
+
+def test_the_last_wave_takes_as_long_as_any() -> None:
+    """5 x 256 x 256 tiles on 4 multiprocessors: 64 x 16 is the smallest tile, of which 1280 x 16 make 20, in 5 waves."""
+    known = matmul()
+    each = 2 * 64 * 16 * 64 / (4e9 / 4)
+    assert seconds(product(5 * 64, 16, 64), known) == pytest.approx(2 * each)
+    assert seconds(product(8 * 64, 16, 64), known) == pytest.approx(2 * each)
+    assert seconds(product(9 * 64, 16, 64), known) == pytest.approx(3 * each)
+    assert seconds(product(4 * 64, 16, 64, batch=3), known) == pytest.approx(3 * each)
+    assert seconds(product(5, 16, 64, batch=5), known) == pytest.approx(2 * each / 4 * 4)
+
+
+def test_the_edges_of_tiles_take_time() -> None:
+    """`half` is what loading a row or column of a tile takes, in elements of the product: large tiles have fewer."""
+    found = seconds(product(256, 256, 64), matmul(half=8.0))
+    assert found == pytest.approx(2 * (128 * 128 + 8 * (128 + 128)) * 64 / 1e9)
+
+
+def test_each_tile_has_an_epilogue_and_each_step_along_k_a_latency() -> None:
+    kernel = product(256, 256, 192)
+    base = kernel.flops / 4e9
+    assert seconds(kernel, matmul(epilogue=1000.0)) == pytest.approx(base + 1e-3)  # four tiles, one wave
+    assert seconds(kernel, matmul(latency=1e6)) == pytest.approx(base + 3 * 1e-3)  # 192 / 64 steps
+    assert seconds(kernel, matmul(floor=1000.0)) == pytest.approx(base + 1e-3)
+    assert seconds(product(256, 256, 136), matmul(latency=1e6)) == pytest.approx(base + 3 * 1e-3)
+
+
+def test_traffic_runs_at_the_bandwidth_that_busy_multiprocessors_reach() -> None:
+    kernel = product(256, 256, 64)
+    moved = kernel.read_bytes + kernel.written_bytes
+    base = kernel.flops / 4e9
+    assert seconds(kernel, matmul(memory=0.5)) == pytest.approx(base + moved / (1e9 * 0.5))
+    one_tile = product(16, 16, 64)  # reaches 1.5 / 4 of it
+    moved = one_tile.read_bytes + one_tile.written_bytes
+    each = 2 * 64 * 16 * 64 / 1e9
+    assert seconds(one_tile, matmul(memory=0.5)) == pytest.approx(each + moved / (1e9 * 0.5 * 1.5 / 4))
+
+
+def test_parts_are_mixed_by_their_powers() -> None:
+    kernel = product(256, 256, 64)
+    moved = kernel.read_bytes + kernel.written_bytes
+    arithmetic, traffic = kernel.flops / 4e9, moved / (1e9 * 0.01)
+    found = seconds(kernel, matmul(memory=0.01, mix=2.0))
+    assert found == pytest.approx((arithmetic**2 + traffic**2) ** 0.5)
+
+
+def test_few_tiles_are_split_along_k() -> None:
+    """One tile of 64 x 16: four multiprocessors take a quarter of k each, and a second kernel adds up float32 parts."""
+    kernel = product(64, 16, 1024)
+    whole = kernel.flops / 1e9
+    added = 8 * 4 * 64 * 16 / (2 * 1e9)
+    assert seconds(kernel, matmul(split=1e-9)) == pytest.approx(whole / 4 + added)
+    assert seconds(kernel, matmul(split=100.0)) == pytest.approx(whole / 4 + added + 1e-4)
+    assert seconds(kernel, matmul()) == pytest.approx(whole)
+
+
+def test_no_split_leaves_a_part_empty() -> None:
+    """Of 128 elements along k in steps of 64 there are two parts, however cheap splits are."""
+    kernel = product(64, 16, 128)
+    added = 8 * 2 * 64 * 16 / (2 * 1e9)
+    assert seconds(kernel, matmul(split=1e-9, memory=FAST)) == pytest.approx(kernel.flops / 2e9 + added)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "layout", "slowdown"),
+    [
+        (256, 256, 64, "tn", 1),
+        (256, 256, 68, "tn", 2),  # rows of 136 bytes
+        (256, 256, 66, "tn", 3),
+        (256, 256, 65, "tn", 5),
+        (256, 255, 64, "tn", 5),  # of the result
+        (255, 256, 64, "tn", 1),
+        (256, 252, 64, "nn", 2),
+        (254, 256, 64, "nt", 3),
+        (256, 256, 65, "nt", 1),
+        (254, 256, 64, "tt", 3),
+        (256, 256, 66, "tt", 3),
+        (256, 252, 64, "tt", 2),
+    ],
+)
+def test_rows_that_do_not_align_are_slower(m: int, n: int, k: int, layout: str, slowdown: float) -> None:
+    depth = -(-k // 64) * 64  # whole steps
+    found = seconds(product(m, n, k, layout=layout), matmul())
+    assert found == pytest.approx(slowdown * 2 * 256 * 256 * depth / 4e9)
+
+
+def test_a_matrix_vector_product_of_wide_numbers_computes_no_rows_that_are_not_there() -> None:
+    known = matmul()
+    narrow, wide = product(1, 256, 64), product(1, 256, 64, dtype="float32")
+    assert seconds(narrow, known) == pytest.approx(2 * 16 * 256 * 64 / 4e9)
+    assert seconds(wide, known) == pytest.approx(2 * 1 * 256 * 64 / 2e9)
+    assert seconds(product(1, 256, 64, batch=2, dtype="float32"), known) > 10 * seconds(wide, known)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "names"),
+    [
+        (product(129, 64, 64), ["matmul.tn.16", "matmul.tn", "matmul"]),
+        (product(128, 64, 64), ["matmul.skinny.16", "matmul.skinny", "matmul.tn"]),
+        (product(128, 64, 64, layout="nn"), ["matmul.skinny", "matmul.nn"]),
+        (product(128, 64, 64, layout="nt"), ["matmul.nt", "matmul"]),
+        (product(16, 64, 64, batch=2), ["matmul.batched.skinny", "matmul.batched", "matmul"]),
+        (product(17, 64, 64, batch=2), ["matmul.batched", "matmul"]),
+        (product(1, 64, 64, dtype="float32"), ["matmul.gemv.32", "matmul.gemv", "matmul.skinny.32", "matmul.tn"]),
+        (product(1, 64, 64), ["matmul.skinny", "matmul.tn"]),
+        (replace(product(129, 64, 64), is_alone=True), ["matmul.alone.16", "matmul.alone", "matmul"]),
+    ],
+)  # fmt: skip
+def test_which_constants_a_product_has(kernel: Kernel, names: list[str]) -> None:
+    """Each table is used where those before it are missing."""
+    for place, name in enumerate(names):
+        rates = {later: {**MATMUL, "floor": 1e6} for later in names[place + 1 :]}
+        rates[name] = {**MATMUL, "floor": 5e6}
+        assert seconds(kernel, device(rates=rates)) == pytest.approx(5, rel=1e-3)
