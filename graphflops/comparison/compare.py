@@ -26,6 +26,7 @@ from graphflops.comparison.result import (
 )
 from graphflops.comparison.sizes import different_inputs, join
 from graphflops.comparison.tree import grown
+from graphflops.comparison.wrapped import is_export, under_common_names
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 from graphflops.report.contradictions import contradicted
@@ -48,6 +49,7 @@ Rank = Callable[[Mapping[str, "Figure"], Mapping[str, "Figure"]], tuple[int, ...
 
 def compared(old: Report, new: Report, uniform: Callable[[str], int | None] = lambda _: None) -> Comparison:
     """Computes what differs between two programs. uniform: 0 or 1 for a vector of the first that holds nothing else."""
+    old, new, uniform = under_common_names(old, new, uniform)
     trees, numbers = _trees(old, new)
     sizes, export = trees.joined, trees.export
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
@@ -58,7 +60,6 @@ def compared(old: Report, new: Report, uniform: Callable[[str], int | None] = la
     ops, unchanged_ops = _changed([] if export else by_operator(trees, numbers), rank)
     sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
-    ranges = bounds(sizes.sizes)
     unknown = tuple(_unknown(old, new))
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     comparison = Comparison(
@@ -73,7 +74,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], int | None] = la
         dtypes=tuple(_stored(old, new)),
         inputs=inputs,
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
-        crossings=tuple(crossings(totals["forward"], sizes.sizes, ranges, sizes.values)),
+        crossings=tuple(crossings(totals["forward"], sizes.sizes, bounds(sizes.sizes), sizes.values)),
         modules=tuple(modules),
         unchanged=found.unchanged if has_modules else 0,
         renumbered=tuple(found.renumbered),
@@ -93,7 +94,7 @@ def _trees(old: Report, new: Report) -> tuple[Trees, tuple[Sequence[int | None],
     joined = join(old, new)
     kinds = InternedCalls(joined.value)
     numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
-    export = (old.origin.format == "onnx") != (new.origin.format == "onnx")
+    export = is_export(old, new)
     signatures: dict[Hashable, int] = {}
     mark = _exported(old, new, joined) if export else (_own, _own)
     trees = (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphflops.tensor import DType
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
-_PARAMETER, _STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
+_PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Constants:
 
         The first root of each is a parameter.
         """
-        told = any(name.startswith(_STORED) for name in self.types)
+        told = any(name.startswith(STORED) for name in self.types)
         found = []
         for use in self.uses:
             roots = [root for root in use.roots if root.startswith(_PARAMETER) or not told]
@@ -147,7 +147,7 @@ def _follows(row: Row) -> bool:
 @lru_cache(maxsize=10_000)
 def plain(name: str) -> str:
     """The name of a stored tensor as either exporter would spell it."""
-    for prefix in _STORED:
+    for prefix in STORED:
         if name.startswith(prefix):
             return name[len(prefix) :].lower()
     return _NO_WORD.sub("_", unquantized(name)).lower()

@@ -212,3 +212,45 @@ def test_an_optimized_export_keeps_the_work_and_faults_in_it_are_found(tmp_path)
     dropped_bias(damaged)
     onnx.save(damaged, tmp_path / "c.onnx")
     assert not compare(tmp_path / "a.pt2", tmp_path / "c.onnx").same
+
+
+class Around(nn.Module):
+    """A module that only calls another one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_export_of_a_module_around_the_program_has_the_same_parameters(depth, tmp_path):
+    import onnx
+
+    from tests.compare.faults import dropped_bias
+
+    torch.manual_seed(0)
+    model, around = Layers().eval(), Layers().eval()
+    around.load_state_dict(model.state_dict())
+    for _ in range(depth):
+        around = Around(around)
+    with quiet(), torch.no_grad():
+        for name, module in (("inner", model), ("outer", around)):
+            program = torch.export.export(module, (torch.rand(SEQUENCE),))
+            torch.export.save(program, tmp_path / f"{name}.pt2")
+            torch.onnx.export(program, None, tmp_path / f"{name}.onnx", dynamo=True)
+    optimized(tmp_path / "outer.onnx", tmp_path / "optimized.onnx")
+    damaged = onnx.load(tmp_path / "optimized.onnx")
+    dropped_bias(damaged)
+    onnx.save(damaged, tmp_path / "damaged.onnx")
+    plain = compare(tmp_path / "inner.pt2", tmp_path / "inner.onnx")
+    assert plain.same
+    for old, new in (("inner.pt2", "outer.onnx"), ("outer.pt2", "inner.onnx")):
+        found = compare(tmp_path / old, tmp_path / new)
+        assert found.same, found.ledger
+        assert [entry.kind for entry in found.ledger] == [entry.kind for entry in plain.ledger]
+        assert [change.path for change in found.modules] == [change.path for change in plain.modules]
+    assert compare(tmp_path / "inner.pt2", tmp_path / "optimized.onnx").same
+    assert not compare(tmp_path / "inner.pt2", tmp_path / "damaged.onnx").same
