@@ -131,6 +131,11 @@ LAYERS: tuple[Row, ...] = (
         "group_norm", "normalisation", "x groups weight bias", "group_norm", onnx="GroupNormalization(x,weight,bias)",
         microsoft="GroupNorm(x,weight,bias)",
     ),
+    Row("weight_norm", "other", "v g axis", "_weight_norm _weight_norm_interface"),
+    Row(
+        "weight_norm_backward", "other", "grad v g norms axis",
+        "_weight_norm_interface_backward _weight_norm_differentiable_backward",
+    ),
     Row("native_group_norm", "normalisation", "x weight bias", "native_group_norm"),
     Row("local_response_norm", "normalisation", "x", onnx="LRN", facts=("images",)),
     Row("lp_norm", "normalisation", "x axis", onnx="LpNormalization"),

@@ -53,6 +53,7 @@ COLLECTIONS = {
     "memory/layouts.py": "says what strides become in each operator, by canonical name",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
     "time/gradient_layouts.py": "says how the gradients of views lie, by canonical name",
+    "time/lowering/calls.py": "lowers calls to kernels, by kind and name",
     "time/lowering/gradients.py": "lowers gradients to kernels, by kind and name",
     "runtime/flex/codegen.py": "names that the generated code already uses",
     "runtime/flex/lowering.py": "one line of Triton for each pointwise operator, by canonical name",

@@ -23,7 +23,7 @@ from graphflops.time.lowering.moved import (
     softmax_kernel,
     sum_to,
 )
-from graphflops.time.lowering.norms import is_weight_norm, norm, weight_norm
+from graphflops.time.lowering.norms import norm, weight_norm
 from graphflops.time.lowering.pooling import pooling
 from graphflops.time.lowering.products import product
 from graphflops.time.lowering.recurrences import recurrent
@@ -195,8 +195,6 @@ def _other(call: ConcreteCall) -> list[Kernel]:
     like = call.out or next(iter(call.operands), None)
     if like is None:
         return []
-    if is_weight_norm(call):
-        return weight_norm(call)
     cost = call.cost
     work = cost.vector_flops + cost.transcendentals
     return [Kernel("other", like.dtype, cost.matrix_flops, work, cost.read_bytes, cost.written_bytes)]
@@ -225,6 +223,8 @@ _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = {
     "pad": _pad,
     "roll": _rolled,
+    "weight_norm": weight_norm,
+    "weight_norm_backward": weight_norm,
 }
 _FORWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise,

@@ -23,7 +23,7 @@ from graphflops.time.lowering.moved import (
     softmax_kernel,
     sum_to,
 )
-from graphflops.time.lowering.norms import is_weight_norm, norm_backward, weight_norm
+from graphflops.time.lowering.norms import norm_backward, weight_norm
 from graphflops.time.lowering.pooling import pooling_backward
 from graphflops.time.lowering.products import product_backward
 from graphflops.time.lowering.recurrences import recurrent_backward
@@ -248,8 +248,6 @@ def _softmax_backward(call: ConcreteCall) -> list[Kernel]:
 def _other_backward(call: ConcreteCall) -> list[Kernel]:
     """A kernel for each gradient with memory of its own, which share the work and the traffic."""
     assert call.gradient is not None
-    if is_weight_norm(call):
-        return weight_norm(call)
     count = sum(has_memory for _, has_memory in call.gradient.gradients)
     like, cost = call.out or next(iter(call.operands), None), call.backward_cost
     if like is None or not count or cost.written_bytes == 0:
@@ -275,6 +273,7 @@ _FAMILY_OF_BACKWARD = {
 }
 _BY_NAME: Mapping[str, Lowering] = {
     "roll": _rolled_backward,
+    "weight_norm": weight_norm,
 }
 _BACKWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise_backward,

@@ -47,11 +47,6 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
 
 
-def is_weight_norm(call: ConcreteCall) -> bool:
-    """Whether a call scales the slices of a weight to given norms."""
-    return "weight_norm" in call.operator.name
-
-
 def weight_norm(call: ConcreteCall) -> list[Kernel]:
     """A weight scaled to norms of its first or last axis; a block for 16 columns goes through all rows."""
     x, g = call.operands[0], call.operands[-1]
